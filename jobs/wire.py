@@ -1,0 +1,208 @@
+"""What a driver and the control plane say to each other, over HTTP, as JSON.
+
+The only module of `jobs` that the control plane may import: values, no behaviour. A driver authenticates with the token
+of its attempt (`Authorization: Bearer ...`), which also says which job and attempt it is, so no message names them twice.
+
+    POST /driver/attach        AttachRequest     -> AttachResponse      ask for work; repeated while told to wait
+    GET  /driver/artifact                        -> the artifact's bytes
+    POST /driver/heartbeat     Heartbeat         -> HeartbeatResponse   state and metrics up, commands down
+    POST /driver/checkpoints   CheckpointReport  -> 204                 idempotent by checkpoint_id
+
+Every message may arrive twice or late; every one is idempotent.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Message(BaseModel):
+    """Base of all messages: unknown fields are ignored, so that an older peer understands a newer one."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class DriverState(StrEnum):
+    """Where a driver is in its life, as the driver itself sees it."""
+
+    STANDBY = "STANDBY"  # Spark is up; waiting for an assignment
+    RESTORING = "RESTORING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"  # terminal: stopped as told, nothing more will be committed
+    FINISHED = "FINISHED"  # terminal: drained, all input processed and committed
+    FAILED = "FAILED"  # terminal: see Heartbeat.failure
+    FENCED = "FENCED"  # terminal: another attempt has taken over
+
+
+class CheckpointStatus(StrEnum):
+    """Status of a checkpoint or savepoint, in the design's words."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    SUBSUMED = "SUBSUMED"
+    DISCARDED = "DISCARDED"
+
+
+class CommandKind(StrEnum):
+    """What a control plane may tell a driver."""
+
+    CHECKPOINT = "CHECKPOINT"  # take a checkpoint now
+    SAVEPOINT = "SAVEPOINT"  # take a savepoint, go on
+    STOP_WITH_SAVEPOINT = "STOP_WITH_SAVEPOINT"  # take a savepoint at the last batch, commit nothing after it, end
+    CANCEL = "CANCEL"  # end now, without a savepoint
+
+
+class CheckpointSettings(Message):
+    """How often a job's checkpoints are taken and how many are kept."""
+
+    interval_ms: int = Field(default=10_000, ge=100, description="Time between the starts of two checkpoints.")
+    min_pause_ms: int = Field(default=0, ge=0, description="Least time between the end of one and the start of the next.")
+    timeout_ms: int = Field(default=600_000, ge=1000, description="A checkpoint not complete by then has failed.")
+    retained_count: int = Field(default=3, ge=1, description="How many completed checkpoints are kept.")
+    tolerable_failed_checkpoints: int = Field(default=10, ge=0, description="Consecutive failures before the job fails.")
+
+
+class Assignment(Message):
+    """All that a driver needs to run one attempt of one job."""
+
+    job_id: str
+    job_name: str
+    attempt: int = Field(ge=1, description="The fencing number; of two attempts the higher one wins.")
+    parallelism: int = Field(ge=1)
+    max_parallelism: int = Field(ge=1, le=32768)
+    hash_id: Literal["spark", "java"] = "spark"
+    artifact_filename: str = Field(description="The name it was uploaded by; its ending says what it is (.py, .zip).")
+    artifact_sha256: str
+    parameters: dict[str, str] = Field(default_factory=dict, description="What the user's script reads as env.parameters.")
+    store_url: str = Field(description="Root of all snapshots: file:///... or s3://bucket/prefix.")
+    restore_from: str | None = Field(
+        default=None, description="Location of the manifest to start from; None for a job without any checkpoint."
+    )
+    next_checkpoint_id: int = Field(default=1, ge=1, description="Checkpoint numbers never start over.")
+    checkpoints: CheckpointSettings = CheckpointSettings()
+
+
+class AttachRequest(Message):
+    """A driver whose Spark session is up asks for work."""
+
+    pid: int
+    host: str
+    spark_ui_url: str | None = None
+
+
+class AttachResponse(Message):
+    """What to do: run the assignment, ask again after retry_after_ms, or end."""
+
+    decision: Literal["run", "wait", "exit"]
+    assignment: Assignment | None = None
+    retry_after_ms: int = 200
+
+
+class Command(Message):
+    """An order to a driver; delivered with every heartbeat's answer until its result has been reported."""
+
+    id: str
+    kind: CommandKind
+    savepoint_id: str | None = None
+    drain: bool = Field(default=False, description="With STOP_WITH_SAVEPOINT: first process all input there is, then FINISHED.")
+
+
+class Failure(Message):
+    """Why something failed, fit to be shown to a user: never a record's content, never a secret."""
+
+    code: str
+    message: str
+    traceback: str | None = None
+    operator_uid: str | None = None
+    subtask: int | None = None
+
+
+class CommandResult(Message):
+    """The outcome of a command; repeated with every heartbeat until acknowledged by the command's absence."""
+
+    command_id: str
+    status: Literal["COMPLETED", "FAILED"]
+    location: str | None = Field(default=None, description="Of a savepoint: where its manifest is.")
+    checkpoint_id: int | None = None
+    failure: Failure | None = None
+
+
+class Commit(Message):
+    """A batch that is durably committed, and when (milliseconds since the epoch)."""
+
+    batch_id: int
+    at_ms: int
+
+
+class DriverMetrics(Message):
+    """Rates and sizes since the driver started or over its last batches."""
+
+    batches: int = 0
+    input_records: int = 0
+    output_records: int = 0
+    input_records_per_second: float = 0.0
+    batch_duration_ms: float = 0.0
+    state_bytes: int = 0
+
+
+class Heartbeat(Message):
+    """A driver's state, sent every poll interval (250 ms)."""
+
+    state: DriverState
+    first_commit: Commit | None = Field(default=None, description="First batch that this attempt committed.")
+    last_commit: Commit | None = None
+    restored_at_ms: int | None = Field(default=None, description="When every subtask's state was there.")
+    metrics: DriverMetrics = DriverMetrics()
+    results: list[CommandResult] = Field(default_factory=list)
+    failure: Failure | None = None
+
+
+class HeartbeatResponse(Message):
+    """Commands that have no result yet."""
+
+    commands: list[Command] = Field(default_factory=list)
+
+
+class SubtaskCheckpointReport(Message):
+    """One subtask's part of a checkpoint; field names as in Flink's REST API."""
+
+    operator_uid: str
+    index: int
+    key_group_start: int
+    key_group_end: int
+    status: CheckpointStatus
+    ack_timestamp: int | None = None
+    end_to_end_duration: int = Field(default=0, description="ms from the trigger to this subtask's acknowledgement")
+    start_delay: int = Field(default=0, description="ms from the trigger to the start of the synchronous part")
+    sync_duration: int = Field(default=0, description="ms that the subtask was stopped")
+    async_duration: int = Field(default=0, description="ms of upload")
+    checkpointed_size: int = Field(default=0, description="bytes uploaded for this checkpoint")
+    state_size: int = Field(default=0, description="bytes of the whole state")
+    files: int = 0
+
+
+class CheckpointReport(Message):
+    """A checkpoint's or savepoint's progress. COMPLETED is sent only after its manifest has been published."""
+
+    checkpoint_id: int
+    status: CheckpointStatus
+    is_savepoint: bool = False
+    savepoint_id: str | None = None
+    trigger_timestamp: int
+    latest_ack_timestamp: int | None = None
+    end_to_end_duration: int = 0
+    checkpointed_size: int = 0
+    state_size: int = 0
+    processed_records: int = Field(default=0, description="input records since the previous checkpoint")
+    external_path: str | None = Field(default=None, description="location of the manifest")
+    batch_id: int | None = Field(default=None, description="the state is the one after this batch")
+    failure_message: str | None = None
+    subtasks: list[SubtaskCheckpointReport] = Field(default_factory=list)
+    subsumed_checkpoint_ids: list[int] = Field(
+        default_factory=list, description="checkpoints that the retention policy has let go with this one"
+    )
