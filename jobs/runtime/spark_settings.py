@@ -1,0 +1,47 @@
+"""The Spark settings that the runtime's promises rest on; importable without pyspark.
+
+Whoever builds a driver's command line (`spark-submit --conf key=value ...`) starts from `REQUIRED_SETTINGS` and lets nobody
+override them. `DEFAULT_SETTINGS` are sensible values that a job's own configuration may replace.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+REQUIRED_SETTINGS = MappingProxyType(
+    {
+        # Adaptive execution and broadcast joins would change which partition is which subtask.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
+        # Else the locality of map outputs outranks the cached anchor, and state wanders between executors.
+        "spark.shuffle.reduceLocality.enabled": "false",
+        # A second try of a task that still runs is never needed for speed: it would open the same state twice.
+        "spark.speculation": "false",
+        # A worker that is reused keeps its imports; a new one costs half a second.
+        "spark.python.worker.reuse": "true",
+        # Times in the data never depend on where a driver runs.
+        "spark.sql.session.timeZone": "UTC",
+        # The driver, not Spark, restarts a query: a batch is run again only from the log.
+        "spark.sql.streaming.stopTimeout": "60000",
+        # A console progress bar makes the driver's log unreadable.
+        "spark.ui.showConsoleProgress": "false",
+    }
+)
+"""Settings without which results or affinity would be wrong; never to be overridden."""
+
+DEFAULT_SETTINGS = MappingProxyType(
+    {
+        "spark.ui.enabled": "false",
+        # How long an idle query waits before it looks for new input. Spark's own 10 ms lists directories without a pause.
+        "spark.sql.streaming.pollingDelay": "50ms",
+        "spark.sql.streaming.numRecentProgressUpdates": "10",
+        # Tasks without a preferred executor that is free wait this long for it before they run elsewhere.
+        "spark.locality.wait": "3s",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        "spark.log.level": "WARN",
+    }
+)
+"""Settings that a job's configuration may replace."""
+
+LOCAL_SETTINGS = MappingProxyType({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"})
+"""Further settings where the master is `local[...]`: nothing listens beyond the loopback interface."""
