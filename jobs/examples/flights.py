@@ -1,0 +1,99 @@
+"""Departure reports of flights, delivered at least once, folded into totals an aircraft, exactly once.
+
+A report that is delivered twice counts once. Every accepted report gives one row with the totals of its aircraft after it.
+Parameters: `input` (a directory that JSON-lines files appear in) and `output` (a directory, written a batch at a time).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from jobs import (
+    FileSink,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    StreamEnvironment,
+    Ttl,
+    ValueStateDescriptor,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jobs import ProcessContext, Row, RuntimeContext
+
+INPUT_COLUMNS = {
+    "report_id": "string",  # the same for every delivery of one report
+    "sched_ms": "bigint",  # scheduled departure, milliseconds since the epoch
+    "carrier": "string",
+    "flight": "int",
+    "tailnum": "string",  # the aircraft; unknown for some flights
+    "origin": "string",
+    "dest": "string",
+    "dep_delay": "double",  # minutes; null when the flight was cancelled
+}
+OUTPUT_COLUMNS = {
+    "report_id": "string",
+    "tailnum": "string",
+    "flights": "bigint",  # reports of this aircraft so far
+    "dep_delay_sum": "double",  # minutes, cancelled flights left out
+    "last_airport": "string",  # destination of the latest scheduled flight so far
+    "dest": "string",
+    "dest_flights": "bigint",  # of them to this destination
+}
+
+
+class AircraftTotals(KeyedProcessFunction):
+    """Counts flights, sums departure delays, remembers the last airport and counts visits by destination."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.flights = context.get_state(ValueStateDescriptor("flights", "int64"))
+        self.delay_sum = context.get_state(ValueStateDescriptor("dep_delay_sum", "float64"))
+        # The latest by scheduled time, then by id: so that the order in which reports arrive makes no difference.
+        self.latest_ms = context.get_state(ValueStateDescriptor("latest_sched_ms", "int64"))
+        self.latest_id = context.get_state(ValueStateDescriptor("latest_report_id", "string"))
+        self.last_airport = context.get_state(ValueStateDescriptor("last_airport", "string"))
+        self.by_dest = context.get_map_state(MapStateDescriptor("flights_by_dest", "string", "int64"))
+
+    def process_element(self, report: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:
+        flights = (self.flights.value() or 0) + 1
+        delay_sum = (self.delay_sum.value() or 0.0) + (report.dep_delay or 0.0)
+        dest_flights = (self.by_dest.get(report.dest) or 0) + 1
+        last_airport = self.last_airport.value()
+        if last_airport is None or (report.sched_ms, report.report_id) > (self.latest_ms.value(), self.latest_id.value()):
+            last_airport = report.dest
+            self.latest_ms.update(report.sched_ms)
+            self.latest_id.update(report.report_id)
+            self.last_airport.update(last_airport)
+        self.flights.update(flights)
+        self.delay_sum.update(delay_sum)
+        self.by_dest.put(report.dest, dest_flights)
+        yield {
+            "report_id": report.report_id,
+            "tailnum": context.current_key,
+            "flights": flights,
+            "dep_delay_sum": delay_sum,
+            "last_airport": last_airport,
+            "dest": report.dest,
+            "dest_flights": dest_flights,
+        }
+
+
+def main() -> None:
+    """Declares the job and runs it until it is stopped."""
+    env = StreamEnvironment.current()
+    schema = ", ".join(f"{name} {kind}" for name, kind in INPUT_COLUMNS.items())
+    files = env.spark.readStream.schema(schema).option("maxFilesPerTrigger", env.parameters.get("files_per_batch", "8"))
+    unique = (
+        env.stream(files.json(env.parameters["input"]))
+        .key_by("report_id")
+        .deduplicate(ttl=Ttl.days(7))
+        .uid("unique-reports")
+    )
+    totals = unique.key_by("tailnum").process(AircraftTotals(), output=OUTPUT_COLUMNS).uid("aircraft-totals")
+    totals.sink_to(FileSink(env.parameters["output"], format="parquet")).uid("files")
+    env.execute()
+
+
+if __name__ == "__main__":
+    main()
