@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import os
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import boto3
+from boto3.exceptions import S3UploadFailedError
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError, ProfileNotFound
+from urllib3.exceptions import HTTPError
+
+from state.objects.errors import (
+    ObjectCorruptError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    StoreFullError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from state.objects.local import receive
+from state.objects.store import ObjectInfo, check_path, check_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from mypy_boto3_s3 import S3Client
+
+_SINGLE_PUT_BYTES_MAX = 64 << 20  # above it a file goes up in parts, several at a time
+_DELETES_PER_REQUEST = 1000  # S3's limit
+_DOWNLOAD_TRIES = 3
+_CONFLICT_TRIES = 5
+_CONFLICT_PAUSE_SECONDS = 0.05
+
+_LOCK = threading.Lock()
+_Result = TypeVar("_Result")
+
+
+class S3ObjectStore:
+    """Objects under a prefix of a bucket of any S3-compatible store that honours `If-None-Match: *`.
+
+    Credentials, region and profile are found the ordinary AWS way. The endpoint is `KEYSCALE_S3_ENDPOINT`, else what
+    AWS's own configuration says (`AWS_ENDPOINT_URL`). Requests have time-outs and a bounded number of retries, so that
+    a store that is away is an error within about a minute and never a hang.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str = "",
+        *,
+        endpoint_url: str | None = None,
+        connect_timeout_seconds: float = 5.0,
+        read_timeout_seconds: float = 20.0,
+        attempts_max: int = 3,
+    ) -> None:
+        self._bucket = bucket
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+        self._endpoint_url = endpoint_url or os.environ.get("KEYSCALE_S3_ENDPOINT") or None
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._read_timeout_seconds = read_timeout_seconds
+        self._attempts_max = attempts_max
+        self._opened: tuple[int, S3Client] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}  # a client holds sockets and locks
+
+    def put(self, path: str, data: bytes) -> None:
+        with _failures(path):
+            self._client.put_object(Bucket=self._bucket, Key=self._key(path), Body=data, ContentMD5=_md5(data))
+
+    def create(self, path: str, data: bytes) -> None:
+        for _ in range(_CONFLICT_TRIES):
+            try:
+                with _failures(path):
+                    self._client.put_object(
+                        Bucket=self._bucket, Key=self._key(path), Body=data, ContentMD5=_md5(data), IfNoneMatch="*"
+                    )
+            except _ConflictError:  # another writer is at it right now and may yet fail: only a finished object counts
+                if self.head(path) is not None:
+                    break
+                time.sleep(_CONFLICT_PAUSE_SECONDS)
+            else:
+                return
+        else:
+            raise StoreUnavailableError(f"creating {path} kept conflicting with another writer")
+        raise ObjectExistsError(f"there already is an object at {path}")
+
+    def get(self, path: str) -> bytes:
+        return _reading(path, self._get)
+
+    def upload(self, source: Path, path: str, *, immutable: bool = False) -> None:
+        del immutable  # bytes always travel
+        size_bytes = source.stat().st_size
+        with _failures(path):
+            if size_bytes <= _SINGLE_PUT_BYTES_MAX:
+                data = source.read_bytes()
+                self._client.put_object(Bucket=self._bucket, Key=self._key(path), Body=data, ContentMD5=_md5(data))
+            else:
+                self._client.upload_file(str(source), self._bucket, self._key(path), Config=_parts())
+        written = self.head(path)
+        if written is None or written.size_bytes != size_bytes:
+            raise StoreUnavailableError(f"{path} is not in the store as it was uploaded")
+
+    def download(self, path: str, target: Path, *, size_bytes: int | None = None, sha256: str | None = None) -> None:
+        def receive_once(path: str) -> None:
+            with _failures(path):
+                body = self._client.get_object(Bucket=self._bucket, Key=self._key(path))["Body"]
+                receive(body, path, target, size_bytes=size_bytes, sha256=sha256)  # type: ignore[arg-type]  # a StreamingBody has read()
+
+        _reading(path, receive_once)
+
+    def copy(self, source: str, target: str) -> None:
+        with _failures(source):
+            self._client.copy(
+                {"Bucket": self._bucket, "Key": self._key(source)}, self._bucket, self._key(target), Config=_parts()
+            )
+
+    def head(self, path: str) -> ObjectInfo | None:
+        try:
+            with _failures(path):
+                found = self._client.head_object(Bucket=self._bucket, Key=self._key(path))
+        except ObjectNotFoundError:
+            return None
+        return ObjectInfo(path, found["ContentLength"], int(found["LastModified"].timestamp() * 1000))
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket,
+            Prefix=self._prefix + prefix,
+            StartAfter=self._prefix + start_after if start_after else "",
+        )
+        with _failures(prefix):
+            for page in pages:
+                for found in page.get("Contents", ()):
+                    yield ObjectInfo(
+                        found["Key"].removeprefix(self._prefix),
+                        found["Size"],
+                        int(found["LastModified"].timestamp() * 1000),
+                    )
+
+    def delete(self, paths: Iterable[str]) -> None:
+        keys = [self._key(path) for path in paths]
+        for first in range(0, len(keys), _DELETES_PER_REQUEST):
+            some = keys[first : first + _DELETES_PER_REQUEST]
+            with _failures(self._prefix):
+                answer = self._client.delete_objects(
+                    Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in some], "Quiet": True}
+                )
+            if answer.get("Errors"):
+                raise StoreUnavailableError(f"{len(answer['Errors'])} of {len(some)} objects could not be deleted")
+
+    @property
+    def _client(self) -> S3Client:
+        """The client of this process: one made before a fork must not be used after it."""
+        with _LOCK:
+            if self._opened is None or self._opened[0] != os.getpid():
+                session = boto3.session.Session()
+                client = session.client(
+                    "s3",
+                    endpoint_url=self._endpoint_url,
+                    region_name=session.region_name or "us-east-1",
+                    config=Config(
+                        connect_timeout=self._connect_timeout_seconds,
+                        read_timeout=self._read_timeout_seconds,
+                        retries={"total_max_attempts": self._attempts_max, "mode": "standard"},
+                        max_pool_connections=32,
+                        # S3-compatible stores differ in their support of the newer checksums; lengths and hashes of our
+                        # own are checked on every read, and MD5 is sent with every write of a single part.
+                        request_checksum_calculation="when_required",
+                        response_checksum_validation="when_required",
+                        s3={"addressing_style": "path"} if self._endpoint_url else None,
+                    ),
+                )
+                self._opened = (os.getpid(), client)
+            return self._opened[1]
+
+    def _key(self, path: str) -> str:
+        return self._prefix + check_path(path)
+
+    def _get(self, path: str) -> bytes:
+        with _failures(path):
+            return self._client.get_object(Bucket=self._bucket, Key=self._key(path))["Body"].read()
+
+
+def _reading(path: str, once: Callable[[str], _Result]) -> _Result:
+    """Read again what broke off or came damaged: the fault may be in the connection and not in the store."""
+    for left in reversed(range(_DOWNLOAD_TRIES)):
+        try:
+            return once(path)
+        except (StoreUnavailableError, ObjectCorruptError):
+            if not left:
+                raise
+    raise AssertionError  # the last try returns or raises
+
+
+class _ConflictError(Exception):
+    """S3's 409: a conditional write met another write that is under way."""
+
+
+@contextmanager
+def _failures(path: str) -> Iterator[None]:
+    try:
+        yield
+    except ClientError as error:
+        raise _from_answer(error, path) from error
+    except S3UploadFailedError as error:
+        raise StoreUnavailableError(f"the upload of {path} failed") from error
+    except (NoCredentialsError, PartialCredentialsError, ProfileNotFound) as error:
+        raise StoreRefusedError(f"no credentials for the object store: {error}") from error
+    except BotoCoreError as error:
+        raise StoreUnavailableError(f"the object store failed on {path}: {type(error).__name__}") from error
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EROFS}:
+            raise StoreFullError(f"no local space for {path}: {error.strerror}") from error
+        raise StoreUnavailableError(f"the connection failed on {path}: {type(error).__name__}") from error
+    except HTTPError as error:
+        raise StoreUnavailableError(f"the object store broke off on {path}: {type(error).__name__}") from error
+
+
+def _from_answer(error: ClientError, path: str) -> Exception:
+    code = error.response.get("Error", {}).get("Code", "")
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if code == "NoSuchBucket":
+        return StoreRefusedError("the bucket does not exist")
+    if code in {"NoSuchKey", "NotFound"} or status == 404:
+        return ObjectNotFoundError(f"there is no object at {path}")
+    if status == 412:
+        return ObjectExistsError(f"there already is an object at {path}")
+    if status == 409:
+        return _ConflictError()
+    if status >= 500 or status == 429 or code in {"SlowDown", "RequestTimeout", "BadDigest", "RequestTimeTooSkewed"}:
+        return StoreUnavailableError(f"the object store answered {status} {code} on {path}")
+    return StoreRefusedError(f"the object store answered {status} {code} on {path}")
+
+
+def _parts() -> TransferConfig:
+    return TransferConfig(multipart_threshold=_SINGLE_PUT_BYTES_MAX, multipart_chunksize=16 << 20, max_concurrency=4)
+
+
+def _md5(data: bytes) -> str:
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
