@@ -1,4 +1,4 @@
-"""The Spark session of in-process tests: local, small, with the settings that Keyscale's runtime relies on."""
+"""The Spark session of in-process tests: local, small, with the settings that the runtime relies on."""
 
 from __future__ import annotations
 
@@ -9,15 +9,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
+from jobs.runtime.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
+
 if TYPE_CHECKING:
     from pathlib import Path
-
-# As the launcher sets them for real drivers; see docs/decisions.
-RUNTIME_SETTINGS = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.autoBroadcastJoinThreshold": "-1",
-    "spark.shuffle.reduceLocality.enabled": "false",
-}
 
 
 def start_spark(scratch: Path, cores: int = 2) -> SparkSession:
@@ -27,17 +22,13 @@ def start_spark(scratch: Path, cores: int = 2) -> SparkSession:
     builder = (
         SparkSession.builder.master(f"local[{cores}]")
         .appName("keyscale-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.local.dir", tempfile.mkdtemp(prefix="spark-local-", dir=scratch))
         .config("spark.pyspark.python", sys.executable)
-        .config("spark.sql.session.timeZone", "UTC")
     )
-    for key, value in RUNTIME_SETTINGS.items():
+    for key, value in {**DEFAULT_SETTINGS, **REQUIRED_SETTINGS, **LOCAL_SETTINGS}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

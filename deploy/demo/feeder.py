@@ -1,0 +1,50 @@
+"""The phone in the demo: writes departure reports as JSON-lines files over time, each complete from its first moment on.
+
+Runs as a process of its own (`python -m deploy.demo.feeder`), as a real source would, knows nothing of the job, and ends
+when everything has been delivered.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from deploy.demo.reports import delivered, departure_reports, plan_deliveries
+
+STAGING = ".staging"  # Spark's file source passes over names with a leading dot
+
+
+def write_atomically(directory: Path, name: str, records: list[dict[str, Any]]) -> None:
+    """Writes a file that is either not there or complete: under a hidden name first, then renamed."""
+    staged = directory / f"{STAGING}-{name}"
+    with staged.open("w", encoding="utf-8") as file:
+        for record in records:
+            file.write(json.dumps(record, separators=(",", ":")))
+            file.write("\n")
+    staged.rename(directory / name)
+
+
+@click.command()
+@click.option("--input", "directory", type=click.Path(path_type=Path), required=True, help="Where the files go.")
+@click.option("--files", default=60, show_default=True, help="In how many files the reports are first delivered.")
+@click.option("--seconds", default=65.0, show_default=True, help="How long the delivery takes.")
+@click.option("--seed", default=7, show_default=True, help="Which tenth of the reports is delivered again, and where.")
+@click.option("--reports", "limit", type=int, default=None, help="Only the earliest so many reports.")
+def feed(directory: Path, files: int, seconds: float, seed: int, limit: int | None) -> None:
+    """Delivers departure reports into a directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    reports = departure_reports(limit)
+    deliveries = plan_deliveries(len(reports), files, seed)
+    began = time.monotonic()
+    for number, delivery in enumerate(deliveries):
+        due = began + seconds * number / len(deliveries)
+        time.sleep(max(0.0, due - time.monotonic()))
+        write_atomically(directory, f"reports-{number:04d}.json", delivered(reports, delivery, seed))
+
+
+if __name__ == "__main__":
+    feed()

