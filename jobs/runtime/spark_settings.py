@@ -21,7 +21,7 @@ REQUIRED_SETTINGS = MappingProxyType(
         "spark.python.worker.reuse": "true",
         # Times in the data never depend on where a driver runs.
         "spark.sql.session.timeZone": "UTC",
-        # The driver, not Spark, restarts a query: a batch is run again only from the log.
+        # A query that does not stop within this time is given up; the log keeps what it has committed.
         "spark.sql.streaming.stopTimeout": "60000",
         # A console progress bar makes the driver's log unreadable.
         "spark.ui.showConsoleProgress": "false",

@@ -1,0 +1,156 @@
+"""The driver's line to the control plane: over HTTP, or through files where a job runs without one."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from jobs.runtime.errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
+from jobs.wire import (
+    Assignment,
+    AttachRequest,
+    AttachResponse,
+    CheckpointReport,
+    Command,
+    Heartbeat,
+    HeartbeatResponse,
+    Message,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Answer = TypeVar("Answer", bound=Message)
+
+_TIMEOUT_SECONDS = 10.0
+_CHUNK_BYTES = 1 << 20
+
+
+class ControlChannel(Protocol):
+    """What a driver asks of, and tells to, whoever manages it.
+
+    Every method raises `ControlUnreachableError` when there is no answer (try again), `ControlRefusedError` when the answer
+    is a refusal (the driver's own fault), and `AttemptOverError` when this attempt is no longer wanted. All messages may be
+    sent again. Methods may be called from several threads.
+    """
+
+    def attach(self, request: AttachRequest) -> AttachResponse: ...
+
+    def fetch_artifact(self, target: Path) -> None:
+        """Write the artifact's bytes, as they are given, to a local file."""
+        ...
+
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatResponse: ...
+
+    def report_checkpoint(self, report: CheckpointReport) -> None: ...
+
+
+class HttpControl:
+    """The control plane's `/driver/...` routes.
+
+    A status of 5xx, 408 or 429 is "no answer"; 410 means that the attempt is over; any other 4xx is a refusal.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        self._client = httpx.Client(
+            base_url=url.rstrip("/"),
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=_TIMEOUT_SECONDS,
+            trust_env=False,
+        )
+
+    def attach(self, request: AttachRequest) -> AttachResponse:
+        return self._parsed(self._post("/driver/attach", request), AttachResponse)
+
+    def fetch_artifact(self, target: Path) -> None:
+        try:
+            with self._client.stream("GET", "/driver/artifact") as response, target.open("wb") as file:
+                _check(response)
+                for chunk in response.iter_bytes(_CHUNK_BYTES):
+                    file.write(chunk)
+        except httpx.TransportError as error:
+            raise ControlUnreachableError(str(error)) from error
+
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
+        return self._parsed(self._post("/driver/heartbeat", heartbeat), HeartbeatResponse)
+
+    def report_checkpoint(self, report: CheckpointReport) -> None:
+        self._post("/driver/checkpoints", report)
+
+    def _post(self, path: str, message: Message) -> httpx.Response:
+        try:
+            response = self._client.post(
+                path, content=message.model_dump_json(), headers={"Content-Type": "application/json"}
+            )
+        except httpx.TransportError as error:
+            raise ControlUnreachableError(str(error)) from error
+        _check(response)
+        return response
+
+    @staticmethod
+    def _parsed(response: httpx.Response, kind: type[Answer]) -> Answer:
+        try:
+            return kind.model_validate_json(response.content)
+        except ValidationError as error:
+            message = f"the control plane's answer is no {kind.__name__}"
+            raise ControlUnreachableError(message) from error
+
+
+def _check(response: httpx.Response) -> None:
+    status = response.status_code
+    if status == httpx.codes.GONE:
+        message = "the control plane says that this attempt is over"
+        raise AttemptOverError(message)
+    if status in {httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS} or response.is_server_error:
+        message = f"the control plane answered {status}"
+        raise ControlUnreachableError(message)
+    if not response.is_success:
+        message = f"the control plane refused with status {status}"
+        raise ControlRefusedError(message)
+
+
+class FileControl:
+    """A job without a control plane: one assignment from a file, commands and reports as files beside it.
+
+    Beside `<name>.json`, the assignment, is the directory `<name>.control/`:
+    `commands/*.json` are `Command`s, read in the order of their names, each until its result is reported;
+    `heartbeat.json` is the last `Heartbeat`, `results/<command id>.json` each command's `CommandResult`, and
+    `checkpoints/<checkpoint id>.json` the last `CheckpointReport` of each checkpoint.
+    """
+
+    def __init__(self, assignment_file: Path, artifact_file: Path) -> None:
+        self._assignment_file = assignment_file
+        self._artifact_file = artifact_file
+        self._directory = assignment_file.with_suffix(".control")
+        for name in ("commands", "results", "checkpoints"):
+            (self._directory / name).mkdir(parents=True, exist_ok=True)
+
+    def attach(self, request: AttachRequest) -> AttachResponse:  # noqa: ARG002 - nobody to be told
+        assignment = Assignment.model_validate_json(self._assignment_file.read_bytes())
+        return AttachResponse(decision="run", assignment=assignment)
+
+    def fetch_artifact(self, target: Path) -> None:
+        target.write_bytes(self._artifact_file.read_bytes())
+
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
+        for result in heartbeat.results:
+            self._replace(self._directory / "results" / f"{result.command_id}.json", result)
+        self._replace(self._directory / "heartbeat.json", heartbeat)
+        commands = (
+            Command.model_validate_json(path.read_bytes())
+            for path in sorted((self._directory / "commands").glob("*.json"))
+        )
+        answered = {path.stem for path in (self._directory / "results").glob("*.json")}
+        return HeartbeatResponse(commands=[command for command in commands if command.id not in answered])
+
+    def report_checkpoint(self, report: CheckpointReport) -> None:
+        self._replace(self._directory / "checkpoints" / f"{report.checkpoint_id}.json", report)
+
+    @staticmethod
+    def _replace(path: Path, message: Message) -> None:
+        temporary = path.with_suffix(".writing")
+        temporary.write_text(message.model_dump_json(), encoding="utf-8")
+        os.replace(temporary, path)  # noqa: PTH105 - says what it does: readers see the old or the new one, whole

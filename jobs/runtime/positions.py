@@ -1,0 +1,137 @@
+"""Source positions: the files of Spark's local checkpoint directory, and their way into the commit log and back.
+
+Spark keeps what it has read in a directory of small text files, each written once: `metadata` (the query's id), `offsets/N`
+(where batch N ends in every source), `commits/N` (batch N is done) and `sources/<i>/...` (each source's own log; the file
+source merges its log into `<n>.compact` every tenth entry). When foreachBatch is called for batch N, the directory holds
+offsets/N and every source's log up to it, but not yet commits/N.
+
+Here the directory is ephemeral: what it held when batch N was planned is in the log before the batch runs, and a new
+driver writes a fresh directory from the log. Spark then either re-runs a planned batch with the very same positions or plans
+the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from jobs.runtime.errors import PositionsCorruptError, SparkStateUnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_SOURCE_LOG_ENTRY = re.compile(r"(?P<folder>sources/\d+)/(?P<number>\d+)(?P<compact>\.compact)?")
+_BATCH_ENTRY = re.compile(r"(?:offsets|commits)/(?P<batch>\d+)")
+
+
+def read_new_files(directory: Path, known: Mapping[str, str]) -> dict[str, str]:
+    """Read the files that Spark has added to its checkpoint directory.
+
+    Args:
+        directory: Spark's local checkpoint directory.
+        known: Files read before, by relative path. Spark never changes a file that it has written, so these are not read
+            again.
+
+    Returns:
+        The content of each new file by its relative path.
+
+    Raises:
+        SparkStateUnsupportedError: The query has a stateful operator of Spark's own, whose state would be lost.
+    """
+    if (directory / "state").exists():
+        message = "the job's input uses a stateful operator of Spark's own"
+        raise SparkStateUnsupportedError(message)
+    return {name: path.read_text(encoding="utf-8") for name, path in _files(directory) if name not in known}
+
+
+def _files(directory: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(directory.rglob("*")):
+        # Names that start with a dot are checksums and files that are still being written.
+        if not path.name.startswith(".") and path.is_file():
+            yield path.relative_to(directory).as_posix(), path
+
+
+def merged(positions: Mapping[str, str], planned: Mapping[str, str], batch_id: int) -> dict[str, str]:
+    """Add the files of a planned batch, and let go of those that no restart at or after that batch needs.
+
+    Spark's start needs the offsets of the last batch and the one before it, the last commit, and of each source's log the
+    last compacted file and what came after it.
+    """
+    files = {**positions, **planned}
+    compacted: dict[str, int] = {}
+    for name in files:
+        if (entry := _SOURCE_LOG_ENTRY.fullmatch(name)) and entry["compact"]:
+            compacted[entry["folder"]] = max(int(entry["number"]), compacted.get(entry["folder"], 0))
+    return {name: content for name, content in files.items() if _is_needed(name, batch_id, compacted)}
+
+
+def _is_needed(name: str, batch_id: int, compacted: Mapping[str, int]) -> bool:
+    if batch := _BATCH_ENTRY.fullmatch(name):
+        return int(batch["batch"]) >= batch_id - 1
+    if entry := _SOURCE_LOG_ENTRY.fullmatch(name):
+        return int(entry["number"]) >= compacted.get(entry["folder"], 0)
+    return True
+
+
+def with_commit(positions: Mapping[str, str], batch_id: int) -> dict[str, str]:
+    """Mark a batch as done, in Spark's words, where Spark had no time to write them itself.
+
+    Raises:
+        PositionsCorruptError: The positions do not hold the batch's offsets.
+    """
+    name = f"commits/{batch_id}"
+    if name in positions:
+        return dict(positions)
+    # The watermark after the batch is at least the one before it; Spark moves it on with the next batch's rows.
+    watermark_ms = _watermark_ms(positions, batch_id)
+    return {**positions, name: f'v1\n{{"nextBatchWatermarkMs":{watermark_ms}}}'}
+
+
+def _watermark_ms(positions: Mapping[str, str], batch_id: int) -> int:
+    try:
+        return int(json.loads(positions[f"offsets/{batch_id}"].splitlines()[1])["batchWatermarkMs"])
+    except (KeyError, IndexError, ValueError, TypeError) as error:
+        message = f"the recorded source positions do not hold the offsets of batch {batch_id}"
+        raise PositionsCorruptError(message) from error
+
+
+def write_directory(directory: Path, positions: Mapping[str, str]) -> None:
+    """Write a fresh checkpoint directory for Spark.
+
+    Raises:
+        PositionsCorruptError: A path leads out of the directory.
+        FileExistsError: The directory exists already.
+    """
+    directory.mkdir(parents=True)
+    for name, content in positions.items():
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            message = "a recorded source position has a path outside the checkpoint directory"
+            raise PositionsCorruptError(message)
+        target = directory / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(content, encoding="utf-8")
+
+
+def encode(positions: Mapping[str, str]) -> bytes:
+    """Pack positions into the bytes that a manifest refers to (format version 1)."""
+    return json.dumps({"version": 1, "files": dict(positions)}, sort_keys=True).encode()
+
+
+def decode(pack: bytes) -> dict[str, str]:
+    """Unpack what `encode` made.
+
+    Raises:
+        PositionsCorruptError: The bytes are no such pack, or one of a later version.
+    """
+    try:
+        content = json.loads(pack)
+        if content["version"] == 1:
+            return {str(name): str(text) for name, text in content["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        message = "the recorded source positions cannot be read"
+        raise PositionsCorruptError(message) from error
+    message = f"the recorded source positions have format version {content['version']}; this program reads version 1"
+    raise PositionsCorruptError(message)

@@ -1,0 +1,118 @@
+"""Carries the driver's reports to the control plane and the control plane's commands to the driver."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from jobs.runtime.errors import AttemptOverError, ControlError, ControlRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jobs.runtime.control import ControlChannel
+    from jobs.runtime.status import DriverStatus
+    from jobs.wire import CheckpointReport, Command
+
+_log = logging.getLogger(__name__)
+
+HEARTBEAT_INTERVAL_SECONDS = 0.25
+_QUIET_SECONDS = 60.0  # of an outage, one line a minute is logged
+
+
+class Reporter:
+    """A thread that sends a heartbeat every interval and checkpoint reports in order, each until it has arrived.
+
+    A control plane that is away never disturbs the data: reports wait here, and nothing else does.
+
+    Args:
+        channel: The line to the control plane.
+        status: Where heartbeats are taken from.
+        on_command: Called on this thread, once for each command, in the order of arrival; must not block.
+        on_attempt_over: Called when the control plane says that this attempt is no longer wanted.
+    """
+
+    def __init__(
+        self,
+        channel: ControlChannel,
+        status: DriverStatus,
+        on_command: Callable[[Command], None],
+        on_attempt_over: Callable[[AttemptOverError], None],
+    ) -> None:
+        self._channel = channel
+        self._status = status
+        self._on_command = on_command
+        self._on_attempt_over = on_attempt_over
+        self._reports: collections.deque[CheckpointReport] = collections.deque()
+        self._seen: set[str] = set()
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._last_logged = float("-inf")
+        self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def report_checkpoint(self, report: CheckpointReport) -> None:
+        """Send a report as soon as can be, after those before it."""
+        self._reports.append(report)
+        self._wake.set()
+
+    def close(self, timeout_seconds: float) -> bool:
+        """Send what is waiting and a last heartbeat, and end the thread.
+
+        Returns:
+            Whether all of it arrived in time.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        self._closing.set()
+        self._wake.set()
+        self._thread.join()
+        while not (delivered := self._exchange()) and time.monotonic() < deadline:
+            self._closing.wait(HEARTBEAT_INTERVAL_SECONDS)
+            time.sleep(HEARTBEAT_INTERVAL_SECONDS)
+        return delivered
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._exchange()
+            self._wake.wait(HEARTBEAT_INTERVAL_SECONDS)
+            self._wake.clear()
+
+    def _exchange(self) -> bool:
+        """Send everything once; returns whether nothing is left to be sent."""
+        try:
+            while self._reports:
+                self._send_first_report()
+            heartbeat = self._status.heartbeat()
+            response = self._channel.heartbeat(heartbeat)
+        except AttemptOverError as over:
+            self._on_attempt_over(over)
+            return True
+        except ControlError as error:
+            self._log_sparsely(error)
+            return False
+        self._status.acknowledge(heartbeat.results, (command.id for command in response.commands))
+        for command in response.commands:
+            if command.id not in self._seen:
+                self._seen.add(command.id)
+                self._on_command(command)
+        return not self._status.heartbeat().results
+
+    def _send_first_report(self) -> None:
+        report = self._reports[0]
+        try:
+            self._channel.report_checkpoint(report)
+        except ControlRefusedError:
+            # Sending it again would be refused again, and would hold up the reports behind it.
+            _log.exception("the report of checkpoint %d was refused", report.checkpoint_id)
+        self._reports.popleft()
+
+    def _log_sparsely(self, error: ControlError) -> None:
+        now = time.monotonic()
+        if now - self._last_logged >= _QUIET_SECONDS:
+            self._last_logged = now
+            _log.warning("the control plane cannot be reached (%s); the job runs on, reports wait", error)

@@ -1,0 +1,104 @@
+"""What a driver knows of itself, shared by its threads and told to the control plane with every heartbeat."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from jobs.wire import Commit, DriverMetrics, DriverState, Failure, Heartbeat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from jobs.wire import CommandResult
+
+_SMOOTHING = 0.3  # weight of the newest batch in rates and durations
+
+TERMINAL_STATES = frozenset({DriverState.STOPPED, DriverState.FINISHED, DriverState.FAILED, DriverState.FENCED})
+
+
+class DriverStatus:
+    """The driver's state, progress and answers; every method may be called from any thread.
+
+    A terminal state is final: the first one stays, whatever happens while the driver goes down.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._state = DriverState.STANDBY
+        self._failure: Failure | None = None
+        self._first_commit: Commit | None = None
+        self._last_commit: Commit | None = None
+        self._restored_at_ms: int | None = None
+        self._metrics = DriverMetrics()
+        self._results: dict[str, CommandResult] = {}
+
+    @property
+    def state(self) -> DriverState:
+        with self._lock:
+            return self._state
+
+    @property
+    def input_records(self) -> int:
+        """Records of all batches that this attempt has committed."""
+        with self._lock:
+            return self._metrics.input_records
+
+    def enter(self, state: DriverState, failure: Failure | None = None) -> None:
+        with self._lock:
+            if self._state not in TERMINAL_STATES:
+                self._state, self._failure = state, failure
+
+    def restored(self, at_ms: int) -> None:
+        with self._lock:
+            self._restored_at_ms = at_ms
+
+    def committed(self, commit: Commit, *, input_records: int, output_records: int, duration_ms: float) -> None:
+        """Count a committed batch."""
+        with self._lock:
+            self._first_commit = self._first_commit or commit
+            self._last_commit = commit
+            rate = 1000.0 * input_records / max(duration_ms, 1.0)
+            old, first = self._metrics, self._metrics.batches == 0
+            self._metrics = old.model_copy(
+                update={
+                    "batches": old.batches + 1,
+                    "input_records": old.input_records + input_records,
+                    "output_records": old.output_records + output_records,
+                    "input_records_per_second": rate if first else _smoothed(old.input_records_per_second, rate),
+                    "batch_duration_ms": duration_ms if first else _smoothed(old.batch_duration_ms, duration_ms),
+                }
+            )
+
+    def state_measured(self, state_bytes: int) -> None:
+        with self._lock:
+            self._metrics = self._metrics.model_copy(update={"state_bytes": state_bytes})
+
+    def answer(self, result: CommandResult) -> None:
+        """Keep a command's result until the control plane no longer asks for it."""
+        with self._lock:
+            self._results[result.command_id] = result
+
+    def acknowledge(self, results: Iterable[CommandResult], still_asked: Iterable[str]) -> None:
+        """Forget results that were sent and whose commands the answer no longer names."""
+        asked = set(still_asked)
+        with self._lock:
+            for result in results:
+                if result.command_id not in asked:
+                    self._results.pop(result.command_id, None)
+
+    def heartbeat(self) -> Heartbeat:
+        with self._lock:
+            return Heartbeat(
+                state=self._state,
+                first_commit=self._first_commit,
+                last_commit=self._last_commit,
+                restored_at_ms=self._restored_at_ms,
+                metrics=self._metrics,
+                results=list(self._results.values()),
+                failure=self._failure,
+            )
+
+
+def _smoothed(old: float, new: float) -> float:
+    return old + _SMOOTHING * (new - old)
