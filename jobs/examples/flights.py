@@ -60,7 +60,10 @@ class AircraftTotals(KeyedProcessFunction):
         delay_sum = (self.delay_sum.value() or 0.0) + (report.dep_delay or 0.0)
         dest_flights = (self.by_dest.get(report.dest) or 0) + 1
         last_airport = self.last_airport.value()
-        if last_airport is None or (report.sched_ms, report.report_id) > (self.latest_ms.value(), self.latest_id.value()):
+        if last_airport is None or (report.sched_ms, report.report_id) > (
+            self.latest_ms.value(),
+            self.latest_id.value(),
+        ):
             last_airport = report.dest
             self.latest_ms.update(report.sched_ms)
             self.latest_id.update(report.report_id)

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from jobs.errors import IncompleteReportsError, typed_failure
+from jobs.errors import IncompleteReportsError
+from jobs.runtime.failures import CarriedFailure, TaskOrigin, typed_failure
+from state.errors import KeyscaleError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,7 +36,7 @@ def run_anchored(
         function: Pickled by value; gets the subtask's index. Its results should be small, as the driver collects them.
 
     Raises:
-        JobError: What the function raised, where that was one of ours; else TaskFailedError.
+        KeyscaleError: What the function raised, where that was one of ours; else TaskFailedError.
         IncompleteReportsError: Not exactly one result for each subtask.
     """
     spark.sparkContext.setJobDescription(label)
@@ -46,15 +48,21 @@ def run_anchored(
         spark.sparkContext.setJobDescription("")
     results = {row.subtask: bytes(row.result) for row in rows}
     if len(rows) != anchor.parallelism or set(results) != set(range(anchor.parallelism)):
-        raise IncompleteReportsError(expected=anchor.parallelism, reported=len(rows))
+        raise IncompleteReportsError(f"{label}: {len(rows)} results of {anchor.parallelism} subtasks")
     return results
 
 
-def _task_of(function: Callable[[SubtaskIndex], bytes]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _task_of(
+    function: Callable[[SubtaskIndex], bytes],
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for subtask in batch.column(0).to_pylist():
-                columns = [pa.array([subtask], pa.int32()), pa.array([function(subtask)], pa.binary())]
+                try:
+                    result = function(subtask)
+                except KeyscaleError as error:
+                    raise CarriedFailure(error, TaskOrigin(subtask=subtask)) from None
+                columns = [pa.array([subtask], pa.int32()), pa.array([result], pa.binary())]
                 yield pa.RecordBatch.from_arrays(columns, ["subtask", "result"])
 
     return task

@@ -1,0 +1,141 @@
+"""Everything that can go wrong in declaring and running a job. Each code is explained in docs/errors.md."""
+
+from __future__ import annotations
+
+from state.errors import KeyscaleError
+
+
+class JobError(KeyscaleError):
+    """Root of the errors of declaring or running a job. Catch it to handle any of them."""
+
+    code = "JOB_ERROR"
+    advice = "See the job's log."
+
+
+class NoEnvironmentError(JobError):
+    """A job's script runs outside a driver."""
+
+    code = "JOB_NO_ENVIRONMENT"
+    domain = "user"
+    advice = "Upload the script and start it as a job; it is not run with python directly."
+
+
+class InvalidTopologyError(JobError):
+    """What the script declared cannot run. Raised before anything runs."""
+
+    code = "JOB_TOPOLOGY_INVALID"
+    domain = "user"
+    advice = "Correct the job's script as the message says."
+
+
+class MissingUidError(InvalidTopologyError):
+    """A stateful operator or a sink has no uid, so its state could not be found again."""
+
+    code = "JOB_UID_MISSING"
+    advice = 'Call .uid("a-stable-name") on the operator or sink.'
+
+
+class DuplicateUidError(InvalidTopologyError):
+    """Two operators or sinks of a job have the same uid."""
+
+    code = "JOB_UID_DUPLICATE"
+    advice = "Give each operator and sink a uid of its own, and never reuse one for something else."
+
+
+class InvalidUidError(InvalidTopologyError):
+    """A uid has characters that a path in an object store may not have."""
+
+    code = "JOB_UID_INVALID"
+    advice = "Use 1 to 100 letters, digits, '.', '_' and '-', beginning with a letter or a digit."
+
+
+class NoSinkError(InvalidTopologyError):
+    """A job, or one of its operators, has its output go nowhere."""
+
+    code = "JOB_NO_SINK"
+    advice = "End every branch of the job with .sink_to(...)."
+
+
+class UnknownColumnError(InvalidTopologyError):
+    """A column that the script names is not in the stream."""
+
+    code = "JOB_COLUMN_UNKNOWN"
+    advice = "Name a column of the stream, or add it before with .with_column(...)."
+
+
+class InvalidKeyError(InvalidTopologyError):
+    """A key column has a type that cannot be a key."""
+
+    code = "JOB_KEY_TYPE_UNSUPPORTED"
+    advice = "Use columns of atomic types, or structs and arrays of them; a map has no order and cannot be a key."
+
+
+class InvalidSchemaError(InvalidTopologyError):
+    """An operator's output schema is missing, empty, or not a schema."""
+
+    code = "JOB_SCHEMA_INVALID"
+    advice = 'Declare it as {"column": "type", ...}, as a DDL string, a StructType or a pyarrow schema.'
+
+
+class NotStreamingError(InvalidTopologyError):
+    """The input is not a streaming DataFrame."""
+
+    code = "JOB_INPUT_NOT_STREAMING"
+    advice = "Read it with env.spark.readStream."
+
+
+class UserFunctionError(JobError):
+    """A user's function raised while it processed a batch."""
+
+    code = "JOB_FUNCTION_FAILED"
+    domain = "user"
+    advice = "Correct the function as its traceback shows; the job goes on from its latest checkpoint."
+
+
+class OutputTypeError(UserFunctionError):
+    """A user's function returned something that does not fit the operator's output schema."""
+
+    code = "JOB_OUTPUT_MISMATCH"
+    advice = "Return dicts, tuples or rows with exactly the columns and types that `output=` declares."
+
+
+class IncompleteReportsError(JobError):
+    """Not exactly one task of each subtask has reported, so the batch is not committed; it is run again."""
+
+    code = "JOB_REPORTS_INCOMPLETE"
+    retryable = True
+    advice = "Nothing to do, unless it repeats: then a transform runs its input more than once (a sort, a self-union, an action)."
+
+
+class SinkOccupiedError(JobError):
+    """A batch's place in the output already holds something that this job did not write."""
+
+    code = "SINK_TARGET_OCCUPIED"
+    domain = "user"
+    advice = "Give every job, and every job that starts over, an output path of its own."
+
+
+class SinkPublishError(JobError):
+    """A prepared batch could not be made visible."""
+
+    code = "SINK_PUBLISH_FAILED"
+    domain = "external"
+    retryable = True
+    advice = "Check that the output's file system is there and writable; the job publishes the batch again at its next start."
+
+
+class SinkFunctionError(JobError):
+    """The user's function of a ForeachBatchSink raised."""
+
+    code = "SINK_FUNCTION_FAILED"
+    domain = "user"
+    retryable = True
+    advice = "Correct the function as its traceback shows."
+
+
+class TaskFailedError(JobError):
+    """A task in an executor failed with an error that is none of ours: a lost executor, memory, a bug."""
+
+    code = "JOB_TASK_FAILED"
+    retryable = True
+    advice = "See the executor's log; the batch is run again from the last commit."
