@@ -1,0 +1,142 @@
+"""The demo's verdict is worth something only if it turns red for every way in which a result can be wrong."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from deploy.demo.reference import compare, fold
+from deploy.demo.reports import delivered, departure_reports, plan_deliveries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REPORTS = departure_reports(3000)
+
+
+def right_rows(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a right job may write: any order between aircraft is right, so the reports are shuffled first."""
+    shuffled = random.Random(3).sample(reports, len(reports))
+    history: dict[str | None, list[dict[str, Any]]] = defaultdict(list)
+    rows = []
+    for report in shuffled:
+        history[report["tailnum"]].append(report)
+        totals = fold(history[report["tailnum"]])[report["tailnum"]]
+        rows.append(
+            {
+                "report_id": report["report_id"],
+                "tailnum": report["tailnum"],
+                "flights": totals.flights,
+                "dep_delay_sum": totals.dep_delay_sum,
+                "last_airport": totals.last_airport,
+                "dest": report["dest"],
+                "dest_flights": totals.by_dest[report["dest"]],
+            }
+        )
+    return rows
+
+
+RIGHT_ROWS = right_rows(REPORTS)
+
+
+def failed_checks(rows: list[dict[str, Any]]) -> set[str]:
+    return {check.name for check in compare(REPORTS, rows) if not check.holds}
+
+
+def test_right_rows_in_any_order_pass_every_check() -> None:
+    assert failed_checks(RIGHT_ROWS) == set()
+
+
+def lose_one(rows: list[dict[str, Any]]) -> None:
+    rows.pop(1234)
+
+
+def double_one(rows: list[dict[str, Any]]) -> None:
+    rows.append(rows[77])
+
+
+def lose_one_and_double_another(rows: list[dict[str, Any]]) -> None:
+    rows[500] = rows[501]
+
+
+def count_one_wrongly(rows: list[dict[str, Any]]) -> None:
+    rows[900]["flights"] += 1
+
+
+def sum_wrongly(rows: list[dict[str, Any]]) -> None:
+    final_row_of(rows, rows[10]["tailnum"])["dep_delay_sum"] += 1
+
+
+def forget_the_last_airport(rows: list[dict[str, Any]]) -> None:
+    final_row_of(rows, rows[10]["tailnum"])["last_airport"] = "???"
+
+
+def count_a_destination_wrongly(rows: list[dict[str, Any]]) -> None:
+    rows[700]["dest_flights"] += 1
+
+
+def mix_up_two_aircraft(rows: list[dict[str, Any]]) -> None:
+    rows[20]["tailnum"] = "N00000"
+
+
+def invent_one(rows: list[dict[str, Any]]) -> None:
+    rows[40]["report_id"] = "nobody sent this"
+
+
+def final_row_of(rows: list[dict[str, Any]], tailnum: str | None) -> dict[str, Any]:
+    return max((row for row in rows if row["tailnum"] == tailnum), key=lambda row: row["flights"])
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lose_one,
+        double_one,
+        lose_one_and_double_another,
+        count_one_wrongly,
+        sum_wrongly,
+        forget_the_last_airport,
+        count_a_destination_wrongly,
+        mix_up_two_aircraft,
+        invent_one,
+    ],
+)
+def test_a_single_wrong_row_fails_the_verdict(spoil: Callable[[list[dict[str, Any]]], None]) -> None:
+    rows = copy.deepcopy(RIGHT_ROWS)
+    spoil(rows)
+    assert failed_checks(rows)
+
+
+def test_an_empty_sink_fails_the_verdict() -> None:
+    assert failed_checks([])
+
+
+def test_the_whole_table_is_delivered_with_its_unknown_aircraft_and_cancelled_flights() -> None:
+    reports = departure_reports()
+    assert len(reports) == 336_776
+    assert len({report["report_id"] for report in reports}) == len(reports)
+    assert sum(report["tailnum"] is None for report in reports) == 2_512
+    assert sum(report["dep_delay"] is None for report in reports) == 8_255
+    assert [report["sched_ms"] for report in reports] == sorted(report["sched_ms"] for report in reports)
+
+
+def test_every_report_is_delivered_once_and_a_tenth_of_them_again_in_a_later_file() -> None:
+    deliveries = plan_deliveries(reports=50_000, files=60, seed=7)
+    first_in = {index: file for file, delivery in enumerate(deliveries) for index in delivery.first}
+    assert Counter(index for delivery in deliveries for index in delivery.first) == Counter(range(50_000))
+    repeats = [(index, file) for file, delivery in enumerate(deliveries) for index in delivery.again]
+    assert all(file > first_in[index] for index, file in repeats)
+    assert 0.095 < len(repeats) / 50_000 < 0.105
+    assert deliveries == plan_deliveries(reports=50_000, files=60, seed=7)
+    assert deliveries != plan_deliveries(reports=50_000, files=60, seed=8)
+
+
+def test_a_file_holds_exactly_what_was_planned_for_it() -> None:
+    for delivery in plan_deliveries(len(REPORTS), files=5, seed=7):
+        records = delivered(REPORTS, delivery, seed=7)
+        planned = [REPORTS[index]["report_id"] for index in (*delivery.first, *delivery.again)]
+        assert Counter(record["report_id"] for record in records) == Counter(planned)
