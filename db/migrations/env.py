@@ -1,0 +1,11 @@
+"""Run by Alembic: migrates over the connection that `db.migrate` hands over."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from db import models
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=models.Job.metadata)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from sqlalchemy import LargeBinary, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from db.base import Base, closed_set
+from db.statuses import ArtifactKind
+
+
+class Artifact(Base):
+    """One immutable version of what a user has uploaded under a name. Its bytes are found by their hash."""
+
+    __tablename__ = "artifacts"
+    __table_args__ = (UniqueConstraint("name", "version"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    version: Mapped[int]
+    filename: Mapped[str]
+    kind: Mapped[ArtifactKind] = mapped_column(closed_set(ArtifactKind, "kind"))
+    sha256: Mapped[str] = mapped_column(index=True)
+    size_bytes: Mapped[int]
+    created_at_ms: Mapped[int]
+
+
+class ArtifactChunk(Base):
+    """A piece of an artifact's bytes; versions and names with the same bytes share them."""
+
+    __tablename__ = "artifact_chunks"
+
+    sha256: Mapped[str] = mapped_column(primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    data: Mapped[bytes] = mapped_column(LargeBinary)

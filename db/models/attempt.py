@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from db.base import Base, closed_set
+from db.statuses import AttemptStage
+
+
+class Attempt(Base):
+    """One run of a job by one driver; its number is the fencing number of everything that it commits."""
+
+    __tablename__ = "attempts"
+    __table_args__ = (
+        Index("uq_attempts_one_active", "job_id", unique=True, postgresql_where=text("stage = 'ACTIVE'")),
+        Index("uq_attempts_one_standby", "job_id", unique=True, postgresql_where=text("stage = 'STANDBY'")),
+    )
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    stage: Mapped[AttemptStage] = mapped_column(closed_set(AttemptStage, "stage"))
+    cause: Mapped[str]
+    parallelism: Mapped[int]
+    restore_from: Mapped[str | None]
+    restore_checkpoint_id: Mapped[int | None]
+    token_sha256: Mapped[str | None] = mapped_column(unique=True)
+
+    created_at_ms: Mapped[int]
+    launched_at_ms: Mapped[int | None]
+    launched_on: Mapped[str | None]
+    attached_at_ms: Mapped[int | None]
+    assigned_at_ms: Mapped[int | None]
+    ended_at_ms: Mapped[int | None]
+    reaped: Mapped[bool] = mapped_column(default=False)
+
+    pid: Mapped[int | None]
+    host: Mapped[str | None]
+    spark_ui_url: Mapped[str | None]
+
+    driver_state: Mapped[str | None]
+    heartbeat_at_ms: Mapped[int | None]
+    running_at_ms: Mapped[int | None]
+    restored_at_ms: Mapped[int | None]
+    first_commit_batch_id: Mapped[int | None]
+    first_commit_at_ms: Mapped[int | None]
+    last_commit_batch_id: Mapped[int | None]
+    last_commit_at_ms: Mapped[int | None]
+    metrics: Mapped[dict[str, Any] | None]
+    failure: Mapped[dict[str, Any] | None]
+    exit_code: Mapped[int | None]

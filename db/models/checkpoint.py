@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from sqlalchemy import ForeignKey, ForeignKeyConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from db.base import Base, closed_set
+from db.statuses import CheckpointStatus
+
+
+class Checkpoint(Base):
+    """A checkpoint or savepoint of a job, as its driver reported it; column names as in Flink's statistics."""
+
+    __tablename__ = "checkpoints"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    checkpoint_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    attempt: Mapped[int]
+    status: Mapped[CheckpointStatus] = mapped_column(closed_set(CheckpointStatus, "status"))
+    is_savepoint: Mapped[bool]
+    savepoint_id: Mapped[str | None]
+    trigger_timestamp: Mapped[int]
+    latest_ack_timestamp: Mapped[int | None]
+    end_to_end_duration: Mapped[int]
+    checkpointed_size: Mapped[int]
+    state_size: Mapped[int]
+    processed_records: Mapped[int]
+    external_path: Mapped[str | None]
+    batch_id: Mapped[int | None]
+    num_subtasks: Mapped[int]
+    num_acknowledged_subtasks: Mapped[int]
+    failure_timestamp: Mapped[int | None]
+    failure_message: Mapped[str | None]
+
+
+class CheckpointSubtask(Base):
+    """One subtask's part of a checkpoint."""
+
+    __tablename__ = "checkpoint_subtasks"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["job_id", "checkpoint_id"], ["checkpoints.job_id", "checkpoints.checkpoint_id"], ondelete="CASCADE"
+        ),
+    )
+
+    job_id: Mapped[str] = mapped_column(primary_key=True)
+    checkpoint_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    operator_uid: Mapped[str] = mapped_column(primary_key=True)
+    subtask: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    status: Mapped[CheckpointStatus] = mapped_column(closed_set(CheckpointStatus, "status"))
+    key_group_start: Mapped[int]
+    key_group_end: Mapped[int]
+    ack_timestamp: Mapped[int | None]
+    end_to_end_duration: Mapped[int]
+    start_delay: Mapped[int]
+    sync_duration: Mapped[int]
+    async_duration: Mapped[int]
+    checkpointed_size: Mapped[int]
+    state_size: Mapped[int]
+    files: Mapped[int]

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ForeignKey
+from sqlalchemy.orm import Mapped, mapped_column
+
+from db.base import Base, closed_set
+from db.statuses import CommandKind, CommandStatus
+
+
+class Command(Base):
+    """An order to a job's driver, kept until its result is known. Its id is the id of the user's operation.
+
+    `attempt` is the attempt that it was given to last: an order to stop is given again to the attempt that replaces a
+    dead one, other orders fail with their attempt.
+    """
+
+    __tablename__ = "commands"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
+    attempt: Mapped[int]
+    kind: Mapped[CommandKind] = mapped_column(closed_set(CommandKind, "kind"))
+    savepoint_id: Mapped[str | None]
+    drain: Mapped[bool] = mapped_column(default=False)
+    status: Mapped[CommandStatus] = mapped_column(closed_set(CommandStatus, "status"))
+    location: Mapped[str | None]
+    checkpoint_id: Mapped[int | None]
+    failure: Mapped[dict[str, Any] | None]
+    created_at_ms: Mapped[int]
+    ended_at_ms: Mapped[int | None]

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Identity
+from sqlalchemy.orm import Mapped, mapped_column
+
+from db.base import Base
+
+
+class Event(Base):
+    """Something that happened, and who did it. Events outlive the job that they are about."""
+
+    __tablename__ = "events"
+
+    id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
+    job_id: Mapped[str | None] = mapped_column(index=True)
+    at_ms: Mapped[int]
+    kind: Mapped[str]
+    actor: Mapped[str]
+    message: Mapped[str]
+    details: Mapped[dict[str, Any]]

@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ForeignKey
+from sqlalchemy.orm import Mapped, mapped_column
+
+from db.base import Base, closed_set
+from db.statuses import DesiredState, JobStatus
+
+
+class Job(Base):
+    """A job: what its user asked for, what is wanted of it now, and where it is."""
+
+    __tablename__ = "jobs"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    artifact_id: Mapped[str] = mapped_column(ForeignKey("artifacts.id"), index=True)
+    parallelism: Mapped[int]
+    max_parallelism: Mapped[int]
+    hash_id: Mapped[str]
+    parameters: Mapped[dict[str, str]]
+    spark_conf: Mapped[dict[str, str]]
+    checkpoints: Mapped[dict[str, Any]]
+    store_url: Mapped[str]
+    desired: Mapped[DesiredState] = mapped_column(closed_set(DesiredState, "desired"))
+    status: Mapped[JobStatus] = mapped_column(closed_set(JobStatus, "status"), index=True)
+    stop_operation_id: Mapped[str | None]
+    failure: Mapped[dict[str, Any] | None]
+    consecutive_failures: Mapped[int] = mapped_column(default=0)
+    restarts: Mapped[int] = mapped_column(default=0)
+    next_start_at_ms: Mapped[int] = mapped_column(default=0)
+    created_at_ms: Mapped[int]
+    started_at_ms: Mapped[int | None]
+    ended_at_ms: Mapped[int | None]

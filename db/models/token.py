@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from sqlalchemy.orm import Mapped, mapped_column
+
+from db.base import Base, closed_set
+from db.statuses import Role
+
+
+class Token(Base):
+    """A user's token. Only its hash is kept: it is random and long, so a plain SHA-256 cannot be reversed."""
+
+    __tablename__ = "tokens"
+
+    sha256: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    role: Mapped[Role] = mapped_column(closed_set(Role, "role"))
+    created_at_ms: Mapped[int]
+    revoked_at_ms: Mapped[int | None]
