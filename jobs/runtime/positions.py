@@ -113,25 +113,3 @@ def write_directory(directory: Path, positions: Mapping[str, str]) -> None:
         target = directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(content, encoding="utf-8")
-
-
-def encode(positions: Mapping[str, str]) -> bytes:
-    """Pack positions into the bytes that a manifest refers to (format version 1)."""
-    return json.dumps({"version": 1, "files": dict(positions)}, sort_keys=True).encode()
-
-
-def decode(pack: bytes) -> dict[str, str]:
-    """Unpack what `encode` made.
-
-    Raises:
-        PositionsCorruptError: The bytes are no such pack, or one of a later version.
-    """
-    try:
-        content = json.loads(pack)
-        if content["version"] == 1:
-            return {str(name): str(text) for name, text in content["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        message = "the recorded source positions cannot be read"
-        raise PositionsCorruptError(message) from error
-    message = f"the recorded source positions have format version {content['version']}; this program reads version 1"
-    raise PositionsCorruptError(message)

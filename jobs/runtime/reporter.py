@@ -72,7 +72,6 @@ class Reporter:
         self._wake.set()
         self._thread.join()
         while not (delivered := self._exchange()) and time.monotonic() < deadline:
-            self._closing.wait(HEARTBEAT_INTERVAL_SECONDS)
             time.sleep(HEARTBEAT_INTERVAL_SECONDS)
         return delivered
 

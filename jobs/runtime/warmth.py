@@ -1,0 +1,94 @@
+"""Warms a driver up while it waits for work, so that its first batch is no slower than the ones after it.
+
+A JVM that has never run a streaming batch takes seconds for the first one: classes are loaded, code is generated and
+compiled, Python workers are started and import Arrow. A tiny job of the same shape pays for all that beforehand.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
+
+from jobs.runtime.affinity import SUBTASK_COLUMN, Anchor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
+
+_ROWS = '{"key": "a", "value": 1}\n{"key": "b", "value": 2}\n'
+
+
+class WarmUp:
+    """A thread that runs a tiny streaming job twice, and nothing that lasts."""
+
+    def __init__(self, spark: SparkSession, directory: Path, parallelism: int) -> None:
+        self._spark = spark
+        self._directory = directory
+        self._parallelism = parallelism
+        self._thread = threading.Thread(target=self._run, name="warm-up", daemon=True)
+        self._cancelled = threading.Event()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def finish(self) -> None:
+        """Wait for the step that is running and leave out the rest."""
+        self._cancelled.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        started = time.perf_counter()
+        try:
+            for turn in range(2):
+                if not self._cancelled.is_set():
+                    self._run_job(self._directory / str(turn))
+        except Exception:
+            # A cold start is slower and nothing worse.
+            _log.warning("the warm-up failed", exc_info=True)
+        finally:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        _log.info("warm after %.1f s", time.perf_counter() - started)
+
+    def _run_job(self, directory: Path) -> None:
+        source = directory / "in"
+        source.mkdir(parents=True)
+        (source / "rows.json").write_text(_ROWS, encoding="utf-8")
+        anchor = Anchor.cast(self._spark, self._parallelism)
+        stream = self._spark.readStream.schema("key string, value bigint").json(str(source))
+
+        def run_batch(frame: DataFrame, _batch_id: int) -> None:
+            subtask = F.pmod(F.hash("key"), F.lit(self._parallelism)).cast("int").alias(SUBTASK_COLUMN)
+            held = anchor.hold(frame.select("*", subtask)).select("key", "value")
+            held.mapInArrow(_pass_on, held.schema).write.parquet(str(directory / "out"))
+
+        query = (
+            stream.writeStream.foreachBatch(run_batch)
+            .option("checkpointLocation", (directory / "positions").as_uri())
+            .start()
+        )
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+            anchor.weigh()
+
+
+def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    # Imported here, in the worker: what every task of a real batch imports.
+    import jobs.runtime.task  # noqa: F401, PLC0415
+
+    yield from batches

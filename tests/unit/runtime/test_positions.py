@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.runtime.errors import PositionsCorruptError, SparkStateUnsupportedError
+from jobs.runtime.positions import merged, read_new_files, with_commit, write_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OFFSETS = 'v1\n{"batchWatermarkMs":1500,"batchTimestampMs":1}\n{"logOffset":0}'
+
+
+def test_a_written_directory_is_read_back_as_it_was(tmp_path: Path) -> None:
+    positions = {"metadata": '{"id":"x"}', "offsets/3": OFFSETS, "sources/0/9.compact": "v1\na\n", "sources/0/10": "v1"}
+    write_directory(tmp_path / "spark", positions)
+    assert read_new_files(tmp_path / "spark", {}) == positions
+
+
+def test_checksums_and_half_written_files_are_left_out(tmp_path: Path) -> None:
+    write_directory(tmp_path / "spark", {"offsets/0": OFFSETS, "offsets/.0.crc": "x", "offsets/.1.abc.tmp": "y"})
+    assert read_new_files(tmp_path / "spark", {}) == {"offsets/0": OFFSETS}
+
+
+def test_only_files_that_are_new_are_read(tmp_path: Path) -> None:
+    write_directory(tmp_path / "spark", {"offsets/0": OFFSETS, "offsets/1": OFFSETS})
+    assert read_new_files(tmp_path / "spark", {"offsets/0": OFFSETS}) == {"offsets/1": OFFSETS}
+
+
+def test_a_stateful_operator_of_sparks_own_is_refused(tmp_path: Path) -> None:
+    write_directory(tmp_path / "spark", {"offsets/0": OFFSETS, "state/0/0/1.delta": "x"})
+    with pytest.raises(SparkStateUnsupportedError):
+        read_new_files(tmp_path / "spark", {})
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside", "sources/../../outside"])
+def test_a_path_that_leads_out_of_the_directory_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(PositionsCorruptError):
+        write_directory(tmp_path / "spark", {name: "x"})
+    assert not (tmp_path / "outside").exists()
+
+
+def test_a_commit_takes_the_watermark_from_the_batchs_offsets() -> None:
+    done = with_commit({"offsets/7": OFFSETS}, 7)
+    assert done["commits/7"] == 'v1\n{"nextBatchWatermarkMs":1500}'
+
+
+def test_a_commit_that_spark_wrote_is_kept() -> None:
+    assert with_commit({"commits/7": "of Spark"}, 7) == {"commits/7": "of Spark"}
+
+
+@pytest.mark.parametrize("offsets", [{}, {"offsets/7": "v1"}, {"offsets/7": "v1\n[]"}, {"offsets/7": "v1\nnonsense"}])
+def test_a_commit_without_readable_offsets_is_refused(offsets: dict[str, str]) -> None:
+    with pytest.raises(PositionsCorruptError):
+        with_commit(offsets, 7)
+
+
+@given(batches=st.integers(1, 60), sources=st.integers(1, 3))
+def test_positions_stay_bounded_and_keep_what_a_restart_needs(batches: int, sources: int) -> None:
+    positions: dict[str, str] = {}
+    for batch in range(batches):
+        planned = {"metadata": "m", f"offsets/{batch}": OFFSETS}
+        if batch:
+            planned[f"commits/{batch - 1}"] = "c"
+        for source in range(sources):
+            planned[f"sources/{source}/{batch}" + (".compact" if batch % 10 == 9 else "")] = str(batch)
+        positions = merged(positions, planned, batch)
+
+    last = batches - 1
+    needed = {"metadata", *(f"offsets/{batch}" for batch in range(max(0, last - 1), last + 1))}
+    assert needed <= set(positions)
+    compacted = last - (last + 1) % 10
+    for source in range(sources):
+        held = {name for name in positions if name.startswith(f"sources/{source}/")}
+        wanted = {f"sources/{source}/{number}" for number in range(max(compacted, -1) + 1, last + 1)}
+        if compacted >= 0:
+            wanted.add(f"sources/{source}/{compacted}.compact")
+        assert held == wanted
