@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from api.schemas.base import Answer, example
+from db.statuses import ArtifactKind
+
+
+class ArtifactAnswer(Answer):
+    """One immutable version of an uploaded file."""
+
+    model_config = example(
+        id="5f0c3f6f5a6e4a6f9d1e0b7c8a9b0c1d",
+        name="departures",
+        version=1,
+        filename="departures.py",
+        kind="PYTHON",
+        sha256="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        size_bytes=2411,
+        created_at_ms=1_795_000_000_000,
+    )
+
+    id: str
+    name: str
+    version: int
+    filename: str
+    kind: ArtifactKind
+    sha256: str
+    size_bytes: int
+    created_at_ms: int
+
+
+class ArtifactList(Answer):
+    """All artifacts, the newest first."""
+
+    artifacts: list[ArtifactAnswer]

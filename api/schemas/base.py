@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+OPERATION_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
+
+OperationId = Annotated[
+    str,
+    Field(
+        pattern=OPERATION_ID_PATTERN,
+        description="Chosen by the client, so that a request whose answer was lost can be repeated.",
+        examples=["nightly-2026-11-21"],
+    ),
+]
+
+
+class Request(BaseModel):
+    """Base of requests: an unknown field is an error, so that a misspelt option is not silently ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Answer(BaseModel):
+    """Base of answers."""
+
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+
+class FailureAnswer(Answer):
+    """Why something failed."""
+
+    code: str
+    message: str
+    traceback: str | None = None
+    operator_uid: str | None = None
+    subtask: int | None = None
+
+
+def example(**fields: Any) -> ConfigDict:
+    """Returns the model configuration that shows one example in the OpenAPI description."""
+    return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
+def is_operation_id(text: str) -> bool:
+    """Whether `text` can be an operation's id: it becomes part of object paths."""
+    return re.fullmatch(OPERATION_ID_PATTERN, text) is not None

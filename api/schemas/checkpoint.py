@@ -1,0 +1,187 @@
+"""Checkpoint statistics, under the names of Flink's REST API."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from api.schemas.base import Answer
+from db.statuses import CheckpointStatus
+
+
+class StatisticsAnswer(Answer):
+    """Distribution of a figure over the completed checkpoints (`avg` is rounded; percentiles are interpolated)."""
+
+    min: int
+    max: int
+    avg: int
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    p999: float
+
+
+class RangeAnswer(Answer):
+    """Spread of a figure over the subtasks of a checkpoint."""
+
+    min: int
+    max: int
+    avg: int
+
+
+class CountsAnswer(Answer):
+    """How many checkpoints a job has had. `completed` holds those that were let go since."""
+
+    restored: int
+    total: int
+    in_progress: int
+    completed: int
+    failed: int
+
+
+class SummaryAnswer(Answer):
+    """Statistics over the completed checkpoints."""
+
+    checkpointed_size: StatisticsAnswer
+    state_size: StatisticsAnswer
+    end_to_end_duration: StatisticsAnswer
+    processed_data: StatisticsAnswer = Field(description="Here: input records since the previous checkpoint.")
+    persisted_data: StatisticsAnswer = Field(description="Always 0: checkpoints hold no in-flight records.")
+
+
+class CheckpointAnswer(Answer):
+    """One checkpoint or savepoint of the history."""
+
+    id: int
+    status: CheckpointStatus
+    is_savepoint: bool
+    savepoint_id: str | None
+    trigger_timestamp: int
+    latest_ack_timestamp: int | None
+    checkpointed_size: int = Field(description="Bytes uploaded for this one.")
+    state_size: int = Field(description="Bytes of the whole state.")
+    end_to_end_duration: int
+    processed_data: int
+    persisted_data: int = 0
+    num_subtasks: int
+    num_acknowledged_subtasks: int
+    checkpoint_type: Literal["CHECKPOINT", "SAVEPOINT"]
+    attempt: int
+    batch_id: int | None
+    external_path: str | None = None
+    discarded: bool = False
+    failure_timestamp: int | None = None
+    failure_message: str | None = None
+
+
+class RestoredAnswer(Answer):
+    """The last restore."""
+
+    id: int
+    restore_timestamp: int
+    is_savepoint: bool
+    external_path: str | None
+
+
+class LatestAnswer(Answer):
+    """The latest checkpoint of each kind."""
+
+    completed: CheckpointAnswer | None
+    savepoint: CheckpointAnswer | None
+    failed: CheckpointAnswer | None
+    restored: RestoredAnswer | None
+
+
+class CheckpointsAnswer(Answer):
+    """Statistics of a job's checkpoints."""
+
+    counts: CountsAnswer
+    summary: SummaryAnswer
+    latest: LatestAnswer
+    history: list[CheckpointAnswer] = Field(description="The newest first.")
+
+
+class SubtaskDurations(Answer):
+    """How long a subtask was stopped, and how long its upload took."""
+
+    sync: int
+    async_: int = Field(serialization_alias="async")
+
+
+class SubtaskAnswer(Answer):
+    """One subtask's part of a checkpoint."""
+
+    index: int
+    status: CheckpointStatus
+    ack_timestamp: int | None
+    end_to_end_duration: int
+    checkpointed_size: int
+    state_size: int
+    checkpoint: SubtaskDurations
+    start_delay: int
+    key_group_start: int
+    key_group_end: int
+    files: int
+
+
+class SubtasksDurationsSummary(Answer):
+    """Spread of the durations."""
+
+    sync: RangeAnswer
+    async_: RangeAnswer = Field(serialization_alias="async")
+
+
+class SubtasksSummary(Answer):
+    """Spread over the subtasks of an operator."""
+
+    checkpointed_size: RangeAnswer
+    state_size: RangeAnswer
+    end_to_end_duration: RangeAnswer
+    checkpoint_duration: SubtasksDurationsSummary
+    start_delay: RangeAnswer
+
+
+class OperatorAnswer(Answer):
+    """One operator's part of a checkpoint."""
+
+    uid: str
+    status: CheckpointStatus
+    latest_ack_timestamp: int | None
+    checkpointed_size: int
+    state_size: int
+    end_to_end_duration: int
+    num_subtasks: int
+    num_acknowledged_subtasks: int
+    summary: SubtasksSummary
+    subtasks: list[SubtaskAnswer]
+
+
+class CheckpointDetailAnswer(CheckpointAnswer):
+    """A checkpoint with its operators and subtasks."""
+
+    operators: list[OperatorAnswer]
+
+
+class ExternalizationAnswer(Answer):
+    """Whether checkpoints are kept outside of the cluster, and deleted when the job is cancelled."""
+
+    enabled: bool
+    delete_on_cancellation: bool
+
+
+class CheckpointConfigAnswer(Answer):
+    """How a job's checkpoints are taken."""
+
+    mode: Literal["exactly_once"] = "exactly_once"
+    interval: int
+    timeout: int
+    min_pause: int
+    max_concurrent: int = 1
+    externalization: ExternalizationAnswer
+    state_backend: str
+    checkpoint_storage: str
+    tolerable_failed_checkpoints: int
+    retained_count: int
+    state_changelog_enabled: bool

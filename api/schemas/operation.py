@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from api.schemas.base import Answer, FailureAnswer, OperationId, Request, example
+from db.statuses import CommandKind, CommandStatus
+
+
+class OperationRequest(Request):
+    """Triggers an operation."""
+
+    operation_id: OperationId | None = None
+
+
+class SavepointRequest(Request):
+    """Triggers a savepoint."""
+
+    savepoint_id: OperationId | None = None
+
+
+class OperationAccepted(Answer):
+    """The operation is stored and will be carried out; poll it under its id."""
+
+    model_config = example(operation_id="nightly-2026-11-21", status="IN_PROGRESS")
+
+    operation_id: str
+    status: CommandStatus
+
+
+class OperationResult(Answer):
+    """What a completed operation has brought."""
+
+    location: str | None = Field(default=None, description="Of a savepoint's or checkpoint's manifest.")
+    checkpoint_id: int | None = None
+    rescale_id: str | None = None
+
+
+class OperationAnswer(Answer):
+    """An operation: `operation` is there when it is COMPLETED, `failure_cause` when it is FAILED."""
+
+    model_config = example(
+        id="nightly-2026-11-21",
+        job_id="0d3b8d0e4c1a4b0f8a5c6d7e8f9a0b1c",
+        kind="SAVEPOINT",
+        status="COMPLETED",
+        created_at_ms=1_795_000_000_000,
+        ended_at_ms=1_795_000_001_200,
+        operation={"location": "file:///store/0d3b/savepoints/nightly-2026-11-21/manifest.json", "checkpoint_id": 7},
+        failure_cause=None,
+    )
+
+    id: str
+    job_id: str
+    kind: CommandKind | Literal["RESCALE"]
+    status: CommandStatus
+    created_at_ms: int
+    ended_at_ms: int | None
+    operation: OperationResult | None = None
+    failure_cause: FailureAnswer | None = None
+
+
+class SavepointAnswer(OperationAnswer):
+    """A savepoint and the operation that takes it."""
+
+    savepoint_id: str
+
+
+class SavepointList(Answer):
+    """A job's savepoints, the newest first."""
+
+    savepoints: list[SavepointAnswer]

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pydantic import Field
+
+from api.schemas.base import Answer, FailureAnswer, OperationId, Request, example
+from db.statuses import RescalePhase, RescaleStatus
+
+
+class RescaleRequest(Request):
+    """Changes a running job's parallelism."""
+
+    parallelism: int = Field(description="From 1 to the job's max parallelism.", examples=[4])
+    rescale_id: OperationId | None = None
+
+
+class PhaseAnswer(Answer):
+    """A step of a rescale and the time it took."""
+
+    phase: RescalePhase
+    started_at_ms: int
+    ended_at_ms: int | None
+    duration_ms: int | None
+
+
+class RescaleAnswer(Answer):
+    """A rescale."""
+
+    model_config = example(
+        id="3c1d6d1e8f0a4b5c9d2e7f8a9b0c1d2e",
+        job_id="0d3b8d0e4c1a4b0f8a5c6d7e8f9a0b1c",
+        status="COMPLETED",
+        phase="VERIFY",
+        phases=[
+            {
+                "phase": "REQUESTED",
+                "started_at_ms": 1_795_000_000_000,
+                "ended_at_ms": 1_795_000_004_100,
+                "duration_ms": 4100,
+            }
+        ],
+        from_parallelism=2,
+        to_parallelism=4,
+        old_attempt=1,
+        new_attempt=2,
+        savepoint_location="file:///store/0d3b/savepoints/3c1d/manifest.json",
+        requested_at_ms=1_795_000_000_000,
+        ended_at_ms=1_795_000_007_000,
+        duration_ms=7000,
+        downtime_ms=1800,
+        failure=None,
+    )
+
+    id: str
+    job_id: str
+    status: RescaleStatus
+    phase: RescalePhase = Field(description="The one that it is in, or ended in.")
+    phases: list[PhaseAnswer] = Field(description="In their order, with their times.")
+    from_parallelism: int
+    to_parallelism: int
+    old_attempt: int
+    new_attempt: int | None
+    savepoint_location: str | None
+    requested_at_ms: int
+    ended_at_ms: int | None
+    duration_ms: int | None
+    downtime_ms: int | None = Field(
+        description="From the old attempt's last committed batch to the new one's first; without input: to the restored state."
+    )
+    failure: FailureAnswer | None
+
+
+class RescaleList(Answer):
+    """A job's rescales, the newest first."""
+
+    rescales: list[RescaleAnswer]

@@ -1,0 +1,89 @@
+"""What the control plane is told by its environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from api.errors import SettingInvalidError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_STORE_VARIABLE_PREFIXES = ("AWS_", "KEYSCALE_STORE_")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The control plane's settings; see `from_environment` for the variables.
+
+    Attributes:
+        home: Where the embedded database, the admin token, drivers' logs and the local store are.
+        database_url: None: start the embedded PostgreSQL under `home`.
+        store_url: Root of all snapshots; fixed for a job when the job is created.
+        spark_master: `local` means a local master with one core a subtask and one more.
+        host: Address to listen on.
+        port: Port to listen on; 0 picks a free one.
+        allowed_hosts: Host names by which the API may be called, besides the loopback ones.
+        artifact_bytes_max: Size cap of an upload.
+        store_environment: Variables that only the object store's client reads; handed to drivers.
+        driver_memory: Heap of a driver's JVM, as Spark writes it.
+    """
+
+    home: Path
+    database_url: str | None = None
+    store_url: str = ""
+    spark_master: str = "local"
+    host: str = "127.0.0.1"
+    port: int = 8080
+    allowed_hosts: frozenset[str] = frozenset()
+    artifact_bytes_max: int = 256 << 20
+    store_environment: Mapping[str, str] = field(default_factory=dict)
+    driver_memory: str = "1g"
+
+    @property
+    def control_url(self) -> str:
+        """Where drivers on this host reach the control plane."""
+        host = "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 - compared, not bound
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    @property
+    def runs_directory(self) -> Path:
+        """Holds one directory a job and attempt: what the launcher and the driver leave there."""
+        return self.home / "runs"
+
+    @property
+    def token_file(self) -> Path:
+        return self.home / "token"
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """Reads KEYSCALE_HOME, _DATABASE_URL, _STORE_URL, _SPARK_MASTER, _HOST, _PORT, _ALLOWED_HOSTS, _DRIVER_MEMORY.
+
+        Raises:
+            SettingInvalidError: A variable has a value that cannot be used.
+        """
+        source = os.environ if environment is None else environment
+        home = Path(source.get("KEYSCALE_HOME") or ".keyscale").expanduser().absolute()
+        port = source.get("KEYSCALE_PORT") or "8080"
+        if not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise SettingInvalidError("KEYSCALE_PORT must be a number from 0 to 65535")
+        store_url = source.get("KEYSCALE_STORE_URL") or (home / "store").as_uri()
+        if not store_url.startswith(("file:///", "s3://")):
+            raise SettingInvalidError("KEYSCALE_STORE_URL must begin with file:/// or s3://")
+        return cls(
+            home=home,
+            database_url=source.get("KEYSCALE_DATABASE_URL") or None,
+            store_url=store_url,
+            spark_master=source.get("KEYSCALE_SPARK_MASTER") or "local",
+            host=source.get("KEYSCALE_HOST") or "127.0.0.1",
+            port=int(port),
+            allowed_hosts=frozenset(filter(None, (source.get("KEYSCALE_ALLOWED_HOSTS") or "").lower().split(","))),
+            store_environment={
+                name: value for name, value in source.items() if name.startswith(_STORE_VARIABLE_PREFIXES)
+            },
+            driver_memory=source.get("KEYSCALE_DRIVER_MEMORY") or "1g",
+        )
