@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import ClassVar, Literal
+
 from state.errors import KeyscaleError
 
 
@@ -7,7 +9,7 @@ class ObjectStoreError(KeyscaleError):
     """Root of what an object store can fail with."""
 
     code = "STATE_OBJECT_STORE"
-    domain = "external"
+    domain: ClassVar[Literal["user", "external", "internal"]] = "external"
     retryable = False
     advice = "See the message; check the store's address, credentials and health."
 

@@ -1,0 +1,12 @@
+"""Names of things, as types of their own: a subtask's index is not a batch's number."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+JobId = NewType("JobId", str)
+OperatorUid = NewType("OperatorUid", str)
+SubtaskIndex = NewType("SubtaskIndex", int)
+BatchId = NewType("BatchId", int)
+CheckpointId = NewType("CheckpointId", int)
+Attempt = NewType("Attempt", int)

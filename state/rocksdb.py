@@ -1,0 +1,304 @@
+"""The RocksDB engine: with its options, the one importer of rocksdict.
+
+Written without a write-ahead log: what a batch wrote is durable through its changelog in the object store, and a store
+whose process died is rebuilt, never recovered from local files.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from rocksdict import (
+    BottommostLevelCompaction,
+    Checkpoint,
+    CompactOptions,
+    DbClosedError,
+    IngestExternalFileOptions,
+    Rdict,
+    ReadOptions,
+    SstFileWriter,
+    WriteBatch,
+    WriteOptions,
+)
+
+from state.errors import (
+    DiskFullError,
+    DiskReadOnlyError,
+    StateError,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreIOError,
+    StoreLockedError,
+)
+from state.rocksdb_options import database_options
+from state.settings import RocksDbSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from rocksdict import ColumnFamily
+
+    from state.engine import Mutation, SortedRun
+
+DEFAULT_FAMILY = "default"  # RocksDB insists on it; no state may be called so
+_FIRST_CHUNK = 64
+_LAST_CHUNK = 4096
+
+
+class RocksDbEngine:
+    """An `Engine` in one RocksDB directory. Open it after the fork of the process that uses it, never before."""
+
+    def __init__(self, directory: Path, settings: RocksDbSettings | None = None) -> None:
+        """Open the store in `directory`, or make one there.
+
+        Raises:
+            StoreLockedError: Another engine, of this or another process, has it open.
+            StoreCorruptError: Files are damaged or missing.
+            DiskFullError, DiskReadOnlyError, StoreIOError: The directory cannot be used.
+        """
+        self.directory = directory
+        self._options = database_options(settings or RocksDbSettings())
+        self._write_options = WriteOptions()
+        self._write_options.disable_wal = True
+        self._closed = False
+        self._tables: dict[str, Rdict] = {}
+        self._handles: dict[str, ColumnFamily] = {}
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            exists = (directory / "CURRENT").exists()
+            names = Rdict.list_cf(str(directory), self._options) if exists else [DEFAULT_FAMILY]
+            self._database = Rdict(str(directory), self._options, dict.fromkeys(names, self._options))
+            for name in names:
+                if name != DEFAULT_FAMILY:
+                    self._attach(name)
+        except Exception as error:
+            raise _translated(error, directory) from error
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        table = self._tables.get(family)
+        if table is None:
+            return None
+        try:
+            return table.get(key)  # type: ignore[no-any-return]  # rocksdict types every value as Any
+        except Exception as error:
+            raise _translated(error, self.directory) from error
+
+    def get_many(self, family: str, keys: list[bytes]) -> list[bytes | None]:
+        table = self._tables.get(family)
+        if table is None or not keys:
+            return [None] * len(keys)
+        try:
+            return table.get(keys)  # type: ignore[no-any-return,arg-type]  # as above; list is invariant
+        except Exception as error:
+            raise _translated(error, self.directory) from error
+
+    def scan(self, family: str, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        # In chunks, each with a RocksDB iterator of its own: a scan that is left half way must not keep the store open.
+        size = _FIRST_CHUNK
+        while True:
+            chunk = self._chunk(family, start, end, size)
+            yield from chunk
+            if len(chunk) < size:
+                return
+            start = chunk[-1][0] + b"\0"
+            size = min(size * 4, _LAST_CHUNK)
+
+    def write(self, mutations: Iterable[Mutation]) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for family, key, value in mutations:
+            handle = self._handle(family)
+            if value is None:
+                batch.delete(key, handle)
+            else:
+                batch.put(key, value, handle)
+        self._commit(batch)
+
+    def write_runs(self, runs: Sequence[SortedRun]) -> None:
+        batch = WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
+        for run in runs:
+            handle = self._handle(run.family)
+            for key, value in zip(run.keys, run.values, strict=True):
+                if value is None:
+                    delete(key, handle)
+                else:
+                    put(key, value, handle)
+        self._commit(batch)
+
+    def write_sorted_file(self, run: SortedRun, file: Path) -> None:
+        try:
+            writer = SstFileWriter(options=self._options)
+            writer.open(str(file))
+            put, delete = writer.__setitem__, writer.__delitem__
+            for key, value in zip(run.keys, run.values, strict=True):
+                if value is None:
+                    delete(key)
+                else:
+                    put(key, value)
+            writer.finish()
+        except Exception as error:
+            raise _translated(error, file) from error
+
+    def ingest(self, family: str, files: Sequence[Path]) -> None:
+        self._handle(family)
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        links: list[Path] = []
+        try:
+            for file in files:  # RocksDB removes what it is told to move, so it gets a link; copies across file systems
+                link = self.directory / f"{uuid4().hex}.ingest"
+                links.append(link)
+                try:
+                    os.link(file, link)
+                except OSError:
+                    link.write_bytes(file.read_bytes())
+            self._tables[family].ingest_external_file([str(link) for link in links], options)
+        except Exception as error:
+            raise _translated(error, self.directory) from error
+        finally:
+            for link in links:
+                link.unlink(missing_ok=True)
+
+    def delete_range(self, start: bytes, end: bytes | None, family: str | None = None) -> None:
+        try:
+            for name in self.families() if family is None else [family]:
+                table = self._table(name)
+                upper = end
+                if upper is None:  # a range delete has an exclusive end, so the last key gets a delete of its own
+                    iterator = table.iter()
+                    iterator.seek_to_last()
+                    iterator.status()
+                    if not iterator.valid() or iterator.key() < start:
+                        continue
+                    upper = iterator.key() + b"\0"
+                if start < upper:
+                    table.delete_range(start, upper, self._write_options)
+        except Exception as error:
+            raise _translated(error, self.directory) from error
+
+    def families(self) -> list[str]:
+        self._check_open()
+        return sorted(self._tables)
+
+    def flush(self) -> None:
+        self._check_open()
+        try:
+            for table in self._tables.values():
+                table.flush()
+        except Exception as error:
+            raise _translated(error, self.directory) from error
+
+    def checkpoint(self, directory: Path) -> None:
+        self.flush()
+        try:
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            Checkpoint(self._database).create_checkpoint(str(directory))
+        except Exception as error:
+            raise _translated(error, directory) from error
+
+    def compact(self) -> None:
+        self.flush()
+        options = CompactOptions()
+        options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+        try:
+            for table in self._tables.values():
+                table.compact_range(None, None, options)
+        except Exception as error:
+            raise _translated(error, self.directory) from error
+
+    def size_bytes(self) -> int:
+        self._check_open()
+        total = 0
+        for table in self._tables.values():
+            total += table.property_int_value("rocksdb.estimate-live-data-size") or 0
+            total += table.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
+        return total
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._handles.clear()
+        tables = [*self._tables.values(), self._database]
+        self._tables.clear()
+        failure: Exception | None = None
+        for table in tables:  # every one must be let go, or the directory stays locked
+            try:
+                table.close()
+            except Exception as error:  # noqa: BLE001 (raised below)
+                failure = failure or error
+        if failure is not None:
+            raise _translated(failure, self.directory) from failure
+
+    def _attach(self, family: str) -> None:
+        self._tables[family] = self._database.get_column_family(family)
+        self._handles[family] = self._database.get_column_family_handle(family)
+
+    def _table(self, family: str) -> Rdict:
+        self._handle(family)
+        return self._tables[family]
+
+    def _handle(self, family: str) -> ColumnFamily:
+        handle = self._handles.get(family)
+        if handle is None:
+            self._check_open()
+            try:
+                self._database.create_column_family(family, self._options)
+                self._attach(family)
+            except Exception as error:
+                raise _translated(error, self.directory) from error
+            handle = self._handles[family]
+        return handle
+
+    def _commit(self, batch: WriteBatch) -> None:
+        try:
+            self._database.write(batch, self._write_options)
+        except Exception as error:
+            raise _translated(error, self.directory) from error
+
+    def _chunk(self, family: str, start: bytes, end: bytes | None, size: int) -> list[tuple[bytes, bytes]]:
+        self._check_open()
+        table = self._tables.get(family)
+        if table is None or (end is not None and start >= end):
+            return []
+        options = ReadOptions()
+        if end is not None:
+            options.set_iterate_upper_bound(end)
+        chunk: list[tuple[bytes, bytes]] = []
+        try:
+            iterator = table.iter(options)
+            iterator.seek(start)
+            while len(chunk) < size and iterator.valid():
+                chunk.append((iterator.key(), iterator.value()))
+                iterator.next()
+            iterator.status()  # an iterator that met a damaged block ends as if there were no more: only this tells
+        except Exception as error:
+            raise _translated(error, self.directory) from error
+        return chunk
+
+    def _check_open(self) -> None:
+        if self._closed:
+            message = f"the store in {self.directory} is closed"
+            raise StoreClosedError(message)
+
+
+def _translated(error: Exception, where: Path) -> StateError:
+    """RocksDB's error, which rocksdict gives as words only, as one of ours."""
+    if isinstance(error, StateError):
+        return error
+    if isinstance(error, DbClosedError):
+        return StoreClosedError(f"the store in {where} is closed")
+    words = str(error)
+    kinds: tuple[tuple[type[StateError], tuple[str, ...]], ...] = (
+        (StoreLockedError, ("lock hold by current process", "While lock file")),
+        (DiskFullError, ("No space left on device", "Disk quota exceeded")),
+        (DiskReadOnlyError, ("Read-only file system", "Permission denied")),
+        (StoreCorruptError, ("Corruption", "No such file or directory")),
+    )
+    for kind, marks in kinds:
+        if any(mark in words for mark in marks):
+            return kind(f"{where}: {words}")
+    return StoreIOError(f"{where}: {words}")

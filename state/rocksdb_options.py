@@ -1,0 +1,94 @@
+"""RocksDB's options from our settings, and what all stores of a process share."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from rocksdict import (
+    BlockBasedIndexType,
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    Env,
+    Options,
+    WriteBufferManager,
+)
+
+from state.settings import Compression, RocksDbSettings
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Block cache and write buffers of one process; write buffers are charged to the cache, so one budget holds for both."""
+
+    process: int
+    budget_bytes: int
+    cache: Cache
+    write_buffers: WriteBufferManager
+
+
+_memory: _Memory | None = None
+
+
+def shared_memory(settings: RocksDbSettings) -> _Memory:
+    """The process's shared memory, made at first use and again after a fork: a child must not touch its parent's."""
+    global _memory  # noqa: PLW0603 (one budget a process is the point)
+    if _memory is None or _memory.process != os.getpid() or _memory.budget_bytes != settings.memory_budget_bytes:
+        cache = Cache(settings.memory_budget_bytes)
+        write_bytes = int(settings.memory_budget_bytes * settings.write_buffer_fraction)
+        buffers = WriteBufferManager.new_write_buffer_manager_with_cache(write_bytes, False, cache)
+        _memory = _Memory(os.getpid(), settings.memory_budget_bytes, cache, buffers)
+    return _memory
+
+
+def database_options(settings: RocksDbSettings) -> Options:
+    """Options of a store and of every column family in it."""
+    memory = shared_memory(settings)
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_write_buffer_manager(memory.write_buffers)
+    options.set_write_buffer_size(min(settings.write_buffer_bytes, settings.memory_budget_bytes))
+    options.set_max_write_buffer_number(settings.write_buffer_count)
+    options.set_level_zero_file_num_compaction_trigger(settings.level_zero_compaction_trigger)
+    options.set_target_file_size_base(settings.target_file_bytes)
+    options.set_max_bytes_for_level_base(settings.level_base_bytes)
+    options.set_level_compaction_dynamic_level_bytes(True)
+    options.set_compression_type(_compression(settings.compression))
+    options.set_bottommost_compression_type(_compression(settings.bottommost_compression))
+    options.set_max_open_files(settings.max_open_files)
+    options.set_use_direct_io_for_flush_and_compaction(settings.direct_io)
+    options.set_max_background_jobs(settings.background_threads)
+    env = Env()
+    env.set_background_threads(settings.background_threads)
+    options.set_env(env)
+    options.set_block_based_table_factory(_table(settings, memory.cache))
+    options.set_keep_log_file_num(2)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    return options
+
+
+def _table(settings: RocksDbSettings, cache: Cache) -> BlockBasedOptions:
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_block_size(settings.block_bytes)
+    table.set_format_version(5)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    if settings.bloom_bits > 0:
+        table.set_bloom_filter(settings.bloom_bits, False)
+    if settings.partitioned_index:
+        table.set_index_type(BlockBasedIndexType.two_level_index_search())
+        table.set_partition_filters(True)
+        table.set_pin_top_level_index_and_filter(True)
+    return table
+
+
+def _compression(compression: Compression) -> DBCompressionType:
+    return {
+        Compression.NONE: DBCompressionType.none,
+        Compression.LZ4: DBCompressionType.lz4,
+        Compression.ZSTD: DBCompressionType.zstd,
+    }[compression]()

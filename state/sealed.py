@@ -1,0 +1,77 @@
+"""Sealed documents: JSON on disk that says what it is, in which version, and with which checksum.
+
+    {"keyscale": "<kind>", "format_version": 1, "sha256": "<of the body's bytes>", "body": {...}}
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TypeVar
+
+import msgspec
+
+from state.errors import KeyscaleError
+
+_Body = TypeVar("_Body", bound=msgspec.Struct)
+
+
+class DocumentCorruptError(KeyscaleError):
+    """A manifest or log entry is truncated, damaged, or no such document at all."""
+
+    code = "STATE_DOCUMENT_CORRUPT"
+    domain = "external"
+    advice = "The document was damaged in the store; an earlier checkpoint is used where there is one."
+
+
+class FormatTooNewError(KeyscaleError):
+    """A document was written by a newer version of Keyscale."""
+
+    code = "STATE_FORMAT_TOO_NEW"
+    domain = "user"
+    advice = "Run the version of Keyscale that wrote it, or a newer one."
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    keyscale: str
+    format_version: int
+    sha256: str
+    body: msgspec.Raw
+
+
+class _Head(msgspec.Struct, frozen=True):
+    keyscale: str
+    format_version: int
+
+
+def seal(kind: str, format_version: int, body: msgspec.Struct) -> bytes:
+    """A document of some kind, ready to be stored; the same body always gives the same bytes."""
+    raw = msgspec.json.encode(body, order="deterministic")
+    return msgspec.json.encode(_Envelope(kind, format_version, hashlib.sha256(raw).hexdigest(), msgspec.Raw(raw)))
+
+
+def unseal(data: bytes, kind: str, format_version_max: int, body_type: type[_Body], where: str) -> _Body:
+    """The body of a document, verified.
+
+    Args:
+        data: The document's bytes.
+        kind: What it must be.
+        format_version_max: The newest format that can be read.
+        body_type: What the body is read as; fields that it does not know are ignored.
+        where: The document's path, for the error's message.
+
+    Raises:
+        FormatTooNewError: It is of a newer format.
+        DocumentCorruptError: It is not such a document, or its checksum is not its body's.
+    """
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+        if head.keyscale != kind:
+            raise DocumentCorruptError(f"{where} is a {head.keyscale[:40]} and no {kind}")
+        if head.format_version > format_version_max:
+            raise FormatTooNewError(f"{where} has format {head.format_version}; this version reads up to {format_version_max}")
+        envelope = msgspec.json.decode(data, type=_Envelope)
+        if hashlib.sha256(envelope.body).hexdigest() != envelope.sha256:
+            raise DocumentCorruptError(f"the checksum of {where} is wrong")
+        return msgspec.json.decode(envelope.body, type=body_type)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise DocumentCorruptError(f"{where} cannot be read as a {kind}") from error

@@ -1,0 +1,94 @@
+"""How RocksDB is set up: one settings class, predefined profiles, one memory budget a process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+MEBIBYTE = 1 << 20
+
+
+class Profile(StrEnum):
+    """Predefined settings for kinds of disks, after Flink's `PredefinedOptions`."""
+
+    DEFAULT = "default"
+    SPINNING_DISK = "spinning_disk"
+    SPINNING_DISK_HIGH_MEMORY = "spinning_disk_high_memory"
+    FLASH_SSD = "flash_ssd"
+
+
+class Compression(StrEnum):
+    """Compression of files on disk."""
+
+    NONE = "none"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+@dataclass(frozen=True, slots=True)
+class RocksDbSettings:
+    """Options of every RocksDB store of a process. Start from `RocksDbSettings.of(Profile...)`.
+
+    Attributes:
+        memory_budget_bytes: For block cache and write buffers of all stores of a process together. Raise it when reads go
+            to disk although memory is free; it is the main knob.
+        write_buffer_fraction: Share of the budget that write buffers may fill before stores flush. Raise it for jobs that
+            mostly write, lower it for jobs that mostly read.
+        write_buffer_bytes: Size at which one store's write buffer is flushed to a file. Larger means fewer, larger files.
+        write_buffer_count: Write buffers a store may have at once, those being flushed included.
+        level_zero_compaction_trigger: Files of level 0 that start a compaction. Higher writes faster and reads slower.
+        target_file_bytes: Size of the files of level 1. Smaller files make incremental checkpoints finer.
+        level_base_bytes: Size of level 1 as a whole.
+        block_bytes: Size of a data block before compression. Larger compresses better; smaller reads single keys faster.
+        bloom_bits: Bits a key of the Bloom filters, 0 for none. 10 lets 1 % of the lookups of absent keys through.
+        partitioned_index: Split index and filters into blocks that are cached as needed. Turn it on when state is much larger
+            than memory; costs one more lookup a read.
+        compression: Of the upper levels, which are rewritten often.
+        bottommost_compression: Of the lowest level, which holds most of the data.
+        background_threads: Threads for flush and compaction, shared by the stores of a process.
+        max_open_files: Files that a store keeps open, -1 for all. Limit it when the process runs out of file descriptors.
+        direct_io: Bypass the operating system's page cache for flush and compaction. For hosts short of memory.
+    """
+
+    memory_budget_bytes: int = 256 * MEBIBYTE
+    write_buffer_fraction: float = 0.5
+    write_buffer_bytes: int = 64 * MEBIBYTE
+    write_buffer_count: int = 2
+    level_zero_compaction_trigger: int = 8
+    target_file_bytes: int = 64 * MEBIBYTE
+    level_base_bytes: int = 256 * MEBIBYTE
+    block_bytes: int = 4096
+    bloom_bits: float = 10.0
+    partitioned_index: bool = False
+    compression: Compression = Compression.LZ4
+    bottommost_compression: Compression = Compression.LZ4
+    background_threads: int = 2
+    max_open_files: int = -1
+    direct_io: bool = False
+
+    def __post_init__(self) -> None:
+        if self.memory_budget_bytes < 8 * MEBIBYTE:
+            message = "the memory budget must be at least 8 MiB"
+            raise ValueError(message)
+        if not 0 < self.write_buffer_fraction < 1:
+            message = "the write buffers' share of the memory budget must be between 0 and 1"
+            raise ValueError(message)
+
+    @classmethod
+    def of(cls, profile: Profile) -> RocksDbSettings:
+        """The settings of a predefined profile."""
+        base = cls()
+        if profile is Profile.SPINNING_DISK:
+            return replace(base, block_bytes=32 * 1024, target_file_bytes=256 * MEBIBYTE, level_base_bytes=1024 * MEBIBYTE)
+        if profile is Profile.SPINNING_DISK_HIGH_MEMORY:
+            return replace(
+                base,
+                memory_budget_bytes=1024 * MEBIBYTE,
+                write_buffer_count=4,
+                block_bytes=128 * 1024,
+                target_file_bytes=256 * MEBIBYTE,
+                level_base_bytes=1024 * MEBIBYTE,
+            )
+        if profile is Profile.FLASH_SSD:
+            return replace(base, background_threads=4, level_zero_compaction_trigger=4, partitioned_index=True)
+        return base
