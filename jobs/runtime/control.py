@@ -47,6 +47,8 @@ class ControlChannel(Protocol):
 
     def report_checkpoint(self, report: CheckpointReport) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class HttpControl:
     """The control plane's `/driver/...` routes.
@@ -79,6 +81,9 @@ class HttpControl:
 
     def report_checkpoint(self, report: CheckpointReport) -> None:
         self._post("/driver/checkpoints", report)
+
+    def close(self) -> None:
+        self._client.close()
 
     def _post(self, path: str, message: Message) -> httpx.Response:
         try:
@@ -148,6 +153,9 @@ class FileControl:
 
     def report_checkpoint(self, report: CheckpointReport) -> None:
         self._replace(self._directory / "checkpoints" / f"{report.checkpoint_id}.json", report)
+
+    def close(self) -> None:
+        """There is no connection to close."""
 
     @staticmethod
     def _replace(path: Path, message: Message) -> None:

@@ -56,6 +56,9 @@ class ScriptedControl:
             raise self.failure or self.report_failure  # type: ignore[misc]  # one of them is there
         self.reports.append(report)
 
+    def close(self) -> None:
+        raise NotImplementedError
+
 
 class Running:
     def __init__(self) -> None:
