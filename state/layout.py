@@ -86,7 +86,9 @@ class Layout:
     def changelogs(self) -> str:
         return f"{self.job}changelog/"
 
-    def changelog(self, uid: OperatorUid, batch_id: BatchId, subtask: SubtaskIndex, attempt: Attempt, unique: str) -> str:
+    def changelog(
+        self, uid: OperatorUid, *, batch_id: BatchId, subtask: SubtaskIndex, attempt: Attempt, unique: str
+    ) -> str:
         """Path of a changelog.
 
         Args:
@@ -134,6 +136,7 @@ class Layout:
 
     def exclusive_file(
         self,
+        *,
         checkpoint_id: CheckpointId,
         savepoint_id: str | None,
         uid: OperatorUid,
@@ -160,7 +163,9 @@ def split_location(location: str) -> tuple[str, str]:
     scheme, separator, rest = location.partition("://")
     found = _MANIFEST_PATH.fullmatch(rest)
     if not separator or not found:
-        raise LocationError("a location is the URL of a manifest: <store>/<job>/chk-<n>/manifest.json, or of a savepoint's")
+        raise LocationError(
+            "a location is the URL of a manifest: <store>/<job>/chk-<n>/manifest.json, or of a savepoint's"
+        )
     root = found["root"]
     return f"{scheme}://{root.rstrip('/')}", rest.removeprefix(root)
 

@@ -307,7 +307,9 @@ class _History:
             raise HistoryError(f"attempt {entry.attempt} was opened after attempt {self._attempt}")
         base = self._manifest.path if self._manifest is not None else None
         if (entry.rewinds or first) and entry.restored_from != base:
-            raise BaseDisownedError(f"the job's history goes on from {entry.restored_from or 'nothing'}, not from {base or 'nothing'}")
+            raise BaseDisownedError(
+                f"the job's history goes on from {entry.restored_from or 'nothing'}, not from {base or 'nothing'}"
+            )
         for fixed, opened in ((self._max_parallelism, entry.max_parallelism), (self._hash_id, entry.hash_id)):
             if fixed is not None and fixed != opened and not entry.rewinds:
                 raise HistoryError(f"attempt {entry.attempt} has {opened} where the history has {fixed}")

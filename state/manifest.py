@@ -244,10 +244,11 @@ def decode_manifest(data: bytes, where: str) -> Manifest:
 def write_positions(
     store: ObjectStore,
     layout: Layout,
+    positions: Mapping[str, str],
+    *,
     checkpoint_id: CheckpointId,
     savepoint_id: str | None,
     unique: str,
-    positions: Mapping[str, str],
 ) -> FileHandle:
     """Store source positions (file contents by relative path) beside the manifest that will name them."""
     data = msgspec.json.encode(dict(positions), order="deterministic")

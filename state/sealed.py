@@ -1,6 +1,8 @@
 """Sealed documents: JSON on disk that says what it is, in which version, and with which checksum.
 
     {"keyscale": "<kind>", "format_version": 1, "sha256": "<of the body's bytes>", "body": {...}}
+
+A reader that knows an older version refuses a newer one by name, and ignores fields it does not know.
 """
 
 from __future__ import annotations
@@ -68,7 +70,9 @@ def unseal(data: bytes, kind: str, format_version_max: int, body_type: type[_Bod
         if head.keyscale != kind:
             raise DocumentCorruptError(f"{where} is a {head.keyscale[:40]} and no {kind}")
         if head.format_version > format_version_max:
-            raise FormatTooNewError(f"{where} has format {head.format_version}; this version reads up to {format_version_max}")
+            raise FormatTooNewError(
+                f"{where} has format {head.format_version}; this version reads up to {format_version_max}"
+            )
         envelope = msgspec.json.decode(data, type=_Envelope)
         if hashlib.sha256(envelope.body).hexdigest() != envelope.sha256:
             raise DocumentCorruptError(f"the checksum of {where} is wrong")

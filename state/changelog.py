@@ -1,0 +1,214 @@
+"""A changelog: one subtask's mutations of one batch, as a file.
+
+Frames format, version 1, integers little endian:
+
+    "KSCL"  u32 version  u32 header length  header (JSON: the runs' families, counts and lengths)
+    for each run: its payload, compressed with zstd: u32 key lengths, i32 value lengths (-1: deleted), keys, values
+    SHA-256 of all before it
+
+Keys of a run ascend strictly, so that clipping to a key group range is two binary searches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from bisect import bisect_left
+from enum import StrEnum
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from state.engine import SortedRun
+from state.errors import KeyscaleError
+from state.identifiers import BatchId, SubtaskIndex
+from state.key_groups import KeyGroupRange
+from state.objects import ObjectCorruptError
+from state.sealed import FormatTooNewError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from state.objects import ObjectStore
+
+MAGIC = b"KSCL"
+FORMAT_VERSION = 1
+_PREFIX = struct.Struct("<4sII")
+_DIGEST_BYTES = 32
+_CODEC = "zstd"
+
+
+class ChangelogCorruptError(KeyscaleError):
+    """A changelog is truncated, damaged, or no changelog at all."""
+
+    code = "STATE_CHANGELOG_CORRUPT"
+    domain = "external"
+    advice = "The object was damaged in the store; restore from a checkpoint taken after its batch, if there is one."
+
+
+class ChangelogFormat(StrEnum):
+    """What a changelog's object holds."""
+
+    FRAMES = "frames"
+
+
+class ChangelogHandle(msgspec.Struct, frozen=True):
+    """One object with one subtask's mutations of one batch.
+
+    Attributes:
+        path: The object; its name is unique to the task that wrote it.
+        size_bytes: Its length.
+        sha256: Hex digest of its content.
+        format: How to read it.
+        batch_id: Whose mutations these are.
+        subtask: Index of the subtask that wrote it.
+        key_group_start: First key group of that subtask's range.
+        key_group_end: Last one, inclusive.
+        mutations: How many there are.
+    """
+
+    path: str
+    size_bytes: int
+    sha256: str
+    format: ChangelogFormat
+    batch_id: BatchId
+    subtask: SubtaskIndex
+    key_group_start: int
+    key_group_end: int
+    mutations: int
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return KeyGroupRange(self.key_group_start, self.key_group_end)
+
+
+class _Run(msgspec.Struct, frozen=True):
+    family: str
+    count: int
+    payload_bytes: int
+    stored_bytes: int
+
+
+class _Header(msgspec.Struct, frozen=True):
+    runs: list[_Run]
+    codec: str = _CODEC
+
+
+def write_changelog(
+    store: ObjectStore,
+    path: str,
+    runs: Sequence[SortedRun],
+    *,
+    batch_id: BatchId,
+    subtask: SubtaskIndex,
+    key_groups: KeyGroupRange,
+) -> ChangelogHandle:
+    """Store a batch's mutations; durable when this returns.
+
+    Args:
+        store: Where to.
+        path: A name that no other task uses.
+        runs: The mutations, at most one run a family.
+        batch_id: Whose mutations they are.
+        subtask: Whose they are.
+        key_groups: The subtask's range; every key is in it.
+    """
+    data = encode_changelog(runs)
+    store.put(path, data)
+    return ChangelogHandle(
+        path=path,
+        size_bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        format=ChangelogFormat.FRAMES,
+        batch_id=batch_id,
+        subtask=subtask,
+        key_group_start=key_groups.start,
+        key_group_end=key_groups.end,
+        mutations=sum(len(run) for run in runs),
+    )
+
+
+def read_changelog(store: ObjectStore, handle: ChangelogHandle) -> list[SortedRun]:
+    """Read and verify a changelog.
+
+    Raises:
+        ObjectNotFoundError: It is gone.
+        ObjectCorruptError: Its length or hash is not the handle's.
+        ChangelogCorruptError: It cannot be decoded.
+        FormatTooNewError: A newer version wrote it.
+    """
+    data = store.get(handle.path)
+    if len(data) != handle.size_bytes or hashlib.sha256(data).hexdigest() != handle.sha256:
+        raise ObjectCorruptError(f"{handle.path} does not have the length and SHA-256 recorded for it")
+    return decode_changelog(data, handle.path)
+
+
+def clip_runs(runs: Sequence[SortedRun], key_groups: KeyGroupRange) -> list[SortedRun]:
+    """The part of each run whose keys are in a key group range, without the runs that have none."""
+    clipped = []
+    for run in runs:
+        start, end = bisect_left(run.keys, key_groups.start_key), bisect_left(run.keys, key_groups.end_key)
+        if start < end:
+            whole = end - start == len(run.keys)
+            clipped.append(run if whole else SortedRun(run.family, run.keys[start:end], run.values[start:end]))
+    return clipped
+
+
+def encode_changelog(runs: Sequence[SortedRun]) -> bytes:
+    """The bytes of a changelog file in the frames format."""
+    payloads = [_encode_run(run) for run in runs]
+    stored = [pa.compress(payload, codec=_CODEC, asbytes=True) for payload in payloads]
+    header = _Header(
+        [
+            _Run(run.family, len(run), len(payload), len(compressed))
+            for run, payload, compressed in zip(runs, payloads, stored, strict=True)
+        ]
+    )
+    encoded = msgspec.json.encode(header)
+    body = b"".join([_PREFIX.pack(MAGIC, FORMAT_VERSION, len(encoded)), encoded, *stored])
+    return body + hashlib.sha256(body).digest()
+
+
+def decode_changelog(data: bytes, where: str) -> list[SortedRun]:
+    """The runs of a changelog file; `where` names it in errors. Raises as `read_changelog` does."""
+    if len(data) < _PREFIX.size + _DIGEST_BYTES:
+        raise ChangelogCorruptError(f"{where} is too short for a changelog")
+    magic, version, header_bytes = _PREFIX.unpack_from(data)
+    if magic != MAGIC:
+        raise ChangelogCorruptError(f"{where} is no changelog")
+    if version > FORMAT_VERSION:
+        raise FormatTooNewError(f"{where} has format {version}; this version reads up to {FORMAT_VERSION}")
+    end = len(data) - _DIGEST_BYTES
+    if hashlib.sha256(memoryview(data)[:end]).digest() != data[end:]:
+        raise ChangelogCorruptError(f"the checksum of {where} is wrong")
+    at = _PREFIX.size + header_bytes
+    header = msgspec.json.decode(data[_PREFIX.size : at], type=_Header)
+    runs = []
+    for run in header.runs:
+        payload = pa.decompress(data[at : at + run.stored_bytes], run.payload_bytes, codec=header.codec, asbytes=True)
+        runs.append(_decode_run(run, payload))
+        at += run.stored_bytes
+    return runs
+
+
+def _encode_run(run: SortedRun) -> bytes:
+    key_lengths = np.fromiter(map(len, run.keys), "<u4", len(run.keys))
+    value_lengths = np.fromiter((-1 if value is None else len(value) for value in run.values), "<i4", len(run.values))
+    return b"".join([key_lengths.tobytes(), value_lengths.tobytes(), *run.keys, *filter(None, run.values)])
+
+
+def _decode_run(run: _Run, payload: bytes) -> SortedRun:
+    key_lengths = np.frombuffer(payload, "<u4", run.count)
+    value_lengths = np.frombuffer(payload, "<i4", run.count, offset=4 * run.count)
+    at = 8 * run.count
+    key_ends = list(accumulate(key_lengths.tolist(), initial=at))
+    value_ends = accumulate(np.maximum(value_lengths, 0).tolist(), initial=key_ends[-1])
+    keys = [payload[start:end] for start, end in pairwise(key_ends)]
+    values = [
+        None if length < 0 else payload[start:end]
+        for length, (start, end) in zip(value_lengths.tolist(), pairwise(value_ends), strict=True)
+    ]
+    return SortedRun(run.family, keys, values)

@@ -1,0 +1,136 @@
+"""Restoring: which shards and changelogs make up a subtask's state, at any parallelism. Pure decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from state.errors import KeyscaleError
+from state.key_groups import KeyGroupRange, key_group_range
+from state.version import StateVersion, base_lineage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from state.changelog import ChangelogHandle
+    from state.identifiers import BatchId
+    from state.log import OperatorHistory
+    from state.manifest import ShardHandle, SnapshotHandle
+
+
+class CoverError(KeyscaleError):
+    """Snapshots do not hold every key group exactly once: restoring them would lose or double state."""
+
+    code = "STATE_KEY_GROUPS_NOT_COVERED"
+    advice = "Restore from another checkpoint, and report this with the manifest's location."
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """What one subtask's state is put together from; small, and may be pickled.
+
+    Attributes:
+        snapshots: Whose shards intersect the subtask's key group range; none for an operator without state.
+        changelogs: To be applied after them in this order, clipped to the range.
+    """
+
+    snapshots: tuple[SnapshotHandle, ...] = ()
+    changelogs: tuple[ChangelogHandle, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAssignment:
+    """A shard that a subtask takes over, and the key groups that it answers for there: the shard's own or fewer."""
+
+    shard: ShardHandle
+    key_groups: KeyGroupRange
+
+    @property
+    def clipped(self) -> bool:
+        return self.key_groups != self.shard.key_groups
+
+
+def plan_subtask(history: OperatorHistory, key_groups: KeyGroupRange) -> RestorePlan:
+    """The part of an operator's history that a subtask with this key group range needs."""
+    return RestorePlan(
+        snapshots=tuple(snapshot for snapshot in history.snapshots if snapshot.key_groups.intersection(key_groups)),
+        changelogs=tuple(
+            changelog for changelog in history.changelogs if changelog.key_groups.intersection(key_groups)
+        ),
+    )
+
+
+def plan_operator(history: OperatorHistory, max_parallelism: int, parallelism: int) -> list[RestorePlan]:
+    """The plan of every subtask, by index.
+
+    Raises:
+        CoverError: The history's snapshots miss or double a key group.
+    """
+    assign_shards(history.snapshots, max_parallelism, parallelism)
+    return [plan_subtask(history, key_group_range(max_parallelism, parallelism, index)) for index in range(parallelism)]
+
+
+def version_of(plan: RestorePlan, key_groups: KeyGroupRange, batch_id: BatchId) -> StateVersion:
+    """The version of the state that a plan gives; `batch_id` is the batch committed last."""
+    lineage = base_lineage(key_groups, ((snapshot.key_groups, snapshot.lineage) for snapshot in plan.snapshots))
+    version = StateVersion(batch_id, lineage)
+    for changelog in plan.changelogs:
+        version = version.advanced(batch_id, changelog.path)
+    return version
+
+
+def assign_shards(
+    snapshots: Sequence[SnapshotHandle], max_parallelism: int, parallelism: int
+) -> list[tuple[ShardAssignment, ...]]:
+    """Which shards each of `parallelism` new subtasks takes over, by index; no record is moved or rewritten.
+
+    Without snapshots (an operator that has no state yet) every subtask starts empty.
+
+    Raises:
+        CoverError: The snapshots' shards miss or double a key group.
+    """
+    ranges = [key_group_range(max_parallelism, parallelism, index) for index in range(parallelism)]
+    if not snapshots:
+        return [() for _ in ranges]
+    check_cover([snapshot.key_groups for snapshot in snapshots], KeyGroupRange(0, max_parallelism - 1))
+    return [assign_to_range(snapshots, own) for own in ranges]
+
+
+def assign_to_range(snapshots: Sequence[SnapshotHandle], key_groups: KeyGroupRange) -> tuple[ShardAssignment, ...]:
+    """The shards that a subtask with this range takes over, ordered by key group.
+
+    Raises:
+        CoverError: They miss or double a key group of the range.
+    """
+    assignments = [
+        ShardAssignment(shard, own)
+        for snapshot in snapshots
+        for shard in snapshot.shards
+        if (own := shard.key_groups.intersection(key_groups)) is not None
+    ]
+    if assignments or snapshots:
+        check_cover([assignment.key_groups for assignment in assignments], key_groups)
+    return tuple(sorted(assignments, key=lambda assignment: assignment.key_groups))
+
+
+def check_cover(parts: Iterable[KeyGroupRange], whole: KeyGroupRange) -> None:
+    """Assert that parts cover every key group of the whole exactly once, and no other.
+
+    Raises:
+        CoverError: They do not; the message names the missing, doubled and foreign key groups.
+    """
+    wrong = []
+    expected = whole.start
+    for part in sorted(parts):
+        if part.start > expected:
+            wrong.append(f"{expected} to {min(part.start - 1, whole.end)} missing")
+        elif part.start < expected:
+            kind = "doubled" if part.start >= whole.start else "foreign"
+            wrong.append(f"{part.start} to {min(part.end, expected - 1)} {kind}")
+        expected = max(expected, part.end + 1)
+    if expected <= whole.end:
+        wrong.append(f"{expected} to {whole.end} missing")
+    elif expected > whole.end + 1:
+        wrong.append(f"{whole.end + 1} to {expected - 1} foreign")
+    if wrong:
+        raise CoverError(f"of key groups {whole.start} to {whole.end}: {', '.join(wrong)}")
