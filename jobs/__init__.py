@@ -1,5 +1,6 @@
-"""What users write jobs with. Every name is imported when it is first used: the control plane, which reads only the wire
-contract, never loads Spark.
+"""What users write jobs with.
+
+Every name is imported when it is first used: the control plane, which reads only the wire contract, never loads Spark.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from jobs import (
     FileSink,
     KeyedProcessFunction,
@@ -47,13 +49,13 @@ class AircraftTotals(KeyedProcessFunction):
     """Counts flights, sums departure delays, remembers the last airport and counts visits by destination."""
 
     def open(self, context: RuntimeContext) -> None:
-        self.flights = context.get_state(ValueStateDescriptor("flights", "int64"))
-        self.delay_sum = context.get_state(ValueStateDescriptor("dep_delay_sum", "float64"))
+        self.flights = context.get_state(ValueStateDescriptor("flights", pa.int64()))
+        self.delay_sum = context.get_state(ValueStateDescriptor("dep_delay_sum", pa.float64()))
         # The latest by scheduled time, then by id: so that the order in which reports arrive makes no difference.
-        self.latest_ms = context.get_state(ValueStateDescriptor("latest_sched_ms", "int64"))
-        self.latest_id = context.get_state(ValueStateDescriptor("latest_report_id", "string"))
-        self.last_airport = context.get_state(ValueStateDescriptor("last_airport", "string"))
-        self.by_dest = context.get_map_state(MapStateDescriptor("flights_by_dest", "string", "int64"))
+        self.latest_ms = context.get_state(ValueStateDescriptor("latest_sched_ms", pa.int64()))
+        self.latest_id = context.get_state(ValueStateDescriptor("latest_report_id", pa.string()))
+        self.last_airport = context.get_state(ValueStateDescriptor("last_airport", pa.string()))
+        self.by_dest = context.get_map_state(MapStateDescriptor("flights_by_dest", pa.string(), pa.int64()))
 
     def process_element(self, report: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:
         flights = (self.flights.value() or 0) + 1

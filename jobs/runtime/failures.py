@@ -70,8 +70,12 @@ def typed_failure(failure: BaseException) -> KeyscaleError:
         return TaskFailedError(f"a Spark task failed: {type(failure).__name__}: {_first_line(failure)}")
     carried = msgspec.json.decode(base64.b64decode(match[1]), type=_Carried)
     kinds = {kind.code: kind for kind in _all_kinds(KeyscaleError)}
-    error = kinds.get(carried.code, TaskFailedError)(carried.message)
-    error.__dict__["origin"] = carried.origin  # an exception's __dict__ survives pickling; its class need not know
+    return with_origin(kinds.get(carried.code, TaskFailedError)(carried.message), carried.origin)
+
+
+def with_origin(error: KeyscaleError, origin: TaskOrigin) -> KeyscaleError:
+    """Notes on an error where it came from. An exception's `__dict__` survives pickling, and its class need not know."""
+    error.__dict__["origin"] = origin
     return error
 
 

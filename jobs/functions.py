@@ -1,0 +1,125 @@
+"""Functions that users write for keyed streams, and what they are given."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import namedtuple
+from typing import TYPE_CHECKING, Any, ClassVar, overload
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from jobs.runtime.body import SubtaskFacts
+    from state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+    from state.keyed import KeyedStateBackend
+    from state.list import ListState
+    from state.map import MapState
+    from state.value import ValueState
+
+
+class Row(tuple[Any, ...]):
+    """A record: a tuple in the order of the stream's columns, read by name as `row.column` or `row["a column"]`."""
+
+    __slots__ = ()
+
+    columns: ClassVar[tuple[str, ...]] = ()
+    _positions: ClassVar[dict[str, int]] = {}
+
+    @overload
+    def __getitem__(self, key: str) -> Any: ...  # noqa: ANN401 - a value is of its column's type
+    @overload
+    def __getitem__(self, key: Any) -> Any: ...  # noqa: ANN401 - as above
+    def __getitem__(self, key: Any) -> Any:
+        return tuple.__getitem__(self, self._positions[key] if isinstance(key, str) else key)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401 - as above
+
+    def as_dict(self) -> dict[str, Any]:
+        """The record as a dict from column to value."""
+        return dict(zip(self.columns, self, strict=True))
+
+
+def row_type(columns: tuple[str, ...]) -> type[Row]:
+    """A kind of Row with attributes for its columns (those whose names are Python identifiers)."""
+    # A named tuple's fields are the fastest attributes that Python has; a column that cannot be one gets a number.
+    fields = namedtuple("Fields", columns, rename=True)  # type: ignore[misc]  # the names are known only now
+    positions = {name: at for at, name in enumerate(columns)}
+    members = {"__slots__": (), "columns": columns, "_positions": positions}
+    return type("Row", (Row, fields), members)
+
+
+class RuntimeContext:
+    """What a function is opened with: its place, and access to keyed state."""
+
+    def __init__(self, state: KeyedStateBackend, facts: SubtaskFacts) -> None:
+        self._state = state
+        self._facts = facts
+
+    @property
+    def operator_uid(self) -> str:
+        return self._facts.operator_uid
+
+    @property
+    def subtask_index(self) -> int:
+        return self._facts.subtask
+
+    @property
+    def parallelism(self) -> int:
+        return self._facts.parallelism
+
+    @property
+    def max_parallelism(self) -> int:
+        return self._facts.max_parallelism
+
+    @property
+    def attempt(self) -> int:
+        return self._facts.attempt
+
+    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
+        """One value a key; it is that of the current key whenever it is used."""
+        return self._state.value_state(descriptor)
+
+    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
+        """A map a key, each entry of which is stored by itself."""
+        return self._state.map_state(descriptor)
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
+        """A list a key, each element of which is stored by itself."""
+        return self._state.list_state(descriptor)
+
+
+class ProcessContext:
+    """What a function is given with each record. It is reused: read it, do not keep it.
+
+    Attributes:
+        current_key: The record's key: the key column's value, or a tuple of the values of several key columns.
+        timestamp: The record's event time in milliseconds since the epoch; None where the stream has no timestamps.
+    """
+
+    __slots__ = ("current_key", "timestamp")
+
+    def __init__(self) -> None:
+        self.current_key: Any = None
+        self.timestamp: int | None = None
+
+
+class KeyedProcessFunction(ABC):
+    """A function over the records of a keyed stream, with state a key.
+
+    One copy runs in each subtask. It is opened anew for each batch of records: keep what must last in state, not in `self`.
+    """
+
+    def open(self, context: RuntimeContext) -> None:
+        """Called before the first record of a batch; get the states here."""
+
+    @abstractmethod
+    def process_element(self, row: Row, context: ProcessContext) -> Iterable[Any] | None:
+        """Called for each record, in the order of arrival; a generator, or returns an iterable or None.
+
+        Each result is one output record: a dict of all output columns, or a tuple in their order.
+        """
+
+    def close(self) -> None:
+        """Called after the last record of a batch; not when the batch has failed."""

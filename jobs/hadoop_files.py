@@ -1,0 +1,86 @@
+"""Files and directories wherever Spark can write: through Hadoop's own file system API, so that any scheme works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+
+from jobs.errors import SinkPublishError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class HadoopDirectory:
+    """A directory that may or may not exist, in any file system that Spark is configured for.
+
+    Every method raises SinkPublishError if the file system fails.
+    """
+
+    spark: SparkSession
+    path: str
+
+    def child(self, name: str) -> HadoopDirectory:
+        return HadoopDirectory(self.spark, f"{self.path.rstrip('/')}/{name}")
+
+    def exists(self) -> bool:
+        return bool(self._call(lambda files, path: files.exists(path)))
+
+    def make(self) -> None:
+        self._call(lambda files, path: files.mkdirs(path))
+
+    def delete(self) -> None:
+        """Deletes it and all in it; it may be absent."""
+        self._call(lambda files, path: files.delete(path, True))
+
+    def names(self) -> list[str]:
+        """Names of what is in it; none if it is absent."""
+        return [status.getPath().getName() for status in self._call(_children)]
+
+    def move_to(self, target: HadoopDirectory) -> bool:
+        """Renames it; False if the file system declined. One atomic step on a file system, a copy on an object store."""
+        return bool(self._call(lambda files, path: files.rename(path, target._java_path())))
+
+    def read_text(self, name: str) -> str | None:
+        """Content of a small file in it; None if there is none."""
+        child = self.child(name)
+        return child._call(child._read) if child.exists() else None
+
+    def write_text(self, name: str, text: str) -> None:
+        child = self.child(name)
+        child._call(lambda files, path: _write(files.create(path, True), text))
+
+    def _read(self, files: Any, path: Any) -> str:
+        stream = files.open(path)
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
+    def _call(self, action: Callable[[Any, Any], Any]) -> Any:
+        path = self._java_path()
+        try:
+            return action(path.getFileSystem(self.spark._jsc.hadoopConfiguration()), path)
+        except Py4JJavaError as failure:
+            message = f"the file system of {self.path} failed: {failure.java_exception.toString()}"
+            raise SinkPublishError(message) from failure
+
+    def _java_path(self) -> Any:
+        assert self.spark._jvm is not None  # noqa: S101 - a session that runs has a JVM
+        return self.spark._jvm.org.apache.hadoop.fs.Path(self.path)
+
+
+def _children(files: Any, path: Any) -> list[Any]:
+    return list(files.listStatus(path)) if files.exists(path) else []
+
+
+def _write(stream: Any, text: str) -> None:
+    try:
+        stream.write(text.encode())
+    finally:
+        stream.close()

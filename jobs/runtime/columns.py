@@ -1,0 +1,87 @@
+"""Between Arrow batches and Python values, a column at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from jobs.errors import OutputTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_MS_IN = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
+
+
+def tuples_of(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """The rows of some columns. A whole column is converted at a time, which is several times faster than a row is."""
+    return zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+
+
+def timestamps_ms(batch: pa.RecordBatch, name: str) -> list[int | None]:
+    """A column of times as milliseconds since the epoch; an integer column holds milliseconds already."""
+    column = batch.column(name)
+    if not pa.types.is_timestamp(column.type):
+        return column.to_pylist()  # type: ignore[no-any-return]  # pyarrow publishes no types
+    factor, divisor = _MS_IN[column.type.unit]
+    # Floor, not truncation: a time before the epoch belongs to the millisecond that began before it.
+    return [None if ticks is None else ticks * factor // divisor for ticks in column.cast(pa.int64()).to_pylist()]
+
+
+def batch_of(results: list[Any], schema: pa.Schema) -> pa.RecordBatch:
+    """Output records, each a dict of all columns or a tuple in their order, as one batch.
+
+    Raises:
+        OutputTypeError: A result is neither, has other columns, or has a value of another type.
+    """
+    columns = _columns_of(results, tuple(schema.names))
+    arrays = [_array(values, field) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _columns_of(results: list[Any], names: tuple[str, ...]) -> list[list[Any]] | list[tuple[Any, ...]]:
+    kinds = {type(result) for result in results}
+    if kinds == {dict}:
+        if {len(result) for result in results} == {len(names)}:
+            try:
+                return [[result[name] for result in results] for name in names]
+            except KeyError:
+                pass  # the loop below says which column it is
+        _refuse_other_columns(results, names)
+    rows = [_tuple_of(result, names) for result in results]
+    return list(zip(*rows, strict=True))
+
+
+def _tuple_of(result: Any, names: tuple[str, ...]) -> tuple[Any, ...]:  # noqa: ANN401 - a user's result may be anything
+    if isinstance(result, dict):
+        _refuse_other_columns([result], names)
+        return tuple(result[name] for name in names)
+    if not isinstance(result, tuple):
+        message = f"a result is a {type(result).__name__}; yield a dict of all output columns or a tuple in their order"
+        raise OutputTypeError(message)
+    if len(result) != len(names):
+        message = f"a result has {len(result)} values for the {len(names)} columns {', '.join(names)}"
+        raise OutputTypeError(message)
+    return result
+
+
+def _refuse_other_columns(results: list[dict[str, Any]], names: tuple[str, ...]) -> None:
+    wanted = set(names)
+    for result in results:
+        missing = [name for name in names if name not in result]
+        # What is too many is counted, not named: a dict's keys may be data.
+        extra = len(result.keys() - wanted)
+        if missing or extra:
+            message = f"a result lacks the columns [{', '.join(missing)}] and has {extra} that were not declared"
+            raise OutputTypeError(message)
+
+
+def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    try:
+        return pa.array(values, field.type)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        found = sorted({type(value).__name__ for value in values if value is not None})
+    # Outside the handler: Arrow's own message quotes the value.
+    message = f"output column {field.name!r} is declared {field.type} and was given values of: {', '.join(found)}"
+    raise OutputTypeError(message)

@@ -1,0 +1,83 @@
+"""Which subtask a row belongs to, as Spark columns that agree with `state.hashing` and `state.key_groups` on every key.
+
+In the `spark` form all of it is generated JVM code: no row passes through Python before the shuffle. The `java` form hashes
+in an Arrow UDF.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
+from pyspark.sql.types import IntegerType
+
+from jobs.runtime.affinity import SUBTASK_COLUMN
+from jobs.runtime.body import KEY_GROUP_COLUMN
+from state.hashing import HashId, hash_codes
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_INT_MIN = -(2**31)
+_MASK = 0xFFFFFFFF
+_SPARK_SEED = 42
+
+
+def route(
+    frame: DataFrame, key_columns: tuple[str, ...], *, max_parallelism: int, parallelism: int, hash_id: HashId
+) -> DataFrame:
+    """Adds `__key_group` and `__subtask` to every row."""
+    keys = [_column(frame, name) for name in key_columns]
+    code = F.hash(*keys) if hash_id is HashId.SPARK else _java_hash(keys)
+    key_group = key_group_of(code, max_parallelism)
+    routed = frame.withColumn(KEY_GROUP_COLUMN, key_group)
+    return routed.withColumn(SUBTASK_COLUMN, subtask_of(F.col(KEY_GROUP_COLUMN), max_parallelism, parallelism))
+
+
+def key_group_of(code: Column, max_parallelism: int) -> Column:
+    """The key group of a hash code: Flink's `murmurHash(code) % max_parallelism`."""
+    scrambled = murmur_hash_of(code)
+    # abs() of the smallest int overflows (an error in ANSI mode); Flink gives 0 for it.
+    absolute = F.when(scrambled == F.lit(_INT_MIN), F.lit(0)).otherwise(F.abs(scrambled))
+    return (absolute % F.lit(max_parallelism)).cast("int")
+
+
+def subtask_of(key_group: Column, max_parallelism: int, parallelism: int) -> Column:
+    """The subtask that owns a key group."""
+    return F.floor(key_group.cast("long") * F.lit(parallelism) / F.lit(max_parallelism)).cast("int")
+
+
+def murmur_hash_of(code: Column) -> Column:
+    """Murmur3 of an int with seed 0, before Flink makes it non-negative.
+
+    Spark has only `hash(...)`, with seed 42; but it chains: the hash of one column is the seed of the next. A constant
+    first column whose own hash is 0 makes it `hashInt(code, seed 0)`, which is what Flink computes.
+    """
+    return F.hash(F.lit(_preimage_of_zero(_SPARK_SEED)), code)
+
+
+def _preimage_of_zero(seed: int) -> int:
+    """The int whose Murmur3 x86 32-bit hash with `seed` is 0: every step of that hash of one int can be undone.
+
+    The final mix of a 4-byte input is h ^= 4, fmix(h); fmix maps only 0 to 0, so h must be 4 before it.
+    """
+    mixed = (4 - 0xE6546B64) * pow(5, -1, 2**32) & _MASK
+    scrambled = _rotate_left(mixed, 32 - 13) ^ seed
+    word = _rotate_left(scrambled * pow(0x1B873593, -1, 2**32) & _MASK, 32 - 15) * pow(0xCC9E2D51, -1, 2**32) & _MASK
+    return word - 2**32 if word >= 2**31 else word
+
+
+def _rotate_left(word: int, bits: int) -> int:
+    return (word << bits | word >> (32 - bits)) & _MASK
+
+
+def _java_hash(keys: list[Column]) -> Column:
+    def code(*columns: pa.Array) -> pa.Array:
+        return pa.array(hash_codes(list(columns), HashId.JAVA), pa.int32())
+
+    return F.arrow_udf(code, returnType=IntegerType())(*keys)
+
+
+def _column(frame: DataFrame, name: str) -> Column:
+    return frame["`" + name.replace("`", "``") + "`"]

@@ -1,0 +1,274 @@
+"""The graph of a job as its script declares it: values and checks, no Spark.
+
+A `TopologyBuilder` collects nodes while the script runs; `build` checks them and gives the `Topology` that the runtime runs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NewType, TypeAlias
+
+import pyarrow as pa
+
+from jobs.errors import (
+    DuplicateUidError,
+    InvalidKeyError,
+    InvalidSchemaError,
+    InvalidTopologyError,
+    InvalidUidError,
+    MissingUidError,
+    NoSinkError,
+    UnknownColumnError,
+)
+from state.identifiers import OperatorUid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame
+
+    from jobs.runtime.body import OperatorLogic
+    from jobs.sinks import Sink
+
+NodeId = NewType("NodeId", int)
+
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it is a part of paths in every object store
+_RESERVED_PREFIX = "__"  # columns that the runtime adds
+
+
+@dataclass(frozen=True, slots=True)
+class SourceNode:
+    """Where records come in: a streaming DataFrame."""
+
+    id: NodeId
+    frame: DataFrame
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True)
+class TransformNode:
+    """A stateless Spark step, applied to each batch."""
+
+    id: NodeId
+    input: NodeId
+    apply: Callable[[DataFrame], DataFrame]
+    schema: pa.Schema
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorNode:
+    """A keyed, stateful step. Its state is found again by its uid."""
+
+    id: NodeId
+    input: NodeId
+    uid: OperatorUid
+    key_columns: tuple[str, ...]
+    key_schema: pa.Schema
+    input_schema: pa.Schema
+    schema: pa.Schema
+    timestamp_column: str | None
+    logic: OperatorLogic
+
+
+@dataclass(frozen=True, slots=True)
+class SinkNode:
+    """Where records go out."""
+
+    id: NodeId
+    input: NodeId
+    uid: OperatorUid
+    sink: Sink
+
+
+Node: TypeAlias = SourceNode | TransformNode | OperatorNode | SinkNode
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A job's checked graph; every node comes after its input."""
+
+    nodes: tuple[Node, ...]
+
+    @property
+    def source(self) -> SourceNode:
+        return next(node for node in self.nodes if isinstance(node, SourceNode))
+
+    @property
+    def operators(self) -> tuple[OperatorNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, OperatorNode))
+
+    @property
+    def sinks(self) -> tuple[SinkNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, SinkNode))
+
+    def consumers(self, node: NodeId) -> tuple[Node, ...]:
+        """The nodes that read the output of `node`."""
+        return tuple(reader for reader in self.nodes if not isinstance(reader, SourceNode) and reader.input == node)
+
+
+@dataclass(slots=True)
+class TopologyBuilder:
+    """Collects a job's nodes while its script runs. Operators and sinks get their uids after they were added."""
+
+    _nodes: list[Node] = field(default_factory=list)
+
+    def add_source(self, frame: DataFrame, schema: pa.Schema) -> NodeId:
+        check_schema(schema, "the source")
+        return self._add(SourceNode(self._next_id(), frame, schema))
+
+    def add_transform(self, source: NodeId, apply: Callable[[DataFrame], DataFrame], schema: pa.Schema) -> NodeId:
+        check_schema(schema, "a transform's result")
+        return self._add(TransformNode(self._next_id(), source, apply, schema))
+
+    def add_operator(
+        self,
+        source: NodeId,
+        *,
+        key_columns: tuple[str, ...],
+        logic: OperatorLogic,
+        schema: pa.Schema,
+        timestamp_column: str | None,
+    ) -> NodeId:
+        """Adds a keyed operator over the stream of `source`; `schema` is that of its output."""
+        check_schema(schema, "an operator's output")
+        input_schema = self.schema(source)
+        node = OperatorNode(
+            id=self._next_id(),
+            input=source,
+            uid=OperatorUid(""),
+            key_columns=key_columns,
+            key_schema=key_schema(input_schema, key_columns),
+            input_schema=input_schema,
+            schema=schema,
+            timestamp_column=timestamp_column,
+            logic=logic,
+        )
+        return self._add(node)
+
+    def add_sink(self, source: NodeId, sink: Sink) -> NodeId:
+        return self._add(SinkNode(self._next_id(), source, OperatorUid(""), sink))
+
+    def name(self, node_id: NodeId, uid: str) -> None:
+        """Gives an operator or a sink its uid.
+
+        Raises:
+            InvalidUidError: The uid cannot be part of a path.
+            InvalidTopologyError: The node keeps no state, or has a uid already.
+        """
+        node = self._nodes[node_id]
+        if not _UID.fullmatch(uid):
+            message = (
+                f"the uid {uid!r} is not 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+            )
+            raise InvalidUidError(message)
+        if not isinstance(node, OperatorNode | SinkNode):
+            message = f"the uid {uid!r} is on a stream that is neither a stateful operator's output nor a sink"
+            raise InvalidTopologyError(message)
+        if node.uid:
+            message = f"the operator or sink {node.uid!r} cannot also be {uid!r}"
+            raise InvalidTopologyError(message)
+        self._nodes[node_id] = replace(node, uid=OperatorUid(uid))
+
+    def schema(self, node_id: NodeId) -> pa.Schema:
+        """The schema of the stream that a node puts out."""
+        node = self._nodes[node_id]
+        if isinstance(node, SinkNode):
+            message = "a sink puts out no stream"
+            raise InvalidTopologyError(message)
+        return node.schema
+
+    def build(self) -> Topology:
+        """Checks the whole graph.
+
+        Raises:
+            InvalidTopologyError: One of its kinds, that says what to correct.
+        """
+        topology = Topology(tuple(self._nodes))
+        sources = [node for node in topology.nodes if isinstance(node, SourceNode)]
+        if len(sources) != 1:
+            message = f"the job has {len(sources)} sources and needs exactly one; union streaming DataFrames before env.stream(...)"
+            raise InvalidTopologyError(message)
+        if not topology.sinks:
+            message = "the job has no sink"
+            raise NoSinkError(message)
+        _check_uids(topology)
+        for operator in topology.operators:
+            if not any(isinstance(node, SinkNode) for node in _downstream(topology, operator.id)):
+                message = f"the output of operator {operator.uid!r} reaches no sink"
+                raise NoSinkError(message)
+        return topology
+
+    def _next_id(self) -> NodeId:
+        return NodeId(len(self._nodes))
+
+    def _add(self, node: Node) -> NodeId:
+        self._nodes.append(node)
+        return node.id
+
+
+def check_schema(schema: pa.Schema, of_what: str) -> None:
+    """Refuses schemas that cannot be a stream's: empty, with a name twice, or with a reserved name."""
+    if not schema.names:
+        message = f"{of_what} has no columns"
+        raise InvalidSchemaError(message)
+    doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if doubled:
+        message = f"{of_what} has more than one column named {', '.join(doubled)}"
+        raise InvalidSchemaError(message)
+    reserved = [name for name in schema.names if name.startswith(_RESERVED_PREFIX)]
+    if reserved:
+        message = f"{of_what} has columns named {', '.join(reserved)}; names that begin with '__' are the runtime's"
+        raise InvalidSchemaError(message)
+
+
+def key_schema(schema: pa.Schema, key_columns: tuple[str, ...]) -> pa.Schema:
+    """The key's own schema: the named columns, each nullable.
+
+    Raises:
+        UnknownColumnError: A column is not there.
+        InvalidKeyError: No column, one twice, or a type that has no one order.
+    """
+    if not key_columns or len(set(key_columns)) != len(key_columns):
+        message = f"a key needs one or more different columns, not ({', '.join(key_columns)})"
+        raise InvalidKeyError(message)
+    for name in key_columns:
+        check_column(schema, name, "key")
+        if _holds_map(schema.field(name).type):
+            message = f"key column {name!r} has type {schema.field(name).type}, which holds a map"
+            raise InvalidKeyError(message)
+    return pa.schema([pa.field(name, schema.field(name).type) for name in key_columns])
+
+
+def check_column(schema: pa.Schema, name: str, role: str) -> None:
+    """Raises UnknownColumnError if `name`, wanted as `role`, is not a column of `schema`."""
+    if name not in schema.names:
+        message = f"{role} column {name!r} is not in the stream, which has: {', '.join(schema.names)}"
+        raise UnknownColumnError(message)
+
+
+def _holds_map(kind: Any) -> bool:  # noqa: ANN401 - pyarrow publishes no types
+    if pa.types.is_map(kind):
+        return True
+    return any(_holds_map(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _check_uids(topology: Topology) -> None:
+    seen: set[str] = set()
+    for node in (*topology.operators, *topology.sinks):
+        if not node.uid:
+            what = (
+                f"the operator keyed by {', '.join(node.key_columns)}" if isinstance(node, OperatorNode) else "a sink"
+            )
+            message = f"{what} has no uid"
+            raise MissingUidError(message)
+        if node.uid in seen:
+            message = f"the uid {node.uid!r} is used twice"
+            raise DuplicateUidError(message)
+        seen.add(node.uid)
+
+
+def _downstream(topology: Topology, node: NodeId) -> Iterator[Node]:
+    for consumer in topology.consumers(node):
+        yield consumer
+        yield from _downstream(topology, consumer.id)
