@@ -1,0 +1,1 @@
+"""The routes, thin: they read the request, call a service and return its answer."""

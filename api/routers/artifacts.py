@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, File, Form, Response, UploadFile
+
+from api.routers.dependencies import Control
+from api.schemas.artifact import ArtifactAnswer, ArtifactList
+from api.schemas.base import NAME_PATTERN
+from api.security import User
+from api.services import artifacts
+
+router = APIRouter(prefix="/artifacts", tags=["artifacts"])
+
+
+@router.post("", status_code=201, responses={200: {"model": ArtifactAnswer}})
+def upload_artifact(
+    control: Control,
+    user: User,
+    response: Response,
+    file: Annotated[UploadFile, File(description="A .py, .zip or .jar file.")],
+    name: Annotated[
+        str | None, Form(pattern=NAME_PATTERN, description="Default: the file's name without its ending.")
+    ] = None,
+) -> ArtifactAnswer:
+    """Uploads a file. Under a name that exists it becomes the next version; the same bytes again answer 200 with that one."""
+    answer, is_new = artifacts.upload(control, user, file.file, file.filename or "", name)
+    if not is_new:
+        response.status_code = 200
+    return answer
+
+
+@router.get("")
+def list_artifacts(control: Control, _: User) -> ArtifactList:
+    """Lists all artifacts, the newest first."""
+    return artifacts.list_all(control)
+
+
+@router.get("/{artifact_id}")
+def show_artifact(control: Control, _: User, artifact_id: str) -> ArtifactAnswer:
+    """Shows an artifact."""
+    return artifacts.show(control, artifact_id)
+
+
+@router.delete("/{artifact_id}", status_code=204)
+def delete_artifact(control: Control, user: User, artifact_id: str) -> None:
+    """Deletes an artifact that no job uses."""
+    artifacts.delete(control, user, artifact_id)

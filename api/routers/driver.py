@@ -1,0 +1,38 @@
+"""What drivers call; the messages are those of `jobs.wire`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from fastapi.responses import StreamingResponse
+
+from api.routers.dependencies import Control
+from api.security import Driver
+from api.services import drivers
+from jobs.wire import AttachRequest, AttachResponse, CheckpointReport, Heartbeat, HeartbeatResponse
+
+router = APIRouter(prefix="/driver", tags=["driver"], include_in_schema=False)
+
+
+@router.post("/attach")
+def attach(control: Control, driver: Driver, request: AttachRequest) -> AttachResponse:
+    """A driver asks for work."""
+    return drivers.attach(control, driver, request)
+
+
+@router.get("/artifact")
+def read_artifact(control: Control, driver: Driver) -> StreamingResponse:
+    """A driver fetches its job's artifact."""
+    return StreamingResponse(drivers.artifact_bytes(control, driver), media_type="application/octet-stream")
+
+
+@router.post("/heartbeat")
+def heartbeat(control: Control, driver: Driver, message: Heartbeat) -> HeartbeatResponse:
+    """A driver says how it is, and gets its orders."""
+    return drivers.heartbeat(control, driver, message)
+
+
+@router.post("/checkpoints", status_code=204)
+def report_checkpoint(control: Control, driver: Driver, report: CheckpointReport) -> Response:
+    """A driver reports a checkpoint's progress."""
+    drivers.report_checkpoint(control, driver, report)
+    return Response(status_code=204)

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from api.routers.dependencies import Control
+from api.schemas.rescale import RescaleAnswer, RescaleList, RescaleRequest
+from api.security import User
+from api.services import rescales
+
+router = APIRouter(prefix="/jobs/{job_id}", tags=["rescales"])
+
+
+@router.post("/rescale", status_code=202)
+def rescale_job(control: Control, user: User, job_id: str, request: RescaleRequest) -> RescaleAnswer:
+    """Changes a running job's parallelism: savepoint, stop, restore, verify; back to the old one if that fails."""
+    return rescales.request_rescale(control, user, job_id, request)
+
+
+@router.get("/rescales")
+def list_rescales(control: Control, _: User, job_id: str) -> RescaleList:
+    """Lists a job's rescales, the newest first."""
+    return rescales.list_of(control, job_id)
+
+
+@router.get("/rescales/{rescale_id}")
+def show_rescale(control: Control, _: User, job_id: str, rescale_id: str) -> RescaleAnswer:
+    """Shows a rescale with its phases and the downtime."""
+    return rescales.show(control, job_id, rescale_id)

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from api.routers.dependencies import Control
+from api.schemas.operation import OperationAccepted, SavepointAnswer, SavepointList, SavepointRequest
+from api.security import User
+from api.services import operations
+
+router = APIRouter(prefix="/jobs/{job_id}/savepoints", tags=["savepoints"])
+
+
+@router.post("", status_code=202)
+def trigger_savepoint(
+    control: Control, user: User, job_id: str, request: SavepointRequest | None = None
+) -> OperationAccepted:
+    """Takes a savepoint while the job goes on. Its id is the operation's id; the same id again starts no second one."""
+    return operations.trigger_savepoint(control, user, job_id, request or SavepointRequest())
+
+
+@router.get("")
+def list_savepoints(control: Control, _: User, job_id: str) -> SavepointList:
+    """Lists a job's savepoints, those of stops and rescales too, the newest first."""
+    return operations.list_savepoints(control, job_id)
+
+
+@router.get("/{savepoint_id}")
+def show_savepoint(control: Control, _: User, job_id: str, savepoint_id: str) -> SavepointAnswer:
+    """Shows a savepoint: in progress, completed with its location, or failed with the cause."""
+    return operations.show_savepoint(control, job_id, savepoint_id)

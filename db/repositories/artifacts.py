@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import delete, func, select, text
+from sqlalchemy.dialects.postgresql import insert
+
+from db.models import Artifact, ArtifactChunk, Job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from sqlalchemy.orm import Session
+
+_WRITERS_LOCK = 0x61727466
+
+
+def lock_writers(session: Session) -> None:
+    """Lets this transaction alone add and delete artifacts: versions are counted and shared bytes dropped safely."""
+    session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITERS_LOCK})
+
+
+def list_all(session: Session) -> Sequence[Artifact]:
+    """Returns all artifacts, the newest first."""
+    return session.scalars(select(Artifact).order_by(Artifact.created_at_ms.desc(), Artifact.id)).all()
+
+
+def find(session: Session, artifact_id: str) -> Artifact | None:
+    """Returns the artifact of this id."""
+    return session.get(Artifact, artifact_id)
+
+
+def find_version(session: Session, name: str, sha256: str) -> Artifact | None:
+    """Returns the latest version of a name, if it has these bytes."""
+    latest = session.scalars(
+        select(Artifact).where(Artifact.name == name).order_by(Artifact.version.desc()).limit(1)
+    ).first()
+    return latest if latest is not None and latest.sha256 == sha256 else None
+
+
+def next_version(session: Session, name: str) -> int:
+    """Returns the version that the next upload under a name gets; call `lock_writers` first."""
+    return (session.scalar(select(func.max(Artifact.version)).where(Artifact.name == name)) or 0) + 1
+
+
+def has_bytes(session: Session, sha256: str) -> bool:
+    """Whether bytes of this hash are stored."""
+    return session.scalar(select(ArtifactChunk.position).where(ArtifactChunk.sha256 == sha256).limit(1)) is not None
+
+
+def add_bytes(session: Session, sha256: str, chunks: Iterable[bytes]) -> None:
+    """Stores the bytes under their hash, one chunk in memory at a time."""
+    for position, data in enumerate(chunks):
+        statement = insert(ArtifactChunk).values(sha256=sha256, position=position, data=data)
+        session.execute(statement.on_conflict_do_nothing())
+
+
+def read_bytes(session: Session, sha256: str) -> Iterator[bytes]:
+    """Yields the bytes in their order, one chunk in memory at a time."""
+    count = session.scalar(select(func.count()).where(ArtifactChunk.sha256 == sha256)) or 0
+    for position in range(count):
+        yield session.scalars(
+            select(ArtifactChunk.data).where(ArtifactChunk.sha256 == sha256, ArtifactChunk.position == position)
+        ).one()
+
+
+def is_used(session: Session, artifact_id: str) -> bool:
+    """Whether a job is made of this artifact."""
+    return session.scalar(select(Job.id).where(Job.artifact_id == artifact_id).limit(1)) is not None
+
+
+def remove(session: Session, artifact: Artifact) -> None:
+    """Deletes a version, and its bytes if no other version has the same."""
+    session.delete(artifact)
+    session.flush()
+    if session.scalar(select(Artifact.id).where(Artifact.sha256 == artifact.sha256).limit(1)) is None:
+        session.execute(delete(ArtifactChunk).where(ArtifactChunk.sha256 == artifact.sha256))

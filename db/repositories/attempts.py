@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import func, select
+
+from db.models import Attempt
+from db.statuses import AttemptStage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy.orm import Session
+
+
+def list_of(session: Session, job_id: str) -> Sequence[Attempt]:
+    """Returns a job's attempts, the newest first."""
+    return session.scalars(select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number.desc())).all()
+
+
+def find(session: Session, job_id: str, number: int) -> Attempt | None:
+    """Returns a job's attempt of this number."""
+    return session.get(Attempt, (job_id, number))
+
+
+def find_by_token(session: Session, token_sha256: str, *, lock: bool = False) -> Attempt | None:
+    """Returns the attempt whose driver has the token of this hash; `lock` keeps others from changing it."""
+    statement = select(Attempt).where(Attempt.token_sha256 == token_sha256)
+    return session.scalars(statement.with_for_update() if lock else statement).first()
+
+
+def of_stage(session: Session, job_id: str, stage: AttemptStage) -> Attempt | None:
+    """Returns the job's ACTIVE or STANDBY attempt; there is at most one of each."""
+    return session.scalars(
+        select(Attempt)
+        .where(Attempt.job_id == job_id, Attempt.stage == stage)
+        .execution_options(populate_existing=True)
+    ).first()
+
+
+def unreaped(session: Session, job_id: str) -> Sequence[Attempt]:
+    """Returns ended attempts of which processes may be left."""
+    return session.scalars(
+        select(Attempt)
+        .where(Attempt.job_id == job_id, Attempt.stage == AttemptStage.ENDED, Attempt.reaped.is_(False))
+        .order_by(Attempt.number)
+    ).all()
+
+
+def latest(session: Session, job_id: str) -> Attempt | None:
+    """Returns a job's newest attempt."""
+    return session.scalars(
+        select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number.desc()).limit(1)
+    ).first()
+
+
+def next_number(session: Session, job_id: str) -> int:
+    """Returns a fencing number above all that the job has had."""
+    return (session.scalar(select(func.max(Attempt.number)).where(Attempt.job_id == job_id)) or 0) + 1

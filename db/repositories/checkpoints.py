@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import delete, func, select, update
+
+from db.models import Checkpoint, CheckpointSubtask
+from db.statuses import CheckpointStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sqlalchemy.orm import Session
+
+
+def list_of(session: Session, job_id: str, *, limit: int) -> Sequence[Checkpoint]:
+    """Returns the newest checkpoints and savepoints of a job."""
+    return session.scalars(
+        select(Checkpoint).where(Checkpoint.job_id == job_id).order_by(Checkpoint.checkpoint_id.desc()).limit(limit)
+    ).all()
+
+
+def counts(session: Session, job_id: str) -> dict[CheckpointStatus, int]:
+    """Returns how many checkpoints and savepoints of each status a job has."""
+    rows = session.execute(
+        select(Checkpoint.status, func.count()).where(Checkpoint.job_id == job_id).group_by(Checkpoint.status)
+    )
+    return dict(rows.tuples())
+
+
+def find(session: Session, job_id: str, checkpoint_id: int) -> Checkpoint | None:
+    """Returns a job's checkpoint or savepoint of this number."""
+    return session.get(Checkpoint, (job_id, checkpoint_id))
+
+
+def find_savepoint(session: Session, job_id: str, savepoint_id: str) -> Checkpoint | None:
+    """Returns the completed savepoint of this id."""
+    return session.scalars(
+        select(Checkpoint)
+        .where(
+            Checkpoint.job_id == job_id,
+            Checkpoint.savepoint_id == savepoint_id,
+            Checkpoint.status == CheckpointStatus.COMPLETED,
+        )
+        .order_by(Checkpoint.checkpoint_id.desc())
+        .limit(1)
+    ).first()
+
+
+def latest(
+    session: Session, job_id: str, status: CheckpointStatus, *, is_savepoint: bool | None = None
+) -> Checkpoint | None:
+    """Returns the newest of a status; of both kinds if `is_savepoint` is None."""
+    statement = select(Checkpoint).where(Checkpoint.job_id == job_id, Checkpoint.status == status)
+    if is_savepoint is not None:
+        statement = statement.where(Checkpoint.is_savepoint == is_savepoint)
+    return session.scalars(statement.order_by(Checkpoint.checkpoint_id.desc()).limit(1)).first()
+
+
+def next_id(session: Session, job_id: str) -> int:
+    """Returns a number above all that the job's drivers have reported: numbers never start over."""
+    return (session.scalar(select(func.max(Checkpoint.checkpoint_id)).where(Checkpoint.job_id == job_id)) or 0) + 1
+
+
+def subtasks(session: Session, job_id: str, checkpoint_id: int) -> Sequence[CheckpointSubtask]:
+    """Returns a checkpoint's subtasks by operator and index."""
+    return session.scalars(
+        select(CheckpointSubtask)
+        .where(CheckpointSubtask.job_id == job_id, CheckpointSubtask.checkpoint_id == checkpoint_id)
+        .order_by(CheckpointSubtask.operator_uid, CheckpointSubtask.subtask)
+    ).all()
+
+
+def replace_subtasks(session: Session, checkpoint: Checkpoint, rows: Iterable[CheckpointSubtask]) -> None:
+    """Puts the subtasks of a newer report in the place of those of an older one."""
+    session.execute(
+        delete(CheckpointSubtask).where(
+            CheckpointSubtask.job_id == checkpoint.job_id, CheckpointSubtask.checkpoint_id == checkpoint.checkpoint_id
+        )
+    )
+    session.add_all(rows)
+
+
+def mark_subsumed(session: Session, job_id: str, checkpoint_ids: Sequence[int]) -> None:
+    """Records that retention has let go of checkpoints; savepoints are never let go."""
+    session.execute(
+        update(Checkpoint)
+        .where(
+            Checkpoint.job_id == job_id,
+            Checkpoint.checkpoint_id.in_(checkpoint_ids),
+            Checkpoint.status == CheckpointStatus.COMPLETED,
+            Checkpoint.is_savepoint.is_(False),
+        )
+        .values(status=CheckpointStatus.SUBSUMED)
+    )
+
+
+def fail_unfinished(session: Session, job_id: str, attempt: int, *, at_ms: int, message: str) -> None:
+    """Records that an attempt has taken its unfinished checkpoints with it."""
+    session.execute(
+        update(Checkpoint)
+        .where(
+            Checkpoint.job_id == job_id,
+            Checkpoint.attempt == attempt,
+            Checkpoint.status == CheckpointStatus.IN_PROGRESS,
+        )
+        .values(status=CheckpointStatus.FAILED, failure_timestamp=at_ms, failure_message=message)
+    )

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import or_, select
+
+from db.models import Attempt, Job
+from db.statuses import AttemptStage, DesiredState, JobStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy.orm import Session
+
+
+def list_all(session: Session) -> Sequence[Job]:
+    """Returns all jobs, the newest first."""
+    return session.scalars(select(Job).order_by(Job.created_at_ms.desc(), Job.id)).all()
+
+
+def find(session: Session, reference: str, *, lock: bool = False) -> Job | None:
+    """Finds a job by its id or its name: the one place where a name may stand for an id.
+
+    Args:
+        session: The transaction.
+        reference: An id, or a name (which never looks like an id).
+        lock: Whether others have to wait with changes of this job until the transaction ends.
+    """
+    statement = select(Job).where(or_(Job.id == reference, Job.name == reference))
+    return session.scalars(statement.with_for_update() if lock else statement).first()
+
+
+def lock(session: Session, job_id: str) -> Job | None:
+    """Returns the job as it is now, locked for this transaction."""
+    return session.scalars(
+        select(Job).where(Job.id == job_id).with_for_update().execution_options(populate_existing=True)
+    ).first()
+
+
+def ids_to_reconcile(session: Session) -> Sequence[str]:
+    """Returns the jobs that run, should run, are to be stopped, or have processes left."""
+    unfinished = select(Attempt.job_id).where(or_(Attempt.stage != AttemptStage.ENDED, Attempt.reaped.is_(False)))
+    settled = (JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FAILED, JobStatus.FINISHED)
+    return session.scalars(
+        select(Job.id)
+        .where(or_(Job.desired == DesiredState.RUNNING, Job.status.not_in(settled), Job.id.in_(unfinished)))
+        .order_by(Job.id)
+    ).all()
