@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tests.support.control_plane import RunningControlPlane
+
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
@@ -26,6 +28,15 @@ def postgres_server() -> Iterator[str]:
 def postgres_url(postgres_server: str) -> str:
     """URL of a fresh, empty database of the session's server."""
     return create_database(postgres_server, f"test_{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def control_plane() -> Iterator[RunningControlPlane]:
+    """A real control plane on a home of its own, with the embedded PostgreSQL and a local store."""
+    from tests.support.control_plane import running_control_plane  # noqa: PLC0415 - most tests need none
+
+    with running_control_plane() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,19 @@ def published_files(output: Path) -> list[Path]:
     return sorted(output.glob("batch=*/*.parquet"))
 
 
-def count_rows(output: Path) -> int:
-    """Counts the sink's rows by the files' footers alone: cheap enough to show progress with."""
-    return sum(int(pq.ParquetFile(path).metadata.num_rows) for path in published_files(output))
+class Sink:
+    """Counts a growing sink's rows cheaply: each file's footer is read once."""
+
+    def __init__(self, output: Path) -> None:
+        self._output = output
+        self._rows: dict[Path, int] = {}
+
+    def count_rows(self) -> int:
+        """Returns how many rows have been published so far."""
+        for path in published_files(self._output):
+            if path not in self._rows:
+                self._rows[path] = int(pq.ParquetFile(path).metadata.num_rows)
+        return sum(self._rows.values())
 
 
 def read_rows(output: Path) -> list[dict[str, Any]]:

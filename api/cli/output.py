@@ -1,0 +1,116 @@
+"""How answers are shown: as tables for people, or as the API's own JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+# A pipe or a file has no width of its own; cutting values there would make them useless to grep.
+PIPE_WIDTH = 220
+
+
+def console_for(stream: Any) -> Console:
+    """Returns a console that fits a terminal's width and never cuts what goes to a pipe or a file."""
+    return Console(file=stream, width=None if stream.isatty() else PIPE_WIDTH, highlight=False)
+
+
+class Output:
+    """Where a command's answer goes."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self.console = console_for(sys.stdout)
+
+    def show(self, answer: Any, render: Callable[[Console], None]) -> None:
+        """Prints the API's answer as it came with --json, else what `render` makes of it."""
+        if self.as_json:
+            sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False) + "\n")
+        else:
+            render(self.console)
+
+    def say(self, text: str, answer: Any = None) -> None:
+        """Prints a sentence, or the answer that it is about with --json."""
+        self.show(answer, lambda console: console.print(text, markup=False))
+
+    def table(self, answer: Any, rows: Iterable[dict[str, Any]], columns: Sequence[tuple[str, str]]) -> None:
+        """Prints rows as a table; a column is a heading and the name of a field (see `cell` for its unit)."""
+        self.show(answer, lambda console: console.print(make_table(rows, columns)))
+
+    def fields(self, answer: dict[str, Any]) -> None:
+        """Prints one thing's fields, a line each; what is nested in it as indented JSON."""
+        self.show(answer, lambda console: console.print(make_fields(answer)))
+
+
+def make_fields(answer: dict[str, Any]) -> Table:
+    """Makes a table of names and values."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for field, value in answer.items():
+        nested = isinstance(value, (dict, list)) and bool(value)
+        table.add_row(field, json.dumps(value, indent=2, ensure_ascii=False) if nested else cell(field, value))
+    return table
+
+
+def make_table(rows: Iterable[dict[str, Any]], columns: Sequence[tuple[str, str]]) -> Table:
+    """Makes a table of rows; numbers stand right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading, _ in columns:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*[cell(field, row.get(field)) for _, field in columns])
+    return table
+
+
+def cell(field: str, value: Any) -> str:
+    """Formats a value by its field's unit: sizes in bytes, durations and times in milliseconds."""
+    if value is None or value in ({}, []):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, (int, float)):
+        return str(value)
+    for endings, form in UNITS:
+        if field.endswith(endings):
+            return form(value)
+    return f"{value:,}"
+
+
+def format_bytes(size: float) -> str:
+    """Formats a size with the largest unit that leaves a number above one."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def format_duration_ms(duration: float) -> str:
+    """Formats a duration in milliseconds up to ten seconds, in seconds up to two minutes, in minutes above."""
+    if duration < 10_000:
+        return f"{duration:,.0f} ms"
+    if duration < 120_000:
+        return f"{duration / 1000:.1f} s"
+    return f"{duration // 60_000:.0f} min {duration % 60_000 / 1000:.0f} s"
+
+
+def format_time_ms(moment: float) -> str:
+    """Formats milliseconds since the epoch as a time of day, UTC, with the day where it is not today's."""
+    when = datetime.fromtimestamp(moment / 1000, tz=UTC)
+    text = when.strftime("%H:%M:%S.%f")[:-3]
+    return text if when.date() == datetime.now(tz=UTC).date() else f"{when:%Y-%m-%d} {text}"
+
+
+UNITS = (
+    (("_size", "_bytes"), format_bytes),
+    (("_timestamp", "_at_ms"), format_time_ms),  # before durations: both end in _ms
+    (("_duration", "_ms"), format_duration_ms),
+)

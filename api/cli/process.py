@@ -1,0 +1,121 @@
+"""A control plane of our own: the process `python -m api`, started on a home directory and waited for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import httpx
+
+from api.cli.connection import CHECKOUT, TOKEN_FILE, Connection
+from api.cli.problems import StartFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 60.0
+POLL_S = 0.05
+LOG_TAIL_BYTES = 4000
+
+
+@dataclass(slots=True)
+class ControlPlaneProcess:
+    """Starts, stops and kills one control plane. Its drivers outlive a kill; a stop ends the embedded database, too.
+
+    Attributes:
+        home: Its home directory; everything that it keeps is there.
+        port: Where it listens, on 127.0.0.1.
+        settings: Further environment variables.
+    """
+
+    home: Path
+    port: int
+    settings: Mapping[str, str] = field(default_factory=dict)
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        """Where its output goes; a second start adds to it."""
+        return self.home / "control-plane.log"
+
+    @property
+    def pid(self) -> int:
+        """Of the running process."""
+        if self._process is None:
+            message = "the control plane has not been started"
+            raise StartFailedError(message)
+        return self._process.pid
+
+    @property
+    def connection(self) -> Connection:
+        """How to talk to it, with its admin token."""
+        return Connection(f"http://127.0.0.1:{self.port}", (self.home / TOKEN_FILE).read_text().strip())
+
+    def start(self) -> None:
+        """Starts the process and waits until it answers that it is well.
+
+        Raises:
+            StartFailedError: It ended, or did not answer in time; the message holds the end of its output.
+        """
+        self.home.mkdir(parents=True, exist_ok=True)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH", "")])),
+            **self.settings,
+            "KEYSCALE_HOME": str(self.home),
+            "KEYSCALE_HOST": "127.0.0.1",
+            "KEYSCALE_PORT": str(self.port),
+        }
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "api"],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is ours to handle: we stop things in order
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._is_well():
+            if self._process.poll() is not None:
+                message = f"the control plane ended with exit code {self._process.returncode}:\n{self._log_tail()}"
+                raise StartFailedError(message)
+            if time.monotonic() > deadline:
+                self.kill()
+                message = f"the control plane did not answer within {START_TIMEOUT_S:.0f} s:\n{self._log_tail()}"
+                raise StartFailedError(message)
+            time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """Ends the process in good order; kills it when it does not end in time."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """Kills the process, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _is_well(self) -> bool:
+        if not (self.home / TOKEN_FILE).exists():
+            return False
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.port}/health", trust_env=False, timeout=5.0).is_success
+        except httpx.TransportError:
+            return False
+
+    def _log_tail(self) -> str:
+        return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from api.cli.output import format_duration_ms
+from api.cli.paths import job_path
+from api.cli.problems import OperationFailedError
+from api.cli.session import Session, json_option, pass_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from api.cli.client import ControlPlane
+
+POLL_S = 0.1
+IN_PROGRESS = "IN_PROGRESS"
+COMPLETED = "COMPLETED"
+
+
+def follow(
+    control_plane: ControlPlane,
+    job: str,
+    rescale_id: str,
+    on_phase: Callable[[dict[str, Any]], None] = lambda _: None,
+    on_look: Callable[[], None] = lambda: None,
+) -> Any:
+    """Polls a rescale until it has ended, and returns it.
+
+    Args:
+        control_plane: Where it runs.
+        job: Id or name of the job.
+        rescale_id: Of the rescale.
+        on_phase: Called once for each phase, when it has ended.
+        on_look: Called each time that the rescale was looked at and has not ended.
+    """
+    shown = 0
+    while True:
+        answer = control_plane.get(job_path(job, "rescales", rescale_id))
+        ended = [phase for phase in answer["phases"] if phase["ended_at_ms"] is not None]
+        for phase in ended[shown:]:
+            on_phase(phase)
+        shown = max(shown, len(ended))
+        if answer["status"] != IN_PROGRESS:
+            return answer
+        on_look()
+        time.sleep(POLL_S)
+
+
+def phase_line(phase: dict[str, Any]) -> str:
+    """One ended phase, as a line."""
+    return f"  {phase['phase']:<10} {phase['duration_ms']:>7,} ms"
+
+
+def verdict_line(answer: dict[str, Any]) -> str:
+    """How a rescale has ended, as a line."""
+    downtime = answer["downtime_ms"]
+    return (
+        f"{answer['status']}: {answer['from_parallelism']} -> {answer['to_parallelism']}"
+        f" in {format_duration_ms(answer['duration_ms'] or 0)}"
+        + (f", downtime {format_duration_ms(downtime)}" if downtime is not None else "")
+    )
+
+
+@click.command()
+@click.argument("job")
+@click.argument("parallelism", type=int)
+@click.option("--no-wait", is_flag=True, help="Return when the rescale has been accepted.")
+@json_option
+@pass_session
+def rescale(session: Session, job: str, parallelism: int, no_wait: bool) -> None:
+    """Change a running job's parallelism, and follow the phases."""
+    output = session.output
+    with session.control_plane() as control_plane:
+        accepted = control_plane.post(job_path(job, "rescale"), {"parallelism": parallelism})
+        if no_wait:
+            output.fields(accepted)
+            return
+
+        def show_phase(phase: dict[str, Any]) -> None:
+            if not output.as_json:
+                output.console.print(phase_line(phase))
+
+        answer = follow(control_plane, job, accepted["operation_id"], show_phase)
+    output.say(verdict_line(answer), answer)
+    if answer["status"] != COMPLETED:
+        failure = answer["failure"] or {}
+        message = f"the rescale has ended as {answer['status']}: {failure.get('message', 'no reason was given')}"
+        raise OperationFailedError(message)

@@ -1,0 +1,62 @@
+"""What the commands of one invocation share: where the control plane is, and how answers are shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from api.cli.client import ControlPlane
+from api.cli.connection import Connection, find_connection
+from api.cli.output import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+Command = TypeVar("Command", bound="Callable[..., Any]")
+
+
+@dataclass(slots=True)
+class Session:
+    """One invocation of the CLI."""
+
+    url: str | None
+    token: str | None
+    home: Path
+    as_json: bool = False
+
+    @property
+    def connection(self) -> Connection:
+        """Where the control plane is; raises `ControlPlaneNotFoundError` when nothing says so."""
+        return find_connection(self.url, self.token, self.home)
+
+    @property
+    def output(self) -> Output:
+        """Where answers go."""
+        return Output(as_json=self.as_json)
+
+    def control_plane(self) -> ControlPlane:
+        """The control plane to talk to; close it, or use it in a `with`."""
+        return ControlPlane(self.connection)
+
+
+pass_session = click.make_pass_decorator(Session)
+
+
+def _switch_to_json(context: click.Context, _: click.Parameter, chosen: bool) -> None:
+    if chosen and (session := context.find_object(Session)) is not None:
+        session.as_json = True
+
+
+def json_option(command: Command) -> Command:
+    """Adds `--json` to a command."""
+    option = click.option(
+        "--json",
+        is_flag=True,
+        expose_value=False,
+        callback=_switch_to_json,
+        help="Print the API's answer as JSON.",
+    )
+    return option(command)

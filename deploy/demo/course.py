@@ -1,0 +1,206 @@
+"""Carries a scenario out on a running control plane, through the public API only, as a user and a bad day would."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from api.cli.artifacts import upload_file
+from api.cli.connection import CHECKOUT
+from api.cli.paths import job_path
+from api.cli.rescale import follow
+from deploy.demo.feeder import file_count
+from deploy.demo.problems import DemoError
+from deploy.demo.sink import Sink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from api.cli.client import ControlPlane
+    from deploy.demo.progress import ProgressDisplay
+    from deploy.demo.scenario import Scenario
+
+SCRIPT = CHECKOUT / "jobs" / "examples" / "flights.py"
+JOB_NAME = "flights"
+POLL_S = 0.1
+ENDED = frozenset({"FAILED", "FINISHED", "STOPPED"})
+
+Observed = TypeVar("Observed")
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a killed driver meant for the job."""
+
+    killed_pid: int
+    killed_attempt: int
+    new_attempt: int
+    restored_from: str | None
+    rows_before: int
+    downtime_ms: int
+
+
+@dataclass(slots=True)
+class Course:
+    """One job on its way through the scenario."""
+
+    control_plane: ControlPlane
+    scenario: Scenario
+    directory: Path
+    reports: int
+    display: ProgressDisplay
+    job_id: str = ""
+    recovery: Recovery | None = None
+    rescales: list[dict[str, Any]] = field(default_factory=list)
+    _feeder: subprocess.Popen[bytes] | None = None
+    _sink: Sink = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sink = Sink(self.output)
+
+    @property
+    def input(self) -> Path:
+        """Where the feeder delivers, and the job reads."""
+        return self.directory / "input"
+
+    @property
+    def output(self) -> Path:
+        """Where the job's sink publishes."""
+        return self.directory / "output"
+
+    def run(self) -> None:
+        """Goes the whole way, from the upload to a finished job.
+
+        Raises:
+            DemoError: A step did not happen in time, or the job ended early.
+        """
+        try:
+            self._start_job()
+            self._kill_driver_at(self.scenario.kill_at)
+            for moment, parallelism in self.scenario.rescales:
+                self._rescale_at(moment, parallelism)
+            self._finish()
+        finally:
+            if self._feeder is not None and self._feeder.poll() is None:
+                self._feeder.kill()
+                self._feeder.wait()
+
+    def _start_job(self) -> None:
+        self.input.mkdir(parents=True)
+        artifact = upload_file(self.control_plane, SCRIPT)
+        self.display.step(f"uploaded {SCRIPT.name}, {artifact['size_bytes']:,} bytes")
+        job = self.control_plane.post(
+            "/jobs",
+            {
+                "name": JOB_NAME,
+                "artifact_id": artifact["id"],
+                "parallelism": self.scenario.parallelism,
+                "parameters": {"input": str(self.input), "output": str(self.output)},
+                "checkpoints": {"interval_ms": self.scenario.checkpoint_interval_ms, "retained_count": 3},
+            },
+        )
+        self.job_id = job["id"]
+        self._start_feeder()
+        self.control_plane.post(job_path(self.job_id, "start"))
+        self._wait("the job to run", lambda: self._job()["status"] == "RUNNING")
+        self.display.step(f"job [bold]{JOB_NAME}[/] runs at parallelism {self.scenario.parallelism}")
+
+    def _start_feeder(self) -> None:
+        command = [sys.executable, "-P", "-m", "deploy.demo.feeder", "--input", str(self.input)]
+        command += ["--files", str(self.scenario.files), "--seconds", str(self.scenario.seconds)]
+        command += ["--seed", str(self.scenario.seed), "--reports", str(self.reports)]
+        environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+        self._feeder = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)  # noqa: S603 - our program
+        self.display.step(
+            f"the feeder delivers {self.reports:,} reports over {self.scenario.seconds:.0f} s, a tenth twice"
+        )
+
+    def _kill_driver_at(self, moment: float) -> None:
+        self._wait_for_rows(moment)
+        self._wait("a completed checkpoint", lambda: self._checkpoints()["counts"]["completed"] > 0)
+        commit = self._attempt()["last_commit_batch_id"]
+        # Just after a commit the next batch is being processed: the worst moment there is.
+        attempt = self._wait("a commit", lambda: (run := self._attempt())["last_commit_batch_id"] != commit and run)
+        rows_before = self._sink.count_rows()
+        os.kill(attempt["pid"], signal.SIGKILL)
+        killed_at_ms = time.time_ns() // 1_000_000
+        self.display.step(
+            f"[bold red]killed the driver[/] (process {attempt['pid']}) with {rows_before:,} reports in the sink"
+        )
+        new = self._wait(
+            "the job to come back by itself",
+            lambda: (run := self._attempt())["number"] > attempt["number"] and run["first_commit_at_ms"] and run,
+        )
+        self.recovery = Recovery(
+            killed_pid=attempt["pid"],
+            killed_attempt=attempt["number"],
+            new_attempt=new["number"],
+            restored_from=new["restore_from"],
+            rows_before=rows_before,
+            downtime_ms=new["first_commit_at_ms"] - killed_at_ms,
+        )
+        source = Path(new["restore_from"] or "nothing").parent.name
+        self.display.step(
+            f"it came back by itself from {source}: first commit {self.recovery.downtime_ms:,} ms after the kill"
+        )
+
+    def _rescale_at(self, moment: float, parallelism: int) -> None:
+        self._wait_for_rows(moment)
+        before = self._job()["parallelism"]
+        self.display.step(f"rescaling {before} → {parallelism}")
+        accepted = self.control_plane.post(job_path(self.job_id, "rescale"), {"parallelism": parallelism})
+        rescale = follow(
+            self.control_plane,
+            self.job_id,
+            accepted["operation_id"],
+            on_look=self._show_counts,
+        )
+        self.rescales.append(rescale)
+        if rescale["status"] != "COMPLETED":
+            message = f"the rescale {before} -> {parallelism} has ended as {rescale['status']}: {rescale['failure']}"
+            raise DemoError(message)
+        self.display.step(f"runs at parallelism {parallelism}; downtime {rescale['downtime_ms']:,} ms")
+
+    def _finish(self) -> None:
+        self._wait(
+            "the feeder to deliver everything", lambda: self._feeder is not None and self._feeder.poll() is not None
+        )
+        self.control_plane.post(job_path(self.job_id, "stop"), {"drain": True})
+        self._wait("the job to finish", lambda: self._job()["status"] == "FINISHED")
+        self.display.step(f"everything is delivered and processed; the job is {self._job()['status']}")
+
+    def _wait_for_rows(self, share: float) -> None:
+        wanted = int(share * self.reports)
+        self._wait(f"{wanted:,} reports in the sink", lambda: self._sink.count_rows() >= wanted)
+
+    def _wait(self, what: str, observe: Callable[[], Observed]) -> Observed:
+        deadline = time.monotonic() + self.scenario.step_timeout_s
+        while True:
+            self._show_counts()
+            seen = observe()
+            if seen:
+                return seen
+            status = self._job()["status"]
+            if status in ENDED:
+                raise DemoError(f"waited for {what}, but the job is {status}: {self._job()['failure']}")
+            if time.monotonic() > deadline:
+                raise DemoError(f"waited {self.scenario.step_timeout_s:.0f} s for {what}; the job is {status}")
+            time.sleep(POLL_S)
+
+    def _show_counts(self) -> None:
+        self.display.update(file_count(self.input), self._sink.count_rows())
+
+    def _job(self) -> Any:
+        return self.control_plane.get(job_path(self.job_id))
+
+    def _attempt(self) -> Any:
+        return self._job()["attempt"]
+
+    def _checkpoints(self) -> Any:
+        return self.control_plane.get(job_path(self.job_id, "checkpoints"))

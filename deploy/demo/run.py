@@ -1,0 +1,124 @@
+"""The demo as a whole: a control plane of its own, the course, the verdict, and nothing left behind."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from api.cli.client import ControlPlane
+from api.cli.paths import job_path
+from api.cli.process import ControlPlaneProcess
+from deploy.demo.course import Course
+from deploy.demo.problems import DemoError
+from deploy.demo.processes import end_processes, processes_of
+from deploy.demo.progress import ProgressDisplay
+from deploy.demo.reference import Check, compare
+from deploy.demo.reports import departure_reports, plan_deliveries
+from deploy.demo.sink import read_rows
+from deploy.demo.verdict import Verdict, show_verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from deploy.demo.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """One run of the demo.
+
+    Attributes:
+        home: Its own directory, emptied at the start.
+        port: Where its control plane listens.
+        scenario: What is done.
+        console: Where it is shown.
+        stay: Whether the control plane stays up after the verdict, until it is interrupted.
+        settings: Further environment variables of the control plane.
+    """
+
+    home: Path
+    port: int
+    scenario: Scenario
+    console: Console
+    stay: bool
+    settings: Mapping[str, str]
+
+    def run(self) -> Verdict:
+        """Runs everything, shows the verdict, and leaves no process behind.
+
+        Raises:
+            DemoError: The demo did not get to its end.
+        """
+        self._clear()
+        control_plane = ControlPlaneProcess(self.home, self.port, self.settings)
+        try:
+            verdict = self._run_on(control_plane)
+            show_verdict(self.console, verdict)
+            self.console.print(f"\nDashboard  {control_plane.connection.dashboard_url}")
+            if self.stay:
+                self._stay(control_plane)
+        finally:
+            control_plane.stop()
+            left = processes_of(self.home)
+            end_processes(left)
+        return verdict
+
+    def _clear(self) -> None:
+        """Ends what an interrupted run has left behind, and empties the directory."""
+        end_processes(processes_of(self.home))
+        if self.home.exists():
+            shutil.rmtree(self.home)
+        self.home.mkdir(parents=True)
+
+    def _run_on(self, process: ControlPlaneProcess) -> Verdict:
+        reports = departure_reports(self.scenario.reports)
+        deliveries = plan_deliveries(len(reports), self.scenario.files, self.scenario.seed)
+        with ProgressDisplay(self.console, len(reports), len(deliveries)) as display:
+            process.start()
+            display.step(f"control plane and PostgreSQL are up, dashboard at {process.connection.dashboard_url}")
+            with ControlPlane(process.connection) as control_plane:
+                course = Course(control_plane, self.scenario, self.home / "data", len(reports), display)
+                course.run()
+                elapsed_s = display.elapsed_s()
+                checkpoints = control_plane.get(job_path(course.job_id, "checkpoints"))
+            display.step("comparing the sink with the table")
+            rows = read_rows(course.output)
+        if course.recovery is None:
+            raise DemoError("the driver was never killed")
+        checks = [*compare(reports, rows), *course_checks(course, checkpoints, len(reports))]
+        return Verdict(checks, checkpoints, course.rescales, course.recovery, elapsed_s)
+
+    def _stay(self, control_plane: ControlPlaneProcess) -> None:
+        self.console.print(f"Token      {control_plane.connection.token}")
+        self.console.print("It stays up until you press Ctrl-C.")
+        interrupted = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: interrupted.set())
+        interrupted.wait()
+
+
+def course_checks(course: Course, checkpoints: dict[str, Any], reports: int) -> list[Check]:
+    """Checks that the run was what it claims to be: a right result of an undisturbed job would show nothing."""
+    recovery = course.recovery
+    killed_inside = recovery is not None and 0 < recovery.rows_before < reports
+    from_checkpoint = recovery is not None and recovery.restored_from is not None
+    path = " → ".join(str(parallelism) for parallelism in _parallelisms(course))
+    wanted = " → ".join(
+        str(step) for step in (course.scenario.parallelism, *(to for _, to in course.scenario.rescales))
+    )
+    return [
+        Check("driver killed while reports were coming in", "yes", "yes" if killed_inside else "no", killed_inside),
+        Check("recovered from a checkpoint by itself", "yes", "yes" if from_checkpoint else "no", from_checkpoint),
+        Check("parallelism", wanted, path, path == wanted),
+        Check("checkpoints failed", "0", str(checkpoints["counts"]["failed"]), checkpoints["counts"]["failed"] == 0),
+    ]
+
+
+def _parallelisms(course: Course) -> list[int]:
+    return [course.scenario.parallelism, *(int(rescale["to_parallelism"]) for rescale in course.rescales)]
