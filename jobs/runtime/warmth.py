@@ -10,7 +10,6 @@ import logging
 import shutil
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
@@ -19,6 +18,7 @@ from jobs.runtime.affinity import SUBTASK_COLUMN, Anchor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -37,18 +37,22 @@ class WarmUp:
         self._parallelism = parallelism
         self._thread = threading.Thread(target=self._run, name="warm-up", daemon=True)
         self._cancelled = threading.Event()
-
-    def start(self) -> None:
-        self._thread.start()
+        self._done = threading.Event()
 
     @property
     def done(self) -> bool:
-        return not self._thread.is_alive()
+        return self._done.is_set()
+
+    def start(self) -> None:
+        """Begin, unless it has begun."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def finish(self) -> None:
-        """Wait for the step that is running and leave out the rest."""
+        """Wait for the step that is running, if one is, and leave out the rest."""
         self._cancelled.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         started = time.perf_counter()
@@ -56,18 +60,18 @@ class WarmUp:
             for turn in range(2):
                 if not self._cancelled.is_set():
                     self._run_job(self._directory / str(turn))
-        except Exception:
-            # A cold start is slower and nothing worse.
+        except Exception:  # noqa: BLE001 - a cold start is slower and nothing worse
             _log.warning("the warm-up failed", exc_info=True)
         finally:
             shutil.rmtree(self._directory, ignore_errors=True)
+            self._done.set()
         _log.info("warm after %.1f s", time.perf_counter() - started)
 
     def _run_job(self, directory: Path) -> None:
         source = directory / "in"
         source.mkdir(parents=True)
         (source / "rows.json").write_text(_ROWS, encoding="utf-8")
-        anchor = Anchor.cast(self._spark, self._parallelism)
+        anchor = Anchor.create(self._spark, self._parallelism)
         stream = self._spark.readStream.schema("key string, value bigint").json(str(source))
 
         def run_batch(frame: DataFrame, _batch_id: int) -> None:
@@ -84,7 +88,7 @@ class WarmUp:
             query.processAllAvailable()
         finally:
             query.stop()
-            anchor.weigh()
+            anchor.release()
 
 
 def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
