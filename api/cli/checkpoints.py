@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from api.cli.operations import no_wait_option, wait_for
 from api.cli.output import make_fields, make_table
 from api.cli.paths import job_path
 from api.cli.session import Session, json_option, pass_session
@@ -51,6 +52,29 @@ def list_checkpoints(session: Session, job: str) -> None:
     with session.control_plane() as control_plane:
         answer = control_plane.get(job_path(job, "checkpoints"))
     session.output.table(answer, answer["history"], COLUMNS)
+
+
+@checkpoints.command()
+@click.argument("job")
+@no_wait_option
+@json_option
+@pass_session
+def trigger(session: Session, job: str, no_wait: bool) -> None:
+    """Take a checkpoint of a running job now."""
+    with session.control_plane() as control_plane:
+        accepted = control_plane.post(job_path(job, "checkpoints"))
+        session.output.fields(accepted if no_wait else wait_for(control_plane, accepted))
+
+
+@checkpoints.command()
+@click.argument("job")
+@json_option
+@pass_session
+def config(session: Session, job: str) -> None:
+    """Show how a job's checkpoints are taken."""
+    with session.control_plane() as control_plane:
+        answer = control_plane.get(job_path(job, "checkpoints", "config"))
+    session.output.fields(answer)
 
 
 @checkpoints.command()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from api.cli.artifacts import upload_file
+from api.cli.operations import no_wait_option, wait_for
 from api.cli.paths import job_path
 from api.cli.problems import InvalidArgumentError
 from api.cli.session import Session, json_option, pass_session
@@ -132,13 +133,14 @@ def start(session: Session, job: str) -> None:
 @jobs.command()
 @click.argument("job")
 @click.option("--drain", is_flag=True, help="First process all input that is there; the job ends as FINISHED.")
+@no_wait_option
 @json_option
 @pass_session
-def stop(session: Session, job: str, drain: bool) -> None:
+def stop(session: Session, job: str, drain: bool, no_wait: bool) -> None:
     """Stop a job with a savepoint, from which it can be started again."""
     with session.control_plane() as control_plane:
-        answer = control_plane.post(job_path(job, "stop"), {"drain": drain})
-    session.output.fields(answer)
+        accepted = control_plane.post(job_path(job, "stop"), {"drain": drain})
+        session.output.fields(accepted if no_wait else wait_for(control_plane, accepted))
 
 
 @jobs.command()
@@ -149,7 +151,7 @@ def cancel(session: Session, job: str) -> None:
     """End a job at once, without a savepoint; its latest checkpoint stays."""
     with session.control_plane() as control_plane:
         answer = control_plane.post(job_path(job, "cancel"))
-    session.output.fields(answer)
+    session.output.table(answer, [answer], COLUMNS)
 
 
 @jobs.command()

@@ -7,25 +7,20 @@ import click
 
 from api.cli.output import format_bytes
 from api.cli.paths import job_path
-from api.cli.problems import InvalidArgumentError
 from api.cli.session import Session, json_option, pass_session
 
 
 @click.command()
 @click.argument("job")
 @click.option("--attempt", type=int, help="Of this attempt (default: the latest).")
+@click.option("--tail-bytes", default=1 << 16, show_default=True, help="How much of its end, at most 1 MiB.")
 @json_option
 @pass_session
-def logs(session: Session, job: str, attempt: int | None) -> None:
+def logs(session: Session, job: str, attempt: int | None, tail_bytes: int) -> None:
     """Print a driver's log."""
     with session.control_plane() as control_plane:
-        if attempt is None:
-            runs = control_plane.get(job_path(job, "attempts"))["attempts"]
-            if not runs:
-                message = f"job {job} has never been started, so it has no log"
-                raise InvalidArgumentError(message)
-            attempt = int(runs[0]["number"])
-        answer = control_plane.get(job_path(job, "attempts", attempt, "log"))
+        query = {} if attempt is None else {"attempt": attempt}
+        answer = control_plane.get(job_path(job, "logs"), tail_bytes=tail_bytes, **query)
     session.output.show(answer, lambda _: print_log(answer))
 
 

@@ -111,6 +111,6 @@ def format_time_ms(moment: float) -> str:
 
 UNITS = (
     (("_size", "_bytes"), format_bytes),
-    (("_timestamp", "_at_ms"), format_time_ms),  # before durations: both end in _ms
+    (("_timestamp", "at_ms"), format_time_ms),  # before durations: both end in _ms
     (("_duration", "_ms"), format_duration_ms),
 )

@@ -83,7 +83,7 @@ def rescale(session: Session, job: str, parallelism: int, no_wait: bool) -> None
             if not output.as_json:
                 output.console.print(phase_line(phase))
 
-        answer = follow(control_plane, job, accepted["operation_id"], show_phase)
+        answer = follow(control_plane, job, accepted["id"], show_phase)
     output.say(verdict_line(answer), answer)
     if answer["status"] != COMPLETED:
         failure = answer["failure"] or {}

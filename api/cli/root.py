@@ -13,6 +13,7 @@ from api.cli.artifacts import artifacts
 from api.cli.checkpoints import checkpoints
 from api.cli.connection import default_home
 from api.cli.demo import demo
+from api.cli.events import events
 from api.cli.health import health
 from api.cli.jobs import jobs
 from api.cli.logs import logs
@@ -50,7 +51,7 @@ def keyscale(context: click.Context, url: str | None, token: str | None, home: P
     context.obj = Session(url=url, token=token, home=home.expanduser().absolute(), as_json=as_json)
 
 
-for command in (up, demo, where, health, artifacts, jobs, rescale, savepoints, checkpoints, logs):
+for command in (up, demo, where, health, artifacts, jobs, rescale, savepoints, checkpoints, events, logs):
     keyscale.add_command(command)
 
 
@@ -80,7 +81,7 @@ def show_problem(error: CliError, *, as_json: bool) -> None:
     console = console_for(sys.stderr)
     console.print(f"[bold red]error[/] [bold]{problem.get('code', 'UNKNOWN')}[/]: ", end="")
     console.print(error.message, markup=False)
-    for field in problem.get("errors") or []:
-        console.print(f"  {field}", markup=False)
+    for wrong in problem.get("errors") or []:
+        console.print(f"  {wrong['field']}: {wrong['message']}", markup=False)
     if advice := problem.get("advice"):
         console.print(f"  {advice}", markup=False)

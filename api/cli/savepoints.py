@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import click
 
+from api.cli.operations import no_wait_option, wait_for
 from api.cli.paths import job_path
 from api.cli.session import Session, json_option, pass_session
 
@@ -22,13 +23,15 @@ def savepoints() -> None:
 
 @savepoints.command()
 @click.argument("job")
+@click.option("--id", "savepoint_id", help="Its id; the same id again takes no second one.")
+@no_wait_option
 @json_option
 @pass_session
-def trigger(session: Session, job: str) -> None:
+def trigger(session: Session, job: str, savepoint_id: str | None, no_wait: bool) -> None:
     """Take a savepoint of a running job; the job goes on."""
     with session.control_plane() as control_plane:
-        answer = control_plane.post(job_path(job, "savepoints"))
-    session.output.fields(answer)
+        accepted = control_plane.post(job_path(job, "savepoints"), {"savepoint_id": savepoint_id})
+        session.output.fields(accepted if no_wait else wait_for(control_plane, accepted))
 
 
 @savepoints.command(name="list")

@@ -158,7 +158,7 @@ class Course:
         rescale = follow(
             self.control_plane,
             self.job_id,
-            accepted["operation_id"],
+            accepted["id"],
             on_look=self._show_counts,
         )
         self.rescales.append(rescale)
