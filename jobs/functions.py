@@ -26,15 +26,15 @@ class Row(tuple[Any, ...]):
     _positions: ClassVar[dict[str, int]] = {}
 
     @overload
-    def __getitem__(self, key: str) -> Any: ...  # noqa: ANN401 - a value is of its column's type
+    def __getitem__(self, key: str) -> Any: ... 
     @overload
-    def __getitem__(self, key: Any) -> Any: ...  # noqa: ANN401 - as above
+    def __getitem__(self, key: Any) -> Any: ... 
     def __getitem__(self, key: Any) -> Any:
         return tuple.__getitem__(self, self._positions[key] if isinstance(key, str) else key)
 
     if TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401 - as above
+        def __getattr__(self, name: str) -> Any: ... 
 
     def as_dict(self) -> dict[str, Any]:
         """The record as a dict from column to value."""

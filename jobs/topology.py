@@ -106,6 +106,13 @@ class Topology:
         """The nodes that read the output of `node`."""
         return tuple(reader for reader in self.nodes if not isinstance(reader, SourceNode) and reader.input == node)
 
+    def operator_before(self, node: NodeId) -> OperatorNode | None:
+        """The operator whose output, perhaps transformed, `node` puts out; None if there is none up to the source."""
+        at = self.nodes[node]
+        while isinstance(at, TransformNode):
+            at = self.nodes[at.input]
+        return at if isinstance(at, OperatorNode) else None
+
 
 @dataclass(slots=True)
 class TopologyBuilder:
@@ -247,7 +254,7 @@ def check_column(schema: pa.Schema, name: str, role: str) -> None:
         raise UnknownColumnError(message)
 
 
-def _holds_map(kind: Any) -> bool:  # noqa: ANN401 - pyarrow publishes no types
+def _holds_map(kind: Any) -> bool: 
     if pa.types.is_map(kind):
         return True
     return any(_holds_map(kind.field(at).type) for at in range(kind.num_fields))

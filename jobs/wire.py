@@ -61,10 +61,14 @@ class CheckpointSettings(Message):
     """How often a job's checkpoints are taken and how many are kept."""
 
     interval_ms: int = Field(default=10_000, ge=100, description="Time between the starts of two checkpoints.")
-    min_pause_ms: int = Field(default=0, ge=0, description="Least time between the end of one and the start of the next.")
+    min_pause_ms: int = Field(
+        default=0, ge=0, description="Least time between the end of one and the start of the next."
+    )
     timeout_ms: int = Field(default=600_000, ge=1000, description="A checkpoint not complete by then has failed.")
     retained_count: int = Field(default=3, ge=1, description="How many completed checkpoints are kept.")
-    tolerable_failed_checkpoints: int = Field(default=10, ge=0, description="Consecutive failures before the job fails.")
+    tolerable_failed_checkpoints: int = Field(
+        default=10, ge=0, description="Consecutive failures before the job fails."
+    )
 
 
 class Assignment(Message):
@@ -78,7 +82,9 @@ class Assignment(Message):
     hash_id: Literal["spark", "java"] = "spark"
     artifact_filename: str = Field(description="The name it was uploaded by; its ending says what it is (.py, .zip).")
     artifact_sha256: str
-    parameters: dict[str, str] = Field(default_factory=dict, description="What the user's script reads as env.parameters.")
+    parameters: dict[str, str] = Field(
+        default_factory=dict, description="What the user's script reads as env.parameters."
+    )
     store_url: str = Field(description="Root of all snapshots: file:///... or s3://bucket/prefix.")
     restore_from: str | None = Field(
         default=None, description="Location of the manifest to start from; None for a job without any checkpoint."
@@ -109,7 +115,9 @@ class Command(Message):
     id: str
     kind: CommandKind
     savepoint_id: str | None = None
-    drain: bool = Field(default=False, description="With STOP_WITH_SAVEPOINT: first process all input there is, then FINISHED.")
+    drain: bool = Field(
+        default=False, description="With STOP_WITH_SAVEPOINT: first process all input there is, then FINISHED."
+    )
 
 
 class Failure(Message):

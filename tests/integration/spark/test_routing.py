@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import decimal
 import random
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ ROWS = 4000
 SEED = 20_261_121
 MAX_PARALLELISM = 128
 PARALLELISM = 3
-EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def any_text(random_: random.Random) -> str:
@@ -52,8 +52,8 @@ def decimals(digits: int, scale: int) -> Callable[[random.Random], decimal.Decim
     return one
 
 
-def any_instant(random_: random.Random) -> datetime.datetime:
-    return EPOCH + datetime.timedelta(microseconds=random_.randrange(-(10**16), 10**16))
+def any_instant(random_: random.Random) -> dt.datetime:
+    return EPOCH + dt.timedelta(microseconds=random_.randrange(-(10**16), 10**16))
 
 
 ATOMIC: dict[str, tuple[Any, Callable[[random.Random], Any]]] = {

@@ -1,0 +1,93 @@
+"""What a job's script runs in."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
+
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from jobs.errors import NoEnvironmentError, NotStreamingError
+from jobs.stream import DataStream
+from jobs.topology import TopologyBuilder, check_column
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jobs.topology import Topology
+
+
+class StreamEnvironment:
+    """Where a job is declared and executed; the driver provides it to the script.
+
+    Attributes:
+        spark: The session to read sources with.
+        parameters: What the job was created with: text by name.
+    """
+
+    _provided: ClassVar[StreamEnvironment | None] = None
+
+    def __init__(self, spark: SparkSession, parameters: Mapping[str, str], run: Callable[[Topology], None]) -> None:
+        """Made by the driver.
+
+        Args:
+            spark: The session.
+            parameters: The job's parameters.
+            run: Runs a topology; returns when the job has ended.
+        """
+        self.spark = spark
+        self.parameters = MappingProxyType(dict(parameters))
+        self._run = run
+        self._builder = TopologyBuilder()
+
+    @classmethod
+    def current(cls) -> StreamEnvironment:
+        """The environment of the job that this script declares.
+
+        Raises:
+            NoEnvironmentError: The script is not run by a driver.
+        """
+        if cls._provided is None:
+            message = "no job is being declared: this script runs outside a driver"
+            raise NoEnvironmentError(message)
+        return cls._provided
+
+    @contextmanager
+    def provided(self) -> Iterator[None]:
+        """Makes this the current environment while a script runs."""
+        StreamEnvironment._provided = self
+        try:
+            yield
+        finally:
+            StreamEnvironment._provided = None
+
+    def stream(self, frame: DataFrame, *, timestamp: str | None = None) -> DataStream:
+        """A stream of the records of a streaming DataFrame.
+
+        Args:
+            frame: What `spark.readStream` gave, with any stateless Spark transformations.
+            timestamp: A column that holds each record's event time: a timestamp, or milliseconds since the epoch.
+
+        Raises:
+            NotStreamingError: The DataFrame is not a streaming one.
+            InvalidTopologyError: Its schema cannot be a stream's.
+        """
+        if not frame.isStreaming:
+            message = "the input is a DataFrame of a fixed content"
+            raise NotStreamingError(message)
+        schema = to_arrow_schema(frame.schema, timezone="UTC")
+        node = self._builder.add_source(frame, schema)
+        if timestamp is not None:
+            check_column(schema, timestamp, "timestamp")
+        return DataStream(self.spark, self._builder, node, timestamp)
+
+    def execute(self) -> None:
+        """Checks the job and runs it; returns when it has ended.
+
+        Raises:
+            InvalidTopologyError: What was declared cannot run; nothing has.
+        """
+        self._run(self._builder.build())

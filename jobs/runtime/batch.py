@@ -1,0 +1,232 @@
+"""One micro-batch through the job's operators and into its sinks' staging: everything up to the commit."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark import StorageLevel
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from jobs.runtime.failures import typed_failure
+from jobs.runtime.reports import ReportCollector, TaskReport, complete_reports
+from jobs.runtime.routing import route
+from jobs.runtime.task import OperatorTask, subtask_facts
+from jobs.sinks import SinkContext
+from jobs.topology import OperatorNode, SinkNode, SourceNode, TransformNode
+from state.errors import KeyscaleError
+from state.subtask import SubtaskSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jobs.runtime.affinity import Anchor
+    from jobs.runtime.task import SubtaskStart
+    from jobs.topology import NodeId, Topology
+    from state.changelog import ChangelogHandle
+    from state.hashing import HashId
+    from state.identifiers import Attempt, BatchId, JobId, OperatorUid
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What is the same for all batches of an attempt.
+
+    Attributes:
+        job_id: The job.
+        attempt: The fencing number.
+        parallelism: Subtasks of each operator.
+        max_parallelism: Key groups.
+        hash_id: How keys become key groups.
+        store_url: Root of the object store.
+        local_root: Directory of local state, the same path on every host.
+    """
+
+    job_id: JobId
+    attempt: Attempt
+    parallelism: int
+    max_parallelism: int
+    hash_id: HashId
+    store_url: str
+    local_root: Path
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutcome:
+    """What a commit record of the batch names. Until it is committed none of it counts.
+
+    Attributes:
+        changelogs: Of each operator, by subtask; None where nothing changed.
+        sinks: Of each sink, what publishes its output.
+        input_records: Records that entered operators which follow the source (or its transforms) directly.
+        output_records: Records that left operators which are followed by a sink (or transforms before one).
+        reports: All of them, by operator and subtask.
+    """
+
+    changelogs: dict[OperatorUid, tuple[ChangelogHandle | None, ...]]
+    sinks: dict[OperatorUid, str]
+    input_records: int
+    output_records: int
+    reports: dict[OperatorUid, tuple[TaskReport, ...]]
+
+
+class BatchRunner:
+    """Runs the batches of one attempt, one at a time."""
+
+    def __init__(self, spark: SparkSession, topology: Topology, facts: RunFacts, anchor: Anchor) -> None:
+        self._spark = spark
+        self._topology = topology
+        self._facts = facts
+        self._anchor = anchor
+        self._collector = ReportCollector(spark.sparkContext)
+        self._specs = {node.uid: subtask_specs(node, facts) for node in topology.operators}
+
+    def run(
+        self, frame: DataFrame, batch_id: BatchId, starts: Mapping[OperatorUid, Sequence[SubtaskStart]]
+    ) -> BatchOutcome:
+        """Processes a batch and stages its output; on any failure nothing of it is left but orphans that nothing names.
+
+        Args:
+            frame: The batch's records, as foreachBatch gives them.
+            batch_id: Its number.
+            starts: Where the subtasks of each operator start from, by index.
+
+        Raises:
+            KeyscaleError: The user's function failed, a task did, a sink did, or the reports are not complete.
+        """
+        run = uuid.uuid4().hex
+        self._collector.clear()
+        self._spark.sparkContext.setJobDescription(f"batch {batch_id}")
+        tokens: dict[OperatorUid, str] = {}
+        try:
+            with self._frames(run, frame, batch_id, starts) as frames:
+                for node in self._topology.sinks:
+                    context = self._sink_context(node, batch_id, run)
+                    tokens[node.uid] = node.sink.prepare(frames[node.input], context)
+            uids = [node.uid for node in self._topology.operators]
+            reports = complete_reports(self._collector.reports_of(run), uids, self._facts.parallelism)
+        except Exception as failure:
+            self.discard(tokens)
+            typed = typed_failure(failure)
+            if typed is failure:
+                raise
+            raise typed from failure
+        finally:
+            self._spark.sparkContext.setJobDescription("")
+        return BatchOutcome(
+            changelogs={uid: tuple(report.changelog for report in found) for uid, found in reports.items()},
+            sinks=tokens,
+            input_records=sum(report.input_records for uid in self._first_uids() for report in reports[uid]),
+            output_records=sum(report.output_records for uid in self._last_uids() for report in reports[uid]),
+            reports=reports,
+        )
+
+    def publish(self, tokens: Mapping[OperatorUid, str]) -> None:
+        """Makes a committed batch's output visible; any number of times.
+
+        Raises:
+            KeyscaleError: A sink could not; to be tried again.
+        """
+        for node in self._topology.sinks:
+            if node.uid in tokens:
+                node.sink.publish(tokens[node.uid])
+
+    def discard(self, tokens: Mapping[OperatorUid, str]) -> None:
+        """Forgets the staged output of a batch that was not committed. What cannot be removed now is removed by `recover`."""
+        for node in self._topology.sinks:
+            if node.uid in tokens:
+                with contextlib.suppress(KeyscaleError):
+                    node.sink.discard(tokens[node.uid])
+
+    def recover(self, committed: BatchId) -> None:
+        """Removes output that earlier attempts left behind. Call it after publishing the batch that was committed last."""
+        for node in self._topology.sinks:
+            node.sink.recover(self._sink_context(node, committed, uuid.uuid4().hex))
+
+    @contextlib.contextmanager
+    def _frames(
+        self, run: str, source: DataFrame, batch_id: BatchId, starts: Mapping[OperatorUid, Sequence[SubtaskStart]]
+    ) -> Iterator[dict[NodeId, DataFrame]]:
+        """The frame that each node puts out; those that are read more than once are kept until the end."""
+        frames: dict[NodeId, DataFrame] = {}
+        kept: list[DataFrame] = []
+        try:
+            for node in self._topology.nodes:
+                match node:
+                    case SourceNode():
+                        frame = source
+                    case TransformNode():
+                        frame = node.apply(frames[node.input])
+                    case OperatorNode():
+                        frame = self._operator_frame(node, frames[node.input], run, batch_id, starts[node.uid])
+                    case SinkNode():
+                        continue
+                if self._is_read_repeatedly(node.id):
+                    frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+                    kept.append(frame)
+                frames[node.id] = frame
+            yield frames
+        finally:
+            for frame in kept:
+                frame.unpersist()
+
+    def _operator_frame(
+        self, node: OperatorNode, frame: DataFrame, run: str, batch_id: BatchId, starts: Sequence[SubtaskStart]
+    ) -> DataFrame:
+        specs = self._specs[node.uid]
+        task = OperatorTask(
+            run=run,
+            batch_id=batch_id,
+            specs=specs,
+            starts=tuple(starts),
+            logic=node.logic,
+            facts=subtask_facts(node, specs),
+            store_url=self._facts.store_url,
+            local_root=str(self._facts.local_root),
+            reports=self._collector.accumulator,
+        )
+        routed = route(
+            frame,
+            node.key_columns,
+            max_parallelism=self._facts.max_parallelism,
+            parallelism=self._facts.parallelism,
+            hash_id=self._facts.hash_id,
+        )
+        schema = from_arrow_schema(node.schema, prefer_timestamp_ntz=True)
+        return self._anchor.hold(routed).mapInArrow(lambda batches: task.run_partition(batches), schema)
+
+    def _is_read_repeatedly(self, node: NodeId) -> bool:
+        consumers = self._topology.consumers(node)
+        return len(consumers) > 1 or any(isinstance(reader, SinkNode) and reader.sink.reads_repeatedly for reader in consumers)
+
+    def _sink_context(self, node: SinkNode, batch_id: BatchId, unique: str) -> SinkContext:
+        return SinkContext(self._facts.job_id, node.uid, batch_id, self._facts.attempt, unique)
+
+    def _first_uids(self) -> set[OperatorUid]:
+        return {node.uid for node in self._topology.operators if not self._topology.operator_before(node.input)}
+
+    def _last_uids(self) -> set[OperatorUid]:
+        before = (self._topology.operator_before(node.input) for node in self._topology.sinks)
+        return {node.uid for node in before if node is not None}
+
+
+def subtask_specs(node: OperatorNode, facts: RunFacts) -> tuple[SubtaskSpec, ...]:
+    """The subtasks of an operator, by index."""
+    return tuple(
+        SubtaskSpec(
+            job_id=facts.job_id,
+            uid=node.uid,
+            index=index,
+            parallelism=facts.parallelism,
+            max_parallelism=facts.max_parallelism,
+            hash_id=facts.hash_id,
+            key_schema=node.key_schema,
+            attempt=facts.attempt,
+        )
+        for index in range(facts.parallelism)
+    )

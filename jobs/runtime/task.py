@@ -1,0 +1,175 @@
+"""One subtask's part of one batch, in the executor's Python worker: open the state, run the function, write the changelog."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+
+from jobs.errors import IncompleteReportsError
+from jobs.runtime.affinity import SUBTASK_COLUMN
+from jobs.runtime.body import SubtaskFacts
+from jobs.runtime.failures import CarriedFailure, TaskOrigin, origin_of
+from jobs.runtime.reports import TaskReport
+from state.errors import KeyscaleError
+from state.identifiers import SubtaskIndex
+from state.objects import ObjectStore, open_store
+from state.subtask import open_subtask
+from state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.accumulators import Accumulator
+
+    from jobs.runtime.body import OperatorLogic
+    from jobs.topology import OperatorNode
+    from state.identifiers import BatchId
+    from state.restore import RestorePlan
+    from state.subtask import SubtaskSpec, SubtaskStore
+    from state.version import StateVersion
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskStart:
+    """Where a subtask starts a batch from: exactly this version, which the plan gives if the local files do not."""
+
+    version: StateVersion
+    plan: RestorePlan
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTask:
+    """All that the tasks of one operator need for one batch; pickled into them.
+
+    Attributes:
+        run: Identifies this try of the batch.
+        batch_id: The batch.
+        specs: The operator's subtasks, by index.
+        starts: Where each starts from, by index.
+        logic: What they do.
+        facts: What the function is told; the subtask is filled in by each task.
+        store_url: Root of the object store.
+        local_root: Directory of local state on any host.
+        reports: Where to report.
+    """
+
+    run: str
+    batch_id: BatchId
+    specs: tuple[SubtaskSpec, ...]
+    starts: tuple[SubtaskStart, ...]
+    logic: OperatorLogic
+    facts: SubtaskFacts
+    store_url: str
+    local_root: str
+    reports: Accumulator[list[TaskReport]]
+
+    def run_partition(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Processes one partition, which is one subtask. Reports last of all, and only when all went well.
+
+        Raises:
+            CarriedFailure: An error of ours or the user's, for `typed_failure` on the driver.
+        """
+        index = _partition_id()
+        try:
+            yield from self._run(index, batches)
+        except KeyscaleError as error:
+            origin = TaskOrigin(self.facts.operator_uid, index, origin_of(error).user_traceback)
+            raise CarriedFailure(error, origin) from None
+
+    def _run(self, index: SubtaskIndex, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if index >= len(self.specs):
+            raise IncompleteReportsError(f"operator {self.facts.operator_uid} is run more than once in one Spark job")
+        with_rows = (batch for batch in batches if batch.num_rows)
+        first = next(with_rows, None)
+        if first is None:  # nothing can change: the state is not even opened
+            self.reports.add([TaskReport(self.run, self.facts.operator_uid, index)])
+            return
+        began = time.perf_counter()
+        # Where warm stores belong: a worker that still holds this subtask's store at this version need not open it.
+        start = self.starts[index]
+        objects = _object_store(self.store_url)
+        store = open_subtask(self.specs[index], start.version, start.plan, Path(self.local_root), objects)
+        try:
+            opened = time.perf_counter()
+            count = _Count()
+            yield from self._process(index, store, chain([first], with_rows), count)
+            processed = time.perf_counter()
+            changelog = store.finish_batch(self.batch_id, uuid.uuid4().hex)
+            store.close()
+        except BaseException:  # GeneratorExit, too: whoever reads the rows stopped early
+            store.abandon()
+            raise
+        finished = time.perf_counter()
+        report = TaskReport(
+            run=self.run,
+            uid=self.facts.operator_uid,
+            subtask=index,
+            changelog=changelog,
+            input_records=count.input_records,
+            output_records=count.output_records,
+            open_ms=(opened - began) * 1000,
+            process_ms=(processed - opened) * 1000,
+            finish_ms=(finished - processed) * 1000,
+        )
+        self.reports.add([report])
+
+    def _process(
+        self, index: SubtaskIndex, store: SubtaskStore, batches: Iterator[pa.RecordBatch], count: _Count
+    ) -> Iterator[pa.RecordBatch]:
+        body = self.logic.start(store.keyed, replace(self.facts, subtask=index))
+        for batch in batches:
+            _check_placement(batch, index)
+            count.input_records += batch.num_rows
+            for results in body.process(batch):
+                count.output_records += results.num_rows
+                yield results
+            reach("task-mid-batch")
+        body.close()
+
+
+@dataclass(slots=True)
+class _Count:
+    input_records: int = 0
+    output_records: int = 0
+
+
+def subtask_facts(node: OperatorNode, specs: tuple[SubtaskSpec, ...]) -> SubtaskFacts:
+    """What the functions of an operator are told, still without the subtask."""
+    spec = specs[0]
+    return SubtaskFacts(
+        operator_uid=node.uid,
+        subtask=SubtaskIndex(0),
+        parallelism=spec.parallelism,
+        max_parallelism=spec.max_parallelism,
+        attempt=spec.attempt,
+        key_columns=node.key_columns,
+        timestamp_column=node.timestamp_column,
+        output_schema=node.schema,
+    )
+
+
+def _check_placement(batch: pa.RecordBatch, index: SubtaskIndex) -> None:
+    """A row in another subtask's partition would change state that is not there: one look a batch is cheap."""
+    there = batch.column(SUBTASK_COLUMN)[0].as_py()
+    if there != index:
+        raise IncompleteReportsError(f"partition {index} was given rows of subtask {there}")
+
+
+def _partition_id() -> SubtaskIndex:
+    context = TaskContext.get()
+    assert context is not None  # noqa: S101 - always there in a task
+    return SubtaskIndex(context.partitionId())
+
+
+@lru_cache(maxsize=4)
+def _object_store(url: str) -> ObjectStore:
+    """One client a worker and store: making one costs more than a small batch does. Never made before the fork."""
+    return open_store(url)
