@@ -35,6 +35,8 @@ class ManifestTakenError(KeyscaleError):
 
 
 class SnapshotKind(StrEnum):
+    """Whose a snapshot is: the system's, retained by policy, or the user's."""
+
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
 
@@ -233,6 +235,7 @@ def read_manifest(store: ObjectStore, path: str) -> Manifest:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
+    """The manifest as the bytes of its object; equal manifests give equal bytes."""
     return seal(KIND, FORMAT_VERSION, manifest)
 
 

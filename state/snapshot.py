@@ -1,0 +1,244 @@
+"""A subtask's snapshot: a short synchronous part (hard links) and an upload that runs while the next batches do."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from state.directory import local_failures, remove_older_attempts
+from state.errors import KeyscaleError
+from state.local_files import FileIdentity, IndexedFile, hash_file, known_hashes, write_index
+from state.manifest import FileHandle, ShardHandle, SnapshotHandle
+from state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from state.engine import Engine
+    from state.identifiers import Attempt, CheckpointId, JobId, OperatorUid, SubtaskIndex
+    from state.key_groups import KeyGroupRange
+    from state.layout import Layout
+    from state.objects import ObjectStore
+    from state.version import StateVersion
+
+UPLOADS_AT_A_TIME = 8
+SNAPSHOTS_NAME = "snapshots"
+_IMMUTABLE_SUFFIX = ".sst"
+_LOCAL_SNAPSHOTS_KEPT = 2  # the newest may yet fail to become a checkpoint
+
+
+class LocalSnapshotLostError(KeyscaleError):
+    """The hard-linked files of a snapshot are not on this host (any more)."""
+
+    code = "STATE_LOCAL_SNAPSHOT_LOST"
+    domain = "external"
+    advice = "The checkpoint fails and the next one is taken; the subtask has probably moved to another host."
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSnapshot:
+    """A subtask's state at one version, hard-linked on this host; small, and may be pickled.
+
+    Attributes:
+        directory: Where it is; shard i in its subdirectory i.
+        local_root: The root of all local files on the host.
+        job_id: Whose state it is.
+        operator_uid: Whose state it is.
+        subtask: Whose state it is.
+        attempt: Who took it.
+        checkpoint_id: For which checkpoint.
+        unique: Tells it from any other try of the same snapshot.
+        version: Which state it is.
+        key_groups: The subtask's range.
+        shards: Each shard's range.
+    """
+
+    directory: str
+    local_root: str
+    job_id: JobId
+    operator_uid: OperatorUid
+    subtask: SubtaskIndex
+    attempt: Attempt
+    checkpoint_id: CheckpointId
+    unique: str
+    version: StateVersion
+    key_groups: KeyGroupRange
+    shards: tuple[KeyGroupRange, ...]
+
+
+class UploadedSnapshot(NamedTuple):
+    """What a checkpoint's manifest will say of a subtask, and how many bytes were moved for it."""
+
+    handle: SnapshotHandle
+    uploaded_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalFile:
+    shard: int
+    path: Path
+    identity: FileIdentity
+
+    @property
+    def immutable(self) -> bool:
+        return self.path.suffix == _IMMUTABLE_SUFFIX
+
+
+def link_snapshot(directory: Path, shards: Sequence[Engine]) -> None:
+    """Make a directory a consistent copy of the shards: the synchronous part of a snapshot."""
+    with local_failures(directory):
+        directory.mkdir(parents=True)
+    for number, engine in enumerate(shards):
+        engine.checkpoint(directory / str(number))
+        reach("snapshot.shard_linked")
+
+
+def local_snapshot_directory(subtask_root: Path, checkpoint_id: CheckpointId) -> tuple[Path, str]:
+    """A fresh directory for a local snapshot, and what is unique to it."""
+    unique = uuid.uuid4().hex
+    return subtask_root / SNAPSHOTS_NAME / f"{checkpoint_id}-{unique}", unique
+
+
+def upload_snapshot(
+    snapshot: LocalSnapshot,
+    store: ObjectStore,
+    layout: Layout,
+    known: Mapping[str, str],
+    savepoint_id: str | None = None,
+    *,
+    copies: Mapping[str, str] | None = None,
+) -> UploadedSnapshot:
+    """Bring a local snapshot into the store: the asynchronous part. Only what is not there yet is uploaded.
+
+    Args:
+        snapshot: On this host.
+        store: Where to.
+        layout: Of the job that takes the checkpoint.
+        known: Immutable files, path by SHA-256, that the new checkpoint may reference as they are (`known_files`).
+        savepoint_id: Makes it part of a savepoint: every file gets a copy of its own, inside the store where the content
+            is known to be there.
+        copies: Further immutable files in the store that may be copied from (such as those of the savepoint that the
+            job was restored from).
+
+    Raises:
+        LocalSnapshotLostError: The snapshot is not on this host.
+        StoreUnavailableError: The store is away; nothing refers to what was uploaded.
+    """
+    files = _local_files(snapshot)
+    hashes = _hashes(Path(snapshot.directory), files)
+    upload = _Upload(snapshot, store, layout, known, {**(copies or {}), **known}, savepoint_id)
+    with ThreadPoolExecutor(UPLOADS_AT_A_TIME, thread_name_prefix="upload") as uploaders:
+        stored = list(uploaders.map(upload.store_file, files, hashes))
+    shards = tuple(
+        ShardHandle(
+            key_groups.start,
+            key_groups.end,
+            tuple(handle for file, (handle, _) in zip(files, stored, strict=True) if file.shard == number),
+        )
+        for number, key_groups in enumerate(snapshot.shards)
+    )
+    _forget_older(snapshot)
+    handle = SnapshotHandle(
+        subtask=snapshot.subtask,
+        key_group_start=snapshot.key_groups.start,
+        key_group_end=snapshot.key_groups.end,
+        batch_id=snapshot.version.batch_id,
+        lineage=snapshot.version.lineage,
+        shards=shards,
+    )
+    return UploadedSnapshot(handle, sum(moved_bytes for _, moved_bytes in stored))
+
+
+@dataclass(frozen=True, slots=True)
+class _Upload:
+    snapshot: LocalSnapshot
+    store: ObjectStore
+    layout: Layout
+    known: Mapping[str, str]
+    copies: Mapping[str, str]
+    savepoint_id: str | None
+
+    def store_file(self, file: _LocalFile, sha256: str) -> tuple[FileHandle, int]:
+        """Bring one file into the store unless it is there; returns its handle and the bytes that were moved."""
+        path, moved_bytes = self._store_immutable(file, sha256) if file.immutable else self._store_exclusive(file)
+        reach("snapshot.file_uploaded")
+        return FileHandle(file.path.name, path, file.identity.size_bytes, sha256, shared=file.immutable), moved_bytes
+
+    def _store_immutable(self, file: _LocalFile, sha256: str) -> tuple[str, int]:
+        if self.savepoint_id is None:
+            if sha256 in self.known:
+                return self.known[sha256], 0
+            path = self.layout.shared_file(sha256, self.snapshot.attempt)
+        else:
+            path = self.layout.savepoint_file(self.savepoint_id, sha256, self.snapshot.attempt)
+        if sha256 in self.copies:
+            self.store.copy(self.copies[sha256], path)
+        else:
+            self.store.upload(file.path, path, immutable=True)
+        return path, file.identity.size_bytes
+
+    def _store_exclusive(self, file: _LocalFile) -> tuple[str, int]:
+        path = self.layout.exclusive_file(
+            checkpoint_id=self.snapshot.checkpoint_id,
+            savepoint_id=self.savepoint_id,
+            uid=self.snapshot.operator_uid,
+            subtask=self.snapshot.subtask,
+            unique=self.snapshot.unique,
+            shard=file.shard,
+            name=file.path.name,
+        )
+        self.store.upload(file.path, path)
+        return path, file.identity.size_bytes
+
+
+def _local_files(snapshot: LocalSnapshot) -> list[_LocalFile]:
+    try:
+        return [
+            _LocalFile(number, path, FileIdentity.of(path))
+            for number in range(len(snapshot.shards))
+            for path in sorted((Path(snapshot.directory) / str(number)).iterdir())
+        ]
+    except FileNotFoundError as error:
+        raise LocalSnapshotLostError(
+            f"the local files of checkpoint {snapshot.checkpoint_id} are not on this host"
+        ) from error
+
+
+def _hashes(directory: Path, files: Sequence[_LocalFile]) -> list[str]:
+    """Each file's SHA-256; immutable files that an earlier snapshot or the restore has hashed are not read again."""
+    subtask_root = directory.parent.parent
+    known = known_hashes([*directory.parent.iterdir(), *subtask_root.iterdir()])
+    hashes = [known.get(file.identity) if file.immutable else None for file in files]
+    with ThreadPoolExecutor(2, thread_name_prefix="hash") as hashers:  # hashing leaves the interpreter's lock
+        missing = [file.path for file, sha256 in zip(files, hashes, strict=True) if sha256 is None]
+        computed = iter(list(hashers.map(hash_file, missing)))
+    complete = [sha256 or next(computed) for sha256 in hashes]
+    write_index(
+        directory,
+        (
+            IndexedFile(str(file.path.relative_to(directory)), file.identity, sha256)
+            for file, sha256 in zip(files, complete, strict=True)
+            if file.immutable
+        ),
+    )
+    return complete
+
+
+def _forget_older(snapshot: LocalSnapshot) -> None:
+    """Remove local snapshots that neither an upload nor local recovery needs, and older attempts' files.
+
+    A job has one upload at a time, so an older snapshot that is still here has been uploaded or given up.
+    """
+    current = Path(snapshot.directory)
+    older = sorted(
+        (number, entry)
+        for entry in current.parent.iterdir()
+        if (number := int(entry.name.partition("-")[0])) <= snapshot.checkpoint_id and entry != current
+    )
+    for _, entry in older[: max(0, len(older) + 1 - _LOCAL_SNAPSHOTS_KEPT)]:
+        shutil.rmtree(entry, ignore_errors=True)
+    remove_older_attempts(Path(snapshot.local_root), snapshot.job_id, snapshot.attempt)
