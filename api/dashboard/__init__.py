@@ -1,0 +1,1 @@
+"""The pages: HTML frames that small ES modules fill from the public API."""

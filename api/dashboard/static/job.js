@@ -1,0 +1,84 @@
+// The page of one job: reads what the API knows every second and hands it to the page's parts.
+
+import { Actions } from "./actions.js";
+import { ApiError, get } from "./api.js";
+import { Checkpoints } from "./checkpoints.js";
+import { byId, element, facts, keyed, setChildren, setPill, setText, words } from "./dom.js";
+import { ago, bytes, duration, number, rate, time, NONE } from "./format.js";
+import { poll } from "./poll.js";
+import { Rescale } from "./rescale.js";
+
+const EVENTS_SHOWN = 20;
+const NOT_STARTED = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
+
+const path = `/jobs/${encodeURIComponent(byId("job").dataset.job)}`;
+const refresher = { now: () => {} };
+const checkpoints = new Checkpoints(path);
+const rescale = new Rescale(path, () => refresher.now());
+const actions = new Actions(path, () => refresher.now());
+
+refresher.now = poll(async () => {
+  const [job, statistics, rescales, happened] = await Promise.all([
+    get(path), get(`${path}/checkpoints`), get(`${path}/rescales`), get(`${path}/events?limit=${EVENTS_SHOWN}`),
+    actions.refresh(), checkpoints.refreshDetails(),
+  ]).catch(explainMissing);
+  showJob(job);
+  actions.show(job);
+  rescale.show(job, rescales.rescales[0]);
+  checkpoints.show(job, statistics);
+  showEvents(happened.events);
+  byId("body").hidden = false;
+}).now;
+
+function explainMissing(error) {
+  if (error instanceof ApiError && error.code === "JOB_NOT_FOUND") {
+    setText(byId("name"), "There is no such job");
+    byId("body").hidden = true;
+    byId("actions").hidden = true;
+    byId("status").hidden = true;
+  }
+  throw error;
+}
+
+function showJob(job) {
+  document.title = `${job.name} · Keyscale`;
+  setText(byId("name"), job.name);
+  setPill(byId("status"), job.status);
+  showFailure(job);
+  const attempt = job.attempt;
+  const metrics = attempt?.metrics;
+  const up = !NOT_STARTED.has(job.status) && job.started_at_ms !== null;
+  setChildren(byId("overview"), ...facts([
+    ["Attempt", attempt ? number(attempt.number) : NONE, attempt && `${words(attempt.cause)}${attempt.driver_state ? `, driver ${attempt.driver_state.toLowerCase()}` : ""}`],
+    ["Parallelism", number(job.parallelism), `of at most ${number(job.max_parallelism)}`],
+    ["Last commit", ago(attempt?.last_commit_at_ms), attempt?.last_commit_batch_id != null ? `batch ${number(attempt.last_commit_batch_id)}` : null],
+    ["Input rate", up ? rate(metrics?.input_records_per_second) : NONE, metrics && `${number(metrics.input_records)} records in this attempt`],
+    ["Batch duration", up ? duration(metrics?.batch_duration_ms) : NONE, metrics && `${number(metrics.batches)} batches`],
+    ["State", bytes(metrics?.state_bytes)],
+    ["Uptime", up ? duration(Math.floor((Date.now() - job.started_at_ms) / 1000) * 1000) : NONE,
+      job.restarts ? `${number(job.restarts)} restart${job.restarts === 1 ? "" : "s"}` : "no restart"],
+    ["Artifact", job.artifact_name, `version ${job.artifact_version}`],
+  ]));
+}
+
+function showFailure(job) {
+  const box = byId("failure");
+  box.hidden = !job.failure;
+  if (!job.failure) return;
+  const { code, message, traceback, operator_uid: uid, subtask } = job.failure;
+  const where = [uid && `operator ${uid}`, subtask != null && `subtask ${subtask}`].filter(Boolean).join(", ");
+  setChildren(box,
+    element("strong", {}, job.status === "FAILED" ? "The job has failed. " : "The job had to restart. "),
+    message, " ", element("code", {}, code), where ? ` (${where})` : "",
+    traceback ? element("details", {}, element("summary", {}, "Traceback"), element("pre", { tabindex: 0 }, traceback)) : "");
+}
+
+function showEvents(events) {
+  byId("no-events").hidden = events.length > 0;
+  keyed(byId("events"), events, (event) => event.id,
+    (event) => element("li", {},
+      element("time", { class: "soft nowrap", datetime: new Date(event.at_ms).toISOString() }, time(event.at_ms)),
+      element("strong", {}, words(event.kind)),
+      element("span", {}, event.message)),
+    () => {});
+}

@@ -1,0 +1,56 @@
+// Asking again and again, politely: never twice at once, not while nobody looks, slower while nothing answers.
+
+import { Unauthorized } from "./api.js";
+import { byId, setText } from "./dom.js";
+
+const SLOWEST_MS = 10_000;
+
+/**
+ * Calls `refresh` now and then every `everyMs`; says on the page when the control plane cannot be reached.
+ * @param {() => Promise<void>} refresh
+ * @param {number} everyMs
+ * @returns {{now: () => void}} `now` refreshes at once, for after the user has done something.
+ */
+export function poll(refresh, everyMs = 1000) {
+  let failures = 0;
+  let timer = 0;
+  let busy = false;
+  let again = false;
+
+  async function run() {
+    clearTimeout(timer);
+    if (busy) {
+      again = true;
+      return;
+    }
+    busy = true;
+    try {
+      await refresh();
+      failures = 0;
+      showConnection("");
+    } catch (error) {
+      if (error instanceof Unauthorized) return;
+      failures += 1;
+      // One lost request is no news.
+      if (failures > 1) showConnection(`The figures below may be old: ${error.message} Trying again.`);
+    } finally {
+      busy = false;
+    }
+    if (again) {
+      again = false;
+      run();
+    } else if (!document.hidden) {
+      timer = setTimeout(run, Math.min(everyMs * 2 ** failures, SLOWEST_MS));
+    }
+  }
+
+  document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : run()));
+  run();
+  return { now: run };
+}
+
+function showConnection(text) {
+  const line = byId("connection");
+  setText(line, text);
+  line.hidden = !text;
+}
