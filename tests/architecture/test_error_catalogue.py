@@ -1,0 +1,41 @@
+"""Every error that a user can meet is explained in docs/errors.md, and nothing there explains an error that is gone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.error_trees import error_classes
+
+CATALOGUE = Path(__file__).resolve().parents[2] / "docs" / "errors.md"
+ERRORS = error_classes()
+
+
+def documented_codes() -> list[str]:
+    return re.findall(r"^### `([A-Z0-9_]+)`$", CATALOGUE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+
+
+def test_every_code_is_explained_and_every_explained_code_exists() -> None:
+    assert set(documented_codes()) == {error.code for error in ERRORS}
+
+
+def test_every_code_is_explained_once_and_in_alphabetical_order_within_its_section() -> None:
+    codes = documented_codes()
+    assert len(codes) == len(set(codes))
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: f"{error.__module__}.{error.__qualname__}")
+def test_an_error_says_what_it_is_whose_it_is_and_what_to_do(error: type) -> None:
+    assert re.fullmatch(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*", error.code)
+    assert error.domain in {"user", "external", "internal"}
+    assert isinstance(error.retryable, bool)
+    assert len(error.advice) > 10
+
+
+def test_two_errors_share_no_code_unless_one_refines_the_other() -> None:
+    by_code: dict[str, type] = {}
+    for error in ERRORS:
+        other = by_code.setdefault(error.code, error)
+        assert issubclass(error, other) or issubclass(other, error), f"{error} and {other} share {error.code}"

@@ -1,0 +1,102 @@
+"""The launcher works from anywhere, whatever the directory is called, and the locks name no download address."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCHER = ROOT / "keyscale"
+LOCKS = ["requirements.lock", "requirements-dev.lock"]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what the launcher needs, in a directory whose name holds spaces."""
+    copy = tmp_path / "a checkout of mine"
+    copy.mkdir()
+    for name in ("keyscale", *LOCKS):
+        shutil.copy2(ROOT / name, copy / name)
+    for package in ("api", "db", "jobs"):
+        (copy / package).symlink_to(ROOT / package)
+    return copy
+
+
+def stamped_environment(tmp_path: Path, stamp: str) -> Path:
+    """An environment that is this one, seen through links, with a stamp of its own."""
+    environment = tmp_path / "environment"
+    (environment / "bin").mkdir(parents=True)
+    # A link to the interpreter alone would lose the packages; a script keeps them.
+    python = environment / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    (environment / ".keyscale-lock").write_text(stamp)
+    return environment
+
+
+def hash_of(lock: Path) -> str:
+    """The stamp of an environment made from this lock: what sha256sum prints for its standard input."""
+    return f"{hashlib.sha256(lock.read_bytes()).hexdigest()}  -\n"
+
+
+def launch(launcher: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(launcher), *arguments],
+        env={"PATH": os.environ["PATH"], **environment},  # no HOME
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("script", ["keyscale", ".ci/run"])
+def test_a_script_is_sound_bash_and_executable(script: str) -> None:
+    assert subprocess.run(["bash", "-n", str(ROOT / script)], check=False).returncode == 0
+    assert os.access(ROOT / script, os.X_OK)
+
+
+def test_it_starts_from_any_directory_without_a_home_with_spaces_in_its_path(checkout: Path, tmp_path: Path) -> None:
+    environment = stamped_environment(tmp_path, hash_of(checkout / "requirements.lock"))
+    answer = launch(checkout / "keyscale", "--help", KEYSCALE_VENV=str(environment))
+    assert (answer.returncode, answer.stderr) == (0, "")
+    assert "rescale" in answer.stdout
+
+
+def test_it_starts_through_a_symbolic_link(checkout: Path, tmp_path: Path) -> None:
+    environment = stamped_environment(tmp_path, hash_of(checkout / "requirements.lock"))
+    link = tmp_path / "ks"
+    link.symlink_to(checkout / "keyscale")
+    assert launch(link, "--help", KEYSCALE_VENV=str(environment)).returncode == 0
+
+
+def test_the_tests_environment_serves_every_other_command_too(checkout: Path, tmp_path: Path) -> None:
+    environment = stamped_environment(tmp_path, hash_of(checkout / "requirements-dev.lock"))
+    assert launch(checkout / "keyscale", "--help", KEYSCALE_VENV=str(environment)).returncode == 0
+
+
+def test_its_exit_code_is_the_commands_own(checkout: Path, tmp_path: Path) -> None:
+    environment = stamped_environment(tmp_path, hash_of(checkout / "requirements.lock"))
+    home = str(tmp_path / "none")
+    answer = launch(checkout / "keyscale", "jobs", "list", KEYSCALE_VENV=str(environment), KEYSCALE_HOME=home)
+    assert answer.returncode == 1
+    assert "CLI_CONTROL_PLANE_NOT_FOUND" in answer.stderr
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_pins_every_package_by_hash_and_names_no_address(lock: str) -> None:
+    text = (ROOT / lock).read_text()
+    assert not re.search(r"https?://|--(index|extra-index|find-links|trusted-host)", text)
+    pinned = re.findall(
+        r"^([A-Za-z0-9._-]+(?:\[[^\]]+\])?)==\S+.*\\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE
+    )
+    required = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
+    assert len(pinned) == len(required)

@@ -1,0 +1,42 @@
+"""All error classes of all packages: found by importing every module, so that none can be forgotten."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+PACKAGES = ("state", "jobs", "db", "api", "deploy")
+# Programs and users' scripts: importing them would run them or needs a driver around them.
+PROGRAMS = frozenset({"jobs.examples", "db.migrations", "deploy.demo.feeder"})
+
+
+def module_names() -> list[str]:
+    """Returns the names of all modules of our packages that can be imported without running a program."""
+    names = []
+    for package in PACKAGES:
+        module = importlib.import_module(package)
+        names.append(package)
+        names += [found.name for found in pkgutil.walk_packages(module.__path__, f"{package}.")]
+    return [
+        name
+        for name in names
+        if not name.endswith(".__main__") and not any(name == p or name.startswith(f"{p}.") for p in PROGRAMS)
+    ]
+
+
+def error_classes() -> list[type[BaseException]]:
+    """Returns every exception class with a code that a module of ours defines."""
+    classes: dict[str, type[BaseException]] = {}
+    for name in module_names():
+        for thing in vars(importlib.import_module(name)).values():
+            is_error = isinstance(thing, type) and issubclass(thing, BaseException) and hasattr(thing, "code")
+            if is_error and thing.__module__ == name:
+                classes[f"{name}.{thing.__qualname__}"] = thing
+    return [classes[name] for name in sorted(classes)]
+
+
+def source_files() -> list[Path]:
+    """Returns the Python sources of our packages, of the tests and of the benchmarks."""
+    root = Path(__file__).resolve().parents[2]
+    return sorted(path for package in (*PACKAGES, "bench", "tests") for path in (root / package).rglob("*.py"))
