@@ -153,10 +153,12 @@ def job_root(local_root: Path, job_id: JobId) -> Path:
 
 
 def attempt_root(local_root: Path, job_id: JobId, attempt: Attempt) -> Path:
+    """Directory of an attempt's local files on this host."""
     return job_root(local_root, job_id) / f"attempt-{attempt}"
 
 
 def subtask_root(local_root: Path, job_id: JobId, attempt: Attempt, uid: OperatorUid, subtask: SubtaskIndex) -> Path:
+    """Directory of a subtask's local files in an attempt."""
     return attempt_root(local_root, job_id, attempt) / path_segment(uid) / f"subtask-{subtask}"
 
 

@@ -83,6 +83,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def hash_file(path: Path) -> str:
+    """SHA-256 of a file's content, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,0 +1,313 @@
+"""What every object store must do, on both kinds."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from state.objects import (
+    ConditionalCreateUnsupportedError,
+    InvalidObjectPathError,
+    LocalObjectStore,
+    ObjectCorruptError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    ObjectStore,
+    S3ObjectStore,
+    StoreRefusedError,
+    StoreUnavailableError,
+    StoreUrlError,
+    check_path,
+    open_store,
+    probe,
+)
+from tests.support.s3_server import S3Server, running_s3_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[S3Server]:
+    with running_s3_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["local", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    if request.param == "local":
+        return open_store((tmp_path / "a store").as_uri())
+    server: S3Server = request.getfixturevalue("s3_server")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("KEYSCALE_S3_ENDPOINT", server.endpoint_url)
+    return open_store(f"s3://{server.new_bucket()}/some/prefix")
+
+
+def test_gives_back_what_was_put(store: ObjectStore) -> None:
+    store.put("a/b", b"\x00\xff content")
+    assert store.get("a/b") == b"\x00\xff content"
+
+
+def test_put_replaces(store: ObjectStore) -> None:
+    store.put("a", b"one")
+    store.put("a", b"two")
+    assert store.get("a") == b"two"
+
+
+def test_an_empty_object_is_an_object(store: ObjectStore) -> None:
+    store.put("empty", b"")
+    assert store.get("empty") == b""
+    found = store.head("empty")
+    assert found is not None
+    assert found.size_bytes == 0
+
+
+def test_create_succeeds_once(store: ObjectStore) -> None:
+    store.create("log/1", b"first")
+    with pytest.raises(ObjectExistsError):
+        store.create("log/1", b"second")
+    assert store.get("log/1") == b"first"
+
+
+def test_of_many_creators_exactly_one_wins(store: ObjectStore) -> None:
+    def attempt(number: int) -> bool:
+        try:
+            store.create("race", str(number).encode())
+        except ObjectExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as creators:
+        outcomes = list(creators.map(attempt, range(8)))
+    assert outcomes.count(True) == 1
+    assert store.get("race") == str(outcomes.index(True)).encode()
+
+
+def test_what_is_not_there_is_not_found(store: ObjectStore, tmp_path: Path) -> None:
+    assert store.head("nothing/here") is None
+    with pytest.raises(ObjectNotFoundError):
+        store.get("nothing/here")
+    with pytest.raises(ObjectNotFoundError):
+        store.download("nothing/here", tmp_path / "target")
+    with pytest.raises(ObjectNotFoundError):
+        store.copy("nothing/here", "elsewhere")
+    assert not (tmp_path / "target").exists()
+
+
+def test_delete_removes_and_is_no_error_twice(store: ObjectStore) -> None:
+    store.put("a/b/c", b"1")
+    store.put("a/d", b"2")
+    store.delete(["a/b/c", "a/none"])
+    store.delete(["a/b/c"])
+    assert [info.path for info in store.list("")] == ["a/d"]
+
+
+def test_lists_by_prefix_in_order_after_a_path(store: ObjectStore) -> None:
+    paths = ["log/0001", "log/0002", "log/0010", "log-book/1", "log/sub/1", "other"]
+    for path in paths:
+        store.put(path, path.encode())
+    assert [info.path for info in store.list("log/")] == ["log/0001", "log/0002", "log/0010", "log/sub/1"]
+    assert [info.path for info in store.list("log/", start_after="log/0002")] == ["log/0010", "log/sub/1"]
+    assert [info.path for info in store.list("lo")] == ["log-book/1", "log/0001", "log/0002", "log/0010", "log/sub/1"]
+    assert [info.path for info in store.list("")] == sorted(paths)
+    assert [info.size_bytes for info in store.list("other")] == [5]
+    assert list(store.list("absent/")) == []
+
+
+def test_lists_more_than_a_page(store: ObjectStore) -> None:
+    with ThreadPoolExecutor(8) as writers:
+        list(writers.map(lambda number: store.put(f"many/{number:05}", b""), range(1005)))
+    assert [info.path for info in store.list("many/")] == [f"many/{number:05}" for number in range(1005)]
+    store.delete([f"many/{number:05}" for number in range(1005)])
+    assert list(store.list("")) == []
+
+
+def test_uploads_and_downloads_files_verified(store: ObjectStore, tmp_path: Path) -> None:
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.write_bytes(b"content" * 1000)
+    sha256 = hashlib.sha256(source.read_bytes()).hexdigest()
+    store.upload(source, "file")
+    store.download("file", target, size_bytes=7000, sha256=sha256)
+    assert target.read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize("immutable", [False, True])
+def test_an_uploaded_object_outlives_its_file(store: ObjectStore, tmp_path: Path, *, immutable: bool) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"content")
+    store.upload(source, "file", immutable=immutable)
+    store.upload(source, "file", immutable=immutable)
+    source.unlink()
+    assert store.get("file") == b"content"
+
+
+def test_an_upload_of_a_file_that_may_change_is_a_copy(store: ObjectStore, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"before")
+    store.upload(source, "file")
+    source.write_bytes(b"after!")
+    assert store.get("file") == b"before"
+
+
+@pytest.mark.parametrize("damage", ["length", "content"])
+def test_a_damaged_object_is_no_download(store: ObjectStore, tmp_path: Path, damage: str) -> None:
+    good = b"content"
+    store.put("file", b"conten" if damage == "length" else b"c0ntent")
+    with pytest.raises(ObjectCorruptError):
+        store.download("file", tmp_path / "target", size_bytes=len(good), sha256=hashlib.sha256(good).hexdigest())
+    assert list(tmp_path.glob("target*")) == []
+
+
+def test_copies_inside_the_store(store: ObjectStore) -> None:
+    store.put("a", b"content")
+    store.copy("a", "b/c")
+    store.delete(["a"])
+    assert store.get("b/c") == b"content"
+
+
+def test_survives_pickling(store: ObjectStore) -> None:
+    store.put("a", b"content")
+    again = pickle.loads(pickle.dumps(store))  # noqa: S301 - our own bytes
+    assert again.get("a") == b"content"
+    assert again.url == store.url
+
+
+def test_reopens_by_its_url(store: ObjectStore) -> None:
+    store.put("a", b"content")
+    assert open_store(store.url).get("a") == b"content"
+
+
+def test_the_probe_accepts_it_and_leaves_nothing(store: ObjectStore) -> None:
+    probe(store)
+    assert list(store.list("")) == []
+
+
+def test_a_put_is_not_lost_to_the_clean_up_of_empty_folders(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+
+    def put_and_delete(number: int) -> None:
+        for _ in range(50):
+            store.put(f"folder/deep/{number}", b"x")
+            assert store.get(f"folder/deep/{number}") == b"x"
+            store.delete([f"folder/deep/{number}"])
+
+    with ThreadPoolExecutor(4) as writers:
+        list(writers.map(put_and_delete, range(4)))
+    assert list(store.list("")) == []
+
+
+class _IgnoresTheCondition(LocalObjectStore):
+    """What several S3 clones do."""
+
+    def create(self, path: str, data: bytes) -> None:
+        self.put(path, data)
+
+
+def test_the_probe_refuses_a_store_that_ignores_the_condition(tmp_path: Path) -> None:
+    store = _IgnoresTheCondition(tmp_path)
+    with pytest.raises(ConditionalCreateUnsupportedError):
+        probe(store)
+    assert list(store.list("")) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/",
+        "/a",
+        "a/",
+        "a//b",
+        ".",
+        "..",
+        "a/../b",
+        "a/./b",
+        "a\\b",
+        "a\x00b",
+        "a\nb",
+        ".tmp-x",
+        "é" * 600,
+        "x" * 256,
+    ],
+)
+def test_a_path_that_could_leave_the_store_is_refused_everywhere(store: ObjectStore, tmp_path: Path, path: str) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"")
+    for use in (
+        lambda: store.put(path, b""),
+        lambda: store.create(path, b""),
+        lambda: store.get(path),
+        lambda: store.head(path),
+        lambda: store.upload(source, path),
+        lambda: store.download(path, tmp_path / "target"),
+        lambda: store.copy(path, "a"),
+        lambda: store.delete([path]),
+    ):
+        with pytest.raises(InvalidObjectPathError):
+            use()
+
+
+@given(st.text(min_size=1, max_size=40))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_path_that_is_accepted_stays_inside_the_root(tmp_path: Path, path: str) -> None:
+    root = tmp_path / "root"
+    try:
+        check_path(path)
+    except InvalidObjectPathError:
+        return
+    store = LocalObjectStore(root)
+    store.put(path, b"x")
+    assert [info.path for info in store.list("")] == [path]
+    store.delete([path])
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "/somewhere/x",
+        "file:",
+        "file:///",
+        "file://host/x",
+        "s3:///x",
+        "http://x/y",
+        "s3://key:secret@bucket/x",
+        "s3://b/x?y=1",
+    ],
+)
+def test_other_urls_are_refused_without_repeating_them(url: str) -> None:
+    with pytest.raises(StoreUrlError) as refused:
+        open_store(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_store_that_is_away_is_an_error_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    away = S3ObjectStore("bucket", endpoint_url="http://127.0.0.1:9", connect_timeout_seconds=0.2, attempts_max=2)
+    for use in (
+        lambda: away.put("a", b""),
+        lambda: away.create("a", b""),
+        lambda: away.get("a"),
+        lambda: list(away.list("")),
+    ):
+        with pytest.raises(StoreUnavailableError) as failed:
+            use()
+        assert failed.value.retryable
+
+
+def test_a_bucket_that_is_not_there_is_refused(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    with pytest.raises(StoreRefusedError):
+        S3ObjectStore("no-such-bucket", endpoint_url=s3_server.endpoint_url).put("a", b"")
