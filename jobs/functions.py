@@ -26,15 +26,15 @@ class Row(tuple[Any, ...]):
     _positions: ClassVar[dict[str, int]] = {}
 
     @overload
-    def __getitem__(self, key: str) -> Any: ... 
+    def __getitem__(self, key: str) -> Any: ...
     @overload
-    def __getitem__(self, key: Any) -> Any: ... 
+    def __getitem__(self, key: Any) -> Any: ...
     def __getitem__(self, key: Any) -> Any:
         return tuple.__getitem__(self, self._positions[key] if isinstance(key, str) else key)
 
     if TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Any: ... 
+        def __getattr__(self, name: str) -> Any: ...
 
     def as_dict(self) -> dict[str, Any]:
         """The record as a dict from column to value."""
@@ -43,11 +43,11 @@ class Row(tuple[Any, ...]):
 
 def row_type(columns: tuple[str, ...]) -> type[Row]:
     """A kind of Row with attributes for its columns (those whose names are Python identifiers)."""
-    # A named tuple's fields are the fastest attributes that Python has; a column that cannot be one gets a number.
-    fields = namedtuple("Fields", columns, rename=True)  # type: ignore[misc]  # the names are known only now
+    # A named tuple's descriptors are the fastest attributes that Python has; a column that cannot be one gets a number.
+    fields = namedtuple("Fields", columns, rename=True)  # type: ignore[misc]  # noqa: PYI024 - the names are known only now
+    attributes = {name: fields.__dict__[name] for name in fields._fields}
     positions = {name: at for at, name in enumerate(columns)}
-    members = {"__slots__": (), "columns": columns, "_positions": positions}
-    return type("Row", (Row, fields), members)
+    return type("Row", (Row,), {**attributes, "__slots__": (), "columns": columns, "_positions": positions})
 
 
 class RuntimeContext:
@@ -111,7 +111,7 @@ class KeyedProcessFunction(ABC):
     One copy runs in each subtask. It is opened anew for each batch of records: keep what must last in state, not in `self`.
     """
 
-    def open(self, context: RuntimeContext) -> None:
+    def open(self, context: RuntimeContext) -> None:  # noqa: B027 - overriding it is the user's choice
         """Called before the first record of a batch; get the states here."""
 
     @abstractmethod
@@ -121,5 +121,5 @@ class KeyedProcessFunction(ABC):
         Each result is one output record: a dict of all output columns, or a tuple in their order.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - as above
         """Called after the last record of a batch; not when the batch has failed."""

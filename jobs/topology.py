@@ -254,7 +254,7 @@ def check_column(schema: pa.Schema, name: str, role: str) -> None:
         raise UnknownColumnError(message)
 
 
-def _holds_map(kind: Any) -> bool: 
+def _holds_map(kind: Any) -> bool:
     if pa.types.is_map(kind):
         return True
     return any(_holds_map(kind.field(at).type) for at in range(kind.num_fields))

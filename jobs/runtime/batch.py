@@ -17,6 +17,7 @@ from jobs.runtime.task import OperatorTask, subtask_facts
 from jobs.sinks import SinkContext
 from jobs.topology import OperatorNode, SinkNode, SourceNode, TransformNode
 from state.errors import KeyscaleError
+from state.identifiers import SubtaskIndex
 from state.subtask import SubtaskSpec
 
 if TYPE_CHECKING:
@@ -198,11 +199,13 @@ class BatchRunner:
             hash_id=self._facts.hash_id,
         )
         schema = from_arrow_schema(node.schema, prefer_timestamp_ntz=True)
-        return self._anchor.hold(routed).mapInArrow(lambda batches: task.run_partition(batches), schema)
+        return self._anchor.hold(routed).mapInArrow(task.run_partition, schema)
 
     def _is_read_repeatedly(self, node: NodeId) -> bool:
         consumers = self._topology.consumers(node)
-        return len(consumers) > 1 or any(isinstance(reader, SinkNode) and reader.sink.reads_repeatedly for reader in consumers)
+        return len(consumers) > 1 or any(
+            isinstance(reader, SinkNode) and reader.sink.reads_repeatedly for reader in consumers
+        )
 
     def _sink_context(self, node: SinkNode, batch_id: BatchId, unique: str) -> SinkContext:
         return SinkContext(self._facts.job_id, node.uid, batch_id, self._facts.attempt, unique)
@@ -220,8 +223,8 @@ def subtask_specs(node: OperatorNode, facts: RunFacts) -> tuple[SubtaskSpec, ...
     return tuple(
         SubtaskSpec(
             job_id=facts.job_id,
-            uid=node.uid,
-            index=index,
+            operator_uid=node.uid,
+            index=SubtaskIndex(index),
             parallelism=facts.parallelism,
             max_parallelism=facts.max_parallelism,
             hash_id=facts.hash_id,

@@ -1,0 +1,66 @@
+"""What a function yields becomes Arrow columns exactly, or is refused without quoting the data."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.errors import OutputTypeError
+from jobs.functions import row_type
+from jobs.runtime.columns import batch_of, timestamps_ms, tuples_of
+
+SCHEMA = pa.schema([("name", pa.string()), ("count", pa.int64())])
+RECORDS = st.lists(st.tuples(st.none() | st.text(), st.none() | st.integers(-(2**63), 2**63 - 1)))
+
+
+@given(RECORDS.filter(bool))
+def test_dicts_and_tuples_give_the_same_batch_and_come_back_as_they_were(records: list[tuple[Any, ...]]) -> None:
+    as_dicts = [dict(zip(("count", "name"), reversed(record), strict=True)) for record in records]
+    assert batch_of(records, SCHEMA) == batch_of(as_dicts, SCHEMA)
+    assert list(tuples_of(batch_of(records, SCHEMA), ("name", "count"))) == records
+
+
+def test_dicts_tuples_and_rows_may_be_mixed() -> None:
+    row = row_type(("name", "count"))(("c", 3))
+    assert batch_of([("a", 1), {"name": "b", "count": 2}, row], SCHEMA).num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("results", "what"),
+    [
+        ([{"name": "secret"}], "lacks the columns \\[count\\]"),
+        ([{"name": "secret", "count": 1, "secret": 2}], "has 1 that were not declared"),
+        ([("secret", 1), {"name": "secret", "other": 2}], "lacks the columns \\[count\\] and has 1"),
+        ([("secret",)], "1 values for the 2 columns"),
+        (["secret"], "a result is a str"),
+        ([("secret", "secret")], "'count' is declared int64 and was given values of: str"),
+        ([("secret", 2**70)], "'count' is declared int64"),
+        ([(object(), 1)], "'name' is declared string and was given values of: object"),
+    ],
+)
+def test_results_that_do_not_fit_are_refused_without_their_content(results: list[Any], what: str) -> None:
+    with pytest.raises(OutputTypeError, match=what) as refusal:
+        batch_of(results, SCHEMA)
+    assert "secret" not in str(refusal.value)
+    assert refusal.value.__context__ is None
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_timestamps_of_any_unit_are_milliseconds(unit: str) -> None:
+    times = [dt.datetime(2013, 1, 1, tzinfo=dt.UTC), dt.datetime(1969, 12, 31, 23, 59, 59, tzinfo=dt.UTC), None]
+    batch = pa.record_batch({"at": pa.array(times, pa.timestamp(unit, "UTC"))})
+    assert timestamps_ms(batch, "at") == [1_356_998_400_000, -1000, None]
+
+
+def test_a_time_before_the_epoch_belongs_to_the_millisecond_that_began_before_it() -> None:
+    batch = pa.record_batch({"at": pa.array([-1, -1000, -1001], pa.timestamp("us", "UTC"))})
+    assert timestamps_ms(batch, "at") == [-1, -1, -2]
+
+
+def test_an_integer_column_holds_milliseconds() -> None:
+    assert timestamps_ms(pa.record_batch({"at": pa.array([7, None])}), "at") == [7, None]
