@@ -11,14 +11,14 @@ from jobs.runtime.positions import merged, with_commit
 from state.hashing import HashId
 from state.identifiers import Attempt, JobId
 from state.layout import Layout, split_location
-from state.log import AttemptOpened, BatchCommitted, BatchPlanned, CommitLog, log_start, resolve
+from state.log import AttemptOpened, CommitLog, FencedError, log_start, resolve
 from state.manifest import read_manifest, read_positions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jobs.wire import Assignment
-    from state.identifiers import BatchId, OperatorUid
+    from state.identifiers import OperatorUid
     from state.log import LogEntry, ResumePoint
     from state.manifest import Manifest, OperatorFacts
     from state.objects import ObjectStore
@@ -30,21 +30,14 @@ class Journal:
     Not for several threads at once: batches append while they hold the batch lock.
     """
 
-    def __init__(self, log: CommitLog, next_position: int, attempt: Attempt) -> None:
+    def __init__(self, log: CommitLog, next_position: int) -> None:
         self._log = log
         self._next_position = next_position
-        self._attempt = attempt
 
     @property
     def last_position(self) -> int:
         """Position of the last entry that is known to be in the log."""
         return self._next_position - 1
-
-    def plan(self, batch_id: BatchId, positions: Mapping[str, str]) -> None:
-        self.append(BatchPlanned(self._attempt, batch_id, dict(positions)))
-
-    def commit(self, entry: BatchCommitted) -> None:
-        self.append(entry)
 
     def append(self, entry: LogEntry) -> None:
         """Append an entry.
@@ -65,12 +58,14 @@ class OpenAttempt:
     """An attempt that may commit.
 
     Attributes:
+        attempt: Its fencing number.
         journal: Where it appends.
         resume: What was committed before it.
         manifest: What it was restored from, or None.
         positions: Files of Spark's checkpoint directory to start from; empty for a job that has never run.
     """
 
+    attempt: Attempt
     journal: Journal
     resume: ResumePoint
     manifest: Manifest | None
@@ -108,9 +103,9 @@ def open_attempt(
         opened_at_ms=time.time_ns() // 1_000_000,
         operators=dict(operators),
     )
-    journal = Journal(log, resume.next_position, attempt)
+    journal = Journal(log, resume.next_position)
     journal.append(opened)
-    return OpenAttempt(journal, resume, manifest, positions)
+    return OpenAttempt(attempt, journal, resume, manifest, positions)
 
 
 def _read_manifest(store: ObjectStore, location: str | None) -> Manifest | None:
@@ -135,14 +130,15 @@ def resume_positions(of_manifest: Mapping[str, str], resume: ResumePoint) -> dic
 
 
 def check_fit(assignment: Assignment, resume: ResumePoint, operators: Mapping[OperatorUid, OperatorFacts]) -> None:
-    """Refuse to run a job whose state would be lost or misread.
+    """Refuse to run a job whose state would be lost or misread, or that a newer attempt runs already.
 
     Raises:
+        FencedError: This attempt, or a newer one, was opened before.
         RestoreRefusedError: Says all that does not fit.
     """
-    wrong = []
     if resume.attempt >= assignment.attempt:
-        wrong.append(f"attempt {resume.attempt} was opened already, so attempt {assignment.attempt} may not begin")
+        raise FencedError(f"attempt {resume.attempt} was opened already, so attempt {assignment.attempt} may not begin")
+    wrong = []
     if resume.max_parallelism not in {None, assignment.max_parallelism}:
         wrong.append(
             f"the state has max parallelism {resume.max_parallelism}, the job {assignment.max_parallelism};"

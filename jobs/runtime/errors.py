@@ -79,7 +79,9 @@ class SparkStateUnsupportedError(JobError):
 
     code = "JOB_SPARK_STATE_UNSUPPORTED"
     domain = "user"
-    advice = "Use key_by(...).process(...), deduplicate(...) and windows of Keyscale instead of Spark's stateful operators."
+    advice = (
+        "Use key_by(...).process(...), deduplicate(...) and windows of Keyscale instead of Spark's stateful operators."
+    )
 
 
 class PositionsCorruptError(JobError):
@@ -98,18 +100,20 @@ class RestoreRefusedError(JobError):
     advice = "Keep uids, key columns, hash and max parallelism as they were, or start the job without the checkpoint."
 
 
-class CoverageError(JobError):
-    """The restored subtasks do not own every key group exactly once."""
-
-    code = "JOB_KEY_GROUPS_NOT_COVERED"
-    advice = "Nothing was committed. Report this with the driver's log."
-
-
 class BatchOrderError(JobError):
     """Spark planned a batch that the commit log does not expect next."""
 
     code = "JOB_BATCH_OUT_OF_ORDER"
-    advice = "Nothing was committed; the job starts again from its log. Report this with the driver's log if it repeats."
+    advice = (
+        "Nothing was committed; the job starts again from its log. Report this with the driver's log if it repeats."
+    )
+
+
+class RunEndedError(JobError):
+    """Something was asked of a run that has ended."""
+
+    code = "JOB_RUN_ENDED"
+    advice = "Nothing to do: the job was stopped, or goes on in another attempt."
 
 
 class CheckpointTimeoutError(JobError):

@@ -14,43 +14,73 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from jobs.runtime.errors import PositionsCorruptError, SparkStateUnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 _SOURCE_LOG_ENTRY = re.compile(r"(?P<folder>sources/\d+)/(?P<number>\d+)(?P<compact>\.compact)?")
 _BATCH_ENTRY = re.compile(r"(?:offsets|commits)/(?P<batch>\d+)")
 
 
-def read_new_files(directory: Path, known: Mapping[str, str]) -> dict[str, str]:
-    """Read the files that Spark has added to its checkpoint directory.
+class PositionsDirectory:
+    """Spark's local checkpoint directory: written once before Spark starts, and read after each of Spark's plans.
 
     Args:
-        directory: Spark's local checkpoint directory.
-        known: Files read before, by relative path. Spark never changes a file that it has written, so these are not read
-            again.
-
-    Returns:
-        The content of each new file by its relative path.
-
-    Raises:
-        SparkStateUnsupportedError: The query has a stateful operator of Spark's own, whose state would be lost.
+        path: A local path; nothing is there yet.
     """
-    if (directory / "state").exists():
-        message = "the job's input uses a stateful operator of Spark's own"
-        raise SparkStateUnsupportedError(message)
-    return {name: path.read_text(encoding="utf-8") for name, path in _files(directory) if name not in known}
 
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: set[str] = set()
 
-def _files(directory: Path) -> Iterator[tuple[str, Path]]:
-    for path in sorted(directory.rglob("*")):
-        # Names that start with a dot are checksums and files that are still being written.
-        if not path.name.startswith(".") and path.is_file():
-            yield path.relative_to(directory).as_posix(), path
+    @property
+    def uri(self) -> str:
+        return self._path.as_uri()
+
+    def write(self, positions: Mapping[str, str]) -> None:
+        """Write the directory that Spark starts from.
+
+        Raises:
+            PositionsCorruptError: A recorded path leads out of the directory.
+            FileExistsError: The directory exists.
+        """
+        self._path.mkdir(parents=True)
+        for name, content in positions.items():
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts:
+                message = "a recorded source position has a path outside the checkpoint directory"
+                raise PositionsCorruptError(message)
+            target = self._path / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(content, encoding="utf-8")
+        self._seen = set(positions)
+
+    def read_new(self) -> dict[str, str]:
+        """The files that Spark has added since the last call, content by relative path.
+
+        Spark never changes a file that it has written, so none is read twice.
+
+        Raises:
+            SparkStateUnsupportedError: The query has a stateful operator of Spark's own, whose state would be lost.
+        """
+        if (self._path / "state").exists():
+            message = "the job's input uses a stateful operator of Spark's own"
+            raise SparkStateUnsupportedError(message)
+        there = dict(self._files())
+        new = {name: path.read_text(encoding="utf-8") for name, path in there.items() if name not in self._seen}
+        self._seen = set(there)
+        return new
+
+    def _files(self) -> Iterator[tuple[str, Path]]:
+        for path in sorted(self._path.rglob("*")):
+            # Names that start with a dot are checksums and files that are still being written.
+            if not path.name.startswith(".") and path.is_file():
+                yield path.relative_to(self._path).as_posix(), path
 
 
 def merged(positions: Mapping[str, str], planned: Mapping[str, str], batch_id: int) -> dict[str, str]:
@@ -95,21 +125,3 @@ def _watermark_ms(positions: Mapping[str, str], batch_id: int) -> int:
     except (KeyError, IndexError, ValueError, TypeError) as error:
         message = f"the recorded source positions do not hold the offsets of batch {batch_id}"
         raise PositionsCorruptError(message) from error
-
-
-def write_directory(directory: Path, positions: Mapping[str, str]) -> None:
-    """Write a fresh checkpoint directory for Spark.
-
-    Raises:
-        PositionsCorruptError: A path leads out of the directory.
-        FileExistsError: The directory exists already.
-    """
-    directory.mkdir(parents=True)
-    for name, content in positions.items():
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts:
-            message = "a recorded source position has a path outside the checkpoint directory"
-            raise PositionsCorruptError(message)
-        target = directory / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(content, encoding="utf-8")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from jobs.runtime.positions import merged, read_new_files, with_commit, write_directory
+from jobs.runtime.positions import PositionsDirectory, merged, with_commit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWar
 FILES = 34  # the file source merges its log at 9, 19 and 29
 
 
-class Killed(Exception):
+class Killed(Exception):  # noqa: N818 - no error: the end that the test wants
     """Stands for the end of a driver at a named moment of a batch."""
 
 
@@ -35,23 +35,22 @@ class Recorded:
     runs: dict[int, list[list[int]]] = field(default_factory=dict)
 
 
-def run_until_killed(
+def run_until_killed(  # noqa: C901 - one driver's life, told in one piece
     spark: SparkSession, source: Path, directory: Path, recorded: Recorded, kill_at: tuple[int, str] | None
 ) -> None:
     """Run one driver's life: from recorded positions to the kill, or to the end of the input."""
+    files = recorded.positions
     if recorded.planned is not None:
-        files = recorded.positions
         if recorded.planned in recorded.committed:
             files = with_commit(files, recorded.planned)
         elif recorded.planned > 0:
             files = with_commit(files, recorded.planned - 1)
-        write_directory(directory, files)
-    known = dict(recorded.positions)
+    local = PositionsDirectory(directory)
+    local.write(files)
 
     def run(frame: DataFrame, batch_id: int) -> None:
         if batch_id != recorded.planned or batch_id in recorded.committed:
-            new = read_new_files(directory, known)
-            known.update(new)
+            new = local.read_new()
             if kill_at == (batch_id, "before plan"):
                 raise Killed
             recorded.positions = merged(recorded.positions, new, batch_id)
@@ -68,7 +67,7 @@ def run_until_killed(
             raise Killed
 
     stream = spark.readStream.schema("v long").option("maxFilesPerTrigger", 1).json(str(source))
-    query = stream.writeStream.foreachBatch(run).option("checkpointLocation", str(directory)).start()
+    query = stream.writeStream.foreachBatch(run).option("checkpointLocation", local.uri).start()
     try:
         query.processAllAvailable()
     except StreamingQueryException as error:

@@ -59,7 +59,10 @@ def test_a_script_runs_as_main_and_its_functions_travel_by_value(tmp_path: Path,
 
 
 def test_a_zip_runs_its_main_with_its_modules_importable(tmp_path: Path, session: SparkSession) -> None:
-    files = {"main.py": "import shipped_with_job\nVALUE = shipped_with_job.VALUE\n", "shipped_with_job.py": "VALUE = 7\n"}
+    files = {
+        "main.py": "import shipped_with_job\nVALUE = shipped_with_job.VALUE\n",
+        "shipped_with_job.py": "VALUE = 7\n",
+    }
     archive(tmp_path, files).run(session)
     assert sys.modules["__main__"].VALUE == 7
 
@@ -91,7 +94,7 @@ def test_a_script_may_exit_with_success(tmp_path: Path, session: SparkSession) -
 
 
 def test_a_zip_without_main_is_refused(tmp_path: Path, session: SparkSession) -> None:
-    with pytest.raises(ArtifactUnsupportedError, match="main.py"):
+    with pytest.raises(ArtifactUnsupportedError, match=r"main\.py"):
         archive(tmp_path, {"other.py": ""}).run(session)
 
 

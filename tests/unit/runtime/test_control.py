@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
@@ -19,7 +20,6 @@ from jobs.wire import (
     DriverState,
     Heartbeat,
 )
-from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ class ControlServer:
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
+            def do_GET(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
                 content = self.rfile.read(length)
                 outer.requests.append((self.command, self.path, self.headers.get("Authorization"), content))
@@ -129,10 +129,12 @@ def test_an_answer_that_is_no_message_counts_as_no_answer(server: ControlServer,
 
 
 def test_nobody_there_is_unreachable() -> None:
-    control = HttpControl(f"http://127.0.0.1:{free_port()}", "secret")
-    with pytest.raises(ControlUnreachableError):
-        control.heartbeat(BEAT)
-    control.close()
+    with socket.socket() as bound:  # bound, but nothing listens
+        bound.bind(("127.0.0.1", 0))
+        control = HttpControl(f"http://127.0.0.1:{bound.getsockname()[1]}", "secret")
+        with pytest.raises(ControlUnreachableError):
+            control.heartbeat(BEAT)
+        control.close()
 
 
 def test_files_stand_in_for_a_control_plane(tmp_path: Path) -> None:

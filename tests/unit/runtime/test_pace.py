@@ -28,7 +28,9 @@ def test_failures_are_tolerated_up_to_the_limit_and_a_success_forgives_them() ->
     assert not pace.completed(3).failed(4).has_failed_too_often(SETTINGS)
 
 
-@given(started=st.floats(0, 1e6), lasted=st.floats(0, 1e5), interval=st.integers(100, 10**6), pause=st.integers(0, 10**6))
+@given(
+    started=st.floats(0, 1e6), lasted=st.floats(0, 1e5), interval=st.integers(100, 10**6), pause=st.integers(0, 10**6)
+)
 def test_two_checkpoints_never_overlap(started: float, lasted: float, interval: int, pause: int) -> None:
     settings = CheckpointSettings(interval_ms=interval, min_pause_ms=pause)
     ended = started + lasted

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.runtime.errors import PositionsCorruptError, SparkStateUnsupportedError
-from jobs.runtime.positions import merged, read_new_files, with_commit, write_directory
+from jobs.runtime.positions import PositionsDirectory, merged, with_commit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,32 +15,39 @@ if TYPE_CHECKING:
 OFFSETS = 'v1\n{"batchWatermarkMs":1500,"batchTimestampMs":1}\n{"logOffset":0}'
 
 
-def test_a_written_directory_is_read_back_as_it_was(tmp_path: Path) -> None:
-    positions = {"metadata": '{"id":"x"}', "offsets/3": OFFSETS, "sources/0/9.compact": "v1\na\n", "sources/0/10": "v1"}
-    write_directory(tmp_path / "spark", positions)
-    assert read_new_files(tmp_path / "spark", {}) == positions
+def test_what_spark_adds_is_read_once(tmp_path: Path) -> None:
+    directory = PositionsDirectory(tmp_path / "spark")
+    directory.write({"metadata": '{"id":"x"}', "offsets/3": OFFSETS, "sources/0/9.compact": "v1\na\n"})
+    assert directory.read_new() == {}
+    (tmp_path / "spark" / "offsets" / "4").write_text(OFFSETS)
+    assert directory.read_new() == {"offsets/4": OFFSETS}
+    assert directory.read_new() == {}
+
+
+def test_what_was_written_is_there_for_spark(tmp_path: Path) -> None:
+    positions = {"metadata": '{"id":"x"}', "offsets/3": OFFSETS, "sources/0/10": "v1"}
+    PositionsDirectory(tmp_path / "spark").write(positions)
+    assert PositionsDirectory(tmp_path / "spark").read_new() == positions
 
 
 def test_checksums_and_half_written_files_are_left_out(tmp_path: Path) -> None:
-    write_directory(tmp_path / "spark", {"offsets/0": OFFSETS, "offsets/.0.crc": "x", "offsets/.1.abc.tmp": "y"})
-    assert read_new_files(tmp_path / "spark", {}) == {"offsets/0": OFFSETS}
-
-
-def test_only_files_that_are_new_are_read(tmp_path: Path) -> None:
-    write_directory(tmp_path / "spark", {"offsets/0": OFFSETS, "offsets/1": OFFSETS})
-    assert read_new_files(tmp_path / "spark", {"offsets/0": OFFSETS}) == {"offsets/1": OFFSETS}
+    PositionsDirectory(tmp_path / "spark").write(
+        {"offsets/0": OFFSETS, "offsets/.0.crc": "x", "offsets/.1.abc.tmp": "y"}
+    )
+    assert PositionsDirectory(tmp_path / "spark").read_new() == {"offsets/0": OFFSETS}
 
 
 def test_a_stateful_operator_of_sparks_own_is_refused(tmp_path: Path) -> None:
-    write_directory(tmp_path / "spark", {"offsets/0": OFFSETS, "state/0/0/1.delta": "x"})
+    directory = PositionsDirectory(tmp_path / "spark")
+    directory.write({"offsets/0": OFFSETS, "state/0/0/1.delta": "x"})
     with pytest.raises(SparkStateUnsupportedError):
-        read_new_files(tmp_path / "spark", {})
+        directory.read_new()
 
 
 @pytest.mark.parametrize("name", ["../outside", "/outside", "sources/../../outside"])
 def test_a_path_that_leads_out_of_the_directory_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(PositionsCorruptError):
-        write_directory(tmp_path / "spark", {name: "x"})
+        PositionsDirectory(tmp_path / "spark").write({name: "x"})
     assert not (tmp_path / "outside").exists()
 
 

@@ -1,0 +1,92 @@
+"""What a job has committed: where the next batch starts, and all that a checkpoint has to capture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from jobs.runtime.task import SubtaskStart
+from state.log import OperatorHistory
+from state.restore import RestorePlan, plan_operator, version_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from jobs.runtime.batch import BatchOutcome
+    from state.identifiers import BatchId, OperatorUid
+    from state.log import ResumePoint
+    from state.manifest import Manifest, SnapshotHandle
+    from state.subtask import SubtaskSpec
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedState:
+    """The state after the batch that was committed last.
+
+    Attributes:
+        batch_id: That batch; -1 before any.
+        starts: Each subtask's version after it, and what leads there, by operator and index.
+        positions: Files of Spark's checkpoint directory when that batch was planned.
+        sinks: Tokens of its output.
+        log_position: The log up to here, inclusive, is contained.
+    """
+
+    batch_id: BatchId
+    starts: dict[OperatorUid, tuple[SubtaskStart, ...]]
+    positions: dict[str, str]
+    sinks: dict[str, str]
+    log_position: int
+
+    @classmethod
+    def resumed(
+        cls,
+        resume: ResumePoint,
+        specs: Mapping[OperatorUid, Sequence[SubtaskSpec]],
+        positions: Mapping[str, str],
+        log_position: int,
+    ) -> CommittedState:
+        """The state that an attempt begins with, divided among its own subtasks.
+
+        Raises:
+            CoverError: A checkpoint's snapshots miss or double a key group.
+        """
+        starts = {}
+        for uid, subtasks in specs.items():
+            history = resume.operators.get(uid, OperatorHistory())
+            plans = plan_operator(history, subtasks[0].max_parallelism, len(subtasks))
+            starts[uid] = tuple(
+                SubtaskStart(version_of(plan, spec.key_group_range, resume.batch_id), plan)
+                for spec, plan in zip(subtasks, plans, strict=True)
+            )
+        return cls(resume.batch_id, starts, dict(positions), dict(resume.sinks), log_position)
+
+    def after(
+        self, batch_id: BatchId, outcome: BatchOutcome, positions: Mapping[str, str], log_position: int
+    ) -> CommittedState:
+        """The state after a further batch, which was committed at this position of the log."""
+        starts = {
+            uid: tuple(
+                SubtaskStart(
+                    start.version.advanced(batch_id, changelog.path if changelog else None),
+                    replace(start.plan, changelogs=(*start.plan.changelogs, changelog)) if changelog else start.plan,
+                )
+                for start, changelog in zip(self.starts[uid], changelogs, strict=True)
+            )
+            for uid, changelogs in outcome.changelogs.items()
+        }
+        sinks = {str(uid): token for uid, token in outcome.sinks.items()}
+        return CommittedState(batch_id, starts, dict(positions), sinks, log_position)
+
+    def rebased(self, manifest: Manifest) -> CommittedState:
+        """The same state reached from a newer checkpoint of this attempt: fewer changelogs lead there."""
+        starts = {}
+        for operator in manifest.operators:
+            starts[operator.uid] = tuple(
+                SubtaskStart(start.version, _rebased(start.plan, snapshot, manifest.batch_id))
+                for start, snapshot in zip(self.starts[operator.uid], operator.subtasks, strict=True)
+            )
+        return replace(self, starts=starts)
+
+
+def _rebased(plan: RestorePlan, snapshot: SnapshotHandle, batch_id: BatchId) -> RestorePlan:
+    return RestorePlan((snapshot,), tuple(changelog for changelog in plan.changelogs if changelog.batch_id > batch_id))

@@ -1,0 +1,189 @@
+"""The streaming query: each batch is planned in the log, run, committed to the log, and only then made visible."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from jobs.runtime.errors import BatchOrderError, CheckpointTimeoutError, RunEndedError
+from jobs.runtime.positions import PositionsDirectory, merged
+from jobs.wire import Commit
+from state.identifiers import BatchId
+from state.log import BatchCommitted, BatchPlanned
+from state.subtask import now_ms
+from state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import StreamingQuery
+
+    from jobs.runtime.attempt import OpenAttempt
+    from jobs.runtime.batch import BatchOutcome, BatchRunner
+    from jobs.runtime.committed import CommittedState
+    from jobs.runtime.status import DriverStatus
+    from state.manifest import Manifest
+
+
+class BatchLoop:
+    """Runs Spark's micro-batches through the job, exactly once each, until it is halted.
+
+    Between two batches the loop can be paused: whoever holds the pause sees a committed state that does not change.
+
+    Args:
+        frame: The job's streaming input.
+        runner: Runs one batch up to its commit.
+        opened: The attempt.
+        committed: What is committed as the attempt begins.
+        directory: For Spark's checkpoint directory; must not exist.
+        status: Is told of every commit.
+        on_failure: Called once, on the thread of the batch that failed, with what it raised.
+    """
+
+    def __init__(
+        self,
+        frame: DataFrame,
+        runner: BatchRunner,
+        opened: OpenAttempt,
+        committed: CommittedState,
+        *,
+        directory: Path,
+        status: DriverStatus,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._frame = frame
+        self._runner = runner
+        self._journal = opened.journal
+        self._attempt = opened.attempt
+        self._committed = committed
+        self._directory = PositionsDirectory(directory)
+        self._status = status
+        self._on_failure = on_failure
+        self._lock = threading.Lock()
+        self._halted = False
+        self._positions = dict(opened.positions)
+        self._replanned = opened.resume.planned.batch_id if opened.resume.planned else None
+        # A checkpoint before the batch that an earlier attempt has planned is committed would forget its plan.
+        self._settled = threading.Event()
+        if self._replanned is None:
+            self._settled.set()
+
+    def start(self) -> StreamingQuery:
+        """Start the query on a fresh checkpoint directory. Batches run on threads of their own from now on."""
+        self._directory.write(self._positions)
+        writer = self._frame.writeStream.foreachBatch(self._run_batch)
+        return writer.option("checkpointLocation", self._directory.uri).start()
+
+    def refuse(self) -> None:
+        """Let no further batch begin. May be called during a pause."""
+        self._halted = True
+        self._settled.set()
+
+    def halt(self) -> None:
+        """Let no further batch begin, and wait for the end of one that runs: nothing is committed after this."""
+        self.refuse()
+        with self._lock:
+            pass
+
+    @contextmanager
+    def paused(self, deadline: float) -> Iterator[CommittedState]:
+        """Hold the loop between two batches.
+
+        Args:
+            deadline: When to give up, by `time.monotonic`.
+
+        Raises:
+            CheckpointTimeoutError: A batch was still running at the deadline.
+            RunEndedError: The loop has been halted.
+        """
+        settled = self._settled.wait(_left(deadline))
+        if not settled or not self._lock.acquire(timeout=_left(deadline)):
+            message = "no batch ended in time"
+            raise CheckpointTimeoutError(message)
+        try:
+            if self._halted:
+                message = "the run has ended"
+                raise RunEndedError(message)
+            yield self._committed
+        finally:
+            self._lock.release()
+
+    def rebase(self, manifest: Manifest) -> None:
+        """Let later restores of subtasks start from a checkpoint that this attempt has completed."""
+        with self._lock:
+            self._committed = self._committed.rebased(manifest)
+
+    def is_overtaken(self) -> bool:
+        """Whether a newer attempt has begun; False while a batch runs, which would find out by itself."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            return self._journal.is_overtaken()
+        finally:
+            self._lock.release()
+
+    def _run_batch(self, frame: DataFrame, batch_id: int) -> None:
+        with self._lock:
+            if self._halted:
+                message = "the run has ended"
+                raise RunEndedError(message)
+            try:
+                self._process(frame, BatchId(batch_id))
+            except BaseException as error:
+                self.refuse()
+                self._on_failure(error)
+                raise
+            self._settled.set()
+
+    def _process(self, frame: DataFrame, batch_id: BatchId) -> None:
+        began = time.perf_counter()
+        if batch_id != self._committed.batch_id + 1:
+            message = f"batch {batch_id} came after batch {self._committed.batch_id}"
+            raise BatchOrderError(message)
+        reach("batch.received")
+        self._plan(batch_id)
+        reach("batch.planned")
+        outcome = self._runner.run(frame, batch_id, self._committed.starts)
+        reach("batch.ran")
+        commit = self._commit(batch_id, outcome)
+        reach("batch.committed")
+        duration_ms = (time.perf_counter() - began) * 1000
+        self._status.committed(
+            commit,
+            input_records=outcome.input_records,
+            output_records=outcome.output_records,
+            duration_ms=duration_ms,
+        )
+        self._runner.publish(outcome.sinks)
+        reach("batch.published")
+
+    def _plan(self, batch_id: BatchId) -> None:
+        new = self._directory.read_new()
+        # A batch that was planned before is run again with its own positions, which are in the log already.
+        if batch_id != self._replanned:
+            self._journal.append(BatchPlanned(self._attempt, batch_id, new))
+        self._positions = merged(self._positions, new, batch_id)
+
+    def _commit(self, batch_id: BatchId, outcome: BatchOutcome) -> Commit:
+        committed_at_ms = now_ms()
+        self._journal.append(
+            BatchCommitted(
+                attempt=self._attempt,
+                batch_id=batch_id,
+                operators={uid: list(changelogs) for uid, changelogs in outcome.changelogs.items()},
+                sinks={str(uid): token for uid, token in outcome.sinks.items()},
+                committed_at_ms=committed_at_ms,
+                input_records=outcome.input_records,
+                output_records=outcome.output_records,
+            )
+        )
+        self._committed = self._committed.after(batch_id, outcome, self._positions, self._journal.last_position)
+        return Commit(batch_id=batch_id, at_ms=committed_at_ms)
+
+
+def _left(deadline: float) -> float:
+    return min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)

@@ -1,0 +1,172 @@
+"""What runs beside each subtask's state apart from batches: restoring it, snapshotting it, uploading the snapshot.
+
+Each is a function from a subtask's index to bytes, for `run_anchored`; all operators are served in one Spark job. Safe to
+run twice: restoring and snapshotting leave nothing that counts, and an upload is named by nothing before its manifest is.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from state.layout import Layout
+from state.objects import open_store
+from state.restore import check_cover
+from state.snapshot import upload_snapshot
+from state.subtask import now_ms, open_subtask
+from state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from jobs.runtime.task import SubtaskStart
+    from state.identifiers import CheckpointId, OperatorUid, SubtaskIndex
+    from state.key_groups import KeyGroupRange
+    from state.manifest import SnapshotHandle
+    from state.snapshot import LocalSnapshot
+    from state.subtask import SubtaskSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskPlaces:
+    """Whose state there is, and where.
+
+    Attributes:
+        specs: Of every operator the subtasks, by index.
+        store_url: Root of the object store.
+        local_root: Directory of local state on any host.
+    """
+
+    specs: Mapping[OperatorUid, Sequence[SubtaskSpec]]
+    store_url: str
+    local_root: str
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredSubtask:
+    """A subtask whose state is there."""
+
+    uid: OperatorUid
+    key_groups: KeyGroupRange
+    downloaded_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedSubtask:
+    """The synchronous part of a subtask's snapshot, done. Times are milliseconds since the epoch, durations milliseconds."""
+
+    uid: OperatorUid
+    snapshot: LocalSnapshot
+    started_at_ms: int
+    sync_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSubtask:
+    """A subtask's snapshot in the object store. Times as above."""
+
+    uid: OperatorUid
+    handle: SnapshotHandle
+    uploaded_bytes: int
+    started_at_ms: int
+    sync_ms: int
+    async_ms: int
+    acknowledged_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSubtasks:
+    """Brings every operator's state of a subtask to the host, before the first batch wants it."""
+
+    places: SubtaskPlaces
+    starts: Mapping[OperatorUid, Sequence[SubtaskStart]]
+
+    def __call__(self, subtask: SubtaskIndex) -> bytes:
+        store = open_store(self.places.store_url)
+        restored = []
+        for uid, specs in self.places.specs.items():
+            start = self.starts[uid][subtask]
+            with open_subtask(specs[subtask], start.version, start.plan, Path(self.places.local_root), store) as state:
+                downloaded = state.fetched.downloaded_bytes if state.fetched else 0
+            restored.append(RestoredSubtask(uid, specs[subtask].key_group_range, downloaded))
+        return pickle.dumps(restored)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotSubtasks:
+    """Hard-links every operator's state of a subtask, at exactly the versions committed last."""
+
+    places: SubtaskPlaces
+    starts: Mapping[OperatorUid, Sequence[SubtaskStart]]
+    checkpoint_id: CheckpointId
+
+    def __call__(self, subtask: SubtaskIndex) -> bytes:
+        store = open_store(self.places.store_url)
+        linked = []
+        for uid, specs in self.places.specs.items():
+            started_at_ms, began = now_ms(), time.perf_counter()
+            start = self.starts[uid][subtask]
+            with open_subtask(specs[subtask], start.version, start.plan, Path(self.places.local_root), store) as state:
+                snapshot = state.snapshot(self.checkpoint_id)
+            linked.append(LinkedSubtask(uid, snapshot, started_at_ms, _elapsed_ms(began)))
+        return pickle.dumps(linked)
+
+
+@dataclass(frozen=True, slots=True)
+class UploadSnapshots:
+    """Uploads a subtask's linked snapshots: only the files that are not in the store yet.
+
+    Attributes:
+        places: Whose.
+        linked: What `SnapshotSubtasks` left on the subtask's host, by subtask.
+        known: Immutable files that may be referenced as they are, path by SHA-256.
+        copies: Further ones that may be copied inside the store.
+        savepoint_id: Of a savepoint, whose files are all its own.
+    """
+
+    places: SubtaskPlaces
+    linked: Mapping[SubtaskIndex, Sequence[LinkedSubtask]]
+    known: Mapping[str, str]
+    copies: Mapping[str, str]
+    savepoint_id: str | None
+
+    def __call__(self, subtask: SubtaskIndex) -> bytes:
+        store = open_store(self.places.store_url)
+        stored = []
+        for part in self.linked[subtask]:
+            began = time.perf_counter()
+            layout = Layout(part.snapshot.job_id)
+            uploaded = upload_snapshot(part.snapshot, store, layout, self.known, self.savepoint_id, copies=self.copies)
+            stored.append(
+                StoredSubtask(
+                    uid=part.uid,
+                    handle=uploaded.handle,
+                    uploaded_bytes=uploaded.uploaded_bytes,
+                    started_at_ms=part.started_at_ms,
+                    sync_ms=part.sync_ms,
+                    async_ms=_elapsed_ms(began),
+                    acknowledged_at_ms=now_ms(),
+                )
+            )
+        reach("checkpoint.subtask_uploaded")
+        return pickle.dumps(stored)
+
+
+def check_restored(restored: Iterable[RestoredSubtask], uids: Iterable[OperatorUid], whole: KeyGroupRange) -> None:
+    """Assert that the restored subtasks of every operator own each key group exactly once.
+
+    Raises:
+        CoverError: They do not; nothing may be committed.
+    """
+    ranges: dict[OperatorUid, list[KeyGroupRange]] = {uid: [] for uid in uids}
+    for subtask in restored:
+        ranges[subtask.uid].append(subtask.key_groups)
+    for parts in ranges.values():
+        check_cover(parts, whole)
+
+
+def _elapsed_ms(began: float) -> int:
+    return round((time.perf_counter() - began) * 1000)
