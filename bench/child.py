@@ -1,0 +1,28 @@
+"""The entry of a measured process: runs one function of one module and leaves its answer in a file.
+
+Only the standard library is imported here, because peers run in environments of their own.
+
+    python -m bench.child MODULE RESULT_FILE CORES OPTIONS_AS_JSON
+
+pins itself, and so all that it starts, to CORES cores, and calls `MODULE.run(**options)`, which returns what can be written as JSON.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+
+
+def main(argv: list[str]) -> None:
+    """Run `MODULE.run(**options)` and write its answer to RESULT_FILE."""
+    module, result_file, cores, options = argv
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(cores)])
+    answer = importlib.import_module(module).run(**json.loads(options))
+    Path(result_file).write_text(json.dumps(answer), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

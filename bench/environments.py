@@ -1,0 +1,86 @@
+"""Python environments for the contenders that cannot live in ours; each is made at its first use, from a lock with hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pyspark
+
+BENCH = Path(__file__).resolve().parent
+PARQUET_MODULE = "org.apache.flink:flink-sql-parquet:2.3.0"
+PARQUET_FILE = "jars/org.apache.flink_flink-sql-parquet-2.3.0.jar"
+PARQUET_SHA256 = "f30617f4a5a6d437750f155ff72178ab34439aec91df64d96621c260559ba5fd"
+
+
+class ParquetJarError(RuntimeError):
+    """Flink's Parquet format is not the file it should be."""
+
+
+def flink_python(root: Path) -> Path:
+    """The interpreter of an environment that holds PyFlink and with it a whole Flink."""
+    folder = root / "flink"
+    python = folder / "bin" / "python"
+    lock = BENCH / "requirements-flink.lock"
+    if not _is_made_from(folder, lock):
+        venv.create(folder, with_pip=True, clear=True)
+        _install(python, lock)
+        _mark_made_from(folder, lock)
+    return python
+
+
+def flink_jars(root: Path) -> list[str]:
+    """What Flink needs to read and write Parquet: its own format, and the Hadoop classes that come with Spark.
+
+    Raises:
+        ParquetJarError: The downloaded file has other bytes than this benchmark was written with.
+    """
+    jar = root / "ivy" / PARQUET_FILE
+    if not jar.exists():
+        # Spark's own package resolver downloads it, so that there is no second one to install.
+        command = [_spark_submit(), "--master", "local[1]", "--packages", PARQUET_MODULE, "--conf", f"spark.jars.ivy={root / 'ivy'}"]
+        _run([*command, "--conf", "spark.ui.enabled=false", str(BENCH / "nothing.py")])
+    if hashlib.sha256(jar.read_bytes()).hexdigest() != PARQUET_SHA256:
+        jar.unlink()
+        raise ParquetJarError(f"{PARQUET_MODULE} is not the file it was")
+    hadoop = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar")
+    return [str(jar), *sorted(str(path) for path in hadoop)]
+
+
+def transform_with_state_path(root: Path) -> str:
+    """A PYTHONPATH entry with what Spark's transformWithState imports beside our own environment."""
+    folder = root / "transform-with-state"
+    lock = BENCH / "requirements-transform-with-state.lock"
+    if not _is_made_from(folder, lock):
+        _install(Path(sys.executable), lock, "--target", str(folder), "--upgrade")
+        _mark_made_from(folder, lock)
+    return str(folder)
+
+
+def _install(python: Path, lock: Path, *options: str) -> None:
+    _run([str(python), "-m", "pip", "install", "--quiet", "--require-hashes", *options, "-r", str(lock)])
+
+
+def _run(command: list[str]) -> None:
+    subprocess.run(command, check=True, env={**os.environ, "PYSPARK_PYTHON": sys.executable})  # noqa: S603 - fixed programs
+
+
+def _spark_submit() -> str:
+    return str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
+
+
+def _is_made_from(folder: Path, lock: Path) -> bool:
+    marker = folder / "made-from.sha256"
+    return marker.exists() and marker.read_text(encoding="ascii") == _digest(lock)
+
+
+def _mark_made_from(folder: Path, lock: Path) -> None:
+    (folder / "made-from.sha256").write_text(_digest(lock), encoding="ascii")
+
+
+def _digest(lock: Path) -> str:
+    return hashlib.sha256(lock.read_bytes()).hexdigest()

@@ -1,0 +1,184 @@
+"""Repeated, paired measurements in processes of their own.
+
+A round runs every contender once, in turn, on the same input. Figures are medians over rounds, and a ratio is the median of the ratios
+within each round: what disturbs the machine for minutes disturbs both sides of a ratio.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.process_tree import ProcessTree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+LIMIT_SECONDS = 3600.0
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+class ContenderFailedError(RuntimeError):
+    """A measured process ended without an answer; its log says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One side of a comparison: a module with a `run(**options)` function, run in a fresh process.
+
+    Attributes:
+        name: How tables call it.
+        module: The module with the function.
+        options: Passed to the function, with `work` (a fresh folder) added.
+        python: The interpreter, for peers that need an environment of their own.
+        environment: Added to the process's environment variables.
+        check: Called with the answer and the work folder; raises when the answer must not count.
+        limit_seconds: A run that takes longer has failed.
+    """
+
+    name: str
+    module: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    python: Path = Path(sys.executable)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    check: Callable[[Mapping[str, Any], Path], None] | None = None
+    limit_seconds: float = LIMIT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One contender's one run: the figures it gave about itself, and what its process tree used.
+
+    Attributes:
+        answer: What the contender's function returned.
+        seconds: Wall time of the whole process, start-up included.
+        cpu_seconds: CPU time of the process tree, start-up included.
+        memory_peak_bytes: Largest proportional set size of the process tree.
+    """
+
+    answer: Mapping[str, Any]
+    seconds: float
+    cpu_seconds: float
+    memory_peak_bytes: int
+
+    def figure(self, name: str) -> float:
+        """A figure of the answer or of the process tree by name; not a number where there is none."""
+        own = {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds, "memory_peak_bytes": self.memory_peak_bytes}
+        value = self.answer.get(name, own.get(name))
+        return float("nan") if value is None else float(value)
+
+
+class Rounds:
+    """All runs of a benchmark, by round and contender."""
+
+    def __init__(self, rounds: Sequence[Mapping[str, Run]]) -> None:
+        self._rounds = rounds
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    def figures(self, contender: str, figure: str) -> list[float]:
+        """A contender's figure in each round that has it."""
+        return [runs[contender].figure(figure) for runs in self._rounds if contender in runs]
+
+    def median(self, contender: str, figure: str) -> float:
+        """The median over rounds; not a number for a contender that did not run."""
+        return median(self.figures(contender, figure))
+
+    def ratio(self, contender: str, other: str, figure: str) -> float:
+        """The median of contender over other, paired within each round."""
+        return median(
+            [
+                runs[contender].figure(figure) / runs[other].figure(figure)
+                for runs in self._rounds
+                if {contender, other} <= runs.keys()
+            ]
+        )
+
+    def spread(self, contender: str, figure: str) -> float:
+        """(largest - smallest) / median over rounds: how noisy a figure is."""
+        figures = self.figures(contender, figure)
+        return (max(figures) - min(figures)) / median(figures) if figures else float("nan")
+
+
+def median(figures: Sequence[float]) -> float:
+    """The median; not a number of nothing."""
+    return statistics.median(figures) if figures else float("nan")
+
+
+def measure(contenders: Sequence[Contender], rounds: int, work: Path, cores: int, say: Callable[[str], None]) -> Rounds:
+    """Run every contender once a round, in turn.
+
+    Args:
+        contenders: Who runs, in this order; each round starts one further along, so that none always runs after the same other.
+        rounds: How often.
+        work: Folder for what the contenders write; what a run wrote is deleted after it.
+        cores: How many cores the processes may use.
+        say: Told of progress.
+
+    Raises:
+        ContenderFailedError: A process failed.
+    """
+    finished: list[dict[str, Run]] = []
+    for number in range(rounds):
+        runs: dict[str, Run] = {}
+        first = number % len(contenders)
+        for contender in (*contenders[first:], *contenders[:first]):
+            folder = work / f"{number}-{contender.name.replace(' ', '-')}"
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            run = run_child(contender, folder, cores)
+            if contender.check is not None:
+                contender.check(run.answer, folder)
+            runs[contender.name] = run
+            say(f"round {number + 1}/{rounds}  {contender.name}: {run.seconds:.1f} s in all  {_brief(run.answer)}")
+            shutil.rmtree(folder)
+        finished.append(runs)
+    return Rounds(finished)
+
+
+def run_child(contender: Contender, folder: Path, cores: int) -> Run:
+    """Run one contender in a process of its own, pinned to the first `cores` of the cores we may use.
+
+    Everything written before is on disk first, so that no earlier run's write-back is paid by this one.
+
+    Raises:
+        ContenderFailedError: The process failed.
+    """
+    os.sync()
+    log, result = folder / "log.txt", folder / "result.json"
+    options = json.dumps({**contender.options, "work": str(folder)})
+    command = [str(contender.python), "-m", "bench.child", contender.module, str(result), str(cores), options]
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), **contender.environment}
+    started = time.perf_counter()
+    with log.open("wb") as output:
+        process = subprocess.Popen(  # noqa: S603 - our own module, with options as one JSON argument
+            command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=environment, start_new_session=True
+        )
+        tree = ProcessTree(process.pid)
+        tree.start()
+        try:
+            code = process.wait(contender.limit_seconds)
+        except subprocess.TimeoutExpired:
+            code = -signal.SIGKILL
+        finally:
+            usage = tree.end()
+            process.wait()
+    seconds = time.perf_counter() - started
+    if code != 0 or not result.exists():
+        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
+        raise ContenderFailedError(f"{contender.name} ended with {code}; the end of {log}:\n{tail}")
+    return Run(json.loads(result.read_text(encoding="utf-8")), seconds, usage.cpu_seconds, usage.memory_peak_bytes)
+
+
+def _brief(answer: Mapping[str, Any]) -> str:
+    return "  ".join(f"{name} {value:,.6g}" for name, value in answer.items() if isinstance(value, int | float))

@@ -1,0 +1,114 @@
+"""What the Flink contenders have in common: configuration, tables on the files, and how progress is read.
+
+Runs in the Flink environment (see bench/flink_environment.py), where nothing of ours but this folder's standard library modules works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyflink.common import Configuration  # type: ignore[import-not-found] # lives in the Flink environment
+from pyflink.datastream import StreamExecutionEnvironment  # type: ignore[import-not-found]
+from pyflink.table import EnvironmentSettings, StreamTableEnvironment  # type: ignore[import-not-found]
+
+from bench.peers.task import DedupTask, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyflink.table import TableResult
+
+COLUMNS = "id STRING, ts_ms BIGINT, payload STRING"
+POLL_SECONDS = 0.5
+
+
+def table_environment(task: DedupTask, jars: Sequence[str]) -> tuple[StreamTableEnvironment, str]:
+    """A streaming environment as one would tune it for this, with the tables `events` and `kept`, and its REST address."""
+    port = _free_port()
+    configuration = Configuration()
+    settings = {
+        "pipeline.jars": ";".join(Path(jar).as_uri() for jar in jars),
+        "parallelism.default": str(task.cores),
+        "taskmanager.numberOfTaskSlots": str(task.cores),
+        "taskmanager.memory.managed.size": "1gb",
+        "state.backend.type": "rocksdb",
+        "state.backend.rocksdb.localdir": f"{task.work}/rocksdb",
+        "execution.checkpointing.incremental": "true",
+        "execution.checkpointing.mode": "EXACTLY_ONCE",
+        "execution.checkpointing.interval": f"{task.checkpoint_interval_ms} ms",
+        "execution.checkpointing.dir": Path(task.work, "checkpoints").as_uri(),
+        "python.executable": sys.executable,
+        "rest.port": str(port),
+        "metrics.fetcher.update-interval": "250",
+    }
+    for name, value in settings.items():
+        configuration.set_string(name, value)
+    streams = StreamExecutionEnvironment.get_execution_environment(configuration)
+    tables = StreamTableEnvironment.create(streams, EnvironmentSettings.in_streaming_mode())
+    for name, folder, more in (("events", task.input, ", seen_at AS PROCTIME()"), ("kept", str(task.output), "")):
+        connector = f"'connector' = 'filesystem', 'path' = '{Path(folder).as_uri()}', 'format' = 'parquet'"
+        tables.execute_sql(f"CREATE TABLE {name} ({COLUMNS}{more}) WITH ({connector})")
+    return tables, f"http://127.0.0.1:{port}"
+
+
+def run(task: DedupTask, rest: str, submit: Callable[[], TableResult]) -> Mapping[str, Any]:
+    """Submit the job, watch it to its end; the last checkpoint commits the last files."""
+    progress = Progress()
+    result = submit()
+    job = f"{rest}/jobs/{result.get_job_client().get_job_id()}"
+    watch = _Watch(job, progress, Path(task.work, "rocksdb"))
+    watch.start()
+    result.wait()
+    progress.processed(task.events)
+    return progress.answer(task.events, watch.state_bytes, checkpoints=watch.checkpoints)
+
+
+class _Watch(threading.Thread):
+    """Polls Flink's REST API for the records that the source has handed on, and RocksDB's folder for its size."""
+
+    def __init__(self, job: str, progress: Progress, rocksdb: Path) -> None:
+        super().__init__(name="flink-progress", daemon=True)
+        self._job = job
+        self._progress = progress
+        self._rocksdb = rocksdb
+        self.state_bytes: int | None = None
+        self.checkpoints = 0
+
+    def run(self) -> None:
+        while True:
+            time.sleep(POLL_SECONDS)
+            try:
+                source = _get(self._job)["vertices"][0]["metrics"]
+                checkpoints = _get(f"{self._job}/checkpoints")
+            except OSError:
+                return  # the cluster has ended
+            self._progress.processed(int(source["write-records"]))
+            self.checkpoints = checkpoints["counts"]["completed"]
+            self.state_bytes = _size_bytes(self._rocksdb) or self.state_bytes
+
+
+def _size_bytes(folder: Path) -> int:
+    size = 0
+    for file in folder.rglob("*.sst"):
+        with contextlib.suppress(FileNotFoundError):  # compaction removes files
+            size += file.stat().st_size
+    return size
+
+
+def _get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as response:  # noqa: S310 - loopback http, built above
+        return json.load(response)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,40 @@
+"""Deduplication as a KeyedProcessFunction in Python with a ValueState on RocksDB: PyFlink's own way to keep state."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from pyflink.common import Types  # type: ignore[import-not-found] # lives in the Flink environment
+from pyflink.datastream import KeyedProcessFunction, RuntimeContext  # type: ignore[import-not-found]
+from pyflink.datastream.state import ValueStateDescriptor  # type: ignore[import-not-found]
+
+from bench.peers import flink
+from bench.peers.task import DedupTask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+class Deduplicate(KeyedProcessFunction):  # type: ignore[misc] # untyped here
+    """Lets a key's first row through."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.BOOLEAN()))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:  # noqa: ARG002 - Flink's signature
+        if self._seen.value() is None:
+            self._seen.update(True)
+            yield value
+
+
+def run(*, jars: Sequence[str], **options: Any) -> Mapping[str, Any]:
+    """Deduplicate with a KeyedProcessFunction."""
+    # Workers as on a cluster: by default a local run has them all as threads of this one process, and at half the speed.
+    os.environ["_python_worker_execution_mode"] = "process"  # noqa: SIM112 - PyFlink's spelling
+    task = DedupTask(**options)
+    tables, rest = flink.table_environment(task, jars)
+    row = Types.ROW_NAMED(["id", "ts_ms", "payload"], [Types.STRING(), Types.LONG(), Types.STRING()])
+    events = tables.to_data_stream(tables.sql_query("SELECT id, ts_ms, payload FROM events"))
+    kept = events.key_by(lambda event: event[0], key_type=Types.STRING()).process(Deduplicate(), output_type=row)
+    return flink.run(task, rest, lambda: tables.from_data_stream(kept).execute_insert("kept"))

@@ -1,0 +1,79 @@
+"""What the Spark contenders have in common: the session, the source, the exactly-once file sink, and how progress is read."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+
+from bench.peers.task import DedupTask, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+DRIVER_MEMORY = "4g"
+SCHEMA = "id string, ts_ms long, payload string"
+
+
+def session(task: DedupTask) -> SparkSession:
+    """A local session as one would tune it for this: as many state partitions as cores, RocksDB with changelog checkpoints."""
+    settings = {
+        "spark.driver.memory": DRIVER_MEMORY,
+        "spark.ui.enabled": "false",
+        "spark.local.dir": f"{task.work}/spark",
+        "spark.pyspark.python": sys.executable,
+        "spark.sql.shuffle.partitions": str(task.cores),
+        "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.streaming.numRecentProgressUpdates": "10000",
+    }
+    builder = SparkSession.builder.master(f"local[{task.cores}]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+    return spark
+
+
+def run(task: DedupTask, transform: Callable[[DataFrame], DataFrame]) -> Mapping[str, Any]:
+    """Run all of the input through `transform` into files, in micro-batches, each committed."""
+    spark = session(task)
+    events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", task.files_per_batch).parquet(task.input)
+    writer = transform(events).writeStream.format("parquet").option("checkpointLocation", f"{task.work}/checkpoint")
+    progress = Progress()
+    query = writer.trigger(availableNow=True).start(str(task.output))
+    query.awaitTermination()
+    batches = _note_batches(query, progress)
+    answer = progress.answer(task.events, _state_bytes(query), batches=batches)
+    spark.stop()
+    return answer
+
+
+def output_files(folder: Path) -> list[Path]:
+    """The files that Spark's sink has committed; nothing fails here, so that is every file without an underscore."""
+    return sorted((folder / "output").glob("part-*.parquet"))
+
+
+def _note_batches(query: StreamingQuery, progress: Progress) -> int:
+    reports = [report for report in query.recentProgress if report["numInputRows"]]
+    begun = [dt.datetime.fromisoformat(report["timestamp"]) for report in reports]
+    records = 0
+    for report, batch_begun in zip(reports, begun, strict=True):
+        records += report["numInputRows"]
+        progress.processed(
+            records, (batch_begun - begun[0]).total_seconds() + report["durationMs"]["triggerExecution"] / 1000
+        )
+    return len(reports)
+
+
+def _state_bytes(query: StreamingQuery) -> int | None:
+    last = query.lastProgress
+    operators = last["stateOperators"] if last else []
+    return sum(operator["customMetrics"]["rocksdbSstFileSize"] for operator in operators) or None

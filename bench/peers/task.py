@@ -1,0 +1,67 @@
+"""What every contender of the deduplication benchmark is asked to do, and what it answers. Standard library only."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+WARM_UP_SHARE = 0.2  # of the records, before the warm rate is counted
+
+
+@dataclass(frozen=True, slots=True)
+class DedupTask:
+    """Read the files of a folder in name order, write each id's first row to `output`, exactly once.
+
+    Attributes:
+        input: Folder of the input files.
+        work: Fresh folder for everything else: output, state, checkpoints.
+        events: Rows in the input.
+        files_per_batch: How many files a micro-batch takes.
+        cores: How many tasks run at a time.
+        checkpoint_interval_ms: For engines without micro-batches.
+    """
+
+    input: str
+    work: str
+    events: int
+    files_per_batch: int
+    cores: int
+    checkpoint_interval_ms: int
+
+    @property
+    def output(self) -> Path:
+        return Path(self.work) / "output"
+
+
+class Progress:
+    """How many records had been processed when: from this a whole and a warm rate follow, the same way for every engine."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self._points: list[tuple[float, int]] = [(0.0, 0)]
+
+    def processed(self, records: int, seconds: float | None = None) -> None:
+        """Note that `records` in all had been processed, now or at a number of seconds since the start."""
+        self._points.append((time.perf_counter() - self._started if seconds is None else seconds, records))
+
+    def answer(self, events: int, state_bytes: int | None, **more: object) -> Mapping[str, Any]:
+        """The contender's figures, at the moment when all of the output is committed.
+
+        Returns:
+            `processing_seconds` from the query's start to its last commit, `rate` (events over that), `warm_rate` (from the moment when
+            a fifth of the events had been processed), and `state_bytes` on disk or in the last checkpoint, as the engine reports it.
+        """
+        ended = time.perf_counter() - self._started
+        warm_from, warm_records = next(point for point in self._points if point[1] >= WARM_UP_SHARE * events)
+        return {
+            "processing_seconds": ended,
+            "rate": events / ended,
+            "warm_rate": (events - warm_records) / (ended - warm_from) if events > warm_records else None,
+            "state_bytes": state_bytes,
+            **more,
+        }
