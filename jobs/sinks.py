@@ -8,6 +8,7 @@ is never published.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _STAGING = "_staging"  # names that begin with an underscore are no data to any reader of Hadoop files
-_MARKER = "_keyscale.json"
+_MARKER = "_keyscale"  # without an ending, so that no glob for data files finds it
 _BATCH = "batch="
 
 
@@ -106,8 +107,13 @@ class FileSink:
         key = _FileToken(context.job_id, context.uid, context.batch_id, context.attempt, context.unique)
         token = msgspec.json.encode(key).decode()
         staging = self._staging(key)
-        frame.write.format(self._format).options(**self._options).save(staging.path)
-        staging.write_text(_MARKER, token)
+        try:
+            frame.write.format(self._format).options(**self._options).save(staging.path)
+            staging.write_text(_MARKER, token)
+        except Exception:
+            with contextlib.suppress(SinkPublishError):  # the first failure is the one to tell
+                staging.delete()
+            raise
         return token
 
     def publish(self, token: str) -> None:

@@ -29,6 +29,7 @@ class SubtaskFacts:
     parallelism: int
     max_parallelism: int
     attempt: Attempt
+    input_columns: tuple[str, ...]
     key_columns: tuple[str, ...]
     timestamp_column: str | None
     output_schema: pa.Schema

@@ -150,6 +150,7 @@ def subtask_facts(node: OperatorNode, specs: tuple[SubtaskSpec, ...]) -> Subtask
         parallelism=spec.parallelism,
         max_parallelism=spec.max_parallelism,
         attempt=spec.attempt,
+        input_columns=tuple(node.input_schema.names),
         key_columns=node.key_columns,
         timestamp_column=node.timestamp_column,
         output_schema=node.schema,

@@ -1,0 +1,158 @@
+"""A job is declared as its user writes it, and a wrong one is refused before anything runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
+from pyspark.sql.types import LongType, StringType, StructType
+
+from jobs import FileSink, KeyedProcessFunction, StreamEnvironment, Ttl
+from jobs.errors import (
+    InvalidKeyError,
+    InvalidSchemaError,
+    InvalidTopologyError,
+    MissingUidError,
+    NoEnvironmentError,
+    NotStreamingError,
+    UnknownColumnError,
+)
+from jobs.stream import Schema, arrow_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jobs import ProcessContext, Row
+    from jobs.topology import Topology
+
+pytestmark = pytest.mark.spark
+
+INPUT = "id string, aircraft string, delay double, at timestamp, extra map<string, int>"
+OUTPUT = {"aircraft": "string", "flights": "bigint"}
+
+
+class Totals(KeyedProcessFunction):
+    def process_element(self, row: Row, context: ProcessContext) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002 - never run here
+        yield context.current_key, 1
+
+
+@pytest.fixture
+def executed() -> list[Topology]:
+    return []
+
+
+@pytest.fixture
+def env(spark: SparkSession, executed: list[Topology]) -> StreamEnvironment:
+    return StreamEnvironment(spark, {"output": "/nowhere"}, executed.append)
+
+
+@pytest.fixture
+def reports(spark: SparkSession, tmp_path: Path) -> DataFrame:
+    return spark.readStream.schema(INPUT).json(str(tmp_path))
+
+
+def test_the_main_jobs_graph_reads_like_its_story(
+    env: StreamEnvironment, reports: DataFrame, executed: list[Topology]
+) -> None:
+    unique = env.stream(reports, timestamp="at").key_by("id").deduplicate(ttl=Ttl(1000)).uid("unique")
+    late = unique.where("delay > 0").with_column("hours", F.col("delay") / 60).select("aircraft", "hours", "at")
+    totals = late.key_by("aircraft").process(Totals(), output=OUTPUT).uid("totals")
+    totals.sink_to(FileSink(env.parameters["output"])).uid("files")
+    env.execute()
+    (topology,) = executed
+    first, second = topology.operators
+    assert (first.uid, first.key_columns, first.timestamp_column) == ("unique", ("id",), "at")
+    assert first.schema == first.input_schema
+    assert second.input_schema.names == ["aircraft", "hours", "at"]
+    assert second.timestamp_column == "at"
+    assert second.schema == pa.schema([("aircraft", pa.string()), ("flights", pa.int64())])
+
+
+def test_a_timestamp_that_is_dropped_on_the_way_is_gone(
+    env: StreamEnvironment, reports: DataFrame, executed: list[Topology]
+) -> None:
+    stream = env.stream(reports, timestamp="at").select("id", "aircraft")
+    stream.key_by("id").deduplicate().uid("unique").sink_to(FileSink("/nowhere")).uid("files")
+    env.execute()
+    assert executed[0].operators[0].timestamp_column is None
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"a b": "string", "n": "bigint"},
+        "`a b` string, n bigint",
+        StructType().add("a b", StringType()).add("n", LongType()),
+        pa.schema([("a b", pa.string()), ("n", pa.int64())]),
+    ],
+    ids=["mapping", "ddl", "spark", "arrow"],
+)
+def test_an_output_schema_may_be_written_in_four_ways(spark: SparkSession, declared: Schema) -> None:  # noqa: ARG001 - parsing needs a session
+    assert arrow_schema(declared) == pa.schema([("a b", pa.string()), ("n", pa.int64())])
+
+
+@pytest.mark.parametrize("declared", [{"a": "strnig"}, "no schema at all, really", 7, "bigint"])
+def test_what_is_no_schema_is_refused(spark: SparkSession, declared: Any) -> None:  # noqa: ARG001 - as above
+    with pytest.raises(InvalidSchemaError):
+        arrow_schema(declared)
+
+
+def test_a_fixed_dataframe_is_no_input(env: StreamEnvironment, spark: SparkSession) -> None:
+    with pytest.raises(NotStreamingError):
+        env.stream(spark.range(3))
+
+
+def test_unknown_columns_are_refused_wherever_they_are_named(env: StreamEnvironment, reports: DataFrame) -> None:
+    stream = env.stream(reports)
+    with pytest.raises(UnknownColumnError, match="tail"):
+        stream.key_by("tail")
+    with pytest.raises(UnknownColumnError, match="tail"):
+        stream.where("tail = 'N1'")
+    with pytest.raises(UnknownColumnError, match="tail"):
+        stream.with_timestamps("tail")
+
+
+def test_a_map_is_no_key(env: StreamEnvironment, reports: DataFrame) -> None:
+    with pytest.raises(InvalidKeyError):
+        env.stream(reports).key_by("extra")
+
+
+def test_what_spark_refuses_is_refused_at_declaration(env: StreamEnvironment, reports: DataFrame) -> None:
+    with pytest.raises(InvalidTopologyError):
+        env.stream(reports).where("delay + extra > 1")
+
+
+def test_a_job_that_cannot_run_is_not_run(env: StreamEnvironment, reports: DataFrame, executed: list[Topology]) -> None:
+    env.stream(reports).key_by("id").deduplicate().sink_to(FileSink("/nowhere")).uid("files")
+    with pytest.raises(MissingUidError):
+        env.execute()
+    assert executed == []
+
+
+def test_a_script_finds_the_environment_that_its_driver_provides(env: StreamEnvironment) -> None:
+    with pytest.raises(NoEnvironmentError):
+        StreamEnvironment.current()
+    with env.provided():
+        assert StreamEnvironment.current() is env
+    with pytest.raises(NoEnvironmentError):
+        StreamEnvironment.current()
+
+
+def test_the_wire_contract_is_read_without_spark() -> None:
+    program = "import jobs.wire, sys; assert not {'pyspark', 'pyarrow', 'rocksdict'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_every_public_name_of_the_sdk_is_there() -> None:
+    import jobs  # noqa: PLC0415 - its names are looked up one by one
+
+    assert all(getattr(jobs, name) is not None for name in jobs.__all__)
+    with pytest.raises(AttributeError):
+        jobs.nothing  # noqa: B018 - reading it is the test
