@@ -45,19 +45,19 @@ router = APIRouter(prefix="/ui", include_in_schema=False)
 @router.get("/")
 def show_jobs(request: Request) -> Response:
     """The page of all jobs."""
-    return _page_of_session(request, "jobs.html", page="jobs")
+    return _page_of_session(request, "jobs.html", {"page": "jobs"})
 
 
 @router.get("/jobs/{job}")
 def show_job(request: Request, job: str) -> Response:
     """The page of one job, by its id or name."""
-    return _page_of_session(request, "job.html", page="job", job=job)
+    return _page_of_session(request, "job.html", {"page": "job", "job": job})
 
 
 @router.get("/login")
 def show_login(next: str = START_PAGE) -> Response:  # noqa: A002 - the query parameter's name
     """The form that takes a token."""
-    return _page("login.html", next=_own_path(next), refusal="")
+    return _page("login.html", {"next": _own_path(next), "refusal": ""})
 
 
 @router.post("/login")
@@ -72,7 +72,7 @@ def log_in(
     token = token.strip()
     if find_principal(control, token) is None:
         refusal = "That token is not valid. Copy all of it, without quotes."
-        return _page("login.html", status=403, next=_own_path(next), refusal=refusal)
+        return _page("login.html", {"next": _own_path(next), "refusal": refusal}, status=403)
     answer = RedirectResponse(_own_path(next), status_code=303, headers=HEADERS)
     answer.set_cookie(
         SESSION_COOKIE,
@@ -102,16 +102,16 @@ async def show_file(request: Request, name: str) -> Response:
     return answer
 
 
-def _page(template: str, *, status: int = 200, **facts: str) -> Response:
-    body = _pages.get_template(template).render(**{"page": "", **facts})
+def _page(template: str, facts: dict[str, str], status: int = 200) -> Response:
+    body = _pages.get_template(template).render(facts)
     return Response(body, status_code=status, media_type="text/html; charset=utf-8", headers=HEADERS)
 
 
-def _page_of_session(request: Request, template: str, **facts: str) -> Response:
+def _page_of_session(request: Request, template: str, facts: dict[str, str]) -> Response:
     """Returns the page, or the way to the login form for a browser without a session."""
     if SESSION_COOKIE not in request.cookies:
         return RedirectResponse(f"/ui/login?next={quote(request.url.path)}", status_code=303, headers=HEADERS)
-    return _page(template, **facts)
+    return _page(template, facts)
 
 
 def _own_path(path: str) -> str:
