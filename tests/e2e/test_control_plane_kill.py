@@ -1,0 +1,67 @@
+"""The control plane may die at any moment: running jobs do not notice, and what it had begun it finishes afterwards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.support.flights_job import FlightsJob
+
+if TYPE_CHECKING:
+    from tests.support.control_plane import RunningControlPlane
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+
+def rescale_until_phase(job: FlightsJob, phase: str) -> str:
+    """Asks for a rescale to 4 and returns its id once it is in a phase, or beyond."""
+    rescale_id = job.rescale(4)
+
+    def begun() -> bool:
+        return phase in {step["phase"] for step in job.show_rescale(rescale_id)["phases"]}
+
+    job.wait(f"the rescale to reach {phase}", begun)
+    return rescale_id
+
+
+@pytest.mark.parametrize("phase", ["REQUESTED", "SAVEPOINT", "RESTORE"])
+def test_a_rescale_completes_though_the_control_plane_is_killed_in_it(
+    control_plane: RunningControlPlane, phase: str
+) -> None:
+    job = FlightsJob(control_plane)
+    job.create(parallelism=2)
+    job.start()
+    job.deliver_and_wait(6)
+    rescale_id = rescale_until_phase(job, phase)
+    control_plane.kill()
+    control_plane.start_again()
+    rescale = job.show_rescale(rescale_id)
+    assert rescale["status"] == "IN_PROGRESS", "the kill came too late to mean anything"
+    job.deliver(4)
+    job.wait("the rescale to end", lambda: job.show_rescale(rescale_id)["status"] != "IN_PROGRESS")
+    rescale = job.show_rescale(rescale_id)
+    assert rescale["status"] == "COMPLETED", rescale["failure"]
+    assert job.show()["parallelism"] == 4
+    job.deliver_and_wait(6)
+    job.finish()
+    assert job.wrong_checks() == []
+
+
+def test_a_job_processes_on_while_there_is_no_control_plane_and_is_found_again(
+    control_plane: RunningControlPlane,
+) -> None:
+    job = FlightsJob(control_plane)
+    job.create(parallelism=2)
+    job.start()
+    job.deliver_and_wait(4)
+    driver = psutil.Process(job.show()["attempt"]["pid"])
+    control_plane.kill()
+    job.deliver_and_wait(6)
+    control_plane.start_again()
+    job.wait("the job to be seen running", lambda: job.show()["status"] == "RUNNING")
+    assert job.show()["attempt"]["pid"] == driver.pid
+    assert driver.is_running()
+    job.finish()
+    assert job.wrong_checks() == []

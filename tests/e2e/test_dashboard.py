@@ -1,0 +1,325 @@
+"""The pages in a real browser, over a real control plane."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+from api.security import SESSION_COOKIE
+from state.key_groups import key_group_range
+from tests.support.control_plane import running_control_plane
+from tests.support.postgres import create_database
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, ConsoleMessage, Page, Request
+
+    from tests.support.control_plane import RunningControlPlane
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).resolve().parents[2]
+HOSTILE_NAME = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+SCRIPT = b"from jobs import StreamEnvironment\n\nStreamEnvironment.current().execute()\n"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = subprocess.run([ROOT / "deploy" / "install-test-browser"], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=found.stdout.strip(),
+            args=["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+        )
+        yield chromium
+        chromium.close()
+
+
+@dataclass
+class Platform:
+    """A control plane with two jobs that have never run, one of them with a hostile name."""
+
+    control_plane: RunningControlPlane
+    jobs: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return self.control_plane.api.connection.url
+
+    @property
+    def token(self) -> str:
+        return self.control_plane.api.connection.token
+
+    def create_job(self, name: str) -> str:
+        api = self.control_plane.api
+        artifact = api.upload("/artifacts", filename="job.py", content=SCRIPT)
+        self.jobs[name] = api.post("/jobs", {"name": name, "artifact_id": artifact["id"], "parallelism": 2})["id"]
+        return self.jobs[name]
+
+
+@pytest.fixture(scope="module")
+def platform(postgres_server: str) -> Iterator[Platform]:
+    database = create_database(postgres_server, "dashboard")
+    with running_control_plane({"KEYSCALE_DATABASE_URL": database}) as control_plane:
+        platform = Platform(control_plane)
+        platform.create_job("departures")
+        hostile = platform.create_job("hostile")
+        # The API would not take such a name; what else writes to the database might.
+        with psycopg.connect(database) as connection:
+            connection.execute("UPDATE jobs SET name = %s WHERE id = %s", (HOSTILE_NAME, hostile))
+        yield platform
+
+
+@dataclass
+class Complaints:
+    """What a page did that no page should: errors, dialogs, requests that leave this machine."""
+
+    seen: list[str] = field(default_factory=list)
+
+    def watch(self, page: Page) -> None:
+        page.on("pageerror", lambda error: self.seen.append(f"error: {error}"))
+        page.on("console", self._on_console)
+        page.on("request", self._on_request)
+        page.on("dialog", lambda dialog: (self.seen.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        # A refused or lost request is logged by the browser itself; what the page makes of it is tested.
+        if message.type in {"error", "warning"} and "Failed to load resource" not in message.text:
+            self.seen.append(f"console: {message.text}")
+
+    def _on_request(self, request: Request) -> None:
+        if urlsplit(request.url).hostname not in {"127.0.0.1", None}:
+            self.seen.append(f"request: {request.url}")
+
+
+@pytest.fixture
+def visitor(browser: Browser) -> Iterator[Page]:
+    """A page of a browser that is not signed in."""
+    context = browser.new_context()
+    page = context.new_page()
+    complaints = Complaints()
+    complaints.watch(page)
+    yield page
+    context.close()
+    assert complaints.seen == []
+
+
+@pytest.fixture
+def page(visitor: Page, platform: Platform) -> Page:
+    """A page of a browser that is signed in."""
+    visitor.context.add_cookies([{"name": SESSION_COOKIE, "value": platform.token, "url": platform.url}])
+    return visitor
+
+
+# --- signing in -----------------------------------------------------------------------------------------------------
+
+
+def test_a_token_leads_to_the_page_that_was_asked_for(visitor: Page, platform: Platform) -> None:
+    visitor.goto(f"{platform.url}/ui/jobs/departures")
+    expect(visitor).to_have_url(re.compile(r"/ui/login\?next="))
+    visitor.get_by_label("Token").fill("not-the-token")
+    visitor.get_by_role("button", name="Sign in").click()
+    expect(visitor.get_by_role("alert")).to_contain_text("not valid")
+
+    visitor.get_by_label("Token").fill(f"  {platform.token}\n")
+    visitor.keyboard.press("Enter")
+    expect(visitor).to_have_url(f"{platform.url}/ui/jobs/departures")
+    expect(visitor.get_by_role("heading", level=1)).to_have_text("departures")
+
+    (cookie,) = visitor.context.cookies()
+    assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == (SESSION_COOKIE, True, "Strict")
+    visitor.get_by_role("button", name="Sign out").click()
+    expect(visitor).to_have_url(f"{platform.url}/ui/login")
+    assert visitor.context.cookies() == []
+
+
+def test_a_link_may_carry_the_token_where_no_server_sees_it(visitor: Page, platform: Platform) -> None:
+    visitor.goto(f"{platform.url}/ui/login#token={platform.token}")
+    expect(visitor).to_have_url(f"{platform.url}/ui/login")
+    visitor.keyboard.press("Enter")
+    expect(visitor.get_by_role("heading", level=1)).to_have_text("Jobs")
+
+
+def test_the_root_leads_to_the_jobs(page: Page, platform: Platform) -> None:
+    page.goto(platform.url)
+    expect(page).to_have_url(f"{platform.url}/ui/")
+
+
+def test_a_session_that_is_no_longer_valid_leads_to_the_login_form(visitor: Page, platform: Platform) -> None:
+    visitor.context.add_cookies([{"name": SESSION_COOKIE, "value": "revoked", "url": platform.url}])
+    visitor.goto(f"{platform.url}/ui/")
+    expect(visitor).to_have_url(f"{platform.url}/ui/login?next=%2Fui%2F")
+
+
+def test_the_cookie_alone_changes_nothing(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/")
+    send = "async (headers) => (await fetch('/jobs/departures/start', {method: 'POST', headers})).status"
+    assert page.evaluate(send, {}) == 403
+    assert platform.control_plane.api.get("/jobs/departures")["status"] == "CREATED"
+
+
+# --- jobs -----------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_are_listed_and_a_hostile_name_is_only_text(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/")
+    table = page.get_by_role("table")
+    row = table.get_by_role("row").filter(has_text="departures")
+    expect(row.get_by_role("cell")).to_have_text(["Created", "2", "–", "–", "–"])
+    expect(table.get_by_role("rowheader", name=HOSTILE_NAME)).to_have_text(HOSTILE_NAME)
+    assert page.locator("#jobs img, #jobs script").count() == 0
+
+    table.get_by_role("link", name=HOSTILE_NAME).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE_NAME)
+    assert page.locator("main img, main script").count() == 0
+
+
+def test_a_page_is_usable_by_keyboard(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/")
+    link = page.get_by_role("link", name="departures")
+    expect(link).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    reached = []
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.textContent.trim()"))
+        if reached[-1] == "departures":
+            break
+    assert reached[-1] == "departures", reached
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("departures")
+
+
+@pytest.mark.parametrize("path", ["/ui/", "/ui/jobs/departures", "/ui/login"])
+@pytest.mark.parametrize("width", [320, 700, 1280])
+def test_a_narrow_window_never_scrolls_sideways(page: Page, platform: Platform, path: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 700})
+    page.goto(platform.url + path)
+    expect(page.get_by_role("heading", level=1)).not_to_have_text("Loading…")
+    expect(page.get_by_text("Loading…")).to_have_count(0)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+# --- a job ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_does_not_run_can_be_started_and_not_rescaled(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/jobs/departures")
+    expect(page.locator("#status")).to_have_text("Created")
+    expect(page.get_by_role("button", name="Start")).to_be_visible()
+    expect(page.get_by_role("button", name="Stop with savepoint")).to_be_hidden()
+    expect(page.get_by_role("button", name="Rescale")).to_be_disabled()
+    expect(page.get_by_label("Parallelism")).to_have_accessible_description(
+        "From 1 to 128; now 2. Only a running job can be rescaled."
+    )
+    expect(page.get_by_text("No checkpoint yet.")).to_be_visible()
+
+
+def test_a_job_that_is_not_there_is_named_so(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/jobs/nobody")
+    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such job")
+
+
+def test_the_preview_shows_who_will_own_which_key_groups(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/jobs/departures")
+    page.get_by_label("Parallelism").fill("3")
+    expect(page.get_by_text("3 subtasks own 42 or 43 of 128 key groups each")).to_be_visible()
+    titles = page.locator("#ranges span").evaluate_all("spans => spans.map((span) => span.title)")
+    assert titles == [
+        "subtask 0: key groups 0–42",  # noqa: RUF001 - the dash of a range
+        "subtask 1: key groups 43–85",  # noqa: RUF001
+        "subtask 2: key groups 86–127",  # noqa: RUF001
+    ]
+
+
+def test_the_preview_assigns_key_groups_exactly_as_the_runtime_does(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/")
+    ask = "async ([most, p]) => (await import('/ui/static/rescale.js')).keyGroupRanges(most, p)"
+    for most, parallelism in [(128, 1), (128, 2), (128, 3), (128, 127), (128, 128), (200, 7), (32768, 5000)]:
+        ours = [key_group_range(most, parallelism, index) for index in range(parallelism)]
+        assert page.evaluate(ask, [most, parallelism]) == [[one.start, one.end] for one in ours]
+
+
+def test_a_rescale_is_shown_phase_by_phase(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/")
+    ask = "async (rescale) => (await import('/ui/static/rescale.js')).phaseRows(rescale, 5000)"
+
+    def phase(name: str, start: int, end: int | None) -> dict[str, Any]:
+        took = None if end is None else end - start
+        return {"phase": name, "started_at_ms": start, "ended_at_ms": end, "duration_ms": took}
+
+    begun = [phase("REQUESTED", 1000, 4000), phase("SAVEPOINT", 4000, None)]
+    rows = page.evaluate(ask, {"status": "IN_PROGRESS", "phases": begun})
+    assert [(row["phase"], row["state"], row["ms"]) for row in rows] == [
+        ("REQUESTED", "done", 3000),
+        ("SAVEPOINT", "running", 1000),
+        ("STOP", "waiting", None),
+        ("RESTORE", "waiting", None),
+        ("VERIFY", "waiting", None),
+    ]
+    back = [phase("REQUESTED", 0, 10), phase("SAVEPOINT", 10, 20), phase("ROLL_BACK", 20, 90)]
+    rows = page.evaluate(ask, {"status": "ROLLED_BACK", "phases": back})
+    assert [(row["phase"], row["state"]) for row in rows] == [
+        ("REQUESTED", "done"),
+        ("SAVEPOINT", "failed"),
+        ("ROLL_BACK", "done"),
+    ]
+
+
+def test_numbers_read_as_people_write_them(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/")
+    ask = "async ([name, value]) => (await import('/ui/static/format.js'))[name](value)"
+    assert [page.evaluate(ask, ["bytes", value]) for value in (None, 0, 1023, 1024, 1536, 1048575, 5 << 40)] == [
+        "–", "0 B", "1,023 B", "1 KiB", "1.5 KiB", "1 MiB", "5 TiB",
+    ]  # fmt: skip
+    assert [page.evaluate(ask, ["duration", value]) for value in (None, 0, 999, 1000, 59_999, 185_000, 7_800_000)] == [
+        "–", "0 ms", "999 ms", "1 s", "1 min", "3 min 5 s", "2 h 10 min",
+    ]  # fmt: skip
+    assert page.evaluate(ask, ["rate", 4.25]) == "4.3/s"
+    assert page.evaluate(ask, ["rate", 18234.5]) == "18,235/s"
+
+
+# --- living with what happens ---------------------------------------------------------------------------------------
+
+
+def test_a_page_that_nobody_looks_at_asks_for_nothing(page: Page, platform: Platform) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{platform.url}/ui/")
+    expect(page.get_by_role("link", name="departures")).to_be_visible()
+    page.evaluate(
+        """() => {
+          Object.defineProperty(document, 'hidden', {get: () => window.away, configurable: true});
+          window.look = (away) => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); };
+          window.look(true);
+        }"""
+    )
+    with page.expect_event("request", timeout=5000):
+        page.evaluate("window.look(false)")  # who comes back sees fresh figures at once
+    page.evaluate("window.look(true)")
+    page.wait_for_load_state("networkidle")
+    before = len(asked)
+    page.wait_for_function("start => performance.now() - start > 2500", arg=page.evaluate("performance.now()"))
+    assert len(asked) == before
+
+
+def test_a_page_says_when_the_control_plane_is_away_and_goes_on_when_it_is_back(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/jobs/departures")
+    expect(page.get_by_role("heading", level=1)).to_have_text("departures")
+    platform.control_plane.kill()
+    notice = page.locator("#connection")
+    expect(notice).to_contain_text("The control plane does not answer.", timeout=20_000)
+    platform.control_plane.start_again()
+    expect(notice).to_be_hidden(timeout=30_000)
+    expect(page.get_by_role("heading", level=1)).to_have_text("departures")
