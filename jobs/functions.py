@@ -44,8 +44,8 @@ class Row(tuple[Any, ...]):
 def row_type(columns: tuple[str, ...]) -> type[Row]:
     """A kind of Row with attributes for its columns (those whose names are Python identifiers)."""
     # A named tuple's descriptors are the fastest attributes that Python has; a column that cannot be one gets a number.
-    fields = namedtuple("Fields", columns, rename=True)  # type: ignore[misc]  # noqa: PYI024 - the names are known only now
-    attributes = {name: fields.__dict__[name] for name in fields._fields}
+    fields: Any = namedtuple("Fields", columns, rename=True)  # type: ignore[misc]  # noqa: PYI024 - known only now
+    attributes: dict[str, Any] = {name: fields.__dict__[name] for name in fields._fields}
     positions = {name: at for at, name in enumerate(columns)}
     return type("Row", (Row,), {**attributes, "__slots__": (), "columns": columns, "_positions": positions})
 

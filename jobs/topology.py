@@ -262,7 +262,8 @@ def _holds_map(kind: Any) -> bool:
 
 def _check_uids(topology: Topology) -> None:
     seen: set[str] = set()
-    for node in (*topology.operators, *topology.sinks):
+    named: tuple[OperatorNode | SinkNode, ...] = (*topology.operators, *topology.sinks)
+    for node in named:
         if not node.uid:
             what = (
                 f"the operator keyed by {', '.join(node.key_columns)}" if isinstance(node, OperatorNode) else "a sink"

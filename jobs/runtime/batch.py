@@ -158,15 +158,14 @@ class BatchRunner:
         kept: list[DataFrame] = []
         try:
             for node in self._topology.nodes:
-                match node:
-                    case SourceNode():
-                        frame = source
-                    case TransformNode():
-                        frame = node.apply(frames[node.input])
-                    case OperatorNode():
-                        frame = self._operator_frame(node, frames[node.input], run, batch_id, starts[node.uid])
-                    case SinkNode():
-                        continue
+                if isinstance(node, SinkNode):
+                    continue
+                if isinstance(node, SourceNode):
+                    frame = source
+                elif isinstance(node, TransformNode):
+                    frame = node.apply(frames[node.input])
+                else:
+                    frame = self._operator_frame(node, frames[node.input], run, batch_id, starts[node.uid])
                 if self._is_read_repeatedly(node.id):
                     frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
                     kept.append(frame)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import IntegerType
 
 from jobs.runtime.affinity import SUBTASK_COLUMN
@@ -76,7 +77,7 @@ def _java_hash(keys: list[Column]) -> Column:
     def code(*columns: pa.Array) -> pa.Array:
         return pa.array(hash_codes(list(columns), HashId.JAVA), pa.int32())
 
-    return F.arrow_udf(code, returnType=IntegerType())(*keys)
+    return arrow_udf(code, returnType=IntegerType())(*keys)
 
 
 def _column(frame: DataFrame, name: str) -> Column:

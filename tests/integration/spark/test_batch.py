@@ -1,0 +1,311 @@
+"""One micro-batch after the other through real operators over real state, up to what a commit would name."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from jobs import FileSink, ForeachBatchSink, KeyedProcessFunction, StreamEnvironment, Ttl, ValueStateDescriptor
+from jobs.errors import IncompleteReportsError, OutputTypeError, UserFunctionError
+from jobs.runtime.affinity import Anchor
+from jobs.runtime.anchored import run_anchored
+from jobs.runtime.batch import BatchRunner, RunFacts, subtask_specs
+from jobs.runtime.committed import CommittedState
+from jobs.runtime.failures import origin_of
+from jobs.runtime.task import SubtaskStart
+from state.errors import KeyscaleError, SerializationError
+from state.hashing import HashId
+from state.identifiers import Attempt, BatchId, JobId, SubtaskIndex
+from state.restore import RestorePlan, version_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jobs import DataStream, ProcessContext, Row, RuntimeContext, SinkContext
+    from jobs.runtime.batch import BatchOutcome
+    from jobs.topology import Topology
+
+pytestmark = pytest.mark.spark
+
+PARALLELISM = 2
+INPUT = "id string, aircraft string, delay bigint"
+TOTALS = {"id": "string", "aircraft": "string", "flights": "bigint", "delay_sum": "bigint"}
+Report = tuple[str, str | None, int]
+
+
+class Totals(KeyedProcessFunction):
+    """A running count and sum, and for the tests of failures: what goes wrong on demand, by the aircraft's name."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.flights = context.get_state(ValueStateDescriptor("flights", pa.int64()))
+        self.delay_sum = context.get_state(ValueStateDescriptor("delay_sum", pa.int64()))
+
+    def process_element(self, row: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:
+        if row.aircraft == "raises":
+            raise ValueError(f"no {row.id}")
+        if row.aircraft == "updates wrongly":
+            self.flights.update("secret")
+        flights = (self.flights.value() or 0) + 1
+        delay_sum = (self.delay_sum.value() or 0) + row.delay
+        self.flights.update(flights)
+        self.delay_sum.update(delay_sum)
+        sum_out = "secret" if row.aircraft == "yields wrongly" else delay_sum
+        yield {"id": row.id, "aircraft": context.current_key, "flights": flights, "delay_sum": sum_out}
+
+
+def main_job(reports: DataStream, output: str) -> None:
+    unique = reports.key_by("id").deduplicate(ttl=Ttl(86_400_000)).uid("unique")
+    totals = unique.key_by("aircraft").process(Totals(), output=TOTALS).uid("totals")
+    totals.sink_to(FileSink(output)).uid("files")
+
+
+@dataclass
+class Rig:
+    """Runs batches as the driver does, without its log: what a batch gives is committed if it returns."""
+
+    spark: SparkSession
+    path: Path
+    topology: Topology
+    hash_id: HashId = HashId.SPARK
+    parallelism: int = PARALLELISM
+    batch_id: BatchId = BatchId(-1)
+    runner: BatchRunner = field(init=False)
+    committed: CommittedState = field(init=False)
+
+    def __post_init__(self) -> None:
+        facts = RunFacts(
+            job_id=JobId("job"),
+            attempt=Attempt(1),
+            parallelism=self.parallelism,
+            max_parallelism=128,
+            hash_id=self.hash_id,
+            store_url=(self.path / "store").as_uri(),
+            local_root=self.path / "local",
+        )
+        self.anchor = Anchor.create(self.spark, self.parallelism)
+        self.runner = BatchRunner(self.spark, self.topology, facts, self.anchor)
+        starts = {
+            node.uid: tuple(
+                SubtaskStart(version_of(RestorePlan(), spec.key_group_range, BatchId(-1)), RestorePlan())
+                for spec in subtask_specs(node, facts)
+            )
+            for node in self.topology.operators
+        }
+        self.committed = CommittedState(BatchId(-1), starts, {}, {}, 0)
+
+    def run(self, reports: list[Report]) -> BatchOutcome:
+        """Runs a batch and takes it as committed."""
+        batch_id, frame = BatchId(self.batch_id + 1), self.frame(reports)
+        outcome = self.runner.run(frame, batch_id, self.committed.starts)
+        self.runner.publish(outcome.sinks)
+        self.committed, self.batch_id = self.committed.after(batch_id, outcome, {}, 0), batch_id
+        return outcome
+
+    def fail(self, reports: list[Report]) -> KeyscaleError:
+        """Runs a batch that must fail, and gives the error."""
+        with pytest.raises(KeyscaleError) as failure:
+            self.runner.run(self.frame(reports), BatchId(self.batch_id + 1), self.committed.starts)
+        return failure.value
+
+    def frame(self, reports: list[Report]) -> DataFrame:
+        return self.spark.createDataFrame(reports, INPUT).repartition(2)
+
+    def output(self) -> list[tuple[Any, ...]]:
+        rows = self.spark.read.parquet(str(self.path / "out")).collect()
+        return sorted(((row.id, row.aircraft, row.flights, row.delay_sum) for row in rows), key=repr)
+
+
+def declared(spark: SparkSession, path: Path, job: Callable[[DataStream, str], None]) -> Topology:
+    executed: list[Topology] = []
+    env = StreamEnvironment(spark, {}, executed.append)
+    (path / "in").mkdir()
+    job(env.stream(spark.readStream.schema(INPUT).json(str(path / "in"))), str(path / "out"))
+    env.execute()
+    return executed[0]
+
+
+@pytest.fixture
+def rig(spark: SparkSession, tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(spark, tmp_path, declared(spark, tmp_path, main_job))
+    yield rig
+    rig.anchor.release()
+
+
+def random_reports(seed: int, count: int) -> list[Report]:
+    random_ = random.Random(seed)
+    aircraft = [None, *(f"N{number}" for number in range(7))]
+    return [
+        (f"r{random_.randrange(count * 2)}", random_.choice(aircraft), random_.randrange(100)) for _ in range(count)
+    ]
+
+
+def assert_totals_equal_a_fold(output: list[tuple[Any, ...]], batches: list[list[Report]]) -> None:
+    """Every report counted once; the running totals of an aircraft are those of some order of its reports."""
+    first: dict[str, list[Report]] = defaultdict(list)
+    for reports in batches:
+        fresh: dict[str, list[Report]] = defaultdict(list)
+        for report in reports:
+            if report[0] not in first:
+                fresh[report[0]].append(report)
+        first.update(fresh)
+    assert sorted(row[0] for row in output) == sorted(first)
+    by_aircraft: dict[Any, list[tuple[Any, ...]]] = defaultdict(list)
+    for row in output:
+        by_aircraft[row[1]].append(row)
+    for aircraft, rows in by_aircraft.items():
+        rows.sort(key=lambda row: row[2])
+        assert [row[2] for row in rows] == list(range(1, len(rows) + 1))
+        before = 0
+        for report_id, _, _, delay_sum in rows:
+            assert (report_id, aircraft, delay_sum - before) in first[report_id]
+            before = delay_sum
+
+
+def test_state_goes_on_from_batch_to_batch_and_every_report_counts_once(rig: Rig) -> None:
+    batches = [random_reports(seed, 300) for seed in range(4)]
+    for reports in batches:
+        rig.run(reports)
+    assert_totals_equal_a_fold(rig.output(), batches)
+
+
+def test_the_outcome_names_a_changelog_for_each_subtask_that_changed_and_counts_records(rig: Rig) -> None:
+    outcome = rig.run([("r1", "N1", 5), ("r1", "N1", 5), ("r2", "N1", 7)])
+    assert outcome.input_records == 3
+    assert outcome.output_records == 2
+    assert {uid: len(changelogs) for uid, changelogs in outcome.changelogs.items()} == {"unique": 2, "totals": 2}
+    assert [changelog is None for changelog in outcome.changelogs["totals"]].count(False) == 1
+    assert sum(report.input_records for report in outcome.reports["totals"]) == 2
+    again = rig.run([("r2", "N1", 7)])
+    assert again.output_records == 0
+    assert all(changelog is None for changelogs in again.changelogs.values() for changelog in changelogs)
+
+
+def test_a_batch_without_records_changes_nothing_and_is_complete(rig: Rig) -> None:
+    rig.run(random_reports(1, 50))
+    outcome = rig.run([])
+    assert (outcome.input_records, outcome.output_records) == (0, 0)
+    assert (rig.path / "out" / "batch=1").is_dir()
+
+
+def test_a_batch_that_was_not_committed_is_run_again_from_the_state_before_it(rig: Rig) -> None:
+    batches = [random_reports(seed, 200) for seed in range(3)]
+    rig.run(batches[0])
+    lost = rig.runner.run(rig.frame(random_reports(9, 200)), BatchId(1), rig.committed.starts)
+    rig.runner.discard(lost.sinks)
+    for reports in batches[1:]:
+        rig.run(reports)
+    assert_totals_equal_a_fold(rig.output(), batches)
+
+
+def test_local_files_that_are_gone_are_rebuilt_from_the_changelogs(rig: Rig) -> None:
+    import shutil  # noqa: PLC0415 - this test's own
+
+    batches = [random_reports(seed, 200) for seed in range(3)]
+    for reports in batches:
+        rig.run(reports)
+        shutil.rmtree(rig.path / "local")
+    assert_totals_equal_a_fold(rig.output(), batches)
+
+
+def test_the_java_hash_routes_as_exactly(spark: SparkSession, tmp_path: Path) -> None:
+    rig = Rig(spark, tmp_path, declared(spark, tmp_path, main_job), hash_id=HashId.JAVA, parallelism=3)
+    batches = [random_reports(seed, 200) for seed in range(2)]
+    for reports in batches:
+        rig.run(reports)
+    assert_totals_equal_a_fold(rig.output(), batches)
+    rig.anchor.release()
+
+
+def test_a_failing_function_is_told_by_operator_subtask_and_traceback_without_the_record(rig: Rig) -> None:
+    rig.run(random_reports(1, 50))
+    error = rig.fail([("secret", "raises", 1)])
+    assert type(error) is UserFunctionError
+    origin = origin_of(error)
+    assert origin.operator_uid == "totals"
+    assert origin.subtask in range(PARALLELISM)
+    assert "in process_element" in str(origin.user_traceback)
+    assert "raise ValueError" in str(origin.user_traceback)
+    assert "secret" not in f"{error} {origin}"
+
+
+@pytest.mark.parametrize(
+    ("aircraft", "kind"), [("updates wrongly", SerializationError), ("yields wrongly", OutputTypeError)]
+)
+def test_values_of_wrong_types_are_refused_without_being_quoted(
+    rig: Rig, aircraft: str, kind: type[KeyscaleError]
+) -> None:
+    error = rig.fail([("r1", aircraft, 1)])
+    assert type(error) is kind
+    assert origin_of(error).operator_uid == "totals"
+    assert "secret" not in f"{error} {origin_of(error)}"
+
+
+def test_after_a_failed_batch_the_next_try_starts_from_the_last_commit(rig: Rig) -> None:
+    batches = [random_reports(seed, 200) for seed in range(2)]
+    rig.run(batches[0])
+    rig.fail([*batches[1], ("x", "raises", 1)])
+    rig.run(batches[1])
+    assert_totals_equal_a_fold(rig.output(), batches)
+    assert list(rig.path.glob("out/_staging/*/*/*")) == []
+
+
+def test_a_transform_that_reads_its_input_twice_is_found_out(spark: SparkSession, tmp_path: Path) -> None:
+    def job(reports: DataStream, output: str) -> None:
+        unique = reports.key_by("id").deduplicate().uid("unique")
+        unique.transform(lambda frame: frame.union(frame)).sink_to(FileSink(output)).uid("files")
+
+    rig = Rig(spark, tmp_path, declared(spark, tmp_path, job))
+    assert type(rig.fail(random_reports(1, 20))) is IncompleteReportsError
+    rig.anchor.release()
+
+
+def test_an_operator_with_two_readers_runs_once(spark: SparkSession, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def write(frame: DataFrame, key: SinkContext) -> None:  # noqa: ARG001 - the signature of such a function
+        seen.extend([frame.count(), frame.count()])
+
+    def job(reports: DataStream, output: str) -> None:
+        unique = reports.key_by("id").deduplicate().uid("unique")
+        unique.key_by("aircraft").process(Totals(), output=TOTALS).uid("totals").sink_to(FileSink(output)).uid("files")
+        unique.where("delay < 50").sink_to(ForeachBatchSink(write)).uid("database")
+
+    rig = Rig(spark, tmp_path, declared(spark, tmp_path, job))
+    outcome = rig.run([("r1", "N1", 5), ("r1", "N1", 5), ("r2", "N1", 70)])
+    assert seen == [1, 1]
+    assert outcome.output_records == 4
+    assert len(rig.output()) == 2
+    rig.anchor.release()
+
+
+def test_an_anchored_function_runs_once_for_each_subtask(rig: Rig, spark: SparkSession) -> None:
+    results = run_anchored(spark, rig.anchor, "count", lambda subtask: b"%d" % (subtask * 10))
+    assert results == {SubtaskIndex(0): b"0", SubtaskIndex(1): b"10"}
+
+
+def test_an_anchored_function_that_fails_raises_its_own_error(rig: Rig, spark: SparkSession) -> None:
+    def fail(subtask: SubtaskIndex) -> bytes:
+        raise SerializationError(f"subtask {subtask}")
+
+    with pytest.raises(SerializationError, match="subtask"):
+        run_anchored(spark, rig.anchor, "fail", fail)
+
+
+def test_batch_and_anchored_jobs_shuffle_each_operator_once_and_keep_the_anchor(rig: Rig) -> None:
+    starts = rig.committed.starts
+    with rig.runner._frames("plan", rig.frame([]), BatchId(0), starts) as frames:
+        last = frames[rig.topology.sinks[0].input]
+        plan = last._jdf.queryExecution().executedPlan().toString()
+    operators = len(rig.topology.operators)
+    assert plan.count("InMemoryTableScan") == operators
+    assert plan.count("ShuffledHashJoin") == operators
+    assert plan.count("ShufflePartitionIdPassThrough") + plan.count("REPARTITION_BY_NUM") >= operators
+    assert plan.count("BroadcastExchange") == 0
