@@ -95,7 +95,7 @@ def test_every_route_of_a_job_says_that_there_is_no_such_job(
         ("checkpoints", "list", UNKNOWN),
         ("logs", UNKNOWN),
     ],
-    ids=lambda command: " ".join(command),
+    ids=" ".join,
 )
 def test_every_command_says_that_there_is_no_such_job(platform: RunningControlPlane, command: tuple[str, ...]) -> None:
     answer = keyscale(platform, *command)
