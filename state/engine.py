@@ -59,6 +59,10 @@ class Engine(Protocol):
         """
         ...
 
+    def last_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
+        """The greatest key with start <= key < end; None if there is none."""
+        ...
+
     def write(self, mutations: Iterable[Mutation]) -> None:
         """Apply mutations of any families atomically; of two for one key the later one wins."""
         ...

@@ -99,6 +99,12 @@ class HeapEngine:
         entries = found.entries
         return ((key, entries[key]) for key in found.between(start, end))
 
+    def last_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
+        self._check_open()
+        found = self._families.get(family)
+        keys = [] if found is None else found.between(start, end)
+        return keys[-1] if keys else None
+
     def write(self, mutations: Iterable[Mutation]) -> None:
         self._check_open()
         for family, key, value in mutations:

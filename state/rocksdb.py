@@ -106,6 +106,21 @@ class RocksDbEngine:
             start = chunk[-1][0] + b"\0"
             size = min(size * 4, _LAST_CHUNK)
 
+    def last_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
+        table = self._tables.get(family)
+        if table is None:
+            return None
+        options = ReadOptions()
+        options.set_iterate_lower_bound(start)
+        options.set_iterate_upper_bound(end)
+        try:
+            iterator = table.iter(options)
+            iterator.seek_to_last()
+            iterator.status()
+            return iterator.key() if iterator.valid() else None  # type: ignore[no-any-return]  # rocksdict's Any
+        except Exception as error:
+            raise _translated(error, self.directory) from error
+
     def write(self, mutations: Iterable[Mutation]) -> None:
         batch = WriteBatch(raw_mode=True)
         for family, key, value in mutations:

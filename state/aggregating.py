@@ -1,0 +1,146 @@
+"""ReducingState and AggregatingState: one value a key, into which what is added is folded at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from state.entries import ABSENT, Entries
+from state.handle import KeyColumns, KeyContext, KeyedState, KeyGroups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import pyarrow as pa
+
+    from state.descriptors import AggregateFunction, ReduceFunction
+    from state.serializers import KeyCodec
+
+
+class _Folding(KeyedState):
+    """One stored value a key and namespace, folded by functions."""
+
+    __slots__ = ("_fold", "_merge", "_start")
+
+    def __init__(
+        self,
+        entries: Entries,
+        context: KeyContext,
+        namespace: KeyCodec | None,
+        *,
+        start: Callable[[Any], Any],
+        fold: Callable[[Any, Any], Any],
+        merge: Callable[[Any, Any], Any],
+    ) -> None:
+        """For values folded by functions.
+
+        Args:
+            entries: Where values are stored.
+            context: The current key.
+            namespace: How namespaces are stored.
+            start: From the first input to a stored value.
+            fold: From a stored value and an input to a stored value.
+            merge: From two stored values to one.
+        """
+        super().__init__(entries, context, namespace)
+        self._start = start
+        self._fold = fold
+        self._merge = merge
+
+    def add(self, value: Any) -> None:  # noqa: ANN401 (an input)
+        """Fold a value in; adding None does nothing."""
+        if value is None:
+            return
+        key = self._prefix()
+        stored = self._entries.get(key)
+        self._entries.put(key, self._start(value) if stored is ABSENT else self._fold(stored, value))
+
+    def clear(self) -> None:
+        """Remove what the current key has."""
+        self._entries.remove(self._prefix())
+
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:  # noqa: ANN401 (of the namespace's type)
+        """Merge what source namespaces have into the target's, and clear them."""
+        goal = self._prefix_in(target)
+        merged = self._entries.get(goal)
+        changed = False
+        for source in sources:
+            key = self._prefix_in(source)
+            stored = ABSENT if key == goal else self._entries.get(key)
+            if stored is not ABSENT:
+                merged = stored if merged is ABSENT else self._merge(merged, stored)
+                self._entries.remove(key)
+                changed = True
+        if changed:
+            self._entries.put(goal, merged)
+
+    def add_many(self, key_groups: KeyGroups, keys: KeyColumns, values: pa.Array) -> None:
+        """Fold each row's value into what its key has, in the order of rows: each key is read and written once."""
+        batch = self._batch(key_groups, keys)
+        formats = self._entries.formats
+        raws = self._entries.raw_many(batch.distinct)
+        stored: list[Any] = [ABSENT if raw is None else formats.unpack(raw)[0] for raw in raws]
+        changed = set()
+        for group, value in zip(batch.groups.tolist(), values.to_pylist(), strict=True):
+            if value is not None:
+                before = stored[group]
+                stored[group] = self._start(value) if before is ABSENT else self._fold(before, value)
+                changed.add(group)
+        now = self._entries.now_ms
+        order = sorted(changed)
+        self._entries.pending.add_run(
+            [batch.distinct[group] for group in order], [formats.pack(stored[group], now) for group in order]
+        )
+
+    def _stored(self) -> Any:  # noqa: ANN401 (of the state's type)
+        value = self._entries.get(self._prefix())
+        return None if value is ABSENT else value
+
+
+class ReducingState(_Folding):
+    """One value a key, into which every added value is reduced."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, entries: Entries, context: KeyContext, namespace: KeyCodec | None, reduce: ReduceFunction
+    ) -> None:
+        super().__init__(entries, context, namespace, start=lambda value: value, fold=reduce, merge=reduce)
+
+    def get(self) -> Any:  # noqa: ANN401 (of the state's type)
+        """The reduced value; None if nothing was added."""
+        return self._stored()
+
+    def get_many(self, key_groups: KeyGroups, keys: KeyColumns) -> pa.Array:
+        """Each row's reduced value, null where nothing was added."""
+        return self._entries.get_rows(self._batch(key_groups, keys))
+
+
+class AggregatingState(_Folding):
+    """One accumulator a key, to which every added value is added."""
+
+    __slots__ = ("_function",)
+
+    def __init__(
+        self, entries: Entries, context: KeyContext, namespace: KeyCodec | None, function: AggregateFunction
+    ) -> None:
+        def start(value: Any) -> Any:  # noqa: ANN401 (an input, to an accumulator)
+            return function.add(value, function.create_accumulator())
+
+        def fold(accumulator: Any, value: Any) -> Any:  # noqa: ANN401 (as above)
+            return function.add(value, accumulator)
+
+        super().__init__(entries, context, namespace, start=start, fold=fold, merge=function.merge)
+        self._function = function
+
+    def get(self) -> Any:  # noqa: ANN401 (a result)
+        """The result of the accumulator; None if nothing was added."""
+        accumulator = self._stored()
+        return None if accumulator is None else self._function.get_result(accumulator)
+
+    def get_many(self, key_groups: KeyGroups, keys: KeyColumns) -> list[Any]:
+        """Each row's result, None where nothing was added."""
+        batch = self._batch(key_groups, keys)
+        formats, result = self._entries.formats, self._function.get_result
+        raws = self._entries.raw_many(batch.distinct)
+        results = [None if raw is None else result(formats.unpack(raw)[0]) for raw in raws]
+        return [results[group] for group in batch.groups.tolist()]

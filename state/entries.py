@@ -1,0 +1,291 @@
+"""The entries of one state: stored keys and values with the batch's own changes, TTL and formats applied.
+
+All kinds of state are thin layers over this one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from state.errors import SerializationError
+from state.stored_key import check_key_size, prefix_end
+from state.sweep import Sweeper
+from state.ttl import Clock, Ttl, UpdateType, Visibility, is_expired, now_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from state.engine import Engine
+    from state.formats import ValueFormats
+    from state.pending import Pending
+    from state.stored_key import KeyBatch
+
+
+class _Absent:
+    """The type of `ABSENT`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = _Absent()
+"""There is no entry, as against an entry that holds null."""
+
+_MISSING: Final = object()
+
+
+class Entries:
+    """One state's entries, by stored key."""
+
+    __slots__ = ("_clock", "_domain", "_engine", "_returns_expired", "_touches", "family", "formats", "pending", "sweeper", "ttl")
+
+    def __init__(self, engine: Engine, pending: Pending, formats: ValueFormats, ttl: Ttl | None, clock: Clock) -> None:
+        self.family = pending.family
+        self.pending = pending
+        self.formats = formats
+        self.ttl = ttl if ttl is not None and ttl.enabled else None
+        self._engine = engine
+        self._clock = clock
+        self._domain = None if self.ttl is None else self.ttl.time_domain
+        self._touches = self.ttl is not None and self.ttl.update_type is UpdateType.ON_READ_AND_WRITE
+        self._returns_expired = (
+            self.ttl is not None and self.ttl.visibility is Visibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
+        )
+        incremental = None if self.ttl is None else self.ttl.cleanup.incremental
+        self.sweeper = None if incremental is None else Sweeper(incremental, engine, pending, self.expired)
+
+    @property
+    def now_ms(self) -> int:
+        """The time that counts for stamps; 0 without TTL."""
+        return 0 if self._domain is None else now_ms(self._clock, self._domain)
+
+    def get(self, key: bytes) -> Any:  # noqa: ANN401 (a value of the state's type, or ABSENT)
+        """The value of an entry that is there and not expired, else ABSENT."""
+        raw = self._raw(key)
+        if self.sweeper is not None:
+            self.sweeper.accessed()
+        return ABSENT if raw is None else self._live(key, raw, prefix=None)
+
+    def put(self, key: bytes, value: Any) -> None:  # noqa: ANN401 (a value of the state's type)
+        """Set an entry."""
+        check_key_size(key)
+        pending = self.pending
+        raw = self.formats.pack(value, self.now_ms)
+        pending.settle()
+        pending.entries[key] = raw
+        if self.sweeper is not None:
+            self.sweeper.accessed()
+
+    def remove(self, key: bytes) -> None:
+        """Remove an entry, if it is there."""
+        self.pending.settle()
+        self.pending.entries[key] = None
+
+    def get_below(self, prefix: bytes, key: bytes) -> Any:  # noqa: ANN401 (a value of the state's type, or ABSENT)
+        """`get` of an entry that is one of several below `prefix`."""
+        raw = self._raw(key)
+        if self.sweeper is not None:
+            self.sweeper.accessed()
+        return ABSENT if raw is None else self._live(key, raw, prefix=prefix)
+
+    def put_below(self, prefix: bytes, key: bytes, value: Any) -> None:  # noqa: ANN401 (a value of the state's type)
+        """`put` of an entry that is one of several below `prefix`."""
+        self.put(key, value)
+        self.pending.touched.setdefault(prefix, set()).add(key)
+
+    def remove_below(self, prefix: bytes, key: bytes) -> None:
+        """`remove` of an entry that is one of several below `prefix`."""
+        self.remove(key)
+        self.pending.touched.setdefault(prefix, set()).add(key)
+
+    def put_all_below(self, prefix: bytes, entries: Sequence[tuple[bytes, Any]]) -> None:
+        """Set several entries below `prefix`, or none of them if one does not fit."""
+        now = self.now_ms
+        packed = []
+        for key, value in entries:
+            check_key_size(key)
+            packed.append((key, self.formats.pack(value, now)))
+        if packed:
+            self.pending.settle()
+            self.pending.entries.update(packed)
+            self.pending.touch(prefix, [key for key, _ in packed])
+            if self.sweeper is not None:
+                self.sweeper.accessed(len(packed))
+
+    def last_key_below(self, prefix: bytes) -> bytes | None:
+        """The greatest stored key below a prefix, expired or not, removed ones left out; None if there is none."""
+        pending = self.pending
+        pending.settle()
+        entries = pending.entries
+        there = [key for key in pending.touched.get(prefix, ()) if entries[key] is not None]
+        stored = self._engine.last_key(self.family, prefix, prefix_end(prefix))
+        if stored is not None and entries.get(stored, _MISSING) is None:
+            keys = self.keys_below(prefix)
+            return keys[-1] if keys else None
+        return max([*there, *([] if stored is None else [stored])], default=None)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Any]]:
+        """The entries below a prefix as they are now, by stored key; changes made while it runs are not seen by it."""
+        pending = self.pending
+        pending.settle()
+        changed = {key: pending.entries[key] for key in pending.touched.get(prefix, ())}
+        for key, raw in _merged(self._engine.scan(self.family, prefix, prefix_end(prefix)), changed):
+            value = self._live(key, raw, prefix=prefix)
+            if value is not ABSENT:
+                yield key, value
+
+    def keys_below(self, prefix: bytes) -> list[bytes]:
+        """The stored keys below a prefix, expired ones included."""
+        pending = self.pending
+        pending.settle()
+        changed = {key: pending.entries[key] for key in pending.touched.get(prefix, ())}
+        return [key for key, _ in _merged(self._engine.scan(self.family, prefix, prefix_end(prefix)), changed)]
+
+    def raw_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Stored values of distinct, ascending keys, those that are expired left out.
+
+        As reads do, it removes what is expired and starts the time anew where the TTL says so.
+        """
+        raws = self.peek_many(keys)
+        if self.ttl is None:
+            return raws
+        return [None if raw is None else self._live_raw(key, raw) for key, raw in zip(keys, raws, strict=True)]
+
+    def peek_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """Stored values of distinct keys as they are, expired ones included."""
+        pending = self.pending
+        pending.settle()
+        entries = pending.entries
+        if not entries:
+            return self._engine.get_many(self.family, keys)
+        unchanged = [key for key in keys if key not in entries]
+        if len(unchanged) == len(keys):
+            return self._engine.get_many(self.family, keys)
+        read = iter(self._engine.get_many(self.family, unchanged))
+        return [entries[key] if key in entries else next(read) for key in keys]
+
+    def get_rows(self, keys: KeyBatch) -> pa.Array:
+        """Values of the rows of a batch, as a column; null where there is none."""
+        found = self.formats.unpack_array(self.raw_many(keys.distinct))
+        return found.take(pa.array(keys.groups))
+
+    def contains_rows(self, keys: KeyBatch) -> npt.NDArray[np.bool_]:
+        """Whether each row's entry is there and not expired."""
+        raws = self.raw_many(keys.distinct)
+        there = np.fromiter((raw is not None for raw in raws), np.bool_, len(raws))
+        found: npt.NDArray[np.bool_] = there[keys.groups]
+        return found
+
+    def put_rows(self, keys: KeyBatch, values: pa.Array, *, null_removes: bool) -> None:
+        """Set the entries of a batch's rows, of several rows for one key the last."""
+        if len(values) != len(keys):
+            message = f"a batch has {len(keys)} keys and {len(values)} values"
+            raise SerializationError(message)
+        self.put_distinct_values(keys, values.take(pa.array(keys.last_rows)), null_removes=null_removes)
+
+    def put_distinct_values(self, keys: KeyBatch, values: pa.Array, *, null_removes: bool) -> None:
+        """Set the entries of a batch's distinct keys; null is stored as null, or removes."""
+        if len(values) != len(keys.distinct):
+            message = f"a batch has {len(keys.distinct)} distinct keys and {len(values)} values"
+            raise SerializationError(message)
+        raws: list[bytes | None] = list(self.formats.pack_array(values, self.now_ms))
+        if null_removes and values.null_count:
+            for place in np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False)).tolist():
+                raws[place] = None
+        self.put_distinct(keys, raws)
+
+    def put_distinct(self, keys: KeyBatch, raws: Sequence[bytes | None]) -> None:
+        """Set or remove (None) the stored values of a batch's distinct keys."""
+        self.pending.add_run(keys.distinct, list(raws))
+
+    def insert_rows(self, keys: KeyBatch, value: Any) -> npt.NDArray[np.bool_]:  # noqa: ANN401 (of the state's type)
+        """Set the entries that are not there; True for each row that was the first to have its key."""
+        distinct = keys.distinct
+        raws = self.raw_many(distinct)
+        raw = self.formats.pack(value, self.now_ms)
+        fresh = [found is None for found in raws]
+        if any(fresh):
+            new = distinct if all(fresh) else [key for key, found in zip(distinct, raws, strict=True) if found is None]
+            self.pending.add_run(new, [raw] * len(new))
+        inserted = np.zeros(len(keys), np.bool_)
+        inserted[keys.first_rows] = fresh
+        return inserted
+
+    def expired(self, raw: bytes) -> bool:
+        """Whether a stored value is expired now."""
+        if self.ttl is None:
+            return False
+        stamp = self.formats.stamp(raw)
+        return stamp is not None and is_expired(stamp, self.ttl.duration_ms, self.now_ms)
+
+    def _raw(self, key: bytes) -> bytes | None:
+        pending = self.pending
+        pending.settle()
+        raw = pending.entries.get(key, _MISSING)
+        if raw is _MISSING:
+            raw = pending.reads.get(key, _MISSING)
+            if raw is _MISSING:
+                raw = pending.reads[key] = self._engine.get(self.family, key)
+        return raw  # type: ignore[return-value]  # object is only _MISSING's type
+
+    def _live(self, key: bytes, raw: bytes, *, prefix: bytes | None) -> Any:  # noqa: ANN401 (a value, or ABSENT)
+        value, stamp = self.formats.unpack(raw)
+        if self.ttl is None:
+            return value
+        now = self.now_ms
+        if stamp is not None and is_expired(stamp, self.ttl.duration_ms, now):
+            changed = None
+        elif stamp is None or (self._touches and stamp < now):
+            # Without a stamp, the value was written before the state had this TTL: its time begins now.
+            changed = self.formats.restamped(raw, now)
+        else:
+            return value
+        self.pending.settle()
+        self.pending.entries[key] = changed
+        if prefix is not None:
+            self.pending.touched.setdefault(prefix, set()).add(key)
+        return value if changed is not None or self._returns_expired else ABSENT
+
+    def _live_raw(self, key: bytes, raw: bytes) -> bytes | None:
+        ttl = self.ttl
+        stamp = self.formats.stamp(raw)
+        now = self.now_ms
+        if ttl is not None and stamp is not None and is_expired(stamp, ttl.duration_ms, now):
+            self.pending.entries[key] = None
+            return raw if self._returns_expired else None
+        if stamp is None or (self._touches and stamp < now):
+            raw = self.formats.restamped(raw, now)
+            self.pending.entries[key] = raw
+        return raw
+
+
+def _merged(
+    stored: Iterator[tuple[bytes, bytes]], changed: dict[bytes, bytes | None]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Stored entries with changes laid over them, by key."""
+    if not changed:
+        yield from stored
+        return
+    added = iter(sorted(changed))
+    upcoming = next(added, None)
+    for key, raw in stored:
+        while upcoming is not None and upcoming <= key:
+            value = changed[upcoming]
+            if value is not None:
+                yield upcoming, value
+            upcoming = next(added, None)
+        if key not in changed:
+            yield key, raw
+    while upcoming is not None:
+        value = changed[upcoming]
+        if value is not None:
+            yield upcoming, value
+        upcoming = next(added, None)
+

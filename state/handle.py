@@ -1,0 +1,126 @@
+"""What all handles on keyed state share: the key they are bound to, the namespace, and the encoding of batches of keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from state.errors import DescriptorError, KeyGroupError, NoCurrentKeyError
+from state.serializers import EncodedColumn
+from state.stored_key import KeyBatch, check_key_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from state.entries import Entries
+    from state.key_groups import KeyGroupRange
+    from state.serializers import KeyCodec, KeySerializer
+
+KeyGroups = "npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray"
+KeyColumns = "Sequence[pa.Array | pa.ChunkedArray] | pa.RecordBatch | pa.Table | pa.Array | pa.ChunkedArray"
+
+
+class KeyContext:
+    """The current key of a backend, and the keys of the batch at hand; shared by all its handles."""
+
+    __slots__ = ("_batch", "_batch_of", "_range", "prefix", "serializer")
+
+    def __init__(self, serializer: KeySerializer, key_group_range: KeyGroupRange | None) -> None:
+        self.serializer = serializer
+        self.prefix: bytes | None = None  # key group and key
+        self._range = key_group_range
+        self._batch_of: tuple[Any, Any] | None = None
+        self._batch: KeyBatch | None = None
+
+    def set(self, key_group: int, key: tuple[Any, ...]) -> None:
+        owned = self._range
+        if owned is not None and not owned.start <= key_group <= owned.end:
+            message = f"key group {key_group} is not in {owned.start} to {owned.end}, which this subtask owns"
+            raise KeyGroupError(message)
+        prefix = key_group.to_bytes(2, "big") + self.serializer.encode(key)
+        check_key_size(prefix)
+        self.prefix = prefix
+
+    def batch(self, key_groups: KeyGroups, keys: KeyColumns) -> KeyBatch:
+        """The stored keys of a batch of rows; encoded once for all states that are given the same two objects."""
+        if self._batch is not None and self._batch_of is not None:
+            known_groups, known_keys = self._batch_of
+            if known_groups is key_groups and known_keys is keys:
+                return self._batch
+        if isinstance(keys, (pa.RecordBatch, pa.Table)):
+            columns: Sequence[Any] = keys.columns
+        else:
+            columns = [keys] if isinstance(keys, (pa.Array, pa.ChunkedArray)) else keys
+        groups = key_groups.to_numpy() if isinstance(key_groups, (pa.Array, pa.ChunkedArray)) else np.asarray(key_groups)
+        owned = self._range
+        if owned is not None and len(groups) and not (owned.start <= groups.min() and groups.max() <= owned.end):
+            message = f"a batch has key groups outside {owned.start} to {owned.end}, which this subtask owns"
+            raise KeyGroupError(message)
+        encoded = self.serializer.encode_columns(columns)
+        if len(encoded) != len(groups):
+            message = f"a batch has {len(groups)} key groups and {len(encoded)} keys"
+            raise KeyGroupError(message)
+        self._batch = KeyBatch.encode(groups, encoded)
+        self._batch_of = (key_groups, keys)
+        return self._batch
+
+    def forget_batch(self) -> None:
+        """Let the last batch's arrays go."""
+        self._batch = None
+        self._batch_of = None
+
+
+class KeyedState:
+    """Base of all handles on keyed state. A handle works on the backend's current key and on its own namespace."""
+
+    __slots__ = ("_context", "_entries", "_namespace", "_namespace_codec")
+
+    def __init__(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> None:
+        self._entries = entries
+        self._context = context
+        self._namespace_codec = namespace
+        self._namespace: bytes | None = b"" if namespace is None else None
+
+    def set_current_namespace(self, namespace: Any) -> None:  # noqa: ANN401 (of the declared type)
+        """Choose the namespace that the handle works on; only of a state that was declared with one.
+
+        Raises:
+            DescriptorError: The state has none.
+            SerializationError: The namespace is not of the declared type.
+        """
+        if self._namespace_codec is None:
+            message = f"state {self._entries.family!r} was declared without a namespace"
+            raise DescriptorError(message)
+        self._namespace = self._namespace_codec.encode(namespace)
+
+    def _prefix(self) -> bytes:
+        """The stored key of the current key and namespace."""
+        key, namespace = self._context.prefix, self._namespace
+        if key is None or namespace is None:
+            message = f"state {self._entries.family!r} was used with no current {'key' if key is None else 'namespace'}"
+            raise NoCurrentKeyError(message)
+        return key + namespace if namespace else key
+
+    def _prefix_in(self, namespace: Any) -> bytes:  # noqa: ANN401 (of the declared type)
+        """The stored key of the current key and a given namespace."""
+        if self._namespace_codec is None:
+            message = f"state {self._entries.family!r} was declared without a namespace"
+            raise DescriptorError(message)
+        if self._context.prefix is None:
+            message = f"state {self._entries.family!r} was used with no current key"
+            raise NoCurrentKeyError(message)
+        return self._context.prefix + self._namespace_codec.encode(namespace)
+
+    def _batch(self, key_groups: KeyGroups, keys: KeyColumns) -> KeyBatch:
+        batch = self._context.batch(key_groups, keys)
+        if self._namespace is None:
+            message = f"state {self._entries.family!r} was used with no current namespace"
+            raise NoCurrentKeyError(message)
+        if not self._namespace:
+            return batch
+        scope = np.tile(np.frombuffer(self._namespace, np.uint8), (len(batch), 1))
+        return batch.extended(EncodedColumn.fixed(scope))

@@ -1,0 +1,255 @@
+"""The keyed state backend: all keyed state of one subtask, for the key of the record at hand or for whole batches of keys."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from state.aggregating import AggregatingState, ReducingState
+from state.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    StateKind,
+    ValueStateDescriptor,
+)
+from state.entries import Entries
+from state.errors import NoCurrentKeyError, StateSchemaMismatchError
+from state.formats import ValueFormats
+from state.handle import KeyContext
+from state.list import ListState
+from state.map import MapState
+from state.pending import Pending
+from state.schema import KeyedSchema, check_same_key, register, schema_of_key
+from state.serializers import KeySerializer, key_codec_for
+from state.serializers.type_names import type_from_json
+from state.stored_key import StoredKey, parse_stored_key
+from state.sweep import Sweeper, purge
+from state.ttl import BatchClock, Clock
+from state.value import ValueState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from state.engine import Engine, SortedRun
+    from state.key_groups import KeyGroupRange
+    from state.serializers import KeyCodec
+    from state.serializers.type_names import TypeJson
+
+AnyState = ValueState | MapState | ListState | ReducingState | AggregatingState
+
+
+class KeyedStateBackend:
+    """Keyed state over an engine, one column family a state.
+
+    Changes are kept pending, where the batch's own reads see them, until `drain` hands them over. The backend never writes to
+    its engine: whoever drains it makes the changes durable and applies them, before the backend is read again. `discard`
+    forgets them.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        key_schema: pa.Schema,
+        clock: Clock | Callable[[], int] | None = None,
+        *,
+        schema: KeyedSchema | None = None,
+        key_group_range: KeyGroupRange | None = None,
+    ) -> None:
+        """For keys of `key_schema`.
+
+        Args:
+            engine: The store.
+            key_schema: The key's columns.
+            clock: The times that TTLs go by. A function of no arguments gives processing time in ms since the epoch; it is
+                asked once a batch, so that time stands still within it. None: time stands at zero.
+            schema: What the store holds, from the manifest; None: nothing.
+            key_group_range: The key groups that may be used; None: all.
+
+        Raises:
+            StateSchemaMismatchError: Stored keys are of other types.
+            UnsupportedTypeError: A column's type cannot be a key.
+        """
+        if schema is not None:
+            check_same_key(schema, key_schema)
+        self._engine = engine
+        self._read_clock = clock if callable(clock) else None
+        self.clock: Clock = BatchClock() if clock is None or callable(clock) else clock
+        self._advance()
+        self._schema = schema_of_key(key_schema) if schema is None else schema
+        self._serializer = KeySerializer(key_schema)
+        self._context = KeyContext(self._serializer, key_group_range)
+        self._states: dict[str, tuple[StateDescriptor, Entries, AnyState]] = {}
+        self._sweepers: list[Sweeper] = []
+        self._key: tuple[Any, ...] | None = None
+
+    @property
+    def schema(self) -> KeyedSchema:
+        """What the store holds, with all that was declared so far: the facts for the manifest."""
+        return self._schema
+
+    def set_current_key(self, key_group: int, key: tuple[Any, ...]) -> None:
+        """Make a key the current one, which state handles then use.
+
+        Raises:
+            KeyGroupError: The key group is not this subtask's.
+            SerializationError: The key is not of the key schema.
+            KeyTooLargeError: The key is too long.
+        """
+        self._context.set(key_group, key)
+        self._key = key
+        for sweeper in self._sweepers:
+            sweeper.record()
+
+    def clear_current_key(self) -> None:
+        """Have no current key."""
+        self._context.prefix = None
+        self._key = None
+
+    @property
+    def current_key(self) -> tuple[Any, ...]:
+        """The current key.
+
+        Raises:
+            NoCurrentKeyError: There is none.
+        """
+        if self._key is None:
+            message = "there is no current key"
+            raise NoCurrentKeyError(message)
+        return self._key
+
+    def value_state(self, descriptor: ValueStateDescriptor) -> ValueState:
+        """The value state of a descriptor; the same handle when declared again.
+
+        Raises:
+            StateSchemaMismatchError: The name is another state's, or stored values cannot be read as declared.
+        """
+        if pa.types.is_map(descriptor.type):
+            message = (
+                f"value state {descriptor.name!r} holds a map, which is read and written as a whole at every access; "
+                "MapState stores every entry apart"
+            )
+            warnings.warn(message, stacklevel=2)
+        return cast("ValueState", self.state(descriptor))
+
+    def map_state(self, descriptor: MapStateDescriptor) -> MapState:
+        """As `value_state`, of a map."""
+        return cast("MapState", self.state(descriptor))
+
+    def list_state(self, descriptor: ListStateDescriptor) -> ListState:
+        """As `value_state`, of a list."""
+        return cast("ListState", self.state(descriptor))
+
+    def reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+        """As `value_state`, of a reduced value."""
+        return cast("ReducingState", self.state(descriptor))
+
+    def aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """As `value_state`, of an accumulator."""
+        return cast("AggregatingState", self.state(descriptor))
+
+    def state(self, descriptor: StateDescriptor) -> AnyState:
+        """The state of any descriptor; see `value_state`."""
+        known = self._states.get(descriptor.name)
+        if known is not None:
+            if known[0] != descriptor:
+                message = f"state {descriptor.name!r} is declared twice: as {known[0]} and as {descriptor}"
+                raise StateSchemaMismatchError(message)
+            return known[2]
+        schema, write_format = register(self._schema.state(descriptor.name), descriptor)
+        formats = ValueFormats(schema, write_format)
+        entries = Entries(self._engine, Pending(descriptor.name), formats, descriptor.ttl, self.clock)
+        handle = _handle(descriptor, entries, self._context)
+        self._schema = self._schema.with_state(schema)
+        self._states[descriptor.name] = (descriptor, entries, handle)
+        if entries.sweeper is not None:
+            self._sweepers.append(entries.sweeper)
+        return handle
+
+    @property
+    def pending_count(self) -> int:
+        """How many entries have changed since the last drain."""
+        return sum(len(entries.pending) for _, entries, _ in self._states.values())
+
+    def drain(self) -> list[SortedRun]:
+        """Hand over all changes since the last drain, one sorted run a state that has any, by name.
+
+        They are no longer pending, so they must be written to the engine before any state is read.
+        """
+        runs = [entries.pending.drain() for _, (_, entries, _) in sorted(self._states.items())]
+        self._context.forget_batch()
+        self._advance()
+        return [run for run in runs if run is not None]
+
+    def discard(self) -> None:
+        """Forget all changes since the last drain."""
+        for _, entries, _ in self._states.values():
+            entries.pending.discard()
+        self._context.forget_batch()
+
+    def purge_expired(self, engine: Engine | None = None, *, for_snapshot: bool = False) -> int:
+        """Remove entries that are expired from a store, at once and without a changelog: nobody reads them any more.
+
+        Call it between batches.
+
+        Args:
+            engine: The store: a copy that a full snapshot is made of, or, by default, the backend's own before compaction.
+            for_snapshot: Whether it is for a full snapshot, not for compaction; a TTL's cleanup says which it wants.
+
+        Returns:
+            How many were removed.
+        """
+        target = self._engine if engine is None else engine
+        removed = 0
+        for name, (_, entries, _) in self._states.items():
+            cleanup = None if entries.ttl is None else entries.ttl.cleanup
+            if cleanup is not None and (cleanup.full_snapshot if for_snapshot else cleanup.compaction):
+                removed += purge(target, name, entries.expired)
+        return removed
+
+    def dump(self, name: str) -> Iterator[tuple[StoredKey, Any]]:
+        """All stored entries of a state, by stored key, without what is pending; expired ones are left out.
+
+        Raises:
+            StateSchemaMismatchError: No state of the name was declared to this backend.
+        """
+        known = self._states.get(name)
+        if known is None:
+            message = f"there is no state {name!r}"
+            raise StateSchemaMismatchError(message)
+        _, entries, _ = known
+        schema = self._schema.state(name)
+        assert schema is not None  # noqa: S101 (every declared state is in the schema)
+        namespace, map_key = _codec(schema.namespace), _codec(schema.map_key)
+        indexed = schema.kind is StateKind.LIST
+        for raw_key, raw in self._engine.scan(name, b"", None):
+            if not entries.expired(raw):
+                key = parse_stored_key(raw_key, self._serializer, namespace, map_key, indexed=indexed)
+                yield key, entries.formats.unpack(raw)[0]
+
+    def _advance(self) -> None:
+        if self._read_clock is not None and isinstance(self.clock, BatchClock):
+            self.clock.advance(processing_time_ms=self._read_clock())
+
+
+def _handle(descriptor: StateDescriptor, entries: Entries, context: KeyContext) -> AnyState:
+    namespace = None if descriptor.namespace_type is None else key_codec_for(descriptor.namespace_type)
+    match descriptor:
+        case ValueStateDescriptor():
+            return ValueState(entries, context, namespace)
+        case MapStateDescriptor():
+            return MapState(entries, context, namespace, key_codec_for(descriptor.key_type))
+        case ListStateDescriptor():
+            return ListState(entries, context, namespace)
+        case ReducingStateDescriptor():
+            return ReducingState(entries, context, namespace, descriptor.reduce)
+        case AggregatingStateDescriptor():
+            return AggregatingState(entries, context, namespace, descriptor.aggregate)
+
+
+def _codec(of_type: TypeJson | None) -> KeyCodec | None:
+    return None if of_type is None else key_codec_for(type_from_json(of_type))

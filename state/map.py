@@ -1,0 +1,127 @@
+"""MapState: a map a key, each entry of which is stored, read and expires apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from state.column_argument import column_of
+from state.entries import ABSENT, Entries
+from state.handle import KeyColumns, KeyContext, KeyedState, KeyGroups
+from state.serializers.key_columns import encode_column
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from state.serializers import KeyCodec
+    from state.stored_key import KeyBatch
+
+
+class MapState(KeyedState):
+    """A map a key, as in Flink. A map's key may be null, and so may its values: null is a value, other than no entry.
+
+    Iteration goes by the stored order of map keys and over the map as it was when it began: what is changed meanwhile, through
+    this handle or another, and whichever key is then current, is not seen by it.
+
+    The `_many` forms take, for each row of a batch, its key group, its key columns and its map key.
+    """
+
+    __slots__ = ("_map_keys",)
+
+    def __init__(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None, map_keys: KeyCodec) -> None:
+        super().__init__(entries, context, namespace)
+        self._map_keys = map_keys
+
+    def get(self, key: Any) -> Any:  # noqa: ANN401 (of the declared types)
+        """The value of a map key; None if there is none, or if it is null."""
+        prefix = self._prefix()
+        value = self._entries.get_below(prefix, prefix + self._map_keys.encode(key))
+        return None if value is ABSENT else value
+
+    def put(self, key: Any, value: Any) -> None:  # noqa: ANN401 (of the declared types)
+        prefix = self._prefix()
+        self._entries.put_below(prefix, prefix + self._map_keys.encode(key), value)
+
+    def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
+        """Put many entries; none of them if one does not fit the declared types."""
+        prefix, encode = self._prefix(), self._map_keys.encode
+        pairs = entries.items() if hasattr(entries, "items") else entries
+        self._entries.put_all_below(prefix, [(prefix + encode(key), value) for key, value in pairs])
+
+    def remove(self, key: Any) -> None:  # noqa: ANN401 (of the declared type)
+        prefix = self._prefix()
+        self._entries.remove_below(prefix, prefix + self._map_keys.encode(key))
+
+    def contains(self, key: Any) -> bool:  # noqa: ANN401 (of the declared type)
+        prefix = self._prefix()
+        return self._entries.get_below(prefix, prefix + self._map_keys.encode(key)) is not ABSENT
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        prefix = self._prefix()
+        return self._decoded(self._entries.scan(prefix), len(prefix))
+
+    def keys(self) -> Iterator[Any]:
+        return (key for key, _ in self.items())
+
+    def values(self) -> Iterator[Any]:
+        return (value for _, value in self._entries.scan(self._prefix()))
+
+    def is_empty(self) -> bool:
+        return next(self._entries.scan(self._prefix()), None) is None
+
+    def clear(self) -> None:
+        """Remove all entries of the current key."""
+        prefix = self._prefix()
+        for key in self._entries.keys_below(prefix):
+            self._entries.remove_below(prefix, key)
+
+    def get_many(self, key_groups: KeyGroups, keys: KeyColumns, map_keys: pa.Array) -> pa.Array:
+        """Each row's value, null where there is none."""
+        return self._entries.get_rows(self._rows(key_groups, keys, map_keys)[1])
+
+    def contains_many(self, key_groups: KeyGroups, keys: KeyColumns, map_keys: pa.Array) -> npt.NDArray[np.bool_]:
+        """Whether each row's entry is there."""
+        return self._entries.contains_rows(self._rows(key_groups, keys, map_keys)[1])
+
+    def put_many(self, key_groups: KeyGroups, keys: KeyColumns, map_keys: pa.Array, values: pa.Array) -> None:
+        """Put each row's entry; of several rows for one entry the last one counts."""
+        batch, entries = self._rows(key_groups, keys, map_keys)
+        self._entries.put_rows(entries, column_of(values, self._entries.formats.type), null_removes=False)
+        self._touch(batch, entries)
+
+    def remove_many(self, key_groups: KeyGroups, keys: KeyColumns, map_keys: pa.Array) -> None:
+        """Remove each row's entry."""
+        batch, entries = self._rows(key_groups, keys, map_keys)
+        self._entries.put_distinct(entries, [None] * len(entries.distinct))
+        self._touch(batch, entries)
+
+    def insert_if_absent_many(
+        self,
+        key_groups: KeyGroups,
+        keys: KeyColumns,
+        map_keys: pa.Array,
+        value: Any,  # noqa: ANN401 (of the declared type)
+    ) -> npt.NDArray[np.bool_]:
+        """Put `value` where there is no entry; True for each row that was the first to have its entry."""
+        batch, entries = self._rows(key_groups, keys, map_keys)
+        inserted = self._entries.insert_rows(entries, value)
+        self._touch(batch, entries)
+        return inserted
+
+    def _rows(self, key_groups: KeyGroups, keys: KeyColumns, map_keys: pa.Array) -> tuple[KeyBatch, KeyBatch]:
+        batch = self._batch(key_groups, keys)
+        return batch, batch.extended(encode_column(column_of(map_keys, self._map_keys.type)))
+
+    def _touch(self, batch: KeyBatch, entries: KeyBatch) -> None:
+        """Note which keys have pending entries, for iterations."""
+        distinct, prefixes, groups = entries.distinct, batch.distinct, batch.groups
+        pending = self._entries.pending
+        for key, row in zip(distinct, entries.first_rows.tolist(), strict=True):
+            pending.touch(prefixes[groups[row]], (key,))
+
+    def _decoded(self, entries: Iterator[tuple[bytes, Any]], at: int) -> Iterator[tuple[Any, Any]]:
+        decode = self._map_keys.decode
+        return ((decode(key, at)[0], value) for key, value in entries)

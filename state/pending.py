@@ -1,0 +1,75 @@
+"""What a batch has changed in one family and has not yet handed over: reads see it before they see the engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from state.engine import SortedRun
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Pending:
+    """One family's pending mutations: `entries` by stored key, and sorted runs that are not yet among them.
+
+    A run is left as it is until the family is read again, so that a batch that is one columnar operation never pays for a
+    dict. `touched` has, for states whose keys have entries of their own, the pending stored keys below each key.
+    """
+
+    __slots__ = ("_runs", "entries", "family", "reads", "touched")
+
+    def __init__(self, family: str) -> None:
+        self.family = family
+        self.entries: dict[bytes, bytes | None] = {}
+        self.reads: dict[bytes, bytes | None] = {}  # what this batch has read from the engine and not changed
+        self.touched: dict[bytes, set[bytes]] = {}
+        self._runs: list[SortedRun] = []
+
+    def __len__(self) -> int:
+        return len(self.entries) + sum(map(len, self._runs))
+
+    def settle(self) -> None:
+        """Take runs into `entries`; every read calls it first."""
+        if self._runs:
+            for run in self._runs:
+                self.entries.update(zip(run.keys, run.values, strict=True))
+            self._runs.clear()
+
+    def settled(self) -> bool:
+        return not self._runs
+
+    def add_run(self, keys: list[bytes], values: list[bytes | None]) -> None:
+        """Add changes as a run; `keys` strictly ascending."""
+        if not keys:
+            return
+        if self.entries or self._runs:
+            self.settle()
+            self.entries.update(zip(keys, values, strict=True))
+        else:
+            self._runs.append(SortedRun(self.family, keys, values))
+
+    def touch(self, prefix: bytes, keys: Iterable[bytes]) -> None:
+        """Note that stored keys below `prefix` are pending."""
+        self.touched.setdefault(prefix, set()).update(keys)
+
+    def drain(self) -> SortedRun | None:
+        """All that is pending as one run, which is then no longer; None if there is nothing."""
+        run: SortedRun | None = None
+        if self._runs and not self.entries:
+            run = self._runs[0]
+        else:
+            self.settle()
+            if self.entries:
+                entries = self.entries
+                keys = sorted(entries)  # entries come mostly in sorted runs, which this sort finds and merges
+                run = SortedRun(self.family, keys, [entries[key] for key in keys])
+        self.discard()
+        return run
+
+    def discard(self) -> None:
+        """Forget all that is pending."""
+        self.entries = {}
+        self.reads = {}
+        self.touched = {}
+        self._runs = []

@@ -1,0 +1,83 @@
+"""Schema evolution: reading values written as one type as values of another. Pure.
+
+What can be read: the same type; a wider number of the same sign and kind, or an integer of up to 32 bits as a double; a
+decimal with at least as many digits on both sides of the point; a struct with fields added (they are null) or dropped; a
+list or map of parts that can be read. Fields are matched by name.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def can_read(written: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values written as one type can be read as another."""
+    types = pa.types
+    if types.is_struct(written) and types.is_struct(wanted):
+        return all(can_read(written.field(f.name).type, f.type) for f in wanted if written.get_field_index(f.name) >= 0)
+    if _is_list(written) and _is_list(wanted):
+        return can_read(written.value_type, wanted.value_type)
+    if types.is_map(written) and types.is_map(wanted):
+        return bool(written.key_type == wanted.key_type) and can_read(written.item_type, wanted.item_type)
+    return bool(written == wanted) or _is_widened(written, wanted)
+
+
+def conversion(written: pa.DataType, wanted: pa.DataType) -> Callable[[Any], Any] | None:
+    """From a value of a type to one of another that can read it; None if it is the same. Null stays null."""
+    if written == wanted:
+        return None
+    types = pa.types
+    convert: Callable[[Any], Any]
+    if types.is_struct(wanted):
+        convert = _struct_conversion(written, wanted)
+    elif _is_list(wanted):
+        item = conversion(written.value_type, wanted.value_type)
+        convert = lambda items: items if item is None else [item(each) for each in items]  # noqa: E731 (one of several)
+    elif types.is_map(wanted):
+        value = conversion(written.item_type, wanted.item_type)
+        convert = lambda pairs: pairs if value is None else {k: value(v) for k, v in pairs.items()}  # noqa: E731 (as above)
+    elif types.is_floating(wanted):
+        convert = float
+    elif types.is_decimal(wanted):
+        exponent = Decimal((0, (1,), -wanted.scale))
+        convert = lambda number: number.quantize(exponent)  # noqa: E731 (as above)
+    else:
+        return None
+    return lambda each: None if each is None else convert(each)
+
+
+def _struct_conversion(written: pa.DataType, wanted: pa.DataType) -> Callable[[Any], Any]:
+    fields = [
+        (f.name, conversion(written.field(f.name).type, f.type) if written.get_field_index(f.name) >= 0 else None)
+        for f in wanted
+    ]
+
+    def convert(value: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: value.get(name) if each is None else each(value.get(name)) for name, each in fields
+        }
+
+    return convert
+
+
+def _is_list(of_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(of_type) or pa.types.is_large_list(of_type))
+
+
+def _is_widened(written: pa.DataType, wanted: pa.DataType) -> bool:
+    types = pa.types
+    for same_kind in (types.is_signed_integer, types.is_unsigned_integer, types.is_floating):
+        if same_kind(written) and same_kind(wanted):
+            return bool(written.bit_width <= wanted.bit_width)
+    if types.is_integer(written) and types.is_float64(wanted):
+        return bool(written.bit_width <= 32)
+    if types.is_decimal(written) and types.is_decimal(wanted):
+        digits = wanted.precision - wanted.scale >= written.precision - written.scale
+        return bool(wanted.scale >= written.scale and digits)
+    return False

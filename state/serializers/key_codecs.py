@@ -1,0 +1,256 @@
+"""The stored form of one key column: injective, self-delimiting, ordered as the column's values are.
+
+Every value begins with a tag, which costs next to nothing on disk, where neighbouring keys share their beginnings.
+
+| type | form |
+|---|---|
+| null | `00`, so nulls come first |
+| bool, ints, date, timestamp | `01`, then big endian with the sign bit flipped |
+| float, double | `01`, then IEEE 754 bits: all flipped if negative, else the sign bit; -0.0 is 0.0, all NaNs are one, the last |
+| canonical UUID string | `01`, then its 16 bytes (17 in all) |
+| any other string | `02`, then UTF-8 with 00 as `01 01` and 01 as `01 02`, then `00` |
+| bytes | `02`, then as UTF-8 above |
+| decimal | `01`, then the unscaled number: a length byte that orders by sign and size, then big endian |
+| UUID | `01`, then its 16 bytes |
+| list | `01`, then each item after `01`, then `00` |
+| struct | `01`, then its fields |
+
+Strings are thus ordered: UUIDs in lower case first, then all others, each by code points.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import struct
+import uuid
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from state.columns import decimal_unscaled
+from state.errors import CorruptValueError, SerializationError, UnsupportedTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NULL = b"\0"
+PRESENT = b"\1"
+TEXT = b"\2"
+UUID_TEXT_LENGTH = 36
+_CANONICAL_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_NAIVE_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 (of timestamps without a time zone)
+_EPOCH_DATE = datetime.date(1970, 1, 1)
+_UNITS = {"s": datetime.timedelta(seconds=1), "ms": datetime.timedelta(milliseconds=1), "us": datetime.timedelta(microseconds=1)}
+_ERRORS = (TypeError, ValueError, struct.error, OverflowError, AttributeError, KeyError, UnicodeError)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyCodec:
+    """Encodes and decodes the values of one key column.
+
+    Attributes:
+        type: The column's Arrow type.
+        encode: From a value, or None, to its stored form.
+        decode: From stored bytes and a position to the value there and the position after it.
+        width: Bytes of a value that is not null, if all have the same; else None.
+    """
+
+    type: pa.DataType
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes, int], tuple[Any, int]]
+    width: int | None
+
+
+def key_codec_for(of_type: pa.DataType) -> KeyCodec:
+    """The codec of a key column.
+
+    Raises:
+        UnsupportedTypeError: The type cannot be a key.
+    """
+    encode, decode, width = _codec(of_type)
+
+    def checked_encode(value: Any) -> bytes:  # noqa: ANN401 (a key is of any key type)
+        if value is None:
+            return NULL
+        try:
+            return encode(value)
+        except _ERRORS as error:
+            message = f"a {type(value).__name__} is no key of type {of_type}"
+            raise SerializationError(message) from error
+
+    def checked_decode(raw: bytes, at: int) -> tuple[Any, int]:
+        try:
+            return (None, at + 1) if raw[at] == 0 else decode(raw, at)
+        except (*_ERRORS, IndexError) as error:
+            message = f"stored bytes are no key of type {of_type}"
+            raise CorruptValueError(message) from error
+
+    return KeyCodec(of_type, checked_encode, checked_decode, width)
+
+
+_Codec = tuple["Callable[[Any], bytes]", "Callable[[bytes, int], tuple[Any, int]]", int | None]
+
+
+def _codec(of_type: pa.DataType) -> _Codec:  # noqa: C901, PLR0911 (one branch a type)
+    types = pa.types
+    if types.is_string(of_type) or types.is_large_string(of_type):
+        return encode_text, _decode_text, None
+    if types.is_binary(of_type) or types.is_large_binary(of_type) or types.is_fixed_size_binary(of_type):
+        return lambda value: TEXT + _escape(bytes(value)), _decode_bytes, None
+    if types.is_boolean(of_type):
+        return lambda value: b"\1\1" if value else b"\1\0", lambda raw, at: (raw[at + 1] == 1, at + 2), 2
+    if types.is_integer(of_type):
+        return _integer(of_type.bit_width // 8, signed=types.is_signed_integer(of_type))
+    if types.is_floating(of_type) and of_type.bit_width >= 32:
+        return _floating(of_type.bit_width // 8)
+    if types.is_date32(of_type):
+        return _mapped(
+            _integer(4, signed=True),
+            lambda value: (value - _EPOCH_DATE).days,
+            lambda days: _EPOCH_DATE + datetime.timedelta(days),
+        )
+    if types.is_timestamp(of_type) and of_type.unit in _UNITS:
+        return _mapped(_integer(8, signed=True), *timestamp_conversion(of_type))
+    if types.is_decimal(of_type):
+        return _decimal(of_type)
+    if of_type == pa.uuid():
+        return lambda v: PRESENT + v.bytes, lambda raw, at: (uuid.UUID(bytes=raw[at + 1 : at + 17]), at + 17), 17
+    if types.is_list(of_type) or types.is_large_list(of_type):
+        return _list(key_codec_for(of_type.value_type))
+    if types.is_struct(of_type):
+        return _struct([(field.name, key_codec_for(field.type)) for field in of_type])
+    message = f"{of_type} cannot be the type of a key"
+    raise UnsupportedTypeError(message)
+
+
+def timestamp_conversion(
+    of_type: pa.DataType,
+) -> tuple[Callable[[datetime.datetime], int], Callable[[int], datetime.datetime]]:
+    """From datetimes to integers of a timestamp type's unit, and back.
+
+    A type with a time zone takes and gives aware datetimes (in UTC), one without takes and gives naive ones.
+    """
+    unit = _UNITS[of_type.unit]
+    epoch = _NAIVE_EPOCH if of_type.tz is None else _EPOCH
+    return (lambda value: (value - epoch) // unit), (lambda number: epoch + number * unit)
+
+
+def encode_text(value: str) -> bytes:
+    """A string that is not null."""
+    if len(value) == UUID_TEXT_LENGTH and _CANONICAL_UUID.fullmatch(value):
+        return PRESENT + bytes.fromhex(value.replace("-", ""))
+    return TEXT + _escape(value.encode())
+
+
+def _escape(raw: bytes) -> bytes:
+    if b"\1" in raw or b"\0" in raw:
+        raw = raw.replace(b"\1", b"\1\2").replace(b"\0", b"\1\1")
+    return raw + b"\0"
+
+
+def _unescape(raw: bytes) -> bytes:
+    return raw.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1") if b"\1" in raw else raw
+
+
+def _decode_text(raw: bytes, at: int) -> tuple[str, int]:
+    if raw[at] == 1:
+        return str(uuid.UUID(bytes=raw[at + 1 : at + 17])), at + 17
+    content, end = _decode_bytes(raw, at)
+    return content.decode(), end
+
+
+def _decode_bytes(raw: bytes, at: int) -> tuple[bytes, int]:
+    end = raw.index(b"\0", at + 1)
+    return _unescape(raw[at + 1 : end]), end + 1
+
+
+def _mapped(codec: _Codec, to: Callable[[Any], Any], back: Callable[[Any], Any]) -> _Codec:
+    encode, decode, width = codec
+
+    def decode_mapped(raw: bytes, at: int) -> tuple[Any, int]:
+        value, end = decode(raw, at)
+        return back(value), end
+
+    return lambda value: encode(to(value)), decode_mapped, width
+
+
+def _integer(size: int, *, signed: bool) -> _Codec:
+    bias = 1 << (8 * size - 1) if signed else 0
+    end = 1 + size
+
+    def decode(raw: bytes, at: int) -> tuple[int, int]:
+        return int.from_bytes(raw[at + 1 : at + end], "big") - bias, at + end
+
+    return lambda value: PRESENT + (value + bias).to_bytes(size, "big"), decode, end
+
+
+def _floating(size: int) -> _Codec:
+    form, bits = (">d", ">Q") if size == 8 else (">f", ">I")
+    sign = 1 << (8 * size - 1)
+    full = (1 << 8 * size) - 1
+
+    def encode(value: float) -> bytes:
+        number = float("nan") if value != value else value + 0.0  # noqa: PLR0124 (NaN)
+        (raw,) = struct.unpack(bits, struct.pack(form, number))
+        return PRESENT + (raw ^ full if raw & sign else raw | sign).to_bytes(size, "big")
+
+    def decode(raw: bytes, at: int) -> tuple[float, int]:
+        ordered = int.from_bytes(raw[at + 1 : at + 1 + size], "big")
+        number = ordered ^ sign if ordered & sign else ordered ^ full
+        return struct.unpack(form, struct.pack(bits, number))[0], at + 1 + size
+
+    return encode, decode, 1 + size
+
+
+def _decimal(of_type: pa.DataType) -> _Codec:
+    """A length byte of 128 + bytes for numbers from 0, 127 - bytes for negative ones: it orders by sign and magnitude."""
+    scale = -of_type.scale
+
+    def encode(value: Decimal) -> bytes:
+        unscaled = decimal_unscaled(value, of_type)
+        size = (abs(unscaled).bit_length() + 7) // 8
+        if unscaled >= 0:
+            return PRESENT + bytes((128 + size,)) + unscaled.to_bytes(size, "big")
+        return PRESENT + bytes((127 - size,)) + (unscaled + (1 << 8 * size)).to_bytes(size, "big")
+
+    def decode(raw: bytes, at: int) -> tuple[Decimal, int]:
+        size = raw[at + 1] - 128 if raw[at + 1] >= 128 else 127 - raw[at + 1]
+        end = at + 2 + size
+        magnitude = int.from_bytes(raw[at + 2 : end], "big")
+        unscaled = magnitude if raw[at + 1] >= 128 else magnitude - (1 << 8 * size)
+        return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), scale)), end
+
+    return encode, decode, None
+
+
+def _list(item: KeyCodec) -> _Codec:
+    def encode(value: Any) -> bytes:  # noqa: ANN401 (any sequence)
+        return PRESENT + b"".join(PRESENT + item.encode(each) for each in value) + b"\0"
+
+    def decode(raw: bytes, at: int) -> tuple[list[Any], int]:
+        items = []
+        at += 1
+        while raw[at] == 1:
+            value, at = item.decode(raw, at + 1)
+            items.append(value)
+        return items, at + 1
+
+    return encode, decode, None
+
+
+def _struct(fields: list[tuple[str, KeyCodec]]) -> _Codec:
+    def encode(value: dict[str, Any]) -> bytes:
+        return PRESENT + b"".join(codec.encode(value[name]) for name, codec in fields)
+
+    def decode(raw: bytes, at: int) -> tuple[dict[str, Any], int]:
+        values = {}
+        at += 1
+        for name, codec in fields:
+            values[name], at = codec.decode(raw, at)
+        return values, at
+
+    return encode, decode, None

@@ -1,0 +1,187 @@
+"""The stored form of whole key columns, the same bytes as `key_codecs` gives value by value, made by NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from state.columns import fixed_values, valid_mask, variable_bytes
+from state.serializers.key_codecs import UUID_TEXT_LENGTH, key_codec_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+_DASHES = np.array([8, 13, 18, 23])
+_HEX_PLACES = np.array([place for place in range(UUID_TEXT_LENGTH) if place not in (8, 13, 18, 23)])
+_NO_NIBBLE = 255
+_NIBBLES = np.full(256, _NO_NIBBLE, np.uint8)
+_NIBBLES[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedColumn:
+    """Byte strings, one a row: `data[offsets[i] : offsets[i + 1]]`; `width` is their length if it is the same for all."""
+
+    data: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.int64]
+    width: int | None
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @classmethod
+    def fixed(cls, matrix: npt.NDArray[np.uint8]) -> EncodedColumn:
+        """From a row-major matrix, one row a byte string."""
+        rows, width = matrix.shape
+        return cls(np.ascontiguousarray(matrix).reshape(-1), np.arange(rows + 1, dtype=np.int64) * width, width)
+
+    @classmethod
+    def of(cls, items: Sequence[bytes]) -> EncodedColumn:
+        lengths = np.fromiter(map(len, items), np.int64, len(items))
+        return cls(np.frombuffer(b"".join(items), np.uint8), _offsets(lengths), None)
+
+    def matrix(self) -> npt.NDArray[np.uint8]:
+        """The rows as a matrix; only of a column of one width."""
+        return self.data.reshape(len(self), -1)
+
+    def to_list(self) -> list[bytes]:
+        if self.width:
+            return self.data.view(f"V{self.width}").tolist()  # type: ignore[no-any-return]  # void items are bytes
+        raw = self.data.tobytes()
+        offsets = self.offsets.tolist()
+        return [raw[start:end] for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+
+
+def encode_column(array: pa.Array) -> EncodedColumn:
+    """The stored form of one key column.
+
+    Raises:
+        UnsupportedTypeError: The type cannot be a key.
+        SerializationError: A value does not fit the type.
+    """
+    of_type = array.type
+    types = pa.types
+    codec = key_codec_for(of_type)
+    valid = valid_mask(array)
+    if types.is_string(of_type) or types.is_large_string(of_type):
+        return _encode_strings(array, valid)
+    ordered = _ordered_bits(array)
+    if ordered is None:
+        return EncodedColumn.of([codec.encode(value) for value in array.to_pylist()])
+    matrix = np.empty((len(array), 1 + ordered.dtype.itemsize), np.uint8)
+    matrix[:, 0] = 1
+    matrix[:, 1:] = ordered.astype(ordered.dtype.newbyteorder(">")).view(np.uint8).reshape(len(array), -1)
+    column = EncodedColumn.fixed(matrix)
+    return column if valid is None else _with_nulls(column, valid)
+
+
+def join_columns(columns: Sequence[EncodedColumn]) -> EncodedColumn:
+    """Row by row, the byte strings of several columns one after another."""
+    if len(columns) == 1:
+        return columns[0]
+    if all(column.width is not None for column in columns):
+        return EncodedColumn.fixed(np.hstack([column.matrix() for column in columns]))
+    lengths = [column.offsets[1:] - column.offsets[:-1] for column in columns]
+    offsets = _offsets(np.sum(lengths, axis=0))
+    data = np.empty(int(offsets[-1]), np.uint8)
+    starts = offsets[:-1].copy()
+    for column, length in zip(columns, lengths, strict=True):
+        place = np.repeat(starts - column.offsets[:-1], length) + np.arange(column.offsets[0], column.offsets[-1])
+        data[place] = column.data[column.offsets[0] : column.offsets[-1]]
+        starts += length
+    return EncodedColumn(data, offsets, None)
+
+
+def _ordered_bits(array: pa.Array) -> npt.NDArray[np.unsignedinteger] | None:
+    """Unsigned integers that order as the values do; None for types that have no such form here."""
+    of_type = array.type
+    types = pa.types
+    if types.is_boolean(of_type):
+        return fixed_values(array).astype(np.uint8)
+    if types.is_timestamp(of_type):
+        values = fixed_values(array.view(pa.int64()))
+    elif types.is_integer(of_type) or types.is_date32(of_type):
+        values = fixed_values(array)
+    elif types.is_float64(of_type) or types.is_float32(of_type):
+        floats = fixed_values(array)
+        floats = np.where(np.isnan(floats), floats.dtype.type(np.nan), floats + floats.dtype.type(0.0))
+        bits = floats.view(f"u{floats.dtype.itemsize}")
+        sign = bits.dtype.type(1 << (8 * bits.dtype.itemsize - 1))
+        return np.where(bits & sign, ~bits, bits | sign)
+    else:
+        return None
+    unsigned = values.view(f"u{values.dtype.itemsize}")
+    if values.dtype.kind == "u":
+        return unsigned
+    return unsigned ^ unsigned.dtype.type(1 << (8 * values.dtype.itemsize - 1))
+
+
+def _with_nulls(column: EncodedColumn, valid: npt.NDArray[np.bool_]) -> EncodedColumn:
+    """The column with one zero byte in place of every row that is null."""
+    lengths = np.where(valid, column.offsets[1:] - column.offsets[:-1], 1)
+    offsets = _offsets(lengths)
+    data = np.zeros(int(offsets[-1]), np.uint8)
+    kept = np.repeat(valid, column.offsets[1:] - column.offsets[:-1])
+    data[np.repeat(valid, lengths)] = column.data[kept]
+    return EncodedColumn(data, offsets, None)
+
+
+def _encode_strings(array: pa.Array, valid: npt.NDArray[np.bool_] | None) -> EncodedColumn:
+    offsets, data = variable_bytes(array)
+    lengths = offsets[1:] - offsets[:-1]
+    uuids, sixteen = _canonical_uuids(offsets, data, lengths)
+    if uuids.all() and len(uuids):
+        matrix = np.ones((len(array), 17), np.uint8)
+        matrix[:, 1:] = sixteen
+        return EncodedColumn.fixed(matrix)
+    used = data[int(offsets[0]) : int(offsets[-1])]
+    if (used <= 1).any():
+        codec = key_codec_for(array.type)
+        return EncodedColumn.of([codec.encode(value) for value in array.to_pylist()])
+    sizes = np.where(uuids, 17, lengths + 2)
+    if valid is not None:
+        sizes = np.where(valid, sizes, 1)
+    ends = _offsets(sizes)
+    out = np.zeros(int(ends[-1]), np.uint8)
+    starts = ends[:-1]
+    texts = ~uuids if valid is None else ~uuids & valid
+    out[starts[texts]] = 2
+    length = np.where(texts, lengths, 0)
+    target = np.repeat(starts + 1, length) + _within(length)
+    out[target] = data[np.repeat(offsets[:-1], length) + _within(length)]
+    rows = np.flatnonzero(uuids)
+    if len(rows):
+        out[starts[rows]] = 1
+        out[starts[rows][:, None] + 1 + np.arange(16)] = sixteen
+    return EncodedColumn(out, ends, None)
+
+
+def _canonical_uuids(
+    offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint8]]:
+    """Which rows are UUIDs in canonical form, and the 16 bytes of those that are."""
+    found = lengths == UUID_TEXT_LENGTH
+    rows = np.flatnonzero(found)
+    if not len(rows):
+        return found, np.empty((0, 16), np.uint8)
+    text = data[offsets[rows][:, None] + np.arange(UUID_TEXT_LENGTH)]
+    nibbles = _NIBBLES[text[:, _HEX_PLACES]]
+    good = (text[:, _DASHES] == ord("-")).all(axis=1) & (nibbles != _NO_NIBBLE).all(axis=1)
+    found[rows[~good]] = False
+    nibbles = nibbles[good]
+    return found, nibbles[:, 0::2] << np.uint8(4) | nibbles[:, 1::2]
+
+
+def _within(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """0, 1, ... within each of many runs of the given lengths."""
+    ends = np.cumsum(lengths)
+    return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - lengths, lengths)
+
+
+def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)))

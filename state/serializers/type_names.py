@@ -1,0 +1,70 @@
+"""Arrow types as JSON that a person can read, for schema facts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from state.errors import UnsupportedTypeError
+
+TypeJson = str | list[Any]
+
+_SIMPLE = {
+    "bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(),
+    "uint8": pa.uint8(), "uint16": pa.uint16(), "uint32": pa.uint32(), "uint64": pa.uint64(),
+    "float": pa.float32(), "double": pa.float64(), "string": pa.string(), "binary": pa.binary(),
+    "date": pa.date32(), "uuid": pa.uuid(),
+}  # fmt: skip
+_NAMES = {**{each: name for name, each in _SIMPLE.items()}, pa.large_string(): "string", pa.large_binary(): "binary"}
+
+
+def type_to_json(of_type: pa.DataType) -> TypeJson:
+    """A type as a name, or as a list of a name and what it is made of. Whether strings are large is not kept.
+
+    Raises:
+        UnsupportedTypeError: The type cannot be stored.
+    """
+    types = pa.types
+    if of_type in _NAMES:
+        return _NAMES[of_type]
+    if types.is_timestamp(of_type):
+        return ["timestamp", of_type.unit, of_type.tz]
+    if types.is_decimal(of_type):
+        return ["decimal", of_type.precision, of_type.scale]
+    if types.is_fixed_size_binary(of_type):
+        return ["binary", of_type.byte_width]
+    if types.is_list(of_type) or types.is_large_list(of_type):
+        return ["list", type_to_json(of_type.value_type)]
+    if types.is_map(of_type):
+        return ["map", type_to_json(of_type.key_type), type_to_json(of_type.item_type)]
+    if types.is_struct(of_type):
+        return ["struct", *([field.name, type_to_json(field.type)] for field in of_type)]
+    message = f"{of_type} cannot be stored"
+    raise UnsupportedTypeError(message)
+
+
+def type_from_json(json: TypeJson) -> pa.DataType:
+    """The type that `type_to_json` wrote.
+
+    Raises:
+        UnsupportedTypeError: It is none that this version knows.
+    """
+    match json:
+        case str() if json in _SIMPLE:
+            return _SIMPLE[json]
+        case ["timestamp", str(unit), zone]:
+            return pa.timestamp(unit, zone)
+        case ["decimal", int(precision), int(scale)]:
+            return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
+        case ["binary", int(width)]:
+            return pa.binary(width)
+        case ["list", item]:
+            return pa.list_(type_from_json(item))
+        case ["map", key, item]:
+            return pa.map_(type_from_json(key), type_from_json(item))
+        case ["struct", *fields]:
+            return pa.struct([pa.field(name, type_from_json(each)) for name, each in fields])
+        case _:
+            message = f"{json!r} is no stored type that this version knows"
+            raise UnsupportedTypeError(message)

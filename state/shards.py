@@ -1,0 +1,172 @@
+"""Several stores of disjoint key group ranges as one: reads and writes are routed by the key group that a key begins with."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from state.engine import Mutation, SortedRun
+from state.errors import KeyGroupError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from state.engine import Engine
+    from state.key_groups import KeyGroupRange
+
+
+class ShardedEngine:
+    """An `Engine` over shards. Ranges may leave key groups out; a key of those cannot be written and reads as absent."""
+
+    def __init__(self, shards: Sequence[tuple[KeyGroupRange, Engine]]) -> None:
+        """Over stores and the key groups of each.
+
+        Raises:
+            KeyGroupError: There is none, or two have a key group in common.
+        """
+        self._shards = sorted(shards, key=itemgetter(0))
+        for (left, _), (right, _) in pairwise(self._shards):
+            if left.end >= right.start:
+                message = f"two shards have key group {right.start}"
+                raise KeyGroupError(message)
+        if not self._shards:
+            message = "a subtask's state has one shard at least"
+            raise KeyGroupError(message)
+        self._starts = [owned.start_key for owned, _ in self._shards]
+        self._only = self._shards[0][1] if len(self._shards) == 1 else None
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        if self._only is not None:
+            return self._only.get(family, key)
+        place = self._place(key)
+        return None if place is None else self._shards[place][1].get(family, key)
+
+    def get_many(self, family: str, keys: list[bytes]) -> list[bytes | None]:
+        if self._only is not None:
+            return self._only.get_many(family, keys)
+        values: list[bytes | None] = []
+        for place, first, last in self._stretches(keys):
+            part = keys[first:last]
+            values += [None] * len(part) if place is None else self._shards[place][1].get_many(family, part)
+        return values
+
+    def scan(self, family: str, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        if self._only is not None:
+            yield from self._only.scan(family, start, end)
+            return
+        for owned, engine in self._shards:
+            if start < owned.end_key and (end is None or owned.start_key < end):
+                upper = owned.end_key if end is None else min(end, owned.end_key)
+                yield from engine.scan(family, max(start, owned.start_key), upper)
+
+    def last_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
+        for owned, engine in reversed(self._shards):
+            if start < owned.end_key and owned.start_key < end:
+                found = engine.last_key(family, max(start, owned.start_key), min(end, owned.end_key))
+                if found is not None:
+                    return found
+        return None
+
+    def write(self, mutations: Iterable[Mutation]) -> None:
+        """Atomic within each shard; a subtask whose process dies in between is rebuilt from its last version."""
+        if self._only is not None:
+            self._only.write(mutations)
+            return
+        parts: dict[int, list[Mutation]] = {}
+        for mutation in mutations:
+            parts.setdefault(self._own_place(mutation.key), []).append(mutation)
+        for place, part in parts.items():
+            self._shards[place][1].write(part)
+
+    def write_runs(self, runs: Sequence[SortedRun]) -> None:
+        """Atomic within each shard, as `write` is."""
+        if self._only is not None:
+            self._only.write_runs(runs)
+            return
+        parts: dict[int, list[SortedRun]] = {}
+        for run in runs:
+            for place, first, last in self._stretches(run.keys):
+                part = SortedRun(run.family, run.keys[first:last], run.values[first:last])
+                own = self._own_place(run.keys[first]) if place is None else place
+                parts.setdefault(own, []).append(part)
+        for place, part_runs in parts.items():
+            self._shards[place][1].write_runs(part_runs)
+
+    def write_sorted_file(self, run: SortedRun, file: Path) -> None:
+        self._shards[0][1].write_sorted_file(run, file)
+
+    def ingest(self, family: str, files: Sequence[Path]) -> None:
+        """Every shard takes the files whole and drops what is not of its key groups."""
+        for owned, engine in self._shards:
+            engine.ingest(family, files)
+            if self._only is None:
+                engine.delete_range(b"", owned.start_key, family)
+                engine.delete_range(owned.end_key, None, family)
+
+    def delete_range(self, start: bytes, end: bytes | None, family: str | None = None) -> None:
+        for _, engine in self._shards:
+            engine.delete_range(start, end, family)
+
+    def families(self) -> list[str]:
+        return sorted({family for _, engine in self._shards for family in engine.families()})
+
+    def flush(self) -> None:
+        for _, engine in self._shards:
+            engine.flush()
+
+    def checkpoint(self, directory: Path) -> None:
+        """A directory a shard, named by its key groups, below `directory`, which appears when all are there."""
+        partial = directory.with_name(f"{directory.name}.{uuid4().hex}")
+        partial.mkdir(parents=True)
+        for owned, engine in self._shards:
+            engine.checkpoint(partial / f"{owned.start}-{owned.end}")
+        partial.rename(directory)
+
+    def compact(self) -> None:
+        for _, engine in self._shards:
+            engine.compact()
+
+    def size_bytes(self) -> int:
+        return sum(engine.size_bytes() for _, engine in self._shards)
+
+    def close(self) -> None:
+        failure: Exception | None = None
+        for _, engine in self._shards:  # every one must be let go, or its directory stays locked
+            try:
+                engine.close()
+            except Exception as error:  # noqa: BLE001 (raised below)
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _place(self, key: bytes) -> int | None:
+        """The position of the shard that has a key's group; None if there is none."""
+        place = bisect_right(self._starts, key) - 1
+        return place if place >= 0 and key < self._shards[place][0].end_key else None
+
+    def _own_place(self, key: bytes) -> int:
+        place = self._place(key)
+        if place is None:
+            message = f"no shard has key group {int.from_bytes(key[:2], 'big')}"
+            raise KeyGroupError(message)
+        return place
+
+    def _stretches(self, keys: list[bytes]) -> Iterator[tuple[int | None, int, int]]:
+        """Stretches of `keys` that are of one shard (None: of none): few, as keys are mostly sorted."""
+        at = 0
+        while at < len(keys):
+            place = self._place(keys[at])
+            end = at + 1
+            if place is not None:
+                low, high = self._starts[place], self._shards[place][0].end_key
+                if low <= keys[-1] < high:  # of sorted keys the rest
+                    stretch = keys[at:]
+                    end = len(keys) if low <= min(stretch) and max(stretch) < high else end
+                while end < len(keys) and low <= keys[end] < high:
+                    end += 1
+            yield place, at, end
+            at = end

@@ -1,0 +1,188 @@
+"""The stored key: `key_group (2 bytes, big endian) | key | namespace [| user key]`.
+
+Every part delimits itself, so stored keys are injective and ordered by their parts, and a key group, a key and a map's entries are
+each one contiguous range. The void namespace is no bytes at all: whether a state has namespaces is in its schema. The user key
+is a map's key, or the place of an element in a list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state.errors import CorruptValueError, KeyTooLargeError
+from state.key_groups import KEY_GROUP_BYTES
+from state.serializers.key_columns import EncodedColumn, join_columns
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from state.serializers import KeyCodec, KeySerializer
+
+KEY_BYTES_MAX = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """The parts of a stored key; `user_key` is a map's key or a list's index, None for other kinds."""
+
+    key_group: int
+    key: tuple[Any, ...]
+    namespace: Any
+    user_key: Any
+
+
+def parse_stored_key(
+    raw: bytes, keys: KeySerializer, namespace: KeyCodec | None, user_key: KeyCodec | None, *, indexed: bool = False
+) -> StoredKey:
+    """The parts of a stored key.
+
+    Raises:
+        CorruptValueError: It is no stored key of these parts.
+    """
+    key_group = int.from_bytes(raw[:KEY_GROUP_BYTES], "big")
+    key, at = keys.decode(raw, KEY_GROUP_BYTES)
+    scope, part = None, None
+    if namespace is not None:
+        scope, at = namespace.decode(raw, at)
+    if user_key is not None:
+        part, at = user_key.decode(raw, at)
+    elif indexed:
+        part = decode_index(raw[at:])
+        at = len(raw)
+    if at != len(raw):
+        message = "a stored key has bytes after its last part"
+        raise CorruptValueError(message)
+    return StoredKey(key_group, key, scope, part)
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The first bytes after all that begin with `prefix`, which begins with a key group and so is never all ones."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes((stripped[-1] + 1,))
+
+
+def encode_index(index: int) -> bytes:
+    """A list index: a byte that counts the bytes that follow, big endian. Ordered, and short for short lists."""
+    size = (index.bit_length() + 7) // 8
+    return bytes((size,)) + index.to_bytes(size, "big")
+
+
+def decode_index(raw: bytes) -> int:
+    if not raw or raw[0] != len(raw) - 1:
+        message = "a stored key does not end in a list index"
+        raise CorruptValueError(message)
+    return int.from_bytes(raw[1:], "big")
+
+
+def check_key_size(raw: bytes) -> None:
+    """Refuse a stored key that is too long.
+
+    Raises:
+        KeyTooLargeError: It has more than 65,535 bytes.
+    """
+    if len(raw) > KEY_BYTES_MAX:
+        message = f"a key with its namespace and map key takes {len(raw)} bytes; {KEY_BYTES_MAX} are allowed"
+        raise KeyTooLargeError(message)
+
+
+class KeyBatch:
+    """The stored keys of a batch of rows, encoded once and used with any number of states.
+
+    Made by `KeyedStateBackend.keys`. Batch operations work on `distinct`, the different keys in ascending order:
+    RocksDB reads and writes sorted keys several times as fast.
+    """
+
+    __slots__ = ("_column", "_distinct", "_first_rows", "_groups", "_order", "_starts")
+
+    def __init__(self, column: EncodedColumn) -> None:
+        if len(column):
+            longest = int((column.offsets[1:] - column.offsets[:-1]).max())
+            if longest > KEY_BYTES_MAX:
+                message = f"a key with its namespace and map key takes {longest} bytes; {KEY_BYTES_MAX} are allowed"
+                raise KeyTooLargeError(message)
+        self._column = column
+        self._distinct: list[bytes] | None = None
+
+    @classmethod
+    def encode(cls, key_groups: npt.NDArray[np.integer[Any]], key: EncodedColumn) -> KeyBatch:
+        """From each row's key group and encoded key."""
+        groups = np.ascontiguousarray(key_groups, ">u2").view(np.uint8).reshape(-1, KEY_GROUP_BYTES)
+        return cls(join_columns([EncodedColumn.fixed(groups), key]))
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def extended(self, part: EncodedColumn) -> KeyBatch:
+        """The stored keys with one more part each."""
+        return KeyBatch(join_columns([self._column, part]))
+
+    def rows(self) -> list[bytes]:
+        """The stored key of each row, in the order of rows."""
+        return self._column.to_list()
+
+    @property
+    def distinct(self) -> list[bytes]:
+        """The different stored keys, ascending."""
+        if self._distinct is None:
+            self._sort()
+        return self._distinct  # type: ignore[return-value]  # _sort sets it
+
+    @property
+    def first_rows(self) -> npt.NDArray[np.intp]:
+        """For each distinct key the first row that has it."""
+        self.distinct  # noqa: B018 (sorts)
+        return self._first_rows
+
+    @property
+    def last_rows(self) -> npt.NDArray[np.intp]:
+        """For each distinct key the last row that has it."""
+        self.distinct  # noqa: B018 (sorts)
+        ends = np.append(self._starts[1:], len(self._order)) - 1
+        last: npt.NDArray[np.intp] = self._order[ends]
+        return last
+
+    @property
+    def groups(self) -> npt.NDArray[np.intp]:
+        """For each row the position of its key in `distinct`."""
+        self.distinct  # noqa: B018 (sorts)
+        return self._groups
+
+    def _sort(self) -> None:
+        self._order = _sorting(self._column)
+        if self._column.width:
+            rows = self._column.matrix()[self._order]
+            first = np.ones(len(rows), np.bool_)
+            first[1:] = (rows[1:] != rows[:-1]).any(axis=1)
+            kept = rows[first]
+            self._distinct = kept.view(f"V{self._column.width}").ravel().tolist()
+        else:
+            raw = self._column.to_list()
+            ordered = [raw[row] for row in self._order.tolist()]
+            first = np.ones(len(ordered), np.bool_)
+            first[1:] = [a != b for a, b in zip(ordered[1:], ordered[:-1], strict=True)]
+            self._distinct = [key for key, is_first in zip(ordered, first.tolist(), strict=True) if is_first]
+        self._starts = np.flatnonzero(first)
+        self._first_rows = self._order[self._starts]
+        self._groups = np.empty(len(first), np.intp)
+        self._groups[self._order] = np.cumsum(first) - 1
+
+
+def _sorting(column: EncodedColumn) -> npt.NDArray[np.intp]:
+    """The stable order of byte strings."""
+    if not column.width:
+        array = pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(),
+            len(column),
+            [None, pa.py_buffer(np.ascontiguousarray(column.offsets)), pa.py_buffer(np.ascontiguousarray(column.data))],
+        )
+        return pc.array_sort_indices(array).to_numpy().astype(np.intp)  # type: ignore[no-any-return]  # pyarrow is untyped
+    words = -(-column.width // 8)
+    padded = np.zeros((len(column), words * 8), np.uint8)
+    padded[:, : column.width] = column.matrix()
+    numbers = padded.view(">u8").astype(np.uint64)
+    return np.lexsort([numbers[:, word] for word in range(words - 1, -1, -1)])

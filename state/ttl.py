@@ -1,0 +1,133 @@
+"""Time to live of state: its options, and when an entry is expired. Pure.
+
+As in Flink: an entry carries the time of its last access, and is expired once `duration_ms` have passed since. How an
+entry that is expired is got rid of, besides being dropped when it is met, is the cleanup.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from state.errors import DescriptorError
+
+STAMP_BYTES = 6
+_STAMP_MAX = 2 ** (8 * STAMP_BYTES - 1) - 1
+
+
+class UpdateType(StrEnum):
+    """What counts as an access that starts an entry's time anew."""
+
+    DISABLED = "disabled"
+    ON_CREATE_AND_WRITE = "on_create_and_write"
+    ON_READ_AND_WRITE = "on_read_and_write"
+
+
+class Visibility(StrEnum):
+    """Whether an expired entry that still exists may be read, once, before it goes."""
+
+    NEVER_RETURN_EXPIRED = "never_return_expired"
+    RETURN_EXPIRED_IF_NOT_CLEANED_UP = "return_expired_if_not_cleaned_up"
+
+
+class TimeDomain(StrEnum):
+    """Whose time counts: the clock's, or the watermark's."""
+
+    PROCESSING = "processing"
+    EVENT = "event"
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalCleanup:
+    """Look at `entries` more entries, in turn, at every access of the state and, if wanted, at every record."""
+
+    entries: int = 5
+    every_record: bool = False
+
+    def __post_init__(self) -> None:
+        if self.entries < 1:
+            message = "incremental cleanup must look at one entry at least"
+            raise DescriptorError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Cleanup:
+    """How expired entries that nobody reads any more are removed.
+
+    Attributes:
+        full_snapshot: Leave them out of savepoints and full snapshots.
+        incremental: Sweep a few entries at a time; None: do not.
+        compaction: Remove them when a store is compacted in the background.
+    """
+
+    full_snapshot: bool = True
+    incremental: IncrementalCleanup | None = field(default_factory=IncrementalCleanup)
+    compaction: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Ttl:
+    """How long an entry of a state lives after it was last accessed."""
+
+    duration_ms: int
+    update_type: UpdateType = UpdateType.ON_CREATE_AND_WRITE
+    visibility: Visibility = Visibility.NEVER_RETURN_EXPIRED
+    time_domain: TimeDomain = TimeDomain.PROCESSING
+    cleanup: Cleanup = field(default_factory=Cleanup)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.duration_ms <= _STAMP_MAX:
+            message = f"a TTL must be 1 to {_STAMP_MAX} ms, not {self.duration_ms}"
+            raise DescriptorError(message)
+
+    @property
+    def enabled(self) -> bool:
+        return self.update_type is not UpdateType.DISABLED
+
+
+class Clock(Protocol):
+    """The two times a backend lives by, in ms since the epoch. Neither may go back."""
+
+    @property
+    def processing_time_ms(self) -> int: ...
+
+    @property
+    def event_time_ms(self) -> int: ...
+
+
+@dataclass(slots=True)
+class BatchClock:
+    """A clock that stands still within a batch, so that a batch that is run again expires the same entries.
+
+    `advance` takes the times of the next batch; a time that lies before the one it has is ignored, so that a clock that is
+    set back, or a driver on another host, never makes time go back.
+    """
+
+    processing_time_ms: int = 0
+    event_time_ms: int = -_STAMP_MAX
+
+    def advance(self, *, processing_time_ms: int | None = None, event_time_ms: int | None = None) -> None:
+        if processing_time_ms is not None:
+            self.processing_time_ms = max(self.processing_time_ms, processing_time_ms)
+        if event_time_ms is not None:
+            self.event_time_ms = max(self.event_time_ms, event_time_ms)
+
+
+def now_ms(clock: Clock, domain: TimeDomain) -> int:
+    """The time that counts for entries of a time domain."""
+    return clock.event_time_ms if domain is TimeDomain.EVENT else clock.processing_time_ms
+
+
+def is_expired(stamp_ms: int, duration_ms: int, at_ms: int) -> bool:
+    """Whether an entry last accessed at `stamp_ms` is expired at `at_ms`."""
+    return stamp_ms + duration_ms <= at_ms
+
+
+def encode_stamp(at_ms: int) -> bytes:
+    """A time of last access as it is stored; a time beyond what 6 bytes hold counts as the nearest that they do."""
+    return max(-_STAMP_MAX, min(at_ms, _STAMP_MAX)).to_bytes(STAMP_BYTES, "big", signed=True)
+
+
+def decode_stamp(raw: bytes) -> int:
+    return int.from_bytes(raw, "big", signed=True)
