@@ -42,7 +42,15 @@ def flink_jars(root: Path) -> list[str]:
     jar = root / "ivy" / PARQUET_FILE
     if not jar.exists():
         # Spark's own package resolver downloads it, so that there is no second one to install.
-        command = [_spark_submit(), "--master", "local[1]", "--packages", PARQUET_MODULE, "--conf", f"spark.jars.ivy={root / 'ivy'}"]
+        command = [
+            _spark_submit(),
+            "--master",
+            "local[1]",
+            "--packages",
+            PARQUET_MODULE,
+            "--conf",
+            f"spark.jars.ivy={root / 'ivy'}",
+        ]
         _run([*command, "--conf", "spark.ui.enabled=false", str(BENCH / "nothing.py")])
     if hashlib.sha256(jar.read_bytes()).hexdigest() != PARQUET_SHA256:
         jar.unlink()

@@ -40,7 +40,7 @@ class Contender:
         module: The module with the function.
         options: Passed to the function, with `work` (a fresh folder) added.
         python: The interpreter, for peers that need an environment of their own.
-        environment: Added to the process's environment variables.
+        python_path: A folder to import from beside the checkout.
         check: Called with the answer and the work folder; raises when the answer must not count.
         limit_seconds: A run that takes longer has failed.
     """
@@ -49,7 +49,7 @@ class Contender:
     module: str
     options: Mapping[str, Any] = field(default_factory=dict)
     python: Path = Path(sys.executable)
-    environment: Mapping[str, str] = field(default_factory=dict)
+    python_path: str | None = None
     check: Callable[[Mapping[str, Any], Path], None] | None = None
     limit_seconds: float = LIMIT_SECONDS
 
@@ -86,6 +86,10 @@ class Rounds:
     def __len__(self) -> int:
         return len(self._rounds)
 
+    def contenders(self) -> list[str]:
+        """Names of all that ran, in the order in which they were given."""
+        return list(self._rounds[0]) if self._rounds else []
+
     def figures(self, contender: str, figure: str) -> list[float]:
         """A contender's figure in each round that has it."""
         return [runs[contender].figure(figure) for runs in self._rounds if contender in runs]
@@ -103,6 +107,15 @@ class Rounds:
                 if {contender, other} <= runs.keys()
             ]
         )
+
+    def ratio_to_best(self, contender: str, others: Sequence[str], figure: str) -> float:
+        """The median of contender over the best of the others that ran, paired within each round."""
+        ratios = []
+        for runs in self._rounds:
+            best = max((runs[other].figure(figure) for other in others if other in runs), default=float("nan"))
+            if contender in runs:
+                ratios.append(runs[contender].figure(figure) / best)
+        return median(ratios)
 
     def spread(self, contender: str, figure: str) -> float:
         """(largest - smallest) / median over rounds: how noisy a figure is."""
@@ -158,7 +171,8 @@ def run_child(contender: Contender, folder: Path, cores: int) -> Run:
     log, result = folder / "log.txt", folder / "result.json"
     options = json.dumps({**contender.options, "work": str(folder)})
     command = [str(contender.python), "-m", "bench.child", contender.module, str(result), str(cores), options]
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), **contender.environment}
+    path = [str(CHECKOUT)] if contender.python_path is None else [str(CHECKOUT), contender.python_path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     started = time.perf_counter()
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603 - our own module, with options as one JSON argument

@@ -5,7 +5,6 @@ Runs in the Flink environment (see bench/flink_environment.py), where nothing of
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 import sys
@@ -19,7 +18,7 @@ from pyflink.common import Configuration  # type: ignore[import-not-found] # liv
 from pyflink.datastream import StreamExecutionEnvironment  # type: ignore[import-not-found]
 from pyflink.table import EnvironmentSettings, StreamTableEnvironment  # type: ignore[import-not-found]
 
-from bench.peers.task import DedupTask, Progress
+from bench.peers.task import DedupTask, Progress, folder_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +63,7 @@ def run(task: DedupTask, rest: str, submit: Callable[[], TableResult]) -> Mappin
     progress = Progress()
     result = submit()
     job = f"{rest}/jobs/{result.get_job_client().get_job_id()}"
-    watch = _Watch(job, progress, Path(task.work, "rocksdb"))
+    watch = _Watch(job, progress, Path(task.work, "checkpoints"))
     watch.start()
     result.wait()
     progress.processed(task.events)
@@ -72,13 +71,13 @@ def run(task: DedupTask, rest: str, submit: Callable[[], TableResult]) -> Mappin
 
 
 class _Watch(threading.Thread):
-    """Polls Flink's REST API for the records that the source has handed on, and RocksDB's folder for its size."""
+    """Polls Flink's REST API for the records that the source has handed on, and checkpoint storage for its size, since Flink empties it when a job has finished."""
 
-    def __init__(self, job: str, progress: Progress, rocksdb: Path) -> None:
+    def __init__(self, job: str, progress: Progress, storage: Path) -> None:
         super().__init__(name="flink-progress", daemon=True)
         self._job = job
         self._progress = progress
-        self._rocksdb = rocksdb
+        self._storage = storage
         self.state_bytes: int | None = None
         self.checkpoints = 0
 
@@ -92,15 +91,7 @@ class _Watch(threading.Thread):
                 return  # the cluster has ended
             self._progress.processed(int(source["write-records"]))
             self.checkpoints = checkpoints["counts"]["completed"]
-            self.state_bytes = _size_bytes(self._rocksdb) or self.state_bytes
-
-
-def _size_bytes(folder: Path) -> int:
-    size = 0
-    for file in folder.rglob("*.sst"):
-        with contextlib.suppress(FileNotFoundError):  # compaction removes files
-            size += file.stat().st_size
-    return size
+            self.state_bytes = folder_bytes(self._storage) or self.state_bytes
 
 
 def _get(url: str) -> Any:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
-from bench.peers.task import DedupTask, Progress
+from bench.peers.task import DedupTask, Progress, folder_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
@@ -27,13 +28,13 @@ def session(task: DedupTask) -> SparkSession:
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.ui.enabled": "false",
         "spark.local.dir": f"{task.work}/spark",
-        "spark.pyspark.python": sys.executable,
         "spark.sql.shuffle.partitions": str(task.cores),
         "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
     }
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{task.cores}]")
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -51,7 +52,7 @@ def run(task: DedupTask, transform: Callable[[DataFrame], DataFrame]) -> Mapping
     query = writer.trigger(availableNow=True).start(str(task.output))
     query.awaitTermination()
     batches = _note_batches(query, progress)
-    answer = progress.answer(task.events, _state_bytes(query), batches=batches)
+    answer = progress.answer(task.events, folder_bytes(Path(task.work, "checkpoint", "state")), batches=batches)
     spark.stop()
     return answer
 
@@ -71,9 +72,3 @@ def _note_batches(query: StreamingQuery, progress: Progress) -> int:
             records, (batch_begun - begun[0]).total_seconds() + report["durationMs"]["triggerExecution"] / 1000
         )
     return len(reports)
-
-
-def _state_bytes(query: StreamingQuery) -> int | None:
-    last = query.lastProgress
-    operators = last["stateOperators"] if last else []
-    return sum(operator["customMetrics"]["rocksdbSstFileSize"] for operator in operators) or None

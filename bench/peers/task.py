@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,14 +50,16 @@ class Progress:
         """Note that `records` in all had been processed, now or at a number of seconds since the start."""
         self._points.append((time.perf_counter() - self._started if seconds is None else seconds, records))
 
-    def answer(self, events: int, state_bytes: int | None, **more: object) -> Mapping[str, Any]:
-        """The contender's figures, at the moment when all of the output is committed.
+    def answer(
+        self, events: int, state_bytes: int | None, *, ended_seconds: float | None = None, **more: object
+    ) -> Mapping[str, Any]:
+        """The contender's figures, at the moment when all of the output is committed: now, unless `ended_seconds` says when.
 
         Returns:
             `processing_seconds` from the query's start to its last commit, `rate` (events over that), `warm_rate` (from the moment when
-            a fifth of the events had been processed), and `state_bytes` on disk or in the last checkpoint, as the engine reports it.
+            a fifth of the events had been processed), and `state_bytes` in checkpoint storage: snapshots and changelogs.
         """
-        ended = time.perf_counter() - self._started
+        ended = time.perf_counter() - self._started if ended_seconds is None else ended_seconds
         warm_from, warm_records = next(point for point in self._points if point[1] >= WARM_UP_SHARE * events)
         return {
             "processing_seconds": ended,
@@ -65,3 +68,13 @@ class Progress:
             "state_bytes": state_bytes,
             **more,
         }
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files below a folder, which may be changing; 0 if it is not there."""
+    size = 0
+    for file in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):
+            if file.is_file():
+                size += file.stat().st_size
+    return size

@@ -1,0 +1,43 @@
+"""The deduplication job as a user of Keyscale writes it, in both forms; what the benchmark's driver is given to run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from jobs import FileSink, KeyedProcessFunction, StreamEnvironment, ValueStateDescriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jobs import ProcessContext, Row, RuntimeContext
+
+SCHEMA = "id string, ts_ms long, payload string"
+
+
+class FirstOfKey(KeyedProcessFunction):
+    """Lets a key's first row through."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.seen = context.get_state(ValueStateDescriptor("seen", pa.bool_()))
+
+    def process_element(self, row: Row, context: ProcessContext) -> Iterator[Any]:  # noqa: ARG002 - the function's signature
+        if self.seen.value() is None:
+            self.seen.update(True)
+            yield row
+
+
+def main() -> None:
+    """Declares the job and runs it until it is stopped."""
+    env = StreamEnvironment.current()
+    files = env.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", env.parameters["files_per_batch"])
+    keyed = env.stream(files.parquet(env.parameters["input"])).key_by("id")
+    by_record = env.parameters["form"] == "process_element"
+    kept = keyed.process(FirstOfKey(), output=SCHEMA) if by_record else keyed.deduplicate()
+    kept.uid("first-of-key").sink_to(FileSink(env.parameters["output"])).uid("files")
+    env.execute()
+
+
+if __name__ == "__main__":
+    main()
