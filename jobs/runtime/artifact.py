@@ -12,6 +12,8 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from jobs.runtime.errors import ArtifactCorruptError, ArtifactUnsupportedError, JobScriptError
+from jobs.runtime.failures import TaskOrigin, with_origin
+from state.errors import KeyscaleError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +67,8 @@ class Artifact:
 
         Raises:
             ArtifactUnsupportedError: A zip holds no main.py.
-            JobScriptError: The script raised, or called sys.exit with a failure; its traceback is the cause's.
+            JobScriptError: The script raised, or called sys.exit with a failure; its origin holds the traceback.
+            KeyscaleError: What the script declared cannot run, or its job has failed.
         """
         source, origin = self._entry_point()
         if self.path.suffix == ".zip":
@@ -80,10 +83,14 @@ class Artifact:
         except SystemExit as leaving:
             if leaving.code not in {None, 0}:
                 message = "the job's script ended with sys.exit"
-                raise JobScriptError(message) from leaving
+                shown = TaskOrigin(user_traceback=user_traceback(leaving, self.path))
+                raise with_origin(JobScriptError(message), shown) from leaving
+        except KeyscaleError:
+            raise
         except Exception as error:
             message = f"the job's script raised {type(error).__name__}"
-            raise JobScriptError(message) from error
+            shown = TaskOrigin(user_traceback=user_traceback(error, self.path))
+            raise with_origin(JobScriptError(message), shown) from error
 
     def _entry_point(self) -> tuple[bytes, str]:
         if self.path.suffix == ".py":

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jobs.runtime.clock import now_ms
 from jobs.runtime.errors import RestoreRefusedError
 from jobs.runtime.positions import merged, with_commit
 from state.hashing import HashId
@@ -100,7 +100,7 @@ def open_attempt(
         max_parallelism=assignment.max_parallelism,
         hash_id=HashId(assignment.hash_id),
         restored_from=manifest.path if manifest else None,
-        opened_at_ms=time.time_ns() // 1_000_000,
+        opened_at_ms=now_ms(),
         operators=dict(operators),
     )
     journal = Journal(log, resume.next_position)

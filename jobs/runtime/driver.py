@@ -10,6 +10,8 @@ Environment:
     KEYSCALE_ATTEMPT_TOKEN: the attempt's bearer token; needed with KEYSCALE_CONTROL_URL.
     KEYSCALE_WORK_DIR: a local directory for Spark's checkpoint directory, state files and the artifact. Ephemeral: nothing
         is read from it that an earlier process has written. Give each attempt its own and delete it afterwards.
+    KEYSCALE_LOCAL_STATE_DIR: root of local state files, by default a subdirectory of KEYSCALE_WORK_DIR. Attempts that share it
+        find each other's files on the same host, verified, and download less. It is never needed for correctness.
     KEYSCALE_ASSIGNMENT_FILE: instead of a control plane: a file that holds an `Assignment` as JSON (see control.py for the
         directory in which commands are read and reports are written).
     KEYSCALE_ARTIFACT_FILE: with KEYSCALE_ASSIGNMENT_FILE: the artifact's path.
@@ -71,6 +73,7 @@ class DriverEnvironment:
     """What the driver is told by its environment variables."""
 
     work_dir: Path
+    local_root: Path
     control_url: str | None
     attempt_token: str
     assignment_file: Path | None
@@ -91,9 +94,12 @@ class DriverEnvironment:
             return variables[name]
 
         work_dir = Path(required("KEYSCALE_WORK_DIR")).absolute()
+        local_root = Path(variables.get("KEYSCALE_LOCAL_STATE_DIR") or work_dir / "state").absolute()
         if file := variables.get("KEYSCALE_ASSIGNMENT_FILE"):
-            return cls(work_dir, None, "", Path(file).absolute(), Path(required("KEYSCALE_ARTIFACT_FILE")).absolute())
-        return cls(work_dir, required("KEYSCALE_CONTROL_URL"), required("KEYSCALE_ATTEMPT_TOKEN"), None, None)
+            artifact = Path(required("KEYSCALE_ARTIFACT_FILE")).absolute()
+            return cls(work_dir, local_root, None, "", Path(file).absolute(), artifact)
+        url, token = required("KEYSCALE_CONTROL_URL"), required("KEYSCALE_ATTEMPT_TOKEN")
+        return cls(work_dir, local_root, url, token, None, None)
 
     def channel(self) -> ControlChannel:
         if self.assignment_file is not None and self.artifact_file is not None:
@@ -111,7 +117,7 @@ def main() -> int:
     try:
         environment = DriverEnvironment.read(os.environ)
     except DriverEnvironmentError as error:
-        _log.error("%s: %s (%s)", error.code, error, error.advice)  # noqa: TRY400 - the user needs no traceback here
+        _log.error("%s: %s (%s)", error.code, error, error.advice)
         return EXIT_MISCONFIGURED
     end_with_parent()
     environment.work_dir.mkdir(parents=True, exist_ok=True)
@@ -127,7 +133,7 @@ def main() -> int:
             return EXIT_FAILED
         if assignment is None:
             return EXIT_OK
-        outcome = JobRun(spark, channel, assignment, environment.work_dir).run()
+        outcome = JobRun(spark, channel, assignment, environment.work_dir, environment.local_root).run()
     return {DriverState.FAILED: EXIT_FAILED, DriverState.FENCED: EXIT_FENCED}.get(outcome, EXIT_OK)
 
 

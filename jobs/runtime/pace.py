@@ -33,6 +33,9 @@ class CheckpointPace:
     def triggered(self, now: float) -> CheckpointPace:
         return replace(self, started_at=now)
 
+    def ended(self, now: float) -> CheckpointPace:
+        return replace(self, ended_at=now)
+
     def completed(self, now: float) -> CheckpointPace:
         return replace(self, ended_at=now, consecutive_failures=0)
 

@@ -7,12 +7,12 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from jobs.runtime.clock import now_ms
 from jobs.runtime.errors import BatchOrderError, CheckpointTimeoutError, RunEndedError
 from jobs.runtime.positions import PositionsDirectory, merged
 from jobs.wire import Commit
 from state.identifiers import BatchId
 from state.log import BatchCommitted, BatchPlanned
-from state.subtask import now_ms
 from state.syncpoint import reach
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from jobs.runtime.attempt import OpenAttempt
     from jobs.runtime.batch import BatchOutcome, BatchRunner

@@ -61,6 +61,15 @@ class Reporter:
         self._reports.append(report)
         self._wake.set()
 
+    @property
+    def has_unsent_reports(self) -> bool:
+        """Whether the control plane does not know of all checkpoints yet."""
+        return bool(self._reports)
+
+    def nudge(self) -> None:
+        """Send the next heartbeat now."""
+        self._wake.set()
+
     def close(self, timeout_seconds: float) -> bool:
         """Send what is waiting and a last heartbeat, and end the thread.
 

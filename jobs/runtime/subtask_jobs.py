@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobs.runtime.clock import now_ms
 from state.layout import Layout
 from state.objects import open_store
 from state.restore import check_cover
 from state.snapshot import upload_snapshot
-from state.subtask import now_ms, open_subtask
+from state.subtask import open_subtask
 from state.syncpoint import reach
 
 if TYPE_CHECKING:

@@ -1,0 +1,331 @@
+"""Taking one checkpoint or savepoint: link under a pause of the batches, upload beside them, publish, report."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+import time
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from jobs.runtime.anchored import run_anchored
+from jobs.runtime.clock import now_ms
+from jobs.runtime.errors import CheckpointTimeoutError
+from jobs.runtime.subtask_jobs import SnapshotSubtasks, UploadSnapshots
+from jobs.wire import CheckpointReport, CheckpointStatus, SubtaskCheckpointReport
+from state.identifiers import CheckpointId
+from state.layout import location_of
+from state.manifest import (
+    Manifest,
+    OperatorSnapshot,
+    SnapshotKind,
+    known_files,
+    read_manifest,
+    write_manifest,
+    write_positions,
+)
+from state.objects import ObjectNotFoundError
+from state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from jobs.runtime.affinity import Anchor
+    from jobs.runtime.batch import RunFacts
+    from jobs.runtime.committed import CommittedState
+    from jobs.runtime.query import BatchLoop
+    from jobs.runtime.subtask_jobs import LinkedSubtask, StoredSubtask, SubtaskPlaces
+    from state.identifiers import OperatorUid, SubtaskIndex
+    from state.layout import Layout
+    from state.manifest import OperatorFacts
+    from state.objects import ObjectStore
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotContext:
+    """What all checkpoints of an attempt have in common.
+
+    Attributes:
+        spark: The session.
+        anchor: Where the subtasks are.
+        facts: Of the run.
+        operators: What each declares.
+        places: Whose state there is, and where.
+        store: The object store.
+        layout: Of the job.
+        timeout_ms: A checkpoint not complete by then has failed.
+    """
+
+    spark: SparkSession
+    anchor: Anchor
+    facts: RunFacts
+    operators: Mapping[OperatorUid, OperatorFacts]
+    places: SubtaskPlaces
+    store: ObjectStore
+    layout: Layout
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedSnapshot:
+    """A published manifest, and where it is."""
+
+    manifest: Manifest
+    location: str
+
+
+@dataclass(slots=True)
+class Checkpoints:
+    """Takes an attempt's checkpoints and savepoints, one at a time.
+
+    Attributes:
+        context: What they have in common.
+        loop: The batches that they are taken between.
+        report: Takes what the control plane is to be told.
+        next_id: Number of the next one; numbers never start over.
+        retained_ids: Numbers of the checkpoints that are kept, oldest first.
+        retained_count: How many are kept.
+        base: The newest complete one, or what the attempt was restored from: its files are not uploaded again.
+        input_records: How many records the attempt has committed so far.
+    """
+
+    context: SnapshotContext
+    loop: BatchLoop
+    report: Callable[[CheckpointReport], None]
+    next_id: CheckpointId
+    retained_ids: list[CheckpointId]
+    retained_count: int
+    base: Manifest | None
+    input_records: Callable[[], int]
+    _reported_records: int = field(default=0, init=False)
+    _copyable: bool = field(default=True, init=False)
+
+    def find_savepoint(self, savepoint_id: str) -> CompletedSnapshot | None:
+        """A savepoint of this id that is complete already, perhaps by an earlier attempt."""
+        path = self.context.layout.manifest(self.next_id, savepoint_id)
+        try:
+            return self._completed(read_manifest(self.context.store, path))
+        except ObjectNotFoundError:
+            return None
+
+    def take(
+        self, savepoint_id: str | None = None, *, then: Callable[[CompletedSnapshot], None] | None = None
+    ) -> CompletedSnapshot:
+        """Take a checkpoint, or a savepoint if an id is given.
+
+        Args:
+            savepoint_id: The savepoint's id, chosen by the control plane.
+            then: Called when it is complete, before the next batch may begin: batches are held all the while.
+
+        Raises:
+            RunEndedError: The run has ended.
+            KeyscaleError: It failed, and was reported so; nothing refers to what was uploaded.
+        """
+        taking = _Taking(self.context, self.next_id, savepoint_id, now_ms())
+        self.next_id = CheckpointId(self.next_id + 1)
+        self.report(taking.in_progress())
+        deadline = time.monotonic() + self.context.timeout_ms / 1000
+        try:
+            with taking.cancelled_at(deadline):
+                manifest = self._take(taking, deadline, then)
+        except Exception as failure:
+            # Perhaps what was to be copied is gone: the next one uploads it instead.
+            self._copyable = False
+            self.report(taking.failed(failure))
+            raise
+        return self._completed(manifest)
+
+    def _take(self, taking: _Taking, deadline: float, then: Callable[[CompletedSnapshot], None] | None) -> Manifest:
+        with self.loop.paused(deadline) as committed:
+            linked = taking.link(committed)
+            if then is not None:
+                manifest = self._complete(taking, committed, linked)
+                then(self._completed(manifest))
+                return manifest
+        manifest = self._complete(taking, committed, linked)
+        if taking.savepoint_id is None:
+            self.loop.rebase(manifest)
+        return manifest
+
+    def _complete(
+        self, taking: _Taking, committed: CommittedState, linked: Mapping[SubtaskIndex, list[LinkedSubtask]]
+    ) -> Manifest:
+        bases = [self.base] if self.base is not None else []
+        job_id = self.context.facts.job_id
+        copies = known_files(bases, job_id, claimed=True) if self._copyable else {}
+        stored = taking.upload(linked, known_files(bases, job_id), copies)
+        reach("checkpoint.uploaded")
+        manifest = taking.publish(committed, stored)
+        reach("checkpoint.published")
+        records, self._reported_records = self.input_records() - self._reported_records, self.input_records()
+        subsumed = self._retain(taking)
+        report = taking.completed(manifest, stored, records)
+        self.report(report.model_copy(update={"subsumed_checkpoint_ids": subsumed}))
+        if taking.savepoint_id is None:
+            self.base = manifest
+        return manifest
+
+    def _retain(self, taking: _Taking) -> list[CheckpointId]:
+        """Keep a checkpoint's number; returns those that it supersedes. Savepoints are kept by their owner."""
+        if taking.savepoint_id is not None:
+            return []
+        self.retained_ids.append(taking.checkpoint_id)
+        subsumed = self.retained_ids[: -self.retained_count]
+        del self.retained_ids[: -self.retained_count]
+        return subsumed
+
+    def _completed(self, manifest: Manifest) -> CompletedSnapshot:
+        return CompletedSnapshot(manifest, location_of(self.context.store.url, manifest.path))
+
+
+@dataclass(slots=True)
+class _Taking:
+    """One checkpoint on its way."""
+
+    context: SnapshotContext
+    checkpoint_id: CheckpointId
+    savepoint_id: str | None
+    triggered_at_ms: int
+    _timed_out: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def cancelled_at(self, deadline: float) -> Iterator[None]:
+        """Cancels the Spark jobs of this checkpoint, and no others, at the deadline."""
+        spark_context = self.context.spark.sparkContext
+        tag = f"checkpoint-{self.checkpoint_id}"
+
+        def cancel() -> None:
+            self._timed_out.set()
+            spark_context.cancelJobsWithTag(tag)
+
+        timer = threading.Timer(min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX), cancel)
+        timer.daemon = True
+        timer.start()
+        spark_context.addJobTag(tag)
+        try:
+            yield
+        except Exception as failure:
+            if self._timed_out.is_set():
+                message = f"checkpoint {self.checkpoint_id} was not complete after {self.context.timeout_ms} ms"
+                raise CheckpointTimeoutError(message) from failure
+            raise
+        finally:
+            timer.cancel()
+            spark_context.removeJobTag(tag)
+
+    def link(self, committed: CommittedState) -> dict[SubtaskIndex, list[LinkedSubtask]]:
+        """The synchronous part: batches wait for it."""
+        task = SnapshotSubtasks(self.context.places, committed.starts, self.checkpoint_id)
+        linked = self._run("snapshot", task)
+        reach("checkpoint.linked")
+        return linked
+
+    def upload(
+        self, linked: Mapping[SubtaskIndex, list[LinkedSubtask]], known: Mapping[str, str], copies: Mapping[str, str]
+    ) -> list[StoredSubtask]:
+        task = UploadSnapshots(self.context.places, linked, known, copies, self.savepoint_id)
+        return list(chain.from_iterable(self._run("upload", task).values()))
+
+    def _run(self, label: str, task: Callable[[SubtaskIndex], bytes]) -> dict[SubtaskIndex, list]:  # type: ignore[type-arg]  # as its callers say
+        if not self.context.places.specs:
+            return {}
+        context = self.context
+        results = run_anchored(context.spark, context.anchor, f"{label} {self.checkpoint_id}", task)
+        return {subtask: pickle.loads(result) for subtask, result in results.items()}  # noqa: S301 - our own tasks wrote it
+
+    def publish(self, committed: CommittedState, stored: Sequence[StoredSubtask]) -> Manifest:
+        """Write the manifest: from then on the checkpoint is complete."""
+        context, facts = self.context, self.context.facts
+        positions = None
+        if committed.positions:
+            positions = write_positions(
+                context.store,
+                context.layout,
+                committed.positions,
+                checkpoint_id=self.checkpoint_id,
+                savepoint_id=self.savepoint_id,
+                unique=uuid.uuid4().hex,
+            )
+        by_place = {(part.uid, part.handle.subtask): part.handle for part in stored}
+        manifest = Manifest(
+            job_id=facts.job_id,
+            checkpoint_id=self.checkpoint_id,
+            kind=SnapshotKind.CHECKPOINT if self.savepoint_id is None else SnapshotKind.SAVEPOINT,
+            attempt=facts.attempt,
+            batch_id=committed.batch_id,
+            log_position=committed.log_position,
+            max_parallelism=facts.max_parallelism,
+            hash_id=facts.hash_id,
+            created_at_ms=now_ms(),
+            operators=tuple(
+                OperatorSnapshot(
+                    uid=uid,
+                    parallelism=facts.parallelism,
+                    facts=declared,
+                    subtasks=tuple(by_place[uid, spec.index] for spec in context.places.specs[uid]),
+                )
+                for uid, declared in context.operators.items()
+            ),
+            positions=positions,
+            sinks=committed.sinks,
+            savepoint_id=self.savepoint_id,
+        )
+        reach("checkpoint.publishing")
+        write_manifest(context.store, manifest)
+        return manifest
+
+    def in_progress(self) -> CheckpointReport:
+        return self._report(CheckpointStatus.IN_PROGRESS)
+
+    def failed(self, failure: BaseException) -> CheckpointReport:
+        code = getattr(failure, "code", type(failure).__name__)
+        return self._report(CheckpointStatus.FAILED).model_copy(update={"failure_message": f"{code}: {failure}"})
+
+    def completed(self, manifest: Manifest, stored: Sequence[StoredSubtask], records: int) -> CheckpointReport:
+        report = self._report(CheckpointStatus.COMPLETED)
+        return report.model_copy(
+            update={
+                "latest_ack_timestamp": max((part.acknowledged_at_ms for part in stored), default=now_ms()),
+                "checkpointed_size": sum(part.uploaded_bytes for part in stored),
+                "state_size": manifest.state_size_bytes,
+                "processed_records": records,
+                "external_path": location_of(self.context.store.url, manifest.path),
+                "batch_id": manifest.batch_id,
+                "subtasks": [self._subtask_report(part) for part in stored],
+            }
+        )
+
+    def _report(self, status: CheckpointStatus) -> CheckpointReport:
+        return CheckpointReport(
+            checkpoint_id=self.checkpoint_id,
+            status=status,
+            is_savepoint=self.savepoint_id is not None,
+            savepoint_id=self.savepoint_id,
+            trigger_timestamp=self.triggered_at_ms,
+            end_to_end_duration=now_ms() - self.triggered_at_ms,
+        )
+
+    def _subtask_report(self, part: StoredSubtask) -> SubtaskCheckpointReport:
+        return SubtaskCheckpointReport(
+            operator_uid=part.uid,
+            index=part.handle.subtask,
+            key_group_start=part.handle.key_group_start,
+            key_group_end=part.handle.key_group_end,
+            status=CheckpointStatus.COMPLETED,
+            ack_timestamp=part.acknowledged_at_ms,
+            end_to_end_duration=max(0, part.acknowledged_at_ms - self.triggered_at_ms),
+            start_delay=max(0, part.started_at_ms - self.triggered_at_ms),
+            sync_duration=part.sync_ms,
+            async_duration=part.async_ms,
+            checkpointed_size=part.uploaded_bytes,
+            state_size=part.handle.state_size_bytes,
+            files=sum(1 for _ in part.handle.files()),
+        )

@@ -1,0 +1,225 @@
+"""A declared job at work: fence, restore, batches and checkpoints, until something ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+import re
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from jobs.runtime.affinity import Anchor
+from jobs.runtime.anchored import run_anchored
+from jobs.runtime.attempt import open_attempt
+from jobs.runtime.batch import BatchRunner, RunFacts, subtask_specs
+from jobs.runtime.checkpoints import Checkpoints, SnapshotContext
+from jobs.runtime.clock import now_ms
+from jobs.runtime.collection import Collector
+from jobs.runtime.committed import CommittedState
+from jobs.runtime.coordinator import Coordinator
+from jobs.runtime.ending import Ending
+from jobs.runtime.errors import SparkLostError
+from jobs.runtime.query import BatchLoop
+from jobs.runtime.subtask_jobs import RestoreSubtasks, SubtaskPlaces, check_restored
+from jobs.wire import DriverState
+from state.hashing import HashId
+from state.identifiers import Attempt, CheckpointId, JobId, OperatorUid
+from state.key_groups import KeyGroupRange
+from state.layout import Layout
+from state.manifest import OperatorFacts
+from state.objects import probe
+from state.retention import RetentionPolicy
+from state.syncpoint import reach
+
+if TYPE_CHECKING:
+    import queue
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from jobs.runtime.attempt import OpenAttempt
+    from jobs.runtime.ending import EndingBox
+    from jobs.runtime.reporter import Reporter
+    from jobs.runtime.status import DriverStatus
+    from jobs.topology import Topology
+    from jobs.wire import Assignment, Command
+    from state.objects import ObjectStore
+
+_log = logging.getLogger(__name__)
+
+_QUERY_POLL_SECONDS = 0.2
+_CLOSE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What a driver gives to the job that it runs.
+
+    Attributes:
+        spark: The session.
+        assignment: What to run.
+        store: The object store.
+        status: Is told of all progress.
+        endings: Where the run's end is given.
+        commands: What the control plane wants, in order.
+        reporter: Carries checkpoint reports.
+        work_dir: Of this process only.
+        local_root: For local state; the same path on every host, shared by the attempts there.
+    """
+
+    spark: SparkSession
+    assignment: Assignment
+    store: ObjectStore
+    status: DriverStatus
+    endings: EndingBox
+    commands: queue.SimpleQueue[Command | None]
+    reporter: Reporter
+    work_dir: Path
+    local_root: Path
+
+
+class Execution:
+    """One topology in one attempt."""
+
+    def __init__(self, context: RunContext, topology: Topology) -> None:
+        self._context = context
+        self._topology = topology
+        assignment = context.assignment
+        self._facts = RunFacts(
+            job_id=JobId(assignment.job_id),
+            attempt=Attempt(assignment.attempt),
+            parallelism=assignment.parallelism,
+            max_parallelism=assignment.max_parallelism,
+            hash_id=HashId(assignment.hash_id),
+            store_url=assignment.store_url,
+            local_root=context.local_root,
+        )
+        self._operators = operator_facts(topology)
+        specs = {node.uid: subtask_specs(node, self._facts) for node in topology.operators}
+        self._places = SubtaskPlaces(specs, assignment.store_url, str(context.local_root))
+
+    def run(self) -> None:
+        """Run until the end is given, by this or any other thread; nothing is committed after this returns.
+
+        Raises:
+            KeyscaleError: The attempt could not begin.
+        """
+        context = self._context
+        probe(context.store)
+        opened = open_attempt(context.store, context.assignment, self._operators)
+        reach("run.fenced")
+        committed = CommittedState.resumed(
+            opened.resume, self._places.specs, opened.positions, opened.journal.last_position
+        )
+        anchor = Anchor.create(context.spark, self._facts.parallelism)
+        runner = BatchRunner(context.spark, self._topology, self._facts, anchor)
+        runner.publish({OperatorUid(uid): token for uid, token in committed.sinks.items()})
+        runner.recover(committed.batch_id)
+        self._restore(anchor, committed)
+        loop = BatchLoop(
+            self._topology.source.frame,
+            runner,
+            opened,
+            committed,
+            directory=context.work_dir / "positions",
+            status=context.status,
+            on_failure=lambda failure: context.endings.give(Ending.by(failure)),
+        )
+        query = loop.start()
+        context.status.enter(DriverState.RUNNING)
+        coordinator = self._coordinator(opened, anchor, loop, query)
+        coordinator.start()
+        try:
+            self._wait_for_end(query)
+        finally:
+            self._go_down(loop, query, coordinator)
+
+    def _restore(self, anchor: Anchor, committed: CommittedState) -> None:
+        """Bring every subtask's state to its host, and assert that no key group is missing or doubled."""
+        if self._places.specs:
+            task = RestoreSubtasks(self._places, committed.starts)
+            results = run_anchored(self._context.spark, anchor, "restore", task)
+            restored = chain.from_iterable(pickle.loads(result) for result in results.values())  # noqa: S301 - our own tasks wrote it
+            check_restored(restored, self._places.specs, KeyGroupRange(0, self._facts.max_parallelism - 1))
+        self._context.status.restored(now_ms())
+        reach("run.restored")
+
+    def _coordinator(self, opened: OpenAttempt, anchor: Anchor, loop: BatchLoop, query: StreamingQuery) -> Coordinator:
+        context, settings = self._context, self._context.assignment.checkpoints
+        layout = Layout(self._facts.job_id)
+        existing = existing_checkpoints(context.store, layout)
+        snapshots = SnapshotContext(
+            spark=context.spark,
+            anchor=anchor,
+            facts=self._facts,
+            operators=self._operators,
+            places=self._places,
+            store=context.store,
+            layout=layout,
+            timeout_ms=settings.timeout_ms,
+        )
+        checkpoints = Checkpoints(
+            context=snapshots,
+            loop=loop,
+            report=context.reporter.report_checkpoint,
+            next_id=CheckpointId(max([context.assignment.next_checkpoint_id, *(number + 1 for number in existing)])),
+            retained_ids=existing,
+            retained_count=settings.retained_count,
+            base=opened.manifest,
+            input_records=lambda: context.status.input_records,
+        )
+        protected = frozenset({opened.manifest.path} if opened.manifest else ())
+        collector = Collector(
+            context.store,
+            self._facts.job_id,
+            RetentionPolicy(settings.retained_count, protected=protected),
+            allowed=lambda: not context.reporter.has_unsent_reports and not loop.is_overtaken(),
+        )
+        return Coordinator(
+            checkpoints,
+            loop,
+            settings,
+            context.status,
+            context.endings,
+            commands=context.commands,
+            drain=query.processAllAvailable,
+            collect=collector.collect_if_due,
+        )
+
+    def _wait_for_end(self, query: StreamingQuery) -> None:
+        endings = self._context.endings
+        while endings.wait(_QUERY_POLL_SECONDS) is None:
+            if not query.isActive:
+                failure = query.exception()
+                # A batch that fails gives its own, better reason; it comes before the query ends.
+                endings.give(Ending.by(failure or SparkLostError("the streaming query ended by itself")))
+
+    def _go_down(self, loop: BatchLoop, query: StreamingQuery, coordinator: Coordinator) -> None:
+        """End between two batches, never in a commit; a batch that nobody waits for is cut short."""
+        loop.refuse()
+        ending = self._context.endings.ending
+        if ending is None or ending.error is not None or ending.state is DriverState.STOPPED:
+            with contextlib.suppress(Exception):
+                self._context.spark.sparkContext.cancelAllJobs()
+        loop.halt()
+        with contextlib.suppress(Exception):  # Spark may be gone, which is an end as well
+            query.stop()
+        coordinator.close(_CLOSE_SECONDS)
+
+
+def operator_facts(topology: Topology) -> dict[OperatorUid, OperatorFacts]:
+    """What each operator declares, as a later run is compared with it."""
+    return {
+        node.uid: OperatorFacts(key_schema=tuple((field.name, str(field.type)) for field in node.key_schema))
+        for node in topology.operators
+    }
+
+
+def existing_checkpoints(store: ObjectStore, layout: Layout) -> list[CheckpointId]:
+    """Numbers of the checkpoints whose manifests are in the store, ascending."""
+    manifest = re.compile(re.escape(layout.checkpoints) + r"(\d+)/manifest\.json")
+    found = (manifest.fullmatch(info.path) for info in store.list(layout.checkpoints))
+    return sorted(CheckpointId(int(match[1])) for match in found if match)
