@@ -27,6 +27,7 @@ from state.errors import KeyscaleError
 from state.identifiers import BatchId, SubtaskIndex
 from state.key_groups import KeyGroupRange
 from state.objects import ObjectCorruptError
+from state.schema import KeyedSchema
 from state.sealed import FormatTooNewError
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class ChangelogHandle(msgspec.Struct, frozen=True):
         key_group_start: First key group of that subtask's range.
         key_group_end: Last one, inclusive.
         mutations: How many there are.
+        schema: How entries are to be read, where that is more than was known before; else None.
     """
 
     path: str
@@ -79,6 +81,7 @@ class ChangelogHandle(msgspec.Struct, frozen=True):
     key_group_start: int
     key_group_end: int
     mutations: int
+    schema: KeyedSchema | None = None
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -105,6 +108,7 @@ def write_changelog(
     batch_id: BatchId,
     subtask: SubtaskIndex,
     key_groups: KeyGroupRange,
+    schema: KeyedSchema | None = None,
 ) -> ChangelogHandle:
     """Store a batch's mutations; durable when this returns.
 
@@ -115,6 +119,7 @@ def write_changelog(
         batch_id: Whose mutations they are.
         subtask: Whose they are.
         key_groups: The subtask's range; every key is in it.
+        schema: For the handle.
     """
     data = encode_changelog(runs)
     store.put(path, data)
@@ -128,6 +133,7 @@ def write_changelog(
         key_group_start=key_groups.start,
         key_group_end=key_groups.end,
         mutations=sum(len(run) for run in runs),
+        schema=schema,
     )
 
 

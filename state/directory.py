@@ -25,6 +25,7 @@ import msgspec
 from state.errors import DiskFullError, DiskReadOnlyError, StateError, StoreIOError
 from state.identifiers import BatchId
 from state.layout import path_segment
+from state.schema import KeyedSchema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +55,7 @@ class CleanMarker(msgspec.Struct, frozen=True):
         batch_id: The version's batch.
         lineage: The version's identity of content.
         shards: What is where.
+        schema: How the entries are to be read; None if there are none.
         boot_id: Of the running system: after a loss of power unsynced files may have holes, so nothing is used again.
         format_version: Of this marker; another one is not used.
     """
@@ -62,6 +64,7 @@ class CleanMarker(msgspec.Struct, frozen=True):
     lineage: str
     shards: tuple[LocalShard, ...]
     boot_id: str
+    schema: KeyedSchema | None = None
     format_version: int = _MARKER_VERSION
 
 

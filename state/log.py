@@ -20,6 +20,7 @@ from state.hashing import HashId
 from state.identifiers import Attempt, BatchId, OperatorUid
 from state.manifest import OperatorFacts
 from state.objects import ObjectExistsError, ObjectNotFoundError, StoreUnavailableError
+from state.schema_merge import merge_schemas
 from state.sealed import DocumentCorruptError, seal, unseal
 from state.version import NO_BATCH
 
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 
     from state.identifiers import JobId
     from state.layout import Layout
-    from state.manifest import Manifest, SnapshotHandle
+    from state.manifest import Manifest, OperatorSnapshot, SnapshotHandle
     from state.objects import ObjectStore
+    from state.schema import KeyedSchema
 
 KIND = "log-entry"
 FORMAT_VERSION = 1
@@ -142,6 +144,19 @@ class CommitLog:
         with ThreadPoolExecutor(_READERS, thread_name_prefix="log-reader") as readers:
             return list(zip(positions, readers.map(self._entry, positions), strict=True))
 
+    def read_each(self, positions: Sequence[int]) -> dict[int, LogEntry]:
+        """The entries at these positions, with holes where they are gone meanwhile.
+
+        Raises:
+            DocumentCorruptError: One is damaged.
+        """
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="log-reader") as readers:
+            return {
+                position: entry
+                for position, entry in zip(positions, readers.map(self._entry_or_none, positions), strict=True)
+                if entry is not None
+            }
+
     def append(self, position: int, entry: LogEntry) -> int:
         """Append an entry at exactly this position; returns the next one.
 
@@ -183,6 +198,12 @@ class CommitLog:
     def _entry(self, position: int) -> LogEntry:
         return self._record(position).entry
 
+    def _entry_or_none(self, position: int) -> LogEntry | None:
+        try:
+            return self._entry(position)
+        except LogGapError:
+            return None
+
     def _record(self, position: int) -> _Record:
         path = self._layout.log_entry(position)
         try:
@@ -217,11 +238,13 @@ class OperatorHistory:
         snapshots: The base, by the subtasks that took it; empty before any checkpoint.
         changelogs: What was committed after it, ordered by batch, then by subtask; possibly of several parallelisms.
         facts: What the operator declared last, or None if nobody ever declared it.
+        schema: How the state's entries are to be read, put together from all of the above; None if there are none.
     """
 
     snapshots: tuple[SnapshotHandle, ...] = ()
     changelogs: tuple[ChangelogHandle, ...] = ()
     facts: OperatorFacts | None = None
+    schema: KeyedSchema | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +290,7 @@ def resolve(manifest: Manifest | None, entries: Sequence[tuple[int, LogEntry]], 
     Raises:
         BaseDisownedError: The history does not go on from this manifest.
         HistoryError: The entries contradict each other or the manifest.
+        StateSchemaMismatchError: The schemas that they name contradict each other.
     """
     start = log_start(manifest, job_id)
     history = _History(manifest, own=manifest is not None and manifest.job_id == job_id)
@@ -332,11 +356,7 @@ class _History:
     def resume_point(self, next_position: int) -> ResumePoint:
         bases = {operator.uid: operator for operator in self._manifest.operators} if self._manifest is not None else {}
         operators = {
-            uid: OperatorHistory(
-                snapshots=bases[uid].subtasks if uid in bases else (),
-                changelogs=tuple(self._changelogs.get(uid, ())),
-                facts=self._facts.get(uid, bases[uid].facts if uid in bases else None),
-            )
+            uid: _operator_history(bases.get(uid), self._changelogs.get(uid, ()), self._facts.get(uid))
             for uid in sorted({*bases, *self._changelogs, *self._facts})
         }
         return ResumePoint(
@@ -356,3 +376,17 @@ class _History:
             raise HistoryError(f"attempt {entry.attempt} wrote to the log while attempt {self._attempt} was open")
         if entry.batch_id != self._batch_id + 1:
             raise HistoryError(f"batch {entry.batch_id} follows batch {self._batch_id} in the log")
+
+
+def _operator_history(
+    base: OperatorSnapshot | None, changelogs: Sequence[ChangelogHandle], declared: OperatorFacts | None
+) -> OperatorHistory:
+    snapshots = base.subtasks if base is not None else ()
+    facts = declared or (base.facts if base is not None else None)
+    schemas = [
+        base.facts.schema if base is not None else None,
+        *(snapshot.schema for snapshot in snapshots),
+        *(changelog.schema for changelog in changelogs),
+        facts.schema if facts is not None else None,
+    ]
+    return OperatorHistory(snapshots, tuple(changelogs), facts, merge_schemas(schemas))

@@ -14,6 +14,7 @@ from state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid
 from state.key_groups import KeyGroupRange
 from state.layout import Layout
 from state.objects import ObjectCorruptError, ObjectExistsError, StoreUnavailableError
+from state.schema import KeyedSchema
 from state.sealed import seal, unseal
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class SnapshotHandle(msgspec.Struct, frozen=True):
         batch_id: The state is the one after this batch; -1 before any.
         lineage: Identifies the state's content; see `state.version`.
         shards: Ordered by key group.
+        schema: How its entries are to be read; None if there are none.
     """
 
     subtask: SubtaskIndex
@@ -89,6 +91,7 @@ class SnapshotHandle(msgspec.Struct, frozen=True):
     batch_id: BatchId
     lineage: str
     shards: tuple[ShardHandle, ...]
+    schema: KeyedSchema | None = None
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -102,20 +105,16 @@ class SnapshotHandle(msgspec.Struct, frozen=True):
         return (file for shard in self.shards for file in shard.files)
 
 
-class StateFacts(msgspec.Struct, frozen=True):
-    """What a state was declared as, in plain facts: kind, types by role (`value`, `key`, `element`), TTL settings."""
-
-    name: str
-    kind: str
-    types: dict[str, str]
-    ttl: dict[str, str | int | bool | None] | None = None
-
-
 class OperatorFacts(msgspec.Struct, frozen=True):
-    """An operator's key columns (name and type, in order) and states, against which a restore is checked."""
+    """What an operator declares, against which a restore is checked.
+
+    Attributes:
+        key_schema: Its key columns: name and type, in order.
+        schema: What its states hold, as far as it is known.
+    """
 
     key_schema: tuple[tuple[str, str], ...] = ()
-    states: tuple[StateFacts, ...] = ()
+    schema: KeyedSchema | None = None
 
 
 class OperatorSnapshot(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from state.identifiers import BatchId
     from state.log import OperatorHistory
     from state.manifest import ShardHandle, SnapshotHandle
+    from state.schema import KeyedSchema
 
 
 class CoverError(KeyscaleError):
@@ -36,6 +37,14 @@ class RestorePlan:
 
     snapshots: tuple[SnapshotHandle, ...] = ()
     changelogs: tuple[ChangelogHandle, ...] = ()
+
+    def schemas(self) -> list[KeyedSchema | None]:
+        """What each part knows of how its entries are to be read."""
+        return [*(part.schema for part in self.snapshots), *(part.schema for part in self.changelogs)]
+
+    def followed_by(self, changelog: ChangelogHandle | None) -> RestorePlan:
+        """The plan of the state after one more batch, which wrote this changelog (None: nothing changed)."""
+        return self if changelog is None else RestorePlan(self.snapshots, (*self.changelogs, changelog))
 
 
 @dataclass(frozen=True, slots=True)

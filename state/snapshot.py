@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from state.key_groups import KeyGroupRange
     from state.layout import Layout
     from state.objects import ObjectStore
+    from state.schema import KeyedSchema
     from state.version import StateVersion
 
 UPLOADS_AT_A_TIME = 8
@@ -55,6 +56,7 @@ class LocalSnapshot:
         version: Which state it is.
         key_groups: The subtask's range.
         shards: Each shard's range.
+        schema: How its entries are to be read.
     """
 
     directory: str
@@ -68,6 +70,7 @@ class LocalSnapshot:
     version: StateVersion
     key_groups: KeyGroupRange
     shards: tuple[KeyGroupRange, ...]
+    schema: KeyedSchema | None
 
 
 class UploadedSnapshot(NamedTuple):
@@ -149,6 +152,7 @@ def upload_snapshot(
         batch_id=snapshot.version.batch_id,
         lineage=snapshot.version.lineage,
         shards=shards,
+        schema=snapshot.schema,
     )
     return UploadedSnapshot(handle, sum(moved_bytes for _, moved_bytes in stored))
 

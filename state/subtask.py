@@ -8,19 +8,19 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from state.keyed import KeyedStateBackend
-from state.shards import ShardedEngine
-
 from state.changelog import ChangelogHandle, write_changelog
 from state.directory import CleanMarker, LocalShard, SubtaskDirectory, boot_id, subtask_root
 from state.errors import KeyscaleError, StateError
 from state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from state.key_groups import KeyGroupRange, key_group_range
+from state.keyed import KeyedStateBackend
 from state.layout import Layout
 from state.rebuild import FetchReport, clip, fetch_shards, local_snapshot_directories, remember_files, replay
 from state.restore import RestorePlan, assign_to_range, version_of
 from state.rocksdb import RocksDbEngine
+from state.schema_merge import merge_schemas
 from state.settings import RocksDbSettings
+from state.shards import ShardedEngine
 from state.snapshot import LocalSnapshot, link_snapshot, local_snapshot_directory
 from state.syncpoint import reach
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from state.hashing import HashId
     from state.objects import ObjectStore
+    from state.schema import KeyedSchema
+    from state.ttl import Clock
     from state.version import StateVersion
 
 logger = logging.getLogger(__name__)
@@ -66,6 +68,7 @@ class SubtaskSpec:
         hash_id: How keys are hashed to them.
         key_schema: The key's columns.
         attempt: The attempt that runs.
+        schema: How the state's entries are to be read, as `OperatorHistory.schema` says for the operator as a whole.
         settings: Of the subtask's RocksDB stores.
     """
 
@@ -77,6 +80,7 @@ class SubtaskSpec:
     hash_id: HashId
     key_schema: pa.Schema
     attempt: Attempt
+    schema: KeyedSchema | None = None
     settings: RocksDbSettings = field(default_factory=RocksDbSettings)
 
     @property
@@ -105,6 +109,7 @@ class _Shard:
 @dataclass(frozen=True, slots=True)
 class _Opened:
     shards: tuple[_Shard, ...]
+    schema: KeyedSchema | None
     report: FetchReport | None  # None: nothing had to be fetched
 
 
@@ -124,7 +129,7 @@ class SubtaskStore:
         opened: _Opened,
         store: ObjectStore,
         local_root: Path,
-        clock: Callable[[], int],
+        clock: Clock | Callable[[], int],
     ) -> None:
         self.spec = spec
         self.version = version
@@ -136,7 +141,10 @@ class SubtaskStore:
         self._usable = True
         self._closed = False
         self.engine = ShardedEngine([(shard.key_groups, shard.engine) for shard in self._shards])
-        self.keyed = KeyedStateBackend(self.engine, spec.key_schema, clock)
+        self._schema = opened.schema
+        self.keyed = KeyedStateBackend(
+            self.engine, spec.key_schema, clock, schema=opened.schema, key_group_range=spec.key_group_range
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -208,6 +216,7 @@ class SubtaskStore:
             version=self.version,
             key_groups=self.spec.key_group_range,
             shards=tuple(shard.key_groups for shard in self._shards),
+            schema=self._schema,
         )
 
     def close(self) -> None:
@@ -229,6 +238,7 @@ class SubtaskStore:
                     lineage=self.version.lineage,
                     shards=tuple(shard.local for shard in self._shards),
                     boot_id=boot_id(),
+                    schema=self._schema,
                 )
             )
         finally:
@@ -267,7 +277,7 @@ def open_subtask(
     local_root: Path,
     store: ObjectStore,
     *,
-    clock: Callable[[], int] = now_ms,
+    clock: Clock | Callable[[], int] = now_ms,
 ) -> SubtaskStore:
     """Open a subtask's state at exactly a version.
 
@@ -280,7 +290,7 @@ def open_subtask(
         plan: What leads to it.
         local_root: Root of all local state on this host.
         store: The object store.
-        clock: Milliseconds since the epoch, for processing-time TTL.
+        clock: The times that TTLs go by; a function gives processing time in milliseconds since the epoch.
 
     Raises:
         LineageError: The plan does not lead to the version.
@@ -298,7 +308,13 @@ def open_subtask(
     try:
         opened = _reopen(spec, planned, directory) or _rebuild(spec, plan, directory, local_root, store)
         return SubtaskStore(
-            spec, planned, directory=directory, opened=opened, store=store, local_root=local_root, clock=clock
+            spec,
+            planned,
+            directory=directory,
+            opened=opened,
+            store=store,
+            local_root=local_root,
+            clock=clock,
         )
     except BaseException:
         directory.discard()
@@ -317,7 +333,8 @@ def _reopen(spec: SubtaskSpec, version: StateVersion, directory: SubtaskDirector
     if marker is None or marker.lineage != version.lineage:
         return None
     try:
-        return _Opened(_open_shards(spec, directory, marker.shards), None)
+        schema = merge_schemas([spec.schema, marker.schema])
+        return _Opened(_open_shards(spec, directory, marker.shards), schema, None)
     except StateError:
         logger.warning(
             "local state of subtask %d of %s cannot be opened; rebuilding it",
@@ -331,6 +348,7 @@ def _reopen(spec: SubtaskSpec, version: StateVersion, directory: SubtaskDirector
 def _rebuild(
     spec: SubtaskSpec, plan: RestorePlan, directory: SubtaskDirectory, local_root: Path, store: ObjectStore
 ) -> _Opened:
+    schema = merge_schemas([spec.schema, *plan.schemas()])
     directory.clear()
     data = f"data-{uuid.uuid4().hex}"
     assignments = assign_to_range(plan.snapshots, spec.key_group_range)
@@ -352,7 +370,7 @@ def _rebuild(
         _close_shards(shards)
         raise
     reach("restore.replayed")
-    return _Opened(shards, report)
+    return _Opened(shards, schema, report)
 
 
 def _open_shards(spec: SubtaskSpec, directory: SubtaskDirectory, local: Sequence[LocalShard]) -> tuple[_Shard, ...]:

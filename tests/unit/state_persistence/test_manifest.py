@@ -20,7 +20,6 @@ from state.manifest import (
     ShardHandle,
     SnapshotHandle,
     SnapshotKind,
-    StateFacts,
     decode_manifest,
     encode_manifest,
     known_files,
@@ -30,6 +29,7 @@ from state.manifest import (
     write_positions,
 )
 from state.objects import LocalObjectStore, ObjectCorruptError, StoreUnavailableError, check_path
+from state.schema import KeyedSchema
 from state.sealed import DocumentCorruptError, FormatTooNewError
 from tests.support.faulty_store import Fault, FaultyStore
 
@@ -57,7 +57,7 @@ def example(created_at_ms: int = 1_700_000_000_000) -> Manifest:
                 parallelism=1,
                 facts=OperatorFacts(
                     key_schema=(("id", "string"),),
-                    states=(StateFacts("seen", "value", {"value": "bool"}, {"duration_ms": 1000}),),
+                    schema=KeyedSchema((("id", "string"),)),
                 ),
                 subtasks=(
                     SnapshotHandle(SubtaskIndex(0), 0, 127, BatchId(41), "lineage", (ShardHandle(0, 127, files),)),

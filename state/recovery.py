@@ -1,0 +1,113 @@
+"""Choosing what to start from: the newest checkpoint or savepoint whose files are all there, and loudly if it is an older one."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from state.errors import KeyscaleError
+from state.layout import MANIFEST_NAME, Layout
+from state.log import log_start
+from state.manifest import Manifest, read_manifest
+from state.objects import ObjectNotFoundError
+from state.sealed import DocumentCorruptError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from state.identifiers import JobId
+    from state.objects import ObjectStore
+
+logger = logging.getLogger(__name__)
+_READERS = 16
+
+
+class NothingUsableError(KeyscaleError):
+    """The job has checkpoints, and not one of them can be used."""
+
+    code = "STATE_NO_USABLE_CHECKPOINT"
+    domain = "external"
+    advice = "Restore the missing or damaged objects from a backup of the store; the message says what is wrong with the newest."
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedManifest:
+    """A checkpoint that cannot be started from, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What to start from.
+
+    Attributes:
+        manifest: None for a job that has neither checkpoint nor savepoint: it starts from its log alone.
+        skipped: Newer ones that cannot be used. The job loses nothing by that as long as its log is complete.
+    """
+
+    manifest: Manifest | None
+    skipped: tuple[SkippedManifest, ...] = ()
+
+
+def choose_base(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded: Iterable[str] = ()) -> Base:
+    """Find what a job's attempt starts from. Call it after the attempt has been opened in the log.
+
+    Only then is it certain that no older attempt's clean-up deletes what this returns; see `state.retention`.
+
+    Args:
+        store: The object store.
+        job_id: The job.
+        hint: Path of the manifest that the control plane knows of: perhaps not the newest one by now, perhaps of another
+            job. None if it knows of none.
+        excluded: Paths of manifests that have been tried in vain, such as one of whose files is damaged.
+
+    Raises:
+        NothingUsableError: There are manifests, and none of them can be used.
+        FormatTooNewError: A newer version wrote one of them: an older one must not be used behind its back.
+    """
+    skipped = [SkippedManifest(path, "restoring from it failed") for path in sorted(excluded)]
+    manifests = []
+    for path in _candidates(store, job_id, hint):
+        if path in {skip.path for skip in skipped}:
+            continue
+        try:
+            manifests.append(read_manifest(store, path))
+        except (DocumentCorruptError, ObjectNotFoundError) as error:
+            skipped.append(SkippedManifest(path, str(error)))
+    for manifest in sorted(manifests, key=lambda found: (log_start(found, job_id), found.checkpoint_id), reverse=True):
+        missing = missing_files(store, manifest)
+        if not missing:
+            for skip in skipped:
+                logger.error("skipping %s: %s", skip.path, skip.reason)
+            return Base(manifest, tuple(skipped))
+        skipped.append(
+            SkippedManifest(manifest.path, f"{len(missing)} files are missing or cut off, such as {missing[0]}")
+        )
+    if skipped:
+        raise NothingUsableError("; ".join(f"{skip.path}: {skip.reason}" for skip in skipped[:3]))
+    return Base(None)
+
+
+def missing_files(store: ObjectStore, manifest: Manifest) -> list[str]:
+    """Paths of a manifest's files that are not there in their recorded length. (Hashes are checked as files are read.)."""
+    files = list({file.path: file for file in manifest.files()}.values())
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="head") as readers:
+        found = list(readers.map(lambda file: store.head(file.path), files))
+    return [
+        file.path for file, info in zip(files, found, strict=True) if info is None or info.size_bytes != file.size_bytes
+    ]
+
+
+def _candidates(store: ObjectStore, job_id: JobId, hint: str | None) -> list[str]:
+    layout = Layout(job_id)
+    paths = [
+        info.path
+        for prefix in (layout.checkpoints, layout.savepoints)
+        for info in store.list(prefix)
+        if info.path.rpartition("/")[2] == MANIFEST_NAME
+    ]
+    return paths if hint is None or hint in paths else [hint, *paths]

@@ -1,0 +1,231 @@
+"""Deleting what no checkpoint needs any more: planned from manifests and the log, then carried out.
+
+What may be deleted is what nothing retained can reach. What only manifests and commits named that are gone goes at once;
+what nobody ever named goes when it is old enough to be nobody's work in progress, for uploads precede the manifest that
+names them. A manifest goes before the files that it names: whoever finds a manifest finds its files.
+
+Why an older attempt's driver that is still alive does no harm: it asks whether it is fenced after it has listed the
+manifests and before it deletes; a new attempt opens, by which the older one is fenced, before it chooses the newest
+manifest to start from. So either the older driver notices, or the manifest that the new attempt starts from is among
+those that the older one retains. What the new attempt uploads bears its own number and is never in the older one's list.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from state.errors import KeyscaleError
+from state.layout import MANIFEST_NAME, Layout
+from state.log import AttemptOpened, BatchCommitted, CommitLog, LogEntry
+from state.manifest import Manifest, SnapshotKind, read_manifest
+from state.objects import ObjectInfo, ObjectNotFoundError, ObjectStore
+from state.sealed import DocumentCorruptError, FormatTooNewError
+from state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from state.identifiers import CheckpointId, JobId
+
+logger = logging.getLogger(__name__)
+
+AGE_FLOOR_MS = 60 * 60 * 1000
+_DELETES_AT_A_TIME = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """What is kept.
+
+    Attributes:
+        retained_count: How many of the newest readable checkpoints.
+        age_floor_ms: Nothing that no manifest names is deleted before it is this old. Must exceed the longest upload, the
+            longest sleep of a process, and the difference of the clocks.
+        protected: Paths of further manifests to keep, such as the one that a run of the job, or another job, was
+            restored from. Savepoints are always kept.
+        discarded: Paths of manifests that their owner wants gone: a savepoint that the user deletes, or one that was
+            claimed and is subsumed.
+    """
+
+    retained_count: int = 3
+    age_floor_ms: int = AGE_FLOOR_MS
+    protected: frozenset[str] = frozenset()
+    discarded: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionFacts:
+    """All that the plan is made from.
+
+    Attributes:
+        job_id: Whose objects.
+        objects: Every object of the job.
+        manifests: Every manifest of the job that can be read, by path; and every one of other jobs that may name files
+            of this one.
+        unreadable: Paths of manifests that are there and cannot be read: nobody knows what they name.
+        entries: The job's log entries that can be read, by position.
+        now_ms: Milliseconds since the epoch, by the store's clock as near as can be.
+    """
+
+    job_id: JobId
+    objects: Sequence[ObjectInfo]
+    manifests: Mapping[str, Manifest]
+    unreadable: frozenset[str]
+    entries: Mapping[int, LogEntry]
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionPlan:
+    """What to delete, in this order.
+
+    Attributes:
+        manifests: First.
+        files: Then these.
+        subsumed: The checkpoints that go with it.
+        deleted_bytes: Sum of all sizes.
+    """
+
+    manifests: tuple[ObjectInfo, ...]
+    files: tuple[ObjectInfo, ...]
+    subsumed: tuple[CheckpointId, ...]
+    deleted_bytes: int
+
+
+class RetentionError(KeyscaleError):
+    """What to delete cannot be decided safely."""
+
+    code = "STATE_RETENTION_BLOCKED"
+    domain = "external"
+    advice = (
+        "Nothing was deleted. Repair or remove the manifest named in the message; space is not reclaimed until then."
+    )
+
+
+def plan_deletion(facts: RetentionFacts, policy: RetentionPolicy) -> DeletionPlan:
+    """Decide what to delete. Pure.
+
+    Raises:
+        RetentionError: A manifest that must be kept cannot be read, so nobody knows which files it names.
+    """
+    retained = _retained(facts, policy)
+    blocking = sorted(facts.unreadable - policy.discarded)
+    if blocking:
+        raise RetentionError(f"{blocking[0]} cannot be read, so nobody knows which files it needs")
+    layout = Layout(facts.job_id)
+    reachable = {file.path for manifest in retained.values() for file in manifest.files()} | set(retained)
+    first_needed = _first_needed_position(retained, facts.job_id)
+    last = max(facts.entries, default=0)
+    reachable |= _changelogs(facts.entries, range(first_needed, last + 1))
+    reachable |= _needed_entries(facts.entries, first_needed, layout)
+    gone = facts.manifests.keys() - retained.keys() | policy.discarded
+    done = {file.path for path, manifest in facts.manifests.items() if path in gone for file in manifest.files()}
+    done |= _changelogs(facts.entries, range(first_needed))
+    manifests, files = [], []
+    for info in facts.objects:
+        if not info.path.startswith(layout.job) or info.path in reachable:
+            continue
+        if info.path in gone:
+            manifests.append(info)
+        elif info.path.rpartition("/")[2] == MANIFEST_NAME:
+            continue  # published since the manifests were read
+        elif info.path in done or info.modified_ms + policy.age_floor_ms <= facts.now_ms:
+            files.append(info)
+    subsumed = tuple(
+        sorted(facts.manifests[info.path].checkpoint_id for info in manifests if info.path in facts.manifests)
+    )
+    total = sum(info.size_bytes for info in (*manifests, *files))
+    return DeletionPlan(tuple(manifests), tuple(files), subsumed, total)
+
+
+def gather_facts(store: ObjectStore, job_id: JobId, now_ms: int) -> RetentionFacts:
+    """Read all that a plan needs. Objects are listed before manifests are read: what comes later is not considered."""
+    layout = Layout(job_id)
+    objects = list(store.list(layout.job))
+    manifests: dict[str, Manifest] = {}
+    unreadable: set[str] = set()
+    for info in objects:
+        if info.path.rpartition("/")[2] != MANIFEST_NAME or not info.path.startswith(
+            (layout.checkpoints, layout.savepoints)
+        ):
+            continue
+        try:
+            manifests[info.path] = read_manifest(store, info.path)
+        except (DocumentCorruptError, FormatTooNewError):
+            unreadable.add(info.path)
+        except ObjectNotFoundError:
+            continue  # deleted meanwhile
+    log = CommitLog(store, layout)
+    positions = [position for info in objects if (position := layout.log_position(info.path)) is not None]
+    return RetentionFacts(job_id, objects, manifests, frozenset(unreadable), log.read_each(positions), now_ms)
+
+
+def carry_out(store: ObjectStore, plan: DeletionPlan) -> None:
+    """Delete what was planned. May die at any step and be planned anew.
+
+    An object that was written again since it was listed is left alone.
+    """
+    store.delete([info.path for info in plan.manifests])
+    reach("retention.manifests_deleted")
+    for start in range(0, len(plan.files), _DELETES_AT_A_TIME):
+        some = plan.files[start : start + _DELETES_AT_A_TIME]
+        store.delete([info.path for info in some if store.head(info.path) == info])
+        reach("retention.files_deleted")
+    if plan.manifests or plan.files:
+        logger.info(
+            "deleted %d manifests and %d files, %d bytes", len(plan.manifests), len(plan.files), plan.deleted_bytes
+        )
+
+
+def _retained(facts: RetentionFacts, policy: RetentionPolicy) -> dict[str, Manifest]:
+    checkpoints = sorted(
+        (manifest.checkpoint_id, path)
+        for path, manifest in facts.manifests.items()
+        if manifest.kind is SnapshotKind.CHECKPOINT and manifest.job_id == facts.job_id
+    )
+    newest = {path for _, path in checkpoints[-policy.retained_count :]} if policy.retained_count else set()
+    return {
+        path: manifest
+        for path, manifest in facts.manifests.items()
+        if path not in policy.discarded
+        and (
+            path in newest
+            or path in policy.protected
+            or manifest.kind is SnapshotKind.SAVEPOINT
+            or manifest.job_id != facts.job_id
+        )
+    }
+
+
+def _first_needed_position(retained: Mapping[str, Manifest], job_id: JobId) -> int:
+    """The first log entry that a recovery from any retained checkpoint reads; all of them before the first checkpoint.
+
+    Savepoints are self-contained, and recovery prefers the newest checkpoint; a savepoint that is older than every
+    retained checkpoint is restored by a rewind, which reads no log. One that is the only base there is counts.
+    """
+    own = [manifest for manifest in retained.values() if manifest.job_id == job_id]
+    checkpoints = [manifest.log_position for manifest in own if manifest.kind is SnapshotKind.CHECKPOINT]
+    savepoints = [manifest.log_position for manifest in own if manifest.kind is SnapshotKind.SAVEPOINT]
+    return min(checkpoints, default=max(savepoints, default=0)) + 1
+
+
+def _changelogs(entries: Mapping[int, LogEntry], positions: range) -> set[str]:
+    return {
+        changelog.path
+        for position, entry in entries.items()
+        if position in positions and isinstance(entry, BatchCommitted)
+        for changelogs in entry.operators.values()
+        for changelog in changelogs
+        if changelog is not None
+    }
+
+
+def _needed_entries(entries: Mapping[int, LogEntry], first_needed: int, layout: Layout) -> set[str]:
+    """Entries that recovery reads, and every opening of an attempt: they are what stops older drivers for ever."""
+    return {
+        layout.log_entry(position)
+        for position, entry in entries.items()
+        if position >= first_needed or isinstance(entry, AttemptOpened)
+    }

@@ -1,0 +1,205 @@
+"""A job's state without Spark: every subtask's store, driven through batches, checkpoints and rescales, beside a plain dict."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from state.descriptors import ValueStateDescriptor
+from state.hashing import HashId
+from state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
+from state.key_groups import assign_to_key_group, key_group_range, subtask_for_key_group
+from state.layout import Layout
+from state.log import AttemptOpened, BatchCommitted, BatchPlanned, CommitLog, log_start, resolve
+from state.manifest import (
+    Manifest,
+    OperatorFacts,
+    OperatorSnapshot,
+    SnapshotKind,
+    known_files,
+    read_manifest,
+    write_manifest,
+)
+from state.restore import RestorePlan, plan_operator, version_of
+from state.snapshot import upload_snapshot
+from state.subtask import SubtaskSpec, SubtaskStore, open_subtask
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from state.changelog import ChangelogHandle
+    from state.objects import ObjectStore
+    from state.version import StateVersion
+
+JOB = JobId("job")
+UID = OperatorUid("count")
+KEY_SCHEMA = pa.schema([("id", pa.int64())])
+COUNT = ValueStateDescriptor("count", pa.int64())
+MAX_PARALLELISM = 16
+
+
+@dataclass
+class StateJob:
+    """Plays the driver and all its tasks in one process.
+
+    Attributes:
+        store: The object store.
+        local_root: Of all local state.
+        job_id: The job.
+        parallelism: Subtasks.
+        attempt: The one that runs.
+        reference: What the state must be, by key.
+    """
+
+    store: ObjectStore
+    local_root: Path
+    job_id: JobId = JOB
+    parallelism: int = 2
+    attempt: Attempt = Attempt(0)
+    reference: dict[int, int] = field(default_factory=dict)
+    manifest: Manifest | None = None
+    batch_id: BatchId = BatchId(-1)
+    plans: list[RestorePlan] = field(default_factory=list)
+    next_checkpoint_id: int = 1
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.job_id)
+
+    def start(self, parallelism: int, restore_from: str | None = None, *, rewinds: bool = False) -> None:
+        """Opens a new attempt, from a manifest's path or from the log alone."""
+        self.manifest = None if restore_from is None else read_manifest(self.store, restore_from)
+        self.log = CommitLog(self.store, self.layout)
+        opened = self.log.read(log_start(self.manifest, self.job_id))
+        attempt = Attempt(max([self.attempt, *(entry.attempt for _, entry in opened)]) + 1)
+        entry = AttemptOpened(
+            attempt,
+            parallelism,
+            MAX_PARALLELISM,
+            HashId.SPARK,
+            restore_from,
+            0,
+            {UID: OperatorFacts((("id", "int64"),))},
+            rewinds,
+        )
+        position = log_start(self.manifest, self.job_id) + len(opened) + 1
+        resume = resolve(self.manifest, [*opened, (position, entry)], self.job_id)
+        self.position = self.log.append(position, entry)
+        self.attempt, self.parallelism, self.batch_id = attempt, parallelism, resume.batch_id
+        self.history = resume.operators[UID]
+        self.plans = plan_operator(self.history, MAX_PARALLELISM, parallelism)
+
+    def spec(self, index: int) -> SubtaskSpec:
+        return SubtaskSpec(
+            job_id=self.job_id,
+            operator_uid=UID,
+            index=SubtaskIndex(index),
+            parallelism=self.parallelism,
+            max_parallelism=MAX_PARALLELISM,
+            hash_id=HashId.SPARK,
+            key_schema=KEY_SCHEMA,
+            attempt=self.attempt,
+            schema=self.history.schema,
+        )
+
+    def version(self, index: int) -> StateVersion:
+        return version_of(self.plans[index], self.spec(index).key_group_range, self.batch_id)
+
+    def open(self, index: int) -> SubtaskStore:
+        return open_subtask(self.spec(index), self.version(index), self.plans[index], self.local_root, self.store)
+
+    def run_batch(self, increments: Mapping[int, int]) -> None:
+        """Adds to counts, all subtasks, and commits."""
+        batch_id = BatchId(self.batch_id + 1)
+        self.position = self.log.append(self.position, BatchPlanned(self.attempt, batch_id, {}))
+        handles = [self.run_task(index, batch_id, increments) for index in range(self.parallelism)]
+        self.commit(batch_id, handles)
+        for key, increment in increments.items():
+            self.reference[key] = self.reference.get(key, 0) + increment
+
+    def run_task(self, index: int, batch_id: BatchId, increments: Mapping[int, int]) -> ChangelogHandle | None:
+        with self.open(index) as store:
+            add(store, self.own(index, increments))
+            return store.finish_batch(batch_id, uuid.uuid4().hex)
+
+    def own(self, index: int, increments: Mapping[int, int]) -> dict[int, int]:
+        return {
+            key: increment
+            for key, increment in increments.items()
+            if subtask_for_key_group(group_of(key), MAX_PARALLELISM, self.parallelism) == index
+        }
+
+    def commit(self, batch_id: BatchId, handles: list[ChangelogHandle | None]) -> None:
+        entry = BatchCommitted(self.attempt, batch_id, {UID: handles}, {}, 0)
+        self.position = self.log.append(self.position, entry)
+        self.batch_id = batch_id
+        self.plans = [plan.followed_by(handle) for plan, handle in zip(self.plans, handles, strict=True)]
+
+    def checkpoint(self, savepoint_id: str | None = None) -> tuple[Manifest, int]:
+        """Snapshots, uploads and publishes; returns the manifest and the bytes that were moved."""
+        checkpoint_id = CheckpointId(self.next_checkpoint_id)
+        self.next_checkpoint_id += 1
+        local = []
+        for index in range(self.parallelism):
+            with self.open(index) as store:
+                local.append(store.snapshot(checkpoint_id))
+        known = known_files([self.manifest] if self.manifest else [], self.job_id)
+        uploads = [upload_snapshot(snapshot, self.store, self.layout, known, savepoint_id) for snapshot in local]
+        manifest = Manifest(
+            job_id=self.job_id,
+            checkpoint_id=checkpoint_id,
+            kind=SnapshotKind.CHECKPOINT if savepoint_id is None else SnapshotKind.SAVEPOINT,
+            attempt=self.attempt,
+            batch_id=self.batch_id,
+            log_position=self.position - 1,
+            max_parallelism=MAX_PARALLELISM,
+            hash_id=HashId.SPARK,
+            created_at_ms=0,
+            operators=(
+                OperatorSnapshot(
+                    UID, self.parallelism, OperatorFacts((("id", "int64"),)), tuple(upload.handle for upload in uploads)
+                ),
+            ),
+            savepoint_id=savepoint_id,
+        )
+        write_manifest(self.store, manifest)
+        if savepoint_id is None:
+            self.manifest = manifest
+            self.plans = [
+                replace(plan, snapshots=(upload.handle,), changelogs=())
+                for plan, upload in zip(self.plans, uploads, strict=True)
+            ]
+        return manifest, sum(upload.uploaded_bytes for upload in uploads)
+
+    def dump(self) -> dict[int, int]:
+        """All keyed state of all subtasks; fails if a key is anywhere but with the owner of its key group."""
+        found: dict[int, int] = {}
+        for index in range(self.parallelism):
+            with self.open(index) as store:
+                for key, count in entries(store).items():
+                    assert key not in found
+                    assert group_of(key) in key_group_range(MAX_PARALLELISM, self.parallelism, index)
+                    found[key] = count
+        return found
+
+
+def group_of(key: int) -> int:
+    return assign_to_key_group(key, MAX_PARALLELISM, hash_id=HashId.SPARK)
+
+
+def add(store: SubtaskStore, increments: Mapping[int, int]) -> None:
+    """Adds to counts per record, as a user's function would."""
+    state = store.keyed.value_state(COUNT)
+    for key, increment in increments.items():
+        store.keyed.set_current_key(group_of(key), (key,))
+        state.update((state.value() or 0) + increment)
+
+
+def entries(store: SubtaskStore) -> dict[int, int]:
+    """The state's entries, found by going through its key groups."""
+    store.keyed.value_state(COUNT)
+    return {stored.key[0]: value for stored, value in store.keyed.dump(COUNT.name)}
