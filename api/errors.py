@@ -191,7 +191,9 @@ class ParallelismInvalidError(ApiError):
     title = "The parallelism is out of range"
     status = 422
     domain = "user"
-    advice = "Parallelism is from 1 to the job's max parallelism, which is fixed when the job is created (at most 32768)."
+    advice = (
+        "Parallelism is from 1 to the job's max parallelism, which is fixed when the job is created (at most 32768)."
+    )
 
 
 class SparkConfNotAllowedError(ApiError):
@@ -278,6 +280,16 @@ class ParallelismUnchangedError(ApiError):
     advice = "Ask for another parallelism."
 
 
+class AttemptOverError(ApiError):
+    """A driver's attempt has been ended or replaced: the driver is to end."""
+
+    code = "ATTEMPT_OVER"
+    title = "The attempt is over"
+    status = 410
+    domain = "external"
+    advice = "Nothing is wrong: another attempt runs the job, or the job has ended."
+
+
 class AttemptNotFoundError(ApiError):
     """A job has no attempt of this number."""
 
@@ -311,6 +323,17 @@ class StoreUnavailableError(ApiError):
     domain = "external"
     retryable = True
     advice = "Check KEYSCALE_STORE_URL, the store's endpoint and credentials, and that it is up. The job is as it was."
+
+
+class ReconcilerDownError(ApiError):
+    """The reconciler has not finished a round for a while: nothing is started, restarted or rescaled."""
+
+    code = "RECONCILER_DOWN"
+    title = "The reconciler does not work"
+    status = 503
+    domain = "internal"
+    retryable = True
+    advice = "Running jobs go on. If the database answers, look into the control plane's log and restart it."
 
 
 class SettingInvalidError(ApiError):

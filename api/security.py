@@ -79,7 +79,9 @@ def require_user(request: Request) -> Principal:
     else:
         principal = find_principal(context, request.cookies.get(SESSION_COOKIE, ""))
         if principal is not None and request.method not in {"GET", "HEAD"} and not _is_own_page(request):
-            raise OriginNotAllowedError("a request with the session's cookie needs the header X-Requested-With: keyscale")
+            raise OriginNotAllowedError(
+                "a request with the session's cookie needs the header X-Requested-With: keyscale"
+            )
     if principal is None:
         raise TokenMissingError("the token is missing or not valid")
     return principal

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import APIRouter, File, Form, Response, UploadFile

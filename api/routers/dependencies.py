@@ -1,7 +1,5 @@
 """What routes ask for beside the request itself."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import Depends, Query, Request

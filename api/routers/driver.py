@@ -1,7 +1,5 @@
 """What drivers call; the messages are those of `jobs.wire`."""
 
-from __future__ import annotations
-
 from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 

@@ -24,7 +24,6 @@ class Attempt(Base):
     cause: Mapped[str]
     parallelism: Mapped[int]
     restore_from: Mapped[str | None]
-    restore_checkpoint_id: Mapped[int | None]
     token_sha256: Mapped[str | None] = mapped_column(unique=True)
 
     created_at_ms: Mapped[int]

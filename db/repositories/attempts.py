@@ -18,9 +18,9 @@ def list_of(session: Session, job_id: str) -> Sequence[Attempt]:
     return session.scalars(select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number.desc())).all()
 
 
-def find(session: Session, job_id: str, number: int) -> Attempt | None:
-    """Returns a job's attempt of this number."""
-    return session.get(Attempt, (job_id, number))
+def find(session: Session, job_id: str, number: int, *, lock: bool = False) -> Attempt | None:
+    """Returns a job's attempt of this number; `lock` keeps others from changing it."""
+    return session.get(Attempt, (job_id, number), with_for_update=lock or None, populate_existing=lock)
 
 
 def find_by_token(session: Session, token_sha256: str, *, lock: bool = False) -> Attempt | None:

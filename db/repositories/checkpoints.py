@@ -106,3 +106,13 @@ def fail_unfinished(session: Session, job_id: str, attempt: int, *, at_ms: int, 
         )
         .values(status=CheckpointStatus.FAILED, failure_timestamp=at_ms, failure_message=message)
     )
+
+
+def find_by_path(session: Session, job_id: str, external_path: str) -> Checkpoint | None:
+    """Returns the job's checkpoint or savepoint whose manifest is at a location."""
+    return session.scalars(
+        select(Checkpoint)
+        .where(Checkpoint.job_id == job_id, Checkpoint.external_path == external_path)
+        .order_by(Checkpoint.checkpoint_id.desc())
+        .limit(1)
+    ).first()

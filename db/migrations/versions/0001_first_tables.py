@@ -139,7 +139,6 @@ def _create_attempts() -> None:
         _text("cause"),
         _number("parallelism"),
         _text("restore_from", nullable=True),
-        _number("restore_checkpoint_id", nullable=True),
         _text("token_sha256", nullable=True),
         _number("created_at_ms"),
         _number("launched_at_ms", nullable=True),

@@ -1,0 +1,98 @@
+"""The command line and the environment of a driver. Pure, but for the paths that it looks up."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.runtime.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from api.settings import Settings
+    from db.models import Attempt, Job
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+DRIVER_PROGRAM = CHECKOUT / "jobs" / "runtime" / "driver.py"
+TASK_TRIES = 4
+# What any program needs of its surroundings; everything else of the control plane's environment stays there. Sync points are
+# named places in the code at which fault tests hold a process.
+_INHERITED = (
+    "HOME",
+    "JAVA_HOME",
+    "KEYSCALE_SYNC_DIRECTORY",
+    "KEYSCALE_SYNC_POINT",
+    "LANG",
+    "LC_ALL",
+    "PATH",
+    "TMPDIR",
+    "TZ",
+)
+
+
+def master_of(settings: Settings, parallelism: int) -> str:
+    """Returns the Spark master; `local` becomes one core a subtask and one for the source, with retries of tasks."""
+    if settings.spark_master == "local":
+        return f"local[{parallelism + 1},{TASK_TRIES}]"
+    return settings.spark_master
+
+
+def driver_command(settings: Settings, job: Job, attempt: Attempt, work_directory: Path) -> list[str]:
+    """Returns the command line of an attempt's driver. It holds no secret: other users may see it."""
+    master = master_of(settings, attempt.parallelism)
+    is_local = master.startswith("local")
+    conf = {
+        **DEFAULT_SETTINGS,
+        **(LOCAL_SETTINGS if is_local else {}),
+        "spark.driver.memory": settings.driver_memory,
+        **job.spark_conf,
+        **REQUIRED_SETTINGS,
+        "spark.app.name": f"keyscale-{job.name}-{attempt.number}",
+        "spark.local.dir": str(work_directory / "spark"),
+        "spark.sql.warehouse.dir": str(work_directory / "warehouse"),
+    }
+    options = [part for key, value in sorted(conf.items()) for part in ("--conf", f"{key}={value}")]
+    return [str(spark_home() / "bin" / "spark-submit"), "--master", master, *options, str(DRIVER_PROGRAM)]
+
+
+def driver_environment(settings: Settings, token: str, work_directory: Path, host: Mapping[str, str]) -> dict[str, str]:
+    """Returns the whole environment of a driver: no address of the database, no token of a user.
+
+    Args:
+        settings: The control plane's.
+        token: The attempt's own.
+        work_directory: The attempt's own, ephemeral.
+        host: The control plane's environment, of which only harmless variables are passed on.
+    """
+    inherited = {name: host[name] for name in _INHERITED if name in host}
+    is_local = settings.spark_master.startswith("local")
+    return {
+        "PATH": os.defpath,
+        **inherited,
+        **settings.store_environment,
+        **({"SPARK_LOCAL_IP": "127.0.0.1"} if is_local else {}),
+        "KEYSCALE_ATTEMPT_TOKEN": token,
+        "KEYSCALE_CONTROL_URL": settings.control_url,
+        "KEYSCALE_WORK_DIR": str(work_directory),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(CHECKOUT),
+        "PYTHONUNBUFFERED": "1",
+        "SPARK_HOME": str(spark_home()),
+    }
+
+
+def spark_home() -> Path:
+    """Returns where Spark is installed, without importing it.
+
+    Raises:
+        FileNotFoundError: It is not installed.
+    """
+    package = importlib.util.find_spec("pyspark")
+    if package is None or package.origin is None:
+        raise FileNotFoundError("pyspark")
+    return Path(package.origin).parent

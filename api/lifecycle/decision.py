@@ -1,0 +1,155 @@
+"""Facts in, the one next step out. Pure: all reading is done before, all effects come after."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from api.lifecycle.endings import Ending, ending_of, failure, is_hung, replace_or_fail
+from api.lifecycle.facts import AttemptFacts, JobFacts, OrderFacts, ProcessState, Timeouts
+from api.lifecycle.rescaling import next_rescale_step
+from api.lifecycle.states import SETTLED
+from api.lifecycle.steps import (
+    Cause,
+    CheckSavepoint,
+    CreateAttempt,
+    EndAttempt,
+    Kill,
+    Launch,
+    MarkReaped,
+    ReassignStop,
+    ResumeJob,
+    SettleJob,
+    ShowStatus,
+)
+from db.statuses import CommandStatus, DesiredState, JobStatus, RescalePhase
+from jobs.wire import DriverState
+
+if TYPE_CHECKING:
+    from api.lifecycle.steps import Step
+
+DEFAULT_TIMEOUTS = Timeouts()
+
+
+def decide(facts: JobFacts, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Step | None:
+    """Returns what has to be done next for a job, None if there is nothing to do but wait.
+
+    Args:
+        facts: The job as it was just read.
+        timeouts: How long is waited for what.
+    """
+    return _clear_away(facts, timeouts) or _pursue(facts, timeouts) or _show(facts)
+
+
+def status_of(facts: JobFacts) -> JobStatus:
+    """Returns what a job's user should see."""
+    if facts.desired is DesiredState.CANCELLED:
+        return JobStatus.STOPPING
+    if facts.rescale is not None:
+        return JobStatus.RESCALING
+    if facts.desired is DesiredState.STOPPED:
+        done = facts.stop is not None and facts.stop.status is CommandStatus.COMPLETED
+        return JobStatus.STOPPING if done else JobStatus.SAVEPOINTING
+    if facts.active is not None and facts.active.driver_state is DriverState.RUNNING:
+        return JobStatus.RUNNING
+    return JobStatus.SUBMITTING if facts.status is JobStatus.SUBMITTING and not facts.restarts else JobStatus.RESTARTING
+
+
+def _show(facts: JobFacts) -> Step | None:
+    if facts.status in SETTLED:
+        return None
+    status = status_of(facts)
+    return ShowStatus(status) if status is not facts.status else None
+
+
+def _clear_away(facts: JobFacts, timeouts: Timeouts) -> Step | None:
+    """Kills what hangs and what is left of ended attempts."""
+    for attempt in (facts.active, facts.standby):
+        if attempt is not None and is_hung(attempt, timeouts):
+            return Kill(attempt.number)
+    for attempt in facts.ended:
+        if attempt.process in {ProcessState.DEAD, ProcessState.UNLAUNCHED}:
+            return MarkReaped(attempt.number)
+        if attempt.process is ProcessState.SUSPENDED:
+            return Kill(attempt.number)
+        if attempt.state_age_ms > timeouts.exit_ms:
+            return MarkReaped(attempt.number) if attempt.process is ProcessState.UNKNOWN else Kill(attempt.number)
+    return None
+
+
+def _pursue(facts: JobFacts, timeouts: Timeouts) -> Step | None:
+    if facts.desired is DesiredState.CANCELLED:
+        return _cancel(facts)
+    if facts.desired is DesiredState.STOPPED and (facts.stop is None or facts.status in SETTLED):
+        return _end_strays(facts) or (SettleJob(JobStatus.STOPPED) if facts.status not in SETTLED else None)
+    return _launch(facts) or _carry_on(facts, timeouts)
+
+
+def _carry_on(facts: JobFacts, timeouts: Timeouts) -> Step | None:
+    """The job runs, or has to once more before it can stop."""
+    if facts.rescale is not None:
+        step = next_rescale_step(facts, facts.rescale, timeouts)
+        if step is not None or facts.rescale.phase is not RescalePhase.ROLL_BACK:
+            return step
+    elif facts.standby is not None:
+        return EndAttempt(facts.standby.number)
+    if facts.desired is DesiredState.STOPPED and facts.stop is not None:
+        return _stop(facts, facts.stop, timeouts)
+    return _run(facts, timeouts)
+
+
+def _launch(facts: JobFacts) -> Step | None:
+    for attempt in (facts.active, facts.standby):
+        if attempt is not None and attempt.process is ProcessState.UNLAUNCHED:
+            return Launch(attempt.number)
+    return None
+
+
+def _end_strays(facts: JobFacts) -> Step | None:
+    for attempt in (facts.active, facts.standby):
+        if attempt is not None:
+            return EndAttempt(attempt.number)
+    return None
+
+
+def _cancel(facts: JobFacts) -> Step | None:
+    """A cancelled job is STOPPED when nothing of it is left."""
+    if step := _end_strays(facts):
+        return step
+    return None if facts.ended else SettleJob(JobStatus.STOPPED)
+
+
+def _run(facts: JobFacts, timeouts: Timeouts) -> Step | None:
+    if facts.active is None:
+        if facts.start_in_ms > 0:
+            return None
+        return CreateAttempt(facts.parallelism, Cause.RECOVER if facts.restarts else Cause.START)
+    ending = ending_of(facts.active, timeouts)
+    if ending is None:
+        return None
+    if ending is Ending.FINISHED:
+        return SettleJob(JobStatus.FINISHED)
+    return replace_or_fail(facts, facts.active, ending, timeouts)
+
+
+def _stop(facts: JobFacts, stop: OrderFacts, timeouts: Timeouts) -> Step | None:
+    if stop.status is CommandStatus.FAILED:
+        return ResumeJob(stop.failure or failure("SAVEPOINT_FAILED", "the savepoint has failed"))
+    ending = ending_of(facts.active, timeouts) if facts.active is not None else None
+    if stop.status is CommandStatus.COMPLETED:
+        if facts.active is None or ending is not None or stop.status_age_ms > timeouts.stop_ms:
+            return SettleJob(JobStatus.FINISHED if stop.drain else JobStatus.STOPPED)
+        return None
+    if facts.active is None or ending is Ending.FINISHED:
+        return _run(facts, timeouts)
+    return _pursue_stop(facts, facts.active, ending, stop, timeouts)
+
+
+def _pursue_stop(
+    facts: JobFacts, active: AttemptFacts, ending: Ending | None, stop: OrderFacts, timeouts: Timeouts
+) -> Step | None:
+    """The order has no result yet."""
+    if ending is not None:
+        return CheckSavepoint(stop.id, missing=replace_or_fail(facts, active, ending, timeouts))
+    if stop.attempt != active.number:
+        return ReassignStop(stop.id, active.number)
+    return None

@@ -1,0 +1,105 @@
+"""Reads what `decision` decides from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from api.clock import now_ms
+from api.lifecycle.facts import AttemptFacts, JobFacts, OrderFacts, RescaleFacts, Timeouts
+from api.lifecycle.job_transaction import rescale_order_id
+from api.lifecycle.steps import Cause
+from db.repositories import attempts, commands, rescales
+from db.statuses import AttemptStage
+from jobs.wire import DriverState
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from api.launcher import Launcher
+    from api.lifecycle.stopwatch import Stopwatch
+    from db.models import Attempt, Command, Job, Rescale
+
+
+class FactReader:
+    """Reads the facts of jobs, in a transaction that has locked the job."""
+
+    def __init__(self, launcher: Launcher, stopwatch: Stopwatch, timeouts: Timeouts) -> None:
+        self._launcher = launcher
+        self._stopwatch = stopwatch
+        self._timeouts = timeouts
+
+    def read(self, session: Session, job: Job) -> JobFacts:
+        """Returns the facts of a job as they are now."""
+        rescale = rescales.running(session, job.id)
+        stop = commands.find(session, job.stop_operation_id) if job.stop_operation_id else None
+        active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
+        standby = attempts.of_stage(session, job.id, AttemptStage.STANDBY)
+        # A clock that was set back must not make a job wait for longer than the longest pause there is.
+        start_in_ms = job.next_start_at_ms - now_ms()
+        return JobFacts(
+            status=job.status,
+            desired=job.desired,
+            parallelism=job.parallelism,
+            consecutive_failures=job.consecutive_failures,
+            restarts=job.restarts,
+            start_in_ms=start_in_ms if 0 < start_in_ms <= self._timeouts.backoff_ms_max else 0,
+            active=self._attempt(active) if active else None,
+            standby=self._attempt(standby) if standby else None,
+            ended=tuple(self._attempt(attempt) for attempt in attempts.unreaped(session, job.id)),
+            rescale=self._rescale(session, rescale) if rescale else None,
+            stop=self._order(stop) if stop else None,
+        )
+
+    def _attempt(self, attempt: Attempt) -> AttemptFacts:
+        key = (attempt.job_id, attempt.number)
+        seen = self._launcher.inspect(attempt)
+        running_ms = self._stopwatch.elapsed_ms((*key, "running"), attempt.running_at_ms)
+        return AttemptFacts(
+            number=attempt.number,
+            parallelism=attempt.parallelism,
+            process=seen.state,
+            driver_state=_driver_state(attempt.driver_state),
+            is_attached=attempt.attached_at_ms is not None,
+            silent_ms=self._stopwatch.elapsed_ms(
+                (*key, "heartbeat"), (attempt.heartbeat_at_ms, attempt.attached_at_ms)
+            ),
+            state_age_ms=self._stopwatch.elapsed_ms((*key, "stage"), (attempt.stage, attempt.launched_at_ms)),
+            attached_age_ms=self._stopwatch.elapsed_ms((*key, "attached"), attempt.attached_at_ms),
+            restored_at_ms=attempt.restored_at_ms,
+            first_commit_at_ms=attempt.first_commit_at_ms,
+            last_commit_at_ms=attempt.last_commit_at_ms,
+            has_progressed=attempt.first_commit_at_ms is not None
+            or (attempt.running_at_ms is not None and running_ms > self._timeouts.healthy_ms),
+            failure=attempt.failure,
+            exit_code=seen.exit_code,
+        )
+
+    def _order(self, command: Command) -> OrderFacts:
+        return OrderFacts(
+            id=command.id,
+            status=command.status,
+            attempt=command.attempt,
+            drain=command.drain,
+            status_age_ms=self._stopwatch.elapsed_ms(("order", command.id), command.status),
+            failure=command.failure,
+        )
+
+    def _rescale(self, session: Session, rescale: Rescale) -> RescaleFacts:
+        order = commands.find(session, rescale_order_id(rescale.id))
+        return RescaleFacts(
+            id=rescale.id,
+            phase=rescale.phase,
+            from_parallelism=rescale.from_parallelism,
+            to_parallelism=rescale.to_parallelism,
+            old_attempt=rescale.old_attempt,
+            order=self._order(order) if order else None,
+            tries=sum(
+                attempt.cause == Cause.RESCALE and attempt.number > rescale.old_attempt
+                for attempt in attempts.list_of(session, rescale.job_id)
+            ),
+            phase_age_ms=self._stopwatch.elapsed_ms(("rescale", rescale.id), rescale.phase),
+        )
+
+
+def _driver_state(text: str | None) -> DriverState | None:
+    return DriverState(text) if text is not None else None

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from pathlib import PurePath
+from typing import IO, TYPE_CHECKING
+
+from api.artifact_content import FILENAME_ENDINGS, inspect_artifact
+from api.clock import now_ms
+from api.errors import ArtifactInUseError, ArtifactNotFoundError, BodyTooLargeError, RequestInvalidError
+from api.schemas.artifact import ArtifactAnswer, ArtifactList
+from api.schemas.base import NAME_PATTERN
+from db.models import Artifact
+from db.repositories import artifacts, events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from api.context import Context
+    from api.security import Principal
+
+CHUNK_BYTES = 1 << 20
+
+
+def upload(
+    context: Context, user: Principal, content: IO[bytes], filename: str, name: str | None
+) -> tuple[ArtifactAnswer, bool]:
+    """Stores a file as the next version of its name.
+
+    Args:
+        context: The control plane.
+        user: Who uploads.
+        content: The file, seekable.
+        filename: As the client calls it; never used as a path.
+        name: Of the artifact; None: the file's name without its ending.
+
+    Returns:
+        The artifact, and whether it is new: the latest version with the same bytes is returned as it is.
+
+    Raises:
+        ArtifactInvalidError: It is no sound Python file, zip or jar.
+        BodyTooLargeError: It is larger than the settings allow.
+    """
+    plain = PurePath(filename.replace("\\", "/")).name
+    chosen = name or PurePath(plain).stem
+    if not re.fullmatch(NAME_PATTERN, chosen):
+        raise RequestInvalidError("name: letters, digits, dots, - and _, at most 100, the first one a letter or digit")
+    sha256, size_bytes = _measure(content, context.settings.artifact_bytes_max)
+    kind = inspect_artifact(content, plain)
+    with context.sessions.begin() as session:
+        artifacts.lock_writers(session)
+        if (existing := artifacts.find_version(session, chosen, sha256)) is not None:
+            return ArtifactAnswer.model_validate(existing), False
+        artifact = Artifact(
+            id=uuid.uuid4().hex,
+            name=chosen,
+            version=artifacts.next_version(session, chosen),
+            filename=f"{chosen.removesuffix(FILENAME_ENDINGS[kind])}{FILENAME_ENDINGS[kind]}",
+            kind=kind,
+            sha256=sha256,
+            size_bytes=size_bytes,
+            created_at_ms=now_ms(),
+        )
+        if not artifacts.has_bytes(session, sha256):
+            artifacts.add_bytes(session, sha256, _chunks(content))
+        session.add(artifact)
+        events.record(
+            session,
+            job_id=None,
+            at_ms=artifact.created_at_ms,
+            kind="ARTIFACT_UPLOADED",
+            actor=user.name,
+            message=f"uploaded {chosen} version {artifact.version}",
+            artifact_id=artifact.id,
+            sha256=sha256,
+        )
+    return ArtifactAnswer.model_validate(artifact), True
+
+
+def list_all(context: Context) -> ArtifactList:
+    """Lists all artifacts."""
+    with context.sessions() as session:
+        found = artifacts.list_all(session)
+    return ArtifactList(artifacts=[ArtifactAnswer.model_validate(artifact) for artifact in found])
+
+
+def show(context: Context, artifact_id: str) -> ArtifactAnswer:
+    """Shows an artifact.
+
+    Raises:
+        ArtifactNotFoundError: There is none of this id.
+    """
+    with context.sessions() as session:
+        found = artifacts.find(session, artifact_id)
+    if found is None:
+        raise ArtifactNotFoundError("no artifact has this id")
+    return ArtifactAnswer.model_validate(found)
+
+
+def delete(context: Context, user: Principal, artifact_id: str) -> None:
+    """Deletes an artifact.
+
+    Raises:
+        ArtifactNotFoundError: There is none of this id.
+        ArtifactInUseError: A job is made of it.
+    """
+    with context.sessions.begin() as session:
+        artifacts.lock_writers(session)
+        found = artifacts.find(session, artifact_id)
+        if found is None:
+            raise ArtifactNotFoundError("no artifact has this id")
+        if artifacts.is_used(session, artifact_id):
+            raise ArtifactInUseError(f"a job is made of {found.name} version {found.version}")
+        artifacts.remove(session, found)
+        events.record(
+            session,
+            job_id=None,
+            at_ms=now_ms(),
+            kind="ARTIFACT_DELETED",
+            actor=user.name,
+            message=f"deleted {found.name} version {found.version}",
+            artifact_id=artifact_id,
+        )
+
+
+def _measure(content: IO[bytes], bytes_max: int) -> tuple[str, int]:
+    digest, size_bytes = hashlib.sha256(), 0
+    for chunk in _chunks(content):
+        digest.update(chunk)
+        size_bytes += len(chunk)
+        if size_bytes > bytes_max:
+            raise BodyTooLargeError(f"an artifact has at most {bytes_max} bytes")
+    return digest.hexdigest(), size_bytes
+
+
+def _chunks(content: IO[bytes]) -> Iterator[bytes]:
+    content.seek(0)
+    while chunk := content.read(CHUNK_BYTES):
+        yield chunk

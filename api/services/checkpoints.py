@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from api.errors import CheckpointNotFoundError
+from api.schemas.checkpoint import (
+    CheckpointAnswer,
+    CheckpointConfigAnswer,
+    CheckpointDetailAnswer,
+    CheckpointsAnswer,
+    CountsAnswer,
+    ExternalizationAnswer,
+    LatestAnswer,
+    OperatorAnswer,
+    RestoredAnswer,
+    SubtaskAnswer,
+    SubtaskDurations,
+    SubtasksDurationsSummary,
+    SubtasksSummary,
+    SummaryAnswer,
+)
+from api.services.lookup import require_job
+from api.statistics import spread, summarize
+from db.repositories import attempts, checkpoints
+from db.statuses import CheckpointStatus
+from jobs.wire import CheckpointSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from sqlalchemy.orm import Session
+
+    from api.context import Context
+    from db.models import Checkpoint, CheckpointSubtask
+
+SUMMARY_CHECKPOINTS_MAX = 10_000
+_DONE = frozenset({CheckpointStatus.COMPLETED, CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED})
+
+
+def show_statistics(context: Context, reference: str, limit: int) -> CheckpointsAnswer:
+    """Shows counts, summary, latest and history.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+    """
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        found = checkpoints.list_of(session, job.id, limit=SUMMARY_CHECKPOINTS_MAX)
+        counts = checkpoints.counts(session, job.id)
+        restored = _restores(session, job.id)
+    done = [checkpoint for checkpoint in found if checkpoint.status in _DONE]
+    return CheckpointsAnswer(
+        counts=CountsAnswer(
+            restored=len(restored),
+            total=sum(counts.values()),
+            in_progress=counts.get(CheckpointStatus.IN_PROGRESS, 0),
+            completed=sum(counts.get(status, 0) for status in _DONE),
+            failed=counts.get(CheckpointStatus.FAILED, 0),
+        ),
+        summary=SummaryAnswer(
+            checkpointed_size=summarize([checkpoint.checkpointed_size for checkpoint in done]),
+            state_size=summarize([checkpoint.state_size for checkpoint in done]),
+            end_to_end_duration=summarize([checkpoint.end_to_end_duration for checkpoint in done]),
+            processed_data=summarize([checkpoint.processed_records for checkpoint in done]),
+            persisted_data=summarize([0 for _ in done]),
+        ),
+        latest=LatestAnswer(
+            completed=_first(found, CheckpointStatus.COMPLETED, is_savepoint=False),
+            savepoint=_first(found, CheckpointStatus.COMPLETED, is_savepoint=True),
+            failed=_first(found, CheckpointStatus.FAILED),
+            restored=restored[0] if restored else None,
+        ),
+        history=[_answer(checkpoint) for checkpoint in found[:limit]],
+    )
+
+
+def show_detail(context: Context, reference: str, checkpoint_id: int) -> CheckpointDetailAnswer:
+    """Shows a checkpoint by operator and subtask.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        CheckpointNotFoundError: It has no such checkpoint.
+    """
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        found = checkpoints.find(session, job.id, checkpoint_id) if checkpoint_id < 1 << 63 else None
+        if found is None:
+            raise CheckpointNotFoundError(f"the job has no checkpoint {checkpoint_id}")
+        subtasks = checkpoints.subtasks(session, job.id, checkpoint_id)
+    operators = [
+        _operator(uid, list(members), found.trigger_timestamp)
+        for uid, members in groupby(subtasks, lambda subtask: subtask.operator_uid)
+    ]
+    return CheckpointDetailAnswer(**_fields(found), operators=operators)
+
+
+def show_config(context: Context, reference: str) -> CheckpointConfigAnswer:
+    """Shows how a job's checkpoints are taken.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+    """
+    with context.sessions() as session:
+        job = require_job(session, reference)
+    settings = CheckpointSettings.model_validate(job.checkpoints)
+    return CheckpointConfigAnswer(
+        interval=settings.interval_ms,
+        timeout=settings.timeout_ms,
+        min_pause=settings.min_pause_ms,
+        externalization=ExternalizationAnswer(enabled=True, delete_on_cancellation=False),
+        state_backend="rocksdb",
+        checkpoint_storage=job.store_url,
+        tolerable_failed_checkpoints=settings.tolerable_failed_checkpoints,
+        retained_count=settings.retained_count,
+        state_changelog_enabled=True,
+    )
+
+
+def _restores(session: Session, job_id: str) -> list[RestoredAnswer]:
+    """Returns the job's restores, the newest first; those of attempts that never got there do not count."""
+    restored = []
+    for attempt in attempts.list_of(session, job_id):
+        if attempt.restored_at_ms is None or attempt.restore_from is None:
+            continue
+        source = checkpoints.find_by_path(session, job_id, attempt.restore_from)
+        restored.append(
+            RestoredAnswer(
+                id=source.checkpoint_id if source else 0,
+                restore_timestamp=attempt.restored_at_ms,
+                is_savepoint=source.is_savepoint if source else "/savepoints/" in attempt.restore_from,
+                external_path=attempt.restore_from,
+            )
+        )
+    return restored
+
+
+def _first(
+    found: Sequence[Checkpoint], status: CheckpointStatus, *, is_savepoint: bool | None = None
+) -> CheckpointAnswer | None:
+    for checkpoint in found:
+        if checkpoint.status is status and is_savepoint in {None, checkpoint.is_savepoint}:
+            return _answer(checkpoint)
+    return None
+
+
+def _answer(checkpoint: Checkpoint) -> CheckpointAnswer:
+    return CheckpointAnswer(**_fields(checkpoint))
+
+
+def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
+    own = {name: getattr(checkpoint, name) for name in CheckpointAnswer.model_fields if hasattr(checkpoint, name)}
+    return {
+        **own,
+        "id": checkpoint.checkpoint_id,
+        "processed_data": checkpoint.processed_records,
+        "checkpoint_type": "SAVEPOINT" if checkpoint.is_savepoint else "CHECKPOINT",
+        "discarded": checkpoint.status in {CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED},
+    }
+
+
+def _operator(uid: str, members: list[CheckpointSubtask], trigger_timestamp: int) -> OperatorAnswer:
+    acknowledged = [member for member in members if member.status in _DONE]
+    last_ack = max((member.ack_timestamp for member in members if member.ack_timestamp is not None), default=None)
+    return OperatorAnswer(
+        uid=uid,
+        status=_operator_status(members),
+        latest_ack_timestamp=last_ack,
+        checkpointed_size=sum(member.checkpointed_size for member in members),
+        state_size=sum(member.state_size for member in members),
+        end_to_end_duration=0 if last_ack is None else max(0, last_ack - trigger_timestamp),
+        num_subtasks=len(members),
+        num_acknowledged_subtasks=len(acknowledged),
+        summary=SubtasksSummary(
+            checkpointed_size=spread([member.checkpointed_size for member in acknowledged]),
+            state_size=spread([member.state_size for member in acknowledged]),
+            end_to_end_duration=spread([member.end_to_end_duration for member in acknowledged]),
+            checkpoint_duration=SubtasksDurationsSummary(
+                sync=spread([member.sync_duration for member in acknowledged]),
+                async_=spread([member.async_duration for member in acknowledged]),
+            ),
+            start_delay=spread([member.start_delay for member in acknowledged]),
+        ),
+        subtasks=[_subtask(member) for member in members],
+    )
+
+
+def _operator_status(members: list[CheckpointSubtask]) -> CheckpointStatus:
+    statuses = {member.status for member in members}
+    if CheckpointStatus.FAILED in statuses:
+        return CheckpointStatus.FAILED
+    return CheckpointStatus.COMPLETED if statuses <= _DONE else CheckpointStatus.IN_PROGRESS
+
+
+def _subtask(member: CheckpointSubtask) -> SubtaskAnswer:
+    return SubtaskAnswer(
+        index=member.subtask,
+        status=member.status,
+        ack_timestamp=member.ack_timestamp,
+        end_to_end_duration=member.end_to_end_duration,
+        checkpointed_size=member.checkpointed_size,
+        state_size=member.state_size,
+        checkpoint=SubtaskDurations(sync=member.sync_duration, async_=member.async_duration),
+        start_delay=member.start_delay,
+        key_group_start=member.key_group_start,
+        key_group_end=member.key_group_end,
+        files=member.files,
+    )

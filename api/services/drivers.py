@@ -1,0 +1,227 @@
+"""What drivers tell and ask. Everything may arrive twice or late; an attempt that is over changes nothing any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from api.clock import now_ms
+from api.errors import AttemptOverError
+from api.lifecycle.orders import settle_command
+from db.models import Checkpoint, CheckpointSubtask
+from db.repositories import artifacts, attempts, checkpoints, commands, jobs, rescales
+from db.statuses import AttemptStage, CheckpointStatus, CommandStatus, RescalePhase
+from jobs.wire import (
+    Assignment,
+    AttachResponse,
+    CheckpointSettings,
+    Command,
+    CommandKind,
+    DriverState,
+    HeartbeatResponse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy.orm import Session
+
+    from api.context import Context
+    from api.security import DriverIdentity
+    from db.models import Attempt, Job
+    from jobs.wire import AttachRequest, CheckpointReport, CommandResult, Heartbeat, SubtaskCheckpointReport
+
+_WAIT_MS = 200
+_WAIT_FOR_SAVEPOINT_MS = 50  # the job stands still from here on
+_FINAL = frozenset({CheckpointStatus.COMPLETED, CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED})
+
+
+def attach(context: Context, driver: DriverIdentity, request: AttachRequest) -> AttachResponse:
+    """Answers a driver that asks for work."""
+    with context.sessions.begin() as session:
+        attempt = attempts.find(session, driver.job_id, driver.attempt, lock=True)
+        job = jobs.find(session, driver.job_id)
+        if attempt is None or job is None or attempt.stage is AttemptStage.ENDED:
+            return AttachResponse(decision="exit")
+        is_news = attempt.attached_at_ms is None
+        if is_news:
+            attempt.attached_at_ms = now_ms()
+        attempt.pid, attempt.host, attempt.spark_ui_url = request.pid, request.host, request.spark_ui_url
+        if attempt.stage is AttemptStage.STANDBY:
+            rescale = rescales.running(session, job.id)
+            near = rescale is not None and rescale.phase is not RescalePhase.REQUESTED
+            answer = AttachResponse(decision="wait", retry_after_ms=_WAIT_FOR_SAVEPOINT_MS if near else _WAIT_MS)
+        else:
+            if attempt.assigned_at_ms is None:
+                attempt.assigned_at_ms = now_ms()
+            answer = AttachResponse(decision="run", assignment=_assignment(session, job, attempt))
+    if is_news:
+        context.wakeup.ring()
+    return answer
+
+
+def artifact_bytes(context: Context, driver: DriverIdentity) -> Iterator[bytes]:
+    """Returns the bytes of the job's artifact, one chunk in memory at a time.
+
+    Raises:
+        AttemptOverError: The attempt is over.
+    """
+    if driver.over:
+        raise AttemptOverError("another attempt runs the job, or none")
+    with context.sessions() as session:
+        job = jobs.find(session, driver.job_id)
+        artifact = artifacts.find(session, job.artifact_id) if job is not None else None
+        if artifact is None:
+            raise AttemptOverError("the job is gone")
+        sha256 = artifact.sha256
+    return _stream(context, sha256)
+
+
+def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> HeartbeatResponse:
+    """Stores how a driver is and what has come of its orders; returns the orders without a result.
+
+    Raises:
+        AttemptOverError: The attempt is over: the driver is to end.
+    """
+    with context.sessions.begin() as session:
+        if message.results:
+            jobs.lock(session, driver.job_id)  # before attempts and commands, as the reconciler does: no deadlock
+        attempt = attempts.find(session, driver.job_id, driver.attempt, lock=True)
+        if attempt is None or attempt.stage is AttemptStage.ENDED:
+            raise AttemptOverError("another attempt runs the job, or none")
+        is_news = _store_heartbeat(attempt, message)
+        for result in message.results:
+            is_news |= _store_result(session, attempt, result)
+        waiting = commands.pending(session, attempt.job_id, attempt.number)
+        orders = [
+            Command(
+                id=command.id,
+                kind=CommandKind(command.kind),
+                savepoint_id=command.savepoint_id,
+                drain=command.drain,
+            )
+            for command in waiting
+        ]
+    if is_news:
+        context.wakeup.ring()
+    return HeartbeatResponse(commands=orders if attempt.driver_state == DriverState.RUNNING else [])
+
+
+def report_checkpoint(context: Context, driver: DriverIdentity, report: CheckpointReport) -> None:
+    """Stores a checkpoint's progress.
+
+    A late report of an attempt that is over still counts where it says COMPLETED: the manifest is published. What a newer
+    attempt has reported under the same number stays.
+    """
+    with context.sessions.begin() as session:
+        job = jobs.lock(session, driver.job_id)
+        if job is None:
+            return
+        found = checkpoints.find(session, job.id, report.checkpoint_id)
+        if found is not None and (found.attempt > driver.attempt or found.status in _FINAL):
+            return
+        status = CheckpointStatus(report.status)
+        if driver.over and status is not CheckpointStatus.COMPLETED:
+            return
+        if found is None:
+            found = Checkpoint(job_id=job.id, checkpoint_id=report.checkpoint_id)
+            session.add(found)
+        _store_checkpoint(found, driver.attempt, status, report)
+        session.flush()
+        checkpoints.replace_subtasks(session, found, [_subtask(found, subtask) for subtask in report.subtasks])
+        checkpoints.mark_subsumed(session, job.id, report.subsumed_checkpoint_ids)
+
+
+def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
+    artifact = artifacts.find(session, job.artifact_id)
+    if artifact is None:
+        raise AttemptOverError("the job's artifact is gone")
+    return Assignment.model_validate(
+        {
+            "job_id": job.id,
+            "job_name": job.name,
+            "attempt": attempt.number,
+            "parallelism": attempt.parallelism,
+            "max_parallelism": job.max_parallelism,
+            "hash_id": job.hash_id,
+            "artifact_filename": artifact.filename,
+            "artifact_sha256": artifact.sha256,
+            "parameters": job.parameters,
+            "store_url": job.store_url,
+            "restore_from": attempt.restore_from,
+            "next_checkpoint_id": checkpoints.next_id(session, job.id),
+            "checkpoints": CheckpointSettings.model_validate(job.checkpoints),
+        }
+    )
+
+
+def _stream(context: Context, sha256: str) -> Iterator[bytes]:
+    with context.sessions() as session:
+        yield from artifacts.read_bytes(session, sha256)
+
+
+def _store_heartbeat(attempt: Attempt, message: Heartbeat) -> bool:
+    """Returns whether the reconciler should look at once."""
+    now = now_ms()
+    is_news = attempt.driver_state != message.state
+    attempt.driver_state, attempt.heartbeat_at_ms = message.state, now
+    attempt.restored_at_ms = message.restored_at_ms
+    attempt.metrics = message.metrics.model_dump()
+    if message.state is DriverState.RUNNING and attempt.running_at_ms is None:
+        attempt.running_at_ms = now
+    if message.first_commit is not None:
+        is_news |= attempt.first_commit_at_ms is None
+        attempt.first_commit_batch_id = message.first_commit.batch_id
+        attempt.first_commit_at_ms = message.first_commit.at_ms
+    if message.last_commit is not None:
+        attempt.last_commit_batch_id = message.last_commit.batch_id
+        attempt.last_commit_at_ms = message.last_commit.at_ms
+    if message.failure is not None:
+        attempt.failure = message.failure.model_dump()
+    return is_news
+
+
+def _store_result(session: Session, attempt: Attempt, result: CommandResult) -> bool:
+    command = commands.find(session, result.command_id, lock=True)
+    if command is None or command.job_id != attempt.job_id or command.status is not CommandStatus.IN_PROGRESS:
+        return False
+    settle_command(
+        session,
+        command,
+        status=CommandStatus(result.status),
+        location=result.location,
+        checkpoint_id=result.checkpoint_id,
+        failure=result.failure.model_dump() if result.failure else None,
+    )
+    return True
+
+
+def _store_checkpoint(found: Checkpoint, attempt: int, status: CheckpointStatus, report: CheckpointReport) -> None:
+    found.attempt, found.status = attempt, status
+    for name in (
+        "is_savepoint",
+        "savepoint_id",
+        "trigger_timestamp",
+        "latest_ack_timestamp",
+        "end_to_end_duration",
+        "checkpointed_size",
+        "state_size",
+        "processed_records",
+        "external_path",
+        "batch_id",
+        "failure_message",
+    ):
+        setattr(found, name, getattr(report, name))
+    found.num_subtasks = len(report.subtasks)
+    found.num_acknowledged_subtasks = sum(subtask.ack_timestamp is not None for subtask in report.subtasks)
+    found.failure_timestamp = now_ms() if status is CheckpointStatus.FAILED else None
+
+
+def _subtask(checkpoint: Checkpoint, report: SubtaskCheckpointReport) -> CheckpointSubtask:
+    fields: dict[str, Any] = report.model_dump()
+    return CheckpointSubtask(
+        **{name: value for name, value in fields.items() if name not in {"index", "status"}},
+        job_id=checkpoint.job_id,
+        checkpoint_id=checkpoint.checkpoint_id,
+        subtask=report.index,
+        status=CheckpointStatus(report.status),
+    )

@@ -1,0 +1,157 @@
+"""Asynchronous operations: checkpoints, savepoints and stops. An operation is the order to the driver, by the order's id."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from api.errors import OperationIdTakenError, OperationNotFoundError, SavepointNotFoundError
+from api.lifecycle import intents
+from api.schemas.base import FailureAnswer
+from api.schemas.operation import (
+    OperationAccepted,
+    OperationAnswer,
+    OperationResult,
+    SavepointAnswer,
+    SavepointList,
+)
+from api.services.lookup import require_job
+from db.repositories import commands, rescales
+from db.statuses import CommandKind, CommandStatus, RescaleStatus
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from api.context import Context
+    from api.schemas.operation import OperationRequest, SavepointRequest
+    from api.security import Principal
+    from db.models import Command, Job, Rescale
+
+
+def find_repeated(session: Session, job: Job, operation_id: str, kind: CommandKind) -> Command | None:
+    """Returns the order that an earlier, equal request has made; the job is locked.
+
+    Raises:
+        OperationIdTakenError: The id belongs to something else.
+    """
+    found = commands.find(session, operation_id)
+    if rescales.find(session, operation_id) is not None or (
+        found is not None and (found.job_id != job.id or found.kind is not kind)
+    ):
+        raise OperationIdTakenError("the id belongs to another operation")
+    return found
+
+
+def trigger_checkpoint(
+    context: Context, user: Principal, reference: str, request: OperationRequest
+) -> OperationAccepted:
+    """Takes a checkpoint.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        JobStatusConflictError: It does not run.
+        OperationIdTakenError: The id belongs to something else.
+    """
+    return _trigger(context, user, reference, request.operation_id, CommandKind.CHECKPOINT)
+
+
+def trigger_savepoint(
+    context: Context, user: Principal, reference: str, request: SavepointRequest
+) -> OperationAccepted:
+    """Takes a savepoint.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        JobStatusConflictError: It does not run.
+        OperationIdTakenError: The id belongs to something else.
+    """
+    return _trigger(context, user, reference, request.savepoint_id, CommandKind.SAVEPOINT)
+
+
+def list_savepoints(context: Context, reference: str) -> SavepointList:
+    """Lists a job's savepoints.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+    """
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        found = commands.savepoints(session, job.id)
+    return SavepointList(savepoints=[_savepoint_answer(command) for command in found])
+
+
+def show_savepoint(context: Context, reference: str, savepoint_id: str) -> SavepointAnswer:
+    """Shows a savepoint.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        SavepointNotFoundError: It has no such savepoint.
+    """
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        found = commands.find_savepoint(session, job.id, savepoint_id)
+    if found is None:
+        raise SavepointNotFoundError("the job has no savepoint of this id")
+    return _savepoint_answer(found)
+
+
+def show(context: Context, operation_id: str) -> OperationAnswer:
+    """Shows an operation.
+
+    Raises:
+        OperationNotFoundError: There is none of this id.
+    """
+    with context.sessions() as session:
+        rescale = rescales.find(session, operation_id)
+        command = commands.find(session, operation_id) if rescale is None else None
+    if rescale is not None:
+        return _rescale_operation(rescale)
+    if command is None:
+        raise OperationNotFoundError("no operation has this id")
+    return OperationAnswer.model_validate(_operation_fields(command))
+
+
+def _trigger(
+    context: Context, user: Principal, reference: str, operation_id: str | None, kind: CommandKind
+) -> OperationAccepted:
+    chosen = operation_id or uuid.uuid4().hex
+    with context.sessions.begin() as session:
+        job = require_job(session, reference, lock=True)
+        command = find_repeated(session, job, chosen, kind) or intents.snapshot(session, job, user, chosen, kind)
+    return OperationAccepted(operation_id=command.id, status=command.status)
+
+
+def _operation_fields(command: Command) -> dict[str, object]:
+    done = command.status is CommandStatus.COMPLETED
+    return {
+        "id": command.id,
+        "job_id": command.job_id,
+        "kind": command.kind,
+        "status": command.status,
+        "created_at_ms": command.created_at_ms,
+        "ended_at_ms": command.ended_at_ms,
+        "operation": OperationResult(location=command.location, checkpoint_id=command.checkpoint_id) if done else None,
+        "failure_cause": command.failure,
+    }
+
+
+def _savepoint_answer(command: Command) -> SavepointAnswer:
+    return SavepointAnswer.model_validate({**_operation_fields(command), "savepoint_id": command.savepoint_id})
+
+
+def _rescale_operation(rescale: Rescale) -> OperationAnswer:
+    status = {
+        RescaleStatus.IN_PROGRESS: CommandStatus.IN_PROGRESS,
+        RescaleStatus.COMPLETED: CommandStatus.COMPLETED,
+    }.get(rescale.status, CommandStatus.FAILED)
+    done = status is CommandStatus.COMPLETED
+    return OperationAnswer(
+        id=rescale.id,
+        job_id=rescale.job_id,
+        kind="RESCALE",
+        status=status,
+        created_at_ms=rescale.requested_at_ms,
+        ended_at_ms=rescale.ended_at_ms,
+        operation=OperationResult(location=rescale.savepoint_location, rescale_id=rescale.id) if done else None,
+        failure_cause=FailureAnswer.model_validate(rescale.failure) if rescale.failure else None,
+    )
