@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from state.map import MapState
     from state.value import ValueState
 
+_fields_of: Any = namedtuple  # noqa: PYI024 - the names are known only at run time, which mypy has no form for
+
 
 class Row(tuple[Any, ...]):
     """A record: a tuple in the order of the stream's columns, read by name as `row.column` or `row["a column"]`."""
@@ -44,7 +46,7 @@ class Row(tuple[Any, ...]):
 def row_type(columns: tuple[str, ...]) -> type[Row]:
     """A kind of Row with attributes for its columns (those whose names are Python identifiers)."""
     # A named tuple's descriptors are the fastest attributes that Python has; a column that cannot be one gets a number.
-    fields: Any = namedtuple("Fields", columns, rename=True)  # type: ignore[misc]  # noqa: PYI024 - known only now
+    fields = _fields_of("Fields", columns, rename=True)
     attributes: dict[str, Any] = {name: fields.__dict__[name] for name in fields._fields}
     positions = {name: at for at, name in enumerate(columns)}
     return type("Row", (Row,), {**attributes, "__slots__": (), "columns": columns, "_positions": positions})

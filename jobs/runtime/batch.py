@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark import StorageLevel
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from jobs.runtime.clock import now_ms
 from jobs.runtime.failures import typed_failure
 from jobs.runtime.reports import ReportCollector, TaskReport, complete_reports
 from jobs.runtime.routing import route
@@ -85,6 +86,7 @@ class BatchRunner:
         self._facts = facts
         self._anchor = anchor
         self._collector = ReportCollector(spark.sparkContext)
+        self._processing_time_ms = 0
         self._specs = {node.uid: subtask_specs(node, facts) for node in topology.operators}
 
     def run(
@@ -102,6 +104,7 @@ class BatchRunner:
         """
         run = uuid.uuid4().hex
         self._collector.clear()
+        self._processing_time_ms = max(self._processing_time_ms, now_ms())  # a clock that is set back stops
         self._spark.sparkContext.setJobDescription(f"batch {batch_id}")
         tokens: dict[OperatorUid, str] = {}
         try:
@@ -188,6 +191,7 @@ class BatchRunner:
             facts=subtask_facts(node, specs),
             store_url=self._facts.store_url,
             local_root=str(self._facts.local_root),
+            processing_time_ms=self._processing_time_ms,
             reports=self._collector.accumulator,
         )
         routed = route(

@@ -20,7 +20,7 @@ from state.hashing import HashId, hash_codes
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_INT_MIN = -(2**31)
+_INT_MAX = 2**31 - 1
 _MASK = 0xFFFFFFFF
 _SPARK_SEED = 42
 
@@ -38,15 +38,16 @@ def route(
 
 def key_group_of(code: Column, max_parallelism: int) -> Column:
     """The key group of a hash code: Flink's `murmurHash(code) % max_parallelism`."""
-    scrambled = murmur_hash_of(code)
-    # abs() of the smallest int overflows (an error in ANSI mode); Flink gives 0 for it.
-    absolute = F.when(scrambled == F.lit(_INT_MIN), F.lit(0)).otherwise(F.abs(scrambled))
+    # Flink takes the absolute value, and 0 for the smallest int, which has none: so does the absolute long without its 32nd bit.
+    absolute = F.abs(murmur_hash_of(code).cast("long")).bitwiseAND(F.lit(_INT_MAX))
     return (absolute % F.lit(max_parallelism)).cast("int")
 
 
 def subtask_of(key_group: Column, max_parallelism: int, parallelism: int) -> Column:
     """The subtask that owns a key group."""
-    return F.floor(key_group.cast("long") * F.lit(parallelism) / F.lit(max_parallelism)).cast("int")
+    subtask = F.floor(key_group.cast("long") * F.lit(parallelism) / F.lit(max_parallelism)).cast("int")
+    # Never null. Saying so spares a filter before the join, which would hash every key once more.
+    return F.coalesce(subtask, F.lit(0))
 
 
 def murmur_hash_of(code: Column) -> Column:
@@ -77,7 +78,8 @@ def _java_hash(keys: list[Column]) -> Column:
     def code(*columns: pa.Array) -> pa.Array:
         return pa.array(hash_codes(list(columns), HashId.JAVA), pa.int32())
 
-    return arrow_udf(code, returnType=IntegerType())(*keys)
+    hashed: Column = arrow_udf(code, returnType=IntegerType())(*keys)  # type: ignore[call-overload]  # its stub forgets a default
+    return hashed
 
 
 def _column(frame: DataFrame, name: str) -> Column:

@@ -22,6 +22,7 @@ from state.identifiers import SubtaskIndex
 from state.objects import ObjectStore, open_store
 from state.subtask import open_subtask
 from state.syncpoint import reach
+from state.ttl import BatchClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +59,7 @@ class OperatorTask:
         facts: What the function is told; the subtask is filled in by each task.
         store_url: Root of the object store.
         local_root: Directory of local state on any host.
+        processing_time_ms: The batch's time for TTLs; it stands still while the batch runs.
         reports: Where to report.
     """
 
@@ -69,6 +71,7 @@ class OperatorTask:
     facts: SubtaskFacts
     store_url: str
     local_root: str
+    processing_time_ms: int
     reports: Accumulator[list[TaskReport]]
 
     def run_partition(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -96,7 +99,8 @@ class OperatorTask:
         # Where warm stores belong: a worker that still holds this subtask's store at this version need not open it.
         start = self.starts[index]
         objects = _object_store(self.store_url)
-        store = open_subtask(self.specs[index], start.version, start.plan, Path(self.local_root), objects)
+        clock = BatchClock(processing_time_ms=self.processing_time_ms)
+        store = open_subtask(self.specs[index], start.version, start.plan, Path(self.local_root), objects, clock=clock)
         try:
             opened = time.perf_counter()
             count = _Count()

@@ -52,12 +52,12 @@ class Totals(KeyedProcessFunction):
         if row.aircraft == "raises":
             raise ValueError(f"no {row.id}")
         if row.aircraft == "updates wrongly":
-            self.flights.update("secret")
+            self.flights.update(row.id)
         flights = (self.flights.value() or 0) + 1
         delay_sum = (self.delay_sum.value() or 0) + row.delay
         self.flights.update(flights)
         self.delay_sum.update(delay_sum)
-        sum_out = "secret" if row.aircraft == "yields wrongly" else delay_sum
+        sum_out = row.id if row.aircraft == "yields wrongly" else delay_sum
         yield {"id": row.id, "aircraft": context.current_key, "flights": flights, "delay_sum": sum_out}
 
 
@@ -242,7 +242,7 @@ def test_a_failing_function_is_told_by_operator_subtask_and_traceback_without_th
 def test_values_of_wrong_types_are_refused_without_being_quoted(
     rig: Rig, aircraft: str, kind: type[KeyscaleError]
 ) -> None:
-    error = rig.fail([("r1", aircraft, 1)])
+    error = rig.fail([("secret", aircraft, 1)])
     assert type(error) is kind
     assert origin_of(error).operator_uid == "totals"
     assert "secret" not in f"{error} {origin_of(error)}"
