@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 
 from api.context import Context
+from api.dashboard import router as dashboard
 from api.launcher import Launcher
 from api.lifecycle.reconciler import Reconciler
 from api.limits import RequestLimits
@@ -76,6 +77,12 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     add_handlers(app)
     for router in (artifacts, jobs, checkpoints, savepoints, rescales, operations, events, driver, health):
         app.include_router(router.router)
+
+    app.include_router(dashboard.router)
+
+    @app.get("/", include_in_schema=False)
+    def lead_to_dashboard() -> RedirectResponse:
+        return RedirectResponse("/ui/")
 
     @app.get("/openapi.json", include_in_schema=False, dependencies=[Depends(require_user)])
     def describe() -> JSONResponse:

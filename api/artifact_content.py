@@ -1,4 +1,4 @@
-"""What an uploaded file is, judged by its bytes and not by its name."""
+"""What an uploaded file is, judged by its bytes; a name that says otherwise is refused."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ def inspect_artifact(content: IO[bytes], filename: str) -> ArtifactKind:
 
     Args:
         content: The file, seekable.
-        filename: What the client calls it; an ending that contradicts the bytes is refused.
+        filename: What the client calls it; its ending must be that of its bytes.
 
     Raises:
         ArtifactInvalidError: It is not a sound Python file, zip or jar.
     """
+    ending = PurePosixPath(filename).suffix.lower()
+    if ending not in FILENAME_ENDINGS.values():
+        raise ArtifactInvalidError("the file's name does not end in .py, .zip or .jar")
     content.seek(0)
     kind = _zip_kind(content) if content.read(2) == _ZIP_MAGIC else _python_kind(content)
-    ending = PurePosixPath(filename).suffix.lower()
-    if ending in FILENAME_ENDINGS.values() and ending != FILENAME_ENDINGS[kind]:
+    if ending != FILENAME_ENDINGS[kind]:
         raise ArtifactInvalidError(f"the file is called {ending} but is a {FILENAME_ENDINGS[kind]}")
     if kind is ArtifactKind.ZIP:
         _check_entry_point(content)

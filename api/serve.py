@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
 from dataclasses import replace
@@ -32,11 +33,15 @@ if TYPE_CHECKING:
 
 _GRACE_S = 5
 _ADMIN = "admin"
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def main() -> int:
     """Runs until SIGTERM or SIGINT; drivers run on. Returns the exit code."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for number in _ENDING_SIGNALS:
+        # Whatever is going on is unwound in order; the web server has its own handlers while it serves, then hands on to this.
+        signal.signal(number, lambda *_: sys.exit(0))
     try:
         return serve(Settings.from_environment())
     except (ApiError, DatabaseError) as error:
@@ -65,6 +70,8 @@ def serve(settings: Settings) -> int:
             sys.stdout.flush()
             run(settings, engine, listener)
         finally:
+            for number in _ENDING_SIGNALS:
+                signal.signal(number, signal.SIG_IGN)  # the database is to be stopped whole
             if embedded is not None:
                 embedded.stop()
     return 0
