@@ -27,6 +27,7 @@ Answer = TypeVar("Answer", bound=Message)
 
 _TIMEOUT_SECONDS = 10.0
 _CHUNK_BYTES = 1 << 20
+_FILE_RETRY_MS = 50
 
 
 class ControlChannel(Protocol):
@@ -120,6 +121,8 @@ def _check(response: httpx.Response) -> None:
 class FileControl:
     """A job without a control plane: one assignment from a file, commands and reports as files beside it.
 
+    While the assignment's file is not there (move it into place whole), the driver waits for it in standby.
+
     Beside `<name>.json`, the assignment, is the directory `<name>.control/`:
     `commands/*.json` are `Command`s, read in the order of their names, each until its result is reported;
     `heartbeat.json` is the last `Heartbeat`, `results/<command id>.json` each command's `CommandResult`, and
@@ -134,8 +137,11 @@ class FileControl:
             (self._directory / name).mkdir(parents=True, exist_ok=True)
 
     def attach(self, request: AttachRequest) -> AttachResponse:  # noqa: ARG002 - nobody to be told
-        assignment = Assignment.model_validate_json(self._assignment_file.read_bytes())
-        return AttachResponse(decision="run", assignment=assignment)
+        try:
+            content = self._assignment_file.read_bytes()
+        except FileNotFoundError:
+            return AttachResponse(decision="wait", retry_after_ms=_FILE_RETRY_MS)
+        return AttachResponse(decision="run", assignment=Assignment.model_validate_json(content))
 
     def fetch_artifact(self, target: Path) -> None:
         target.write_bytes(self._artifact_file.read_bytes())

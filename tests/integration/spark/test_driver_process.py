@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jobs.wire import CheckpointStatus, Command, CommandKind, DriverState
+from tests.support.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> ChainJob:
+    return ChainJob(tmp_path, ChainInput.write(tmp_path / "in", seed=1, files=12, records=30))
+
+
+@pytest.fixture
+def drivers() -> Iterator[list[DriverProcess]]:
+    started: list[DriverProcess] = []
+    yield started
+    for driver in started:
+        driver.end()
+
+
+def start(job: ChainJob, drivers: list[DriverProcess], name: str) -> DriverProcess:
+    driver = DriverProcess.start(job.home / name)
+    drivers.append(driver)
+    return driver
+
+
+def has_checkpoint(driver: DriverProcess) -> bool:
+    return any(report.status is CheckpointStatus.COMPLETED for report in driver.checkpoints())
+
+
+def stop(driver: DriverProcess, savepoint_id: str, *, drain: bool = False) -> str:
+    """Stop with a savepoint; returns the savepoint's location."""
+    driver.command(
+        Command(id=f"stop-{savepoint_id}", kind=CommandKind.STOP_WITH_SAVEPOINT, savepoint_id=savepoint_id, drain=drain)
+    )
+    result = driver.result(f"stop-{savepoint_id}")
+    assert result.status == "COMPLETED", result
+    assert result.location
+    assert driver.wait_for_exit() == 0, driver.log
+    beat = driver.heartbeat()
+    assert beat is not None
+    assert beat.state is (DriverState.FINISHED if drain else DriverState.STOPPED)
+    return result.location
+
+
+def test_a_job_is_checkpointed_rescaled_from_a_savepoint_and_drained(
+    job: ChainJob, drivers: list[DriverProcess]
+) -> None:
+    first = start(job, drivers, "first")
+    first.assign(job.assignment(1))
+    first.wait_for(lambda: sink_rows(job.output) and has_checkpoint(first), "output and a checkpoint")
+    second = start(job, drivers, "second")
+    savepoint = stop(first, "s1")
+    published = sink_rows(job.output)
+
+    second.assign(job.assignment(2, restore_from=savepoint, parallelism=3, next_checkpoint_id=1))
+    second.wait_for(lambda: len(sink_rows(job.output)) > len(published), "output after the rescale")
+    stop(second, "s2", drain=True)
+    job.check_output()
+    numbers = [report.checkpoint_id for report in (*first.checkpoints(), *second.checkpoints())]
+    assert len(numbers) == len(set(numbers)), "checkpoint numbers started over"
+
+
+def test_a_savepoint_that_is_asked_for_again_is_the_one_that_was_taken(
+    job: ChainJob, drivers: list[DriverProcess]
+) -> None:
+    driver = start(job, drivers, "first")
+    driver.assign(job.assignment(1))
+    driver.wait_for(job.is_complete, "all output")
+    for name in ("once", "twice"):
+        driver.command(Command(id=name, kind=CommandKind.SAVEPOINT, savepoint_id="same"))
+    assert driver.result("once").location == driver.result("twice").location is not None
+    driver.command(Command(id="cancel", kind=CommandKind.CANCEL))
+    assert driver.wait_for_exit() == 0
+    job.check_output()
+
+
+def test_a_script_that_raises_fails_with_its_own_traceback(
+    job: ChainJob, drivers: list[DriverProcess], tmp_path: Path
+) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text("import jobs\n\nraise RuntimeError('no such topic')\n")
+    driver = DriverProcess.start(job.home / "broken", artifact=script)
+    drivers.append(driver)
+    digest = hashlib.sha256(script.read_bytes()).hexdigest()
+    driver.assign(job.assignment(1).model_copy(update={"artifact_sha256": digest}))
+    assert driver.wait_for_exit(120) == 1
+    beat = driver.heartbeat()
+    assert beat is not None
+    assert beat.state is DriverState.FAILED
+    assert beat.failure is not None
+    assert beat.failure.code == "JOB_SCRIPT_FAILED"
+    assert "no such topic" in (beat.failure.traceback or "")
+    assert "line 3" in (beat.failure.traceback or "")
