@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bench.dedup import DedupSizes, run_dedup
+from bench.keyed_state import StateSizes, run_state
 from bench.machine import describe, load
 from bench.measure import CHECKOUT
 
@@ -55,22 +56,31 @@ def main(context: click.Context, root: Path, markdown: Path | None) -> None:
 @cores_option
 @only_option
 @click.pass_obj
-def dedup(
-    place: tuple[Path, Path | None],
-    *,
-    events: int,
-    batches: int,
-    slow_events: int,
-    slow_batches: int,
-    checkpoint_interval_ms: int,
-    rounds: int,
-    cores: int,
-    only: Sequence[str],
-) -> None:
+def dedup(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: int) -> None:
     """Deduplication by UUID beside Spark and Flink."""
     root, markdown = place
-    sizes = DedupSizes(events, batches, slow_events, slow_batches, checkpoint_interval_ms, rounds, cores)
-    show(run_dedup(root, sizes, only, _say), cores, markdown)
+    show(run_dedup(root, DedupSizes(**sizes), only, _say), sizes["cores"], markdown)
+
+
+@main.command()
+@click.option(
+    "--insert-keys", default=4_000_000, show_default=True, help="Keys inserted beside the plain loop and the heap."
+)
+@click.option(
+    "--large-keys", default=0, show_default=True, help="Grow a store to so many keys (100,000,000 takes minutes)."
+)
+@click.option("--sized-keys", default=4_000_000, show_default=True, help="Keys whose bytes on disk are counted.")
+@click.option("--records", default=1_000_000, show_default=True, help="Records of the per-record measurements.")
+@click.option("--rescale-keys", default=20_000_000, show_default=True, help="The larger state that is rescaled.")
+@click.option("--checkpoint-keys", default=10_000_000, show_default=True, help="Keys of which 1 % change.")
+@rounds_option
+@cores_option
+@only_option
+@click.pass_obj
+def state(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: int) -> None:
+    """The state library beside a plain rocksdict loop and the heap; parts: insert, large, record, bytes, map, rescale, checkpoint."""
+    root, markdown = place
+    show(run_state(root, StateSizes(**sizes), only, _say), sizes["cores"], markdown)
 
 
 def show(tables: Sequence[Table], cores: int, markdown: Path | None) -> None:

@@ -58,7 +58,8 @@ def run_dedup(root: Path, sizes: DedupSizes, only: Sequence[str], say: Callable[
     chosen = _Chosen(root, sizes, only)
     fast = measure(chosen.contenders(FAST, fast_input), sizes.rounds, root / "work", sizes.cores, say)
     slow = measure(chosen.contenders(SLOW, slow_input), sizes.rounds, root / "work", sizes.cores, say)
-    return [_table(fast_input, fast), _table(slow_input, slow), _reached(fast, slow)]
+    tables = [_table(files, rounds) for files, rounds in ((fast_input, fast), (slow_input, slow)) if len(rounds)]
+    return [*tables, _reached(fast, slow)]
 
 
 class _Chosen:

@@ -142,7 +142,7 @@ def measure(contenders: Sequence[Contender], rounds: int, work: Path, cores: int
         ContenderFailedError: A process failed.
     """
     finished: list[dict[str, Run]] = []
-    for number in range(rounds):
+    for number in range(rounds if contenders else 0):
         runs: dict[str, Run] = {}
         first = number % len(contenders)
         for contender in (*contenders[first:], *contenders[:first]):

@@ -1,0 +1,187 @@
+"""`python -m bench state`: the state library beside a plain rocksdict loop and the heap, and against its own goals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from bench.measure import Contender, Rounds, measure
+from bench.table import Table, count, decimal, mebibytes, percent, times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StateSizes:
+    """How much of it.
+
+    Attributes:
+        insert_keys: Keys inserted beside the plain loop and the heap.
+        large_keys: Keys that our store is grown to, to see the rate there; 0 leaves that out.
+        sized_keys: Keys whose bytes on disk are counted.
+        records: Records of the per-record measurements.
+        rescale_keys: The larger state of the two that are rescaled; the smaller has 1,000,000.
+        checkpoint_keys: Keys of which 1 % change between checkpoints.
+        rounds: How often each runs.
+        cores: For each.
+    """
+
+    insert_keys: int
+    large_keys: int
+    sized_keys: int
+    records: int
+    rescale_keys: int
+    checkpoint_keys: int
+    rounds: int
+    cores: int
+
+
+def run_state(root: Path, sizes: StateSizes, only: Sequence[str], say: Callable[[str], None]) -> list[Table]:
+    """Measure each part that is wanted, one table a part."""
+    work = root / "work"
+    parts: dict[str, Callable[[Path, StateSizes, Callable[[str], None]], Table]] = {
+        "insert": _insert,
+        "large": _large,
+        "record": _per_record,
+        "bytes": _bytes,
+        "map": _map,
+        "rescale": _rescale,
+        "checkpoint": _checkpoint,
+    }
+    chosen = [name for name in parts if (not only or name in only) and (name != "large" or sizes.large_keys)]
+    return [parts[name](work, sizes, say) for name in chosen]
+
+
+def _insert(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
+    options = {"keys": sizes.insert_keys, "windows": []}
+    names = {
+        "Keyscale, with its changelog": "keyscale",
+        "plain rocksdict loop": "plain",
+        "Keyscale on the heap": "heap",
+    }
+    rounds = _run({name: ("insert", {**options, "engine": engine}) for name, engine in names.items()}, work, sizes, say)
+    table = _rates(f"insert_if_absent_many, {sizes.insert_keys:,} 64-bit keys in batches of 100,000", rounds)
+    ratio = rounds.ratio("Keyscale, with its changelog", "plain rocksdict loop", "rate")
+    table.notes.append(f"over the plain loop: {times(ratio)} (reach 2.50x)")
+    return table
+
+
+def _large(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
+    windows = [size for size in (MILLION, 10 * MILLION, 40 * MILLION, 100 * MILLION) if size <= sizes.large_keys]
+    options = {"keys": sizes.large_keys, "windows": windows, "engine": "keyscale"}
+    rounds = _run({"Keyscale": ("insert", options)}, work, replace(sizes, rounds=1), say)
+    table = Table(
+        "insert_if_absent_many as the state grows; one run",
+        ("keys in state", "keys/s over the last million", "share of the first"),
+    )
+    first = rounds.median("Keyscale", f"rate_at_{windows[0]}")
+    for window in windows:
+        rate = rounds.median("Keyscale", f"rate_at_{window}")
+        table.add(f"{window:,}", count(rate), percent(rate / first))
+    table.notes.append("reach: at 100 million keys at least 50 % of the rate at 1 million")
+    return table
+
+
+def _per_record(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
+    options = {"keys": 200_000, "records": sizes.records}
+    names = {
+        "Keyscale, with its changelog": "keyscale",
+        "Keyscale on the heap": "heap",
+        "plain rocksdict get and put": "plain",
+    }
+    rounds = _run(
+        {name: ("per_record", {**options, "engine": engine}) for name, engine in names.items()}, work, sizes, say
+    )
+    table = _rates(f"ValueState.value and update, record by record, {sizes.records:,} records of 200,000 keys", rounds)
+    table.notes.append("reach: 100,000 a second")
+    return table
+
+
+def _bytes(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
+    options = {"keys": sizes.sized_keys, "windows": [], "engine": "keyscale", "ttl": True, "size": True}
+    rounds = _run(
+        {"64-bit": ("insert", options), "UUID string": ("insert", {**options, "uuids": True})}, work, sizes, say
+    )
+    table = Table(
+        f"Bytes on disk after compaction, TTL on, {sizes.sized_keys:,} keys inserted",
+        ("key", "bytes a key", "reach", "published for a JVM stack"),
+    )
+    for name, reach, published in (("64-bit", "12", "16.1"), ("UUID string", "26", "38")):
+        table.add(name, decimal(rounds.median(name, "bytes_per_key")), reach, published)
+    return table
+
+
+def _map(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
+    forms = {"MapState": ("map", sizes.records // 10), "ValueState of a dict": ("value", sizes.records // 100)}
+    cases = {
+        name: ("map_entry", {"form": form, "keys": 2000, "records": records}) for name, (form, records) in forms.items()
+    }
+    rounds = _run(cases, work, sizes, say)
+    table = _rates("Read-modify-write of one entry of a map of 100", rounds)
+    table.notes.append(
+        f"MapState over ValueState of a dict: {times(rounds.ratio('MapState', 'ValueState of a dict', 'rate'))} (reach 20.00x)"
+    )
+    return table
+
+
+def _rescale(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
+    cases = {f"{keys:,} keys": ("rescale", {"keys": keys}) for keys in (MILLION, sizes.rescale_keys)}
+    rounds = _run(cases, work, sizes, say)
+    table = Table(
+        "Rescale from 2 to 4 on one host",
+        ("state", "size", "manifest to first read, slowest subtask", "all four, in turn", "bytes rewritten"),
+    )
+    for name in rounds.contenders():
+        seconds = [
+            f"{decimal(rounds.median(name, figure) * 1000, 0)} ms" for figure in ("first_read_seconds", "all_seconds")
+        ]
+        table.add(
+            name, mebibytes(rounds.median(name, "state_bytes")), *seconds, count(rounds.median(name, "rewritten_bytes"))
+        )
+    small, large = list(cases)
+    table.notes.append(
+        f"larger over smaller: {times(rounds.ratio(large, small, 'first_read_seconds'))} (reach: 500 ms and 1.50x)"
+    )
+    return table
+
+
+def _checkpoint(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
+    name = f"{sizes.checkpoint_keys:,} keys"
+    rounds = _run({name: ("checkpoint", {"keys": sizes.checkpoint_keys})}, work, sizes, say)
+    table = Table(
+        "Checkpoint after 1 % of the keys changed, at random",
+        ("state", "size", "uploaded", "writers stopped, worst of 5"),
+    )
+    stop = f"{decimal(rounds.median(name, 'stop_seconds') * 1000)} ms"
+    table.add(
+        name,
+        mebibytes(rounds.median(name, "state_bytes")),
+        f"{decimal(rounds.median(name, 'uploaded_share') * 100)} %",
+        stop,
+    )
+    table.notes.append("reach: 5 % and 50 ms")
+    return table
+
+
+def _rates(title: str, rounds: Rounds) -> Table:
+    table = Table(f"{title}; median of {len(rounds)}", ("contender", "a second", "spread", "CPU s", "peak memory"))
+    for name in rounds.contenders():
+        table.add(
+            name,
+            count(rounds.median(name, "rate")),
+            percent(rounds.spread(name, "rate")),
+            decimal(rounds.median(name, "cpu_seconds")),
+            mebibytes(rounds.median(name, "memory_peak_bytes")),
+        )
+    return table
+
+
+def _run(
+    cases: dict[str, tuple[str, dict[str, Any]]], work: Path, sizes: StateSizes, say: Callable[[str], None]
+) -> Rounds:
+    contenders = [Contender(name, f"bench.store.{module}", options) for name, (module, options) in cases.items()]
+    return measure(contenders, sizes.rounds, work, sizes.cores, say)

@@ -1,0 +1,98 @@
+"""State of a given size, made by the columnar path and checkpointed: where the rescale and checkpoint measurements start."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from bench.store.keys import BATCH_KEYS, MAX_PARALLELISM, key_column
+from bench.store.lone_subtask import INT64_KEY, local_root, object_store, spec_of
+from state.descriptors import ValueStateDescriptor
+from state.hashing import HashId
+from state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid
+from state.manifest import Manifest, OperatorFacts, OperatorSnapshot, SnapshotKind, write_manifest
+from state.restore import RestorePlan
+from state.snapshot import upload_snapshot
+from state.subtask import SubtaskStore, open_subtask
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from state.manifest import SnapshotHandle
+    from state.value import ValueState
+
+SEEN = ValueStateDescriptor("seen", pa.int64())
+
+
+def fill(work: str, keys: int, parallelism: int) -> list[SubtaskStore]:
+    """Open the subtasks and put keys number 0 to `keys` into them, batch by batch, each with its changelog."""
+    stores = [
+        open_subtask(
+            spec_of(INT64_KEY, index=index, parallelism=parallelism),
+            None,
+            RestorePlan(),
+            local_root(work),
+            object_store(work),
+        )
+        for index in range(parallelism)
+    ]
+    states = [store.keyed.value_state(SEEN) for store in stores]
+    for number, first in enumerate(range(0, keys, BATCH_KEYS)):
+        put(stores, states, number, np.arange(first, min(first + BATCH_KEYS, keys), dtype=np.uint64), 1)
+    return stores
+
+
+def put(
+    stores: Sequence[SubtaskStore],
+    states: Sequence[ValueState],
+    batch: int,
+    numbers: np.ndarray[tuple[int], np.dtype[np.uint64]],
+    value: int,
+) -> None:
+    """One batch of keys by their numbers, each into its subtask."""
+    column = key_column(numbers)
+    owners = column.key_groups * len(stores) // MAX_PARALLELISM
+    for index, (store, state) in enumerate(zip(stores, states, strict=True)):
+        own = np.flatnonzero(owners == index)
+        keys = column.keys.take(pa.array(own))
+        state.put_many(column.key_groups[own], [keys], pa.array(np.full(len(own), value, dtype=np.int64)))
+        store.finish_batch(BatchId(batch), "bench")
+
+
+def checkpoint(
+    work: str, stores: Sequence[SubtaskStore], number: int, known: Mapping[str, str]
+) -> tuple[Manifest, list[float], int]:
+    """Take a checkpoint and publish it.
+
+    Returns:
+        Its manifest, for each subtask the seconds for which its writer was stopped, and the bytes uploaded.
+    """
+    store = object_store(work)
+    handles: list[SnapshotHandle] = []
+    stops: list[float] = []
+    uploaded_bytes = 0
+    for subtask in stores:
+        started = time.perf_counter()
+        local = subtask.snapshot(CheckpointId(number))
+        stops.append(time.perf_counter() - started)
+        uploaded = upload_snapshot(local, store, subtask.spec.layout, known)
+        handles.append(uploaded.handle)
+        uploaded_bytes += uploaded.uploaded_bytes
+    facts = OperatorFacts((("key", "int64"),))
+    manifest = Manifest(
+        job_id=JobId("bench"),
+        checkpoint_id=CheckpointId(number),
+        kind=SnapshotKind.CHECKPOINT,
+        attempt=Attempt(1),
+        batch_id=handles[0].batch_id,
+        log_position=0,
+        max_parallelism=MAX_PARALLELISM,
+        hash_id=HashId.SPARK,
+        created_at_ms=0,
+        operators=(OperatorSnapshot(OperatorUid("operator"), len(stores), facts, tuple(handles)),),
+    )
+    write_manifest(store, manifest)
+    return manifest, stops, uploaded_bytes

@@ -1,0 +1,152 @@
+"""Insert-if-absent of batches of 100,000 keys, nine in ten of them new: ours, the plain rocksdict loop, and the heap."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
+
+from bench.peers.task import folder_bytes
+from bench.store.keys import BATCH_KEYS, batches_of_keys
+from bench.store.lone_subtask import INT64_KEY, STRING_KEY, fresh_subtask
+from state.descriptors import ValueStateDescriptor
+from state.heap import HeapEngine
+from state.identifiers import BatchId
+from state.keyed import KeyedStateBackend
+from state.ttl import Ttl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bench.store.keys import KeyColumn
+
+DAY_MS = 86_400_000
+
+
+class Inserter(Protocol):
+    """One way of doing it."""
+
+    def insert(self, batch_id: int, keys: KeyColumn) -> int:
+        """Insert a batch, all of it; returns how many keys were new."""
+        ...
+
+    def disk_bytes(self) -> int:
+        """After compaction: bytes of the state's files."""
+        ...
+
+
+class SubtaskInserter:
+    """Ours, as a task does it: the columnar form, then the changelog, durable in the object store, then the store."""
+
+    def __init__(self, work: str, *, uuids: bool, ttl: bool) -> None:
+        self._work = work
+        self._subtask = fresh_subtask(work, STRING_KEY if uuids else INT64_KEY)
+        descriptor = ValueStateDescriptor("seen", pa.bool_(), ttl=Ttl(DAY_MS) if ttl else None)
+        self._seen = self._subtask.keyed.value_state(descriptor)
+
+    def insert(self, batch_id: int, keys: KeyColumn) -> int:
+        new = self._seen.insert_if_absent_many(keys.key_groups, [keys.keys], True)
+        self._subtask.finish_batch(BatchId(batch_id), "bench")
+        return int(new.sum())
+
+    def disk_bytes(self) -> int:
+        self._subtask.engine.flush()
+        self._subtask.engine.compact()
+        self._subtask.close()
+        return sum(file.stat().st_size for file in Path(self._work, "local").rglob("*.sst"))
+
+
+class HeapInserter:
+    """Our backend over a dict, without a changelog."""
+
+    def __init__(self, *, uuids: bool, ttl: bool) -> None:
+        self._engine = HeapEngine()
+        self._backend = KeyedStateBackend(self._engine, STRING_KEY if uuids else INT64_KEY, lambda: 0)
+        self._seen = self._backend.value_state(
+            ValueStateDescriptor("seen", pa.bool_(), ttl=Ttl(DAY_MS) if ttl else None)
+        )
+
+    def insert(self, batch_id: int, keys: KeyColumn) -> int:  # noqa: ARG002 - the heap keeps no batches
+        new = self._seen.insert_if_absent_many(keys.key_groups, [keys.keys], True)
+        self._engine.write_runs(self._backend.drain())
+        return int(new.sum())
+
+    def disk_bytes(self) -> int:
+        return 0
+
+
+class PlainInserter:
+    """What one writes with rocksdict alone: a list get, a WriteBatch of what was absent. No changelog, no TTL."""
+
+    def __init__(self, work: str) -> None:
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        table = BlockBasedOptions()
+        table.set_bloom_filter(10, False)
+        table.set_block_cache(Cache(256 << 20))
+        options.set_block_based_table_factory(table)
+        options.set_compression_type(DBCompressionType.lz4())
+        options.set_write_buffer_size(64 << 20)
+        self._folder = Path(work, "plain")
+        self._database = Rdict(str(self._folder), options)
+        self._unlogged = WriteOptions()
+        self._unlogged.disable_wal = True  # type: ignore[assignment,method-assign] # its stub calls the setter a method
+
+    def insert(self, batch_id: int, keys: KeyColumn) -> int:  # noqa: ARG002 - a plain loop knows no batches
+        stored = _stored_keys(keys)
+        found: list[Any] = self._database.get(stored)  # type: ignore[arg-type,assignment] # untyped, and its list is invariant
+        new = dict.fromkeys(key for key, value in zip(stored, found, strict=True) if value is None)
+        batch = WriteBatch(raw_mode=True)
+        for key in new:
+            batch.put(key, b"\1")
+        self._database.write(batch, self._unlogged)
+        return len(new)
+
+    def disk_bytes(self) -> int:
+        self._database.flush()
+        self._database.compact_range(None, None)
+        self._database.close()
+        return folder_bytes(self._folder)
+
+
+def run(
+    *, work: str, engine: str, keys: int, windows: list[int], uuids: bool = False, ttl: bool = False, size: bool = False
+) -> Mapping[str, Any]:
+    """Insert `keys` keys; the rate over all, and over the keys up to each window's end from 1,000,000 before it."""
+    inserter = _inserter(work, engine, uuids=uuids, ttl=ttl)
+    clock = [0.0]
+    new = 0
+    busy = 0.0
+    for number, batch in enumerate(batches_of_keys(0, keys, uuids=uuids)):
+        started = time.perf_counter()
+        new += inserter.insert(number, batch)
+        busy += time.perf_counter() - started
+        clock.append(busy)
+    answer: dict[str, Any] = {"rate": keys / busy, "new": new}
+    for window in windows:
+        end = window // BATCH_KEYS
+        begin = max(0, end - 1_000_000 // BATCH_KEYS)
+        answer[f"rate_at_{window}"] = (end - begin) * BATCH_KEYS / (clock[end] - clock[begin])
+    if size:
+        answer["bytes_per_key"] = inserter.disk_bytes() / new
+    return answer
+
+
+def _inserter(work: str, engine: str, *, uuids: bool, ttl: bool) -> Inserter:
+    if engine == "plain":
+        return PlainInserter(work)
+    if engine == "heap":
+        return HeapInserter(uuids=uuids, ttl=ttl)
+    return SubtaskInserter(work, uuids=uuids, ttl=ttl)
+
+
+def _stored_keys(keys: KeyColumn) -> list[bytes]:
+    """Key group and key, as in our store, for keys of any type that the plain loop is given: 64-bit integers, or text."""
+    groups = [int(group).to_bytes(2, "big") for group in keys.key_groups.tolist()]
+    if pa.types.is_integer(keys.keys.type):
+        raw = keys.keys.to_numpy().astype(">i8").tobytes()
+        return [group + raw[at : at + 8] for group, at in zip(groups, range(0, len(raw), 8), strict=True)]
+    return [group + key.encode() for group, key in zip(groups, keys.keys.to_pylist(), strict=True)]

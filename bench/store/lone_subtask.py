@@ -1,0 +1,50 @@
+"""One subtask's store without a job around it: opened as a task opens it, on a local directory and a local object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from bench.store.keys import MAX_PARALLELISM
+from state.hashing import HashId
+from state.identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
+from state.objects import open_store
+from state.restore import RestorePlan
+from state.subtask import SubtaskSpec, SubtaskStore, open_subtask
+
+if TYPE_CHECKING:
+    from state.objects import ObjectStore
+
+INT64_KEY = pa.schema([("key", pa.int64())])
+STRING_KEY = pa.schema([("key", pa.string())])
+
+
+def spec_of(key_schema: pa.Schema, *, index: int = 0, parallelism: int = 1, attempt: int = 1) -> SubtaskSpec:
+    """A subtask of the benchmark's one operator."""
+    return SubtaskSpec(
+        job_id=JobId("bench"),
+        operator_uid=OperatorUid("operator"),
+        index=SubtaskIndex(index),
+        parallelism=parallelism,
+        max_parallelism=MAX_PARALLELISM,
+        hash_id=HashId.SPARK,
+        key_schema=key_schema,
+        attempt=Attempt(attempt),
+    )
+
+
+def object_store(work: str) -> ObjectStore:
+    """A local one."""
+    return open_store(Path(work, "objects").as_uri())
+
+
+def local_root(work: str) -> Path:
+    """Where local state goes."""
+    return Path(work, "local")
+
+
+def fresh_subtask(work: str, key_schema: pa.Schema) -> SubtaskStore:
+    """An empty one."""
+    return open_subtask(spec_of(key_schema), None, RestorePlan(), local_root(work), object_store(work))
