@@ -13,9 +13,8 @@ from state.descriptors import ValueStateDescriptor
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from state.keyed import KeyedStateBackend
-
     from jobs.runtime.body import SubtaskFacts
+    from state.keyed import KeyedStateBackend
     from state.ttl import Ttl
 
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
-    from state.keyed import KeyedStateBackend
 
     from jobs.functions import KeyedProcessFunction, Row
     from jobs.runtime.body import SubtaskFacts
+    from state.keyed import KeyedStateBackend
 
 _RESULTS_A_BATCH = 10_000
 
@@ -96,6 +96,6 @@ def user_code() -> Iterator[None]:
         yield
     except KeyscaleError as error:
         raise with_origin(error, TaskOrigin(user_traceback=user_traceback(error))) from None
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a user's code may raise anything
         failure = UserFunctionError(exception_line(error))
         raise with_origin(failure, TaskOrigin(user_traceback=user_traceback(error))) from None

@@ -53,7 +53,7 @@ def _columns_of(results: list[Any], names: tuple[str, ...]) -> list[list[Any]] |
     return list(zip(*rows, strict=True))
 
 
-def _tuple_of(result: Any, names: tuple[str, ...]) -> tuple[Any, ...]: 
+def _tuple_of(result: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
     if isinstance(result, dict):
         _refuse_other_columns([result], names)
         return tuple(result[name] for name in names)

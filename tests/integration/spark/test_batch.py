@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ from state.errors import KeyscaleError, SerializationError
 from state.hashing import HashId
 from state.identifiers import Attempt, BatchId, JobId, SubtaskIndex
 from state.restore import RestorePlan, version_of
+from state.version import NO_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,7 +77,7 @@ class Rig:
     topology: Topology
     hash_id: HashId = HashId.SPARK
     parallelism: int = PARALLELISM
-    batch_id: BatchId = BatchId(-1)
+    batch_id: BatchId = NO_BATCH
     runner: BatchRunner = field(init=False)
     committed: CommittedState = field(init=False)
 
@@ -94,12 +95,12 @@ class Rig:
         self.runner = BatchRunner(self.spark, self.topology, facts, self.anchor)
         starts = {
             node.uid: tuple(
-                SubtaskStart(version_of(RestorePlan(), spec.key_group_range, BatchId(-1)), RestorePlan())
+                SubtaskStart(version_of(RestorePlan(), spec.key_group_range, NO_BATCH), RestorePlan())
                 for spec in subtask_specs(node, facts)
             )
             for node in self.topology.operators
         }
-        self.committed = CommittedState(BatchId(-1), starts, {}, {}, 0)
+        self.committed = CommittedState(NO_BATCH, starts, {}, {}, 0)
 
     def run(self, reports: list[Report]) -> BatchOutcome:
         """Runs a batch and takes it as committed."""
