@@ -46,7 +46,7 @@ class _Folding(KeyedState):
         self._fold = fold
         self._merge = merge
 
-    def add(self, value: Any) -> None:  # noqa: ANN401 (an input)
+    def add(self, value: Any) -> None:
         """Fold a value in; adding None does nothing."""
         if value is None:
             return
@@ -58,7 +58,7 @@ class _Folding(KeyedState):
         """Remove what the current key has."""
         self._entries.remove(self._prefix())
 
-    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:  # noqa: ANN401 (of the namespace's type)
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
         """Merge what source namespaces have into the target's, and clear them."""
         goal = self._prefix_in(target)
         merged = self._entries.get(goal)
@@ -91,7 +91,7 @@ class _Folding(KeyedState):
             [batch.distinct[group] for group in order], [formats.pack(stored[group], now) for group in order]
         )
 
-    def _stored(self) -> Any:  # noqa: ANN401 (of the state's type)
+    def _stored(self) -> Any:
         value = self._entries.get(self._prefix())
         return None if value is ABSENT else value
 
@@ -106,7 +106,7 @@ class ReducingState(_Folding):
     ) -> None:
         super().__init__(entries, context, namespace, start=lambda value: value, fold=reduce, merge=reduce)
 
-    def get(self) -> Any:  # noqa: ANN401 (of the state's type)
+    def get(self) -> Any:
         """The reduced value; None if nothing was added."""
         return self._stored()
 
@@ -123,16 +123,16 @@ class AggregatingState(_Folding):
     def __init__(
         self, entries: Entries, context: KeyContext, namespace: KeyCodec | None, function: AggregateFunction
     ) -> None:
-        def start(value: Any) -> Any:  # noqa: ANN401 (an input, to an accumulator)
+        def start(value: Any) -> Any:
             return function.add(value, function.create_accumulator())
 
-        def fold(accumulator: Any, value: Any) -> Any:  # noqa: ANN401 (as above)
+        def fold(accumulator: Any, value: Any) -> Any:
             return function.add(value, accumulator)
 
         super().__init__(entries, context, namespace, start=start, fold=fold, merge=function.merge)
         self._function = function
 
-    def get(self) -> Any:  # noqa: ANN401 (a result)
+    def get(self) -> Any:
         """The result of the accumulator; None if nothing was added."""
         accumulator = self._stored()
         return None if accumulator is None else self._function.get_result(accumulator)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from state.errors import SerializationError
 
 
-def column_of(values: Any, of_type: pa.DataType) -> pa.Array:  # noqa: ANN401 (Arrow, NumPy or a sequence)
+def column_of(values: Any, of_type: pa.DataType) -> pa.Array:
     """Values as one Arrow array of a type; a column of another type is cast, if no value is lost.
 
     Raises:

@@ -35,7 +35,7 @@ def fixed_values(array: pa.Array) -> npt.NDArray[Any]:
     of_type = array.type
     types = pa.types
     if types.is_boolean(of_type):
-        booleans: npt.NDArray[np.bool_] = array.fill_null(False).to_numpy(zero_copy_only=False)  # noqa: FBT003 (Arrow's)
+        booleans: npt.NDArray[np.bool_] = array.fill_null(False).to_numpy(zero_copy_only=False)
         return booleans
     if types.is_timestamp(of_type):
         array = array.cast(pa.timestamp("us", of_type.tz), safe=False)
@@ -57,7 +57,7 @@ def fixed_values(array: pa.Array) -> npt.NDArray[Any]:
     raise UnsupportedTypeError(message)
 
 
-def _buffer(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:  # noqa: ANN401 (NumPy's DTypeLike)
+def _buffer(array: pa.Array, dtype: Any) -> npt.NDArray[Any]:
     _, buffer = array.buffers()
     if buffer is None:
         return np.zeros(len(array), dtype)
@@ -83,7 +83,7 @@ def variable_bytes(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[
     return offsets, data
 
 
-def decimal_unscaled(value: Decimal, of_type: pa.DataType) -> int:
+def decimal_unscaled(value: Any, of_type: pa.DataType) -> int:
     """The unscaled integer of a decimal at its type's scale, rounding half up as Spark does.
 
     Raises:

@@ -35,21 +35,21 @@ class StateKind(StrEnum):
 class ReduceFunction(Protocol):
     """Combines two values into one of the same type; associative."""
 
-    def __call__(self, left: Any, right: Any, /) -> Any: ...  # noqa: ANN401 (values are of the state's type)
+    def __call__(self, left: Any, right: Any, /) -> Any: ...
 
 
 class AggregateFunction(Protocol):
     """Folds inputs into an accumulator, from which a result is read; as in Flink."""
 
-    def create_accumulator(self) -> Any: ...  # noqa: ANN401 (the accumulator is of the state's type)
+    def create_accumulator(self) -> Any: ...
 
-    def add(self, value: Any, accumulator: Any, /) -> Any:  # noqa: ANN401 (as above)
+    def add(self, value: Any, accumulator: Any, /) -> Any:
         """The accumulator with `value` added; it may be the same, changed object."""
         ...
 
-    def get_result(self, accumulator: Any, /) -> Any: ...  # noqa: ANN401 (as above)
+    def get_result(self, accumulator: Any, /) -> Any: ...
 
-    def merge(self, left: Any, right: Any, /) -> Any: ...  # noqa: ANN401 (as above)
+    def merge(self, left: Any, right: Any, /) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)

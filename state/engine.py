@@ -52,8 +52,10 @@ class Engine(Protocol):
         """The values of `keys`, in their order. Sorted keys are read faster."""
         ...
 
-    def scan(self, family: str, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with start <= key < end (None: to the end), ascending.
+    def scan(
+        self, family: str, start: bytes, end: bytes | None, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with start <= key < end (None: to the end), ascending; the first `limit` of them.
 
         The engine must not be written to between the first and the last step of a scan.
         """

@@ -5,6 +5,7 @@ All kinds of state are thin layers over this one.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -13,10 +14,10 @@ import pyarrow as pa
 from state.errors import SerializationError
 from state.stored_key import check_key_size, prefix_end
 from state.sweep import Sweeper
-from state.ttl import Clock, Ttl, UpdateType, Visibility, is_expired, now_ms
+from state.ttl import Clock, TimeDomain, Ttl, UpdateType, Visibility, is_expired
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -44,7 +45,18 @@ _MISSING: Final = object()
 class Entries:
     """One state's entries, by stored key."""
 
-    __slots__ = ("_clock", "_domain", "_engine", "_returns_expired", "_touches", "family", "formats", "pending", "sweeper", "ttl")
+    __slots__ = (
+        "_clock",
+        "_engine",
+        "_returns_expired",
+        "_time",
+        "_touches",
+        "family",
+        "formats",
+        "pending",
+        "sweeper",
+        "ttl",
+    )
 
     def __init__(self, engine: Engine, pending: Pending, formats: ValueFormats, ttl: Ttl | None, clock: Clock) -> None:
         self.family = pending.family
@@ -53,32 +65,35 @@ class Entries:
         self.ttl = ttl if ttl is not None and ttl.enabled else None
         self._engine = engine
         self._clock = clock
-        self._domain = None if self.ttl is None else self.ttl.time_domain
+        event = self.ttl is not None and self.ttl.time_domain is TimeDomain.EVENT
+        self._time = attrgetter("event_time_ms" if event else "processing_time_ms")
         self._touches = self.ttl is not None and self.ttl.update_type is UpdateType.ON_READ_AND_WRITE
         self._returns_expired = (
             self.ttl is not None and self.ttl.visibility is Visibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
         )
         incremental = None if self.ttl is None else self.ttl.cleanup.incremental
-        self.sweeper = None if incremental is None else Sweeper(incremental, engine, pending, self.expired)
+        self.sweeper = None if incremental is None else Sweeper(incremental, engine, pending, self.expired_now)
 
     @property
     def now_ms(self) -> int:
         """The time that counts for stamps; 0 without TTL."""
-        return 0 if self._domain is None else now_ms(self._clock, self._domain)
+        at: int = 0 if self.ttl is None else self._time(self._clock)
+        return at
 
-    def get(self, key: bytes) -> Any:  # noqa: ANN401 (a value of the state's type, or ABSENT)
+    def get(self, key: bytes) -> Any:
         """The value of an entry that is there and not expired, else ABSENT."""
         raw = self._raw(key)
         if self.sweeper is not None:
             self.sweeper.accessed()
         return ABSENT if raw is None else self._live(key, raw, prefix=None)
 
-    def put(self, key: bytes, value: Any) -> None:  # noqa: ANN401 (a value of the state's type)
+    def put(self, key: bytes, value: Any) -> None:
         """Set an entry."""
         check_key_size(key)
         pending = self.pending
         raw = self.formats.pack(value, self.now_ms)
-        pending.settle()
+        if pending.runs:
+            pending.settle()
         pending.entries[key] = raw
         if self.sweeper is not None:
             self.sweeper.accessed()
@@ -88,14 +103,14 @@ class Entries:
         self.pending.settle()
         self.pending.entries[key] = None
 
-    def get_below(self, prefix: bytes, key: bytes) -> Any:  # noqa: ANN401 (a value of the state's type, or ABSENT)
+    def get_below(self, prefix: bytes, key: bytes) -> Any:
         """`get` of an entry that is one of several below `prefix`."""
         raw = self._raw(key)
         if self.sweeper is not None:
             self.sweeper.accessed()
         return ABSENT if raw is None else self._live(key, raw, prefix=prefix)
 
-    def put_below(self, prefix: bytes, key: bytes, value: Any) -> None:  # noqa: ANN401 (a value of the state's type)
+    def put_below(self, prefix: bytes, key: bytes, value: Any) -> None:
         """`put` of an entry that is one of several below `prefix`."""
         self.put(key, value)
         self.pending.touched.setdefault(prefix, set()).add(key)
@@ -205,7 +220,7 @@ class Entries:
         """Set or remove (None) the stored values of a batch's distinct keys."""
         self.pending.add_run(keys.distinct, list(raws))
 
-    def insert_rows(self, keys: KeyBatch, value: Any) -> npt.NDArray[np.bool_]:  # noqa: ANN401 (of the state's type)
+    def insert_rows(self, keys: KeyBatch, value: Any) -> npt.NDArray[np.bool_]:
         """Set the entries that are not there; True for each row that was the first to have its key."""
         distinct = keys.distinct
         raws = self.raw_many(distinct)
@@ -218,16 +233,16 @@ class Entries:
         inserted[keys.first_rows] = fresh
         return inserted
 
-    def expired(self, raw: bytes) -> bool:
-        """Whether a stored value is expired now."""
+    def expired_now(self) -> Callable[[bytes], bool]:
+        """What tells whether a stored value is expired as of now."""
         if self.ttl is None:
-            return False
-        stamp = self.formats.stamp(raw)
-        return stamp is not None and is_expired(stamp, self.ttl.duration_ms, self.now_ms)
+            return lambda _: False
+        return self.formats.expiry_check(self.now_ms - self.ttl.duration_ms)
 
     def _raw(self, key: bytes) -> bytes | None:
         pending = self.pending
-        pending.settle()
+        if pending.runs:
+            pending.settle()
         raw = pending.entries.get(key, _MISSING)
         if raw is _MISSING:
             raw = pending.reads.get(key, _MISSING)
@@ -235,7 +250,7 @@ class Entries:
                 raw = pending.reads[key] = self._engine.get(self.family, key)
         return raw  # type: ignore[return-value]  # object is only _MISSING's type
 
-    def _live(self, key: bytes, raw: bytes, *, prefix: bytes | None) -> Any:  # noqa: ANN401 (a value, or ABSENT)
+    def _live(self, key: bytes, raw: bytes, *, prefix: bytes | None) -> Any:
         value, stamp = self.formats.unpack(raw)
         if self.ttl is None:
             return value
@@ -266,9 +281,7 @@ class Entries:
         return raw
 
 
-def _merged(
-    stored: Iterator[tuple[bytes, bytes]], changed: dict[bytes, bytes | None]
-) -> Iterator[tuple[bytes, bytes]]:
+def _merged(stored: Iterator[tuple[bytes, bytes]], changed: dict[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]:
     """Stored entries with changes laid over them, by key."""
     if not changed:
         yield from stored
@@ -288,4 +301,3 @@ def _merged(
         if value is not None:
             yield upcoming, value
         upcoming = next(added, None)
-

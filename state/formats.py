@@ -14,7 +14,7 @@ from state.errors import CorruptValueError, ValueTooLargeError
 from state.serializers.evolution import conversion
 from state.serializers.type_names import type_from_json
 from state.serializers.values import ValueSerializer, serializer_for
-from state.ttl import STAMP_BYTES, decode_stamp, encode_stamp
+from state.ttl import STAMP_BYTES, STAMP_MIN_MS, decode_stamp, encode_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,6 +45,8 @@ class ValueFormats:
         self._header = bytes((write_format,))
         self._null_header = bytes((write_format | NULL_FLAG,))
         self._write_format = write_format
+        self._stamped_ms: int | None = None  # batches mostly write one stamp, so its heads are kept
+        self._stamped_heads = (b"", b"")
         self._readers = []
         for each in schema.formats:
             stored_type = type_from_json(each.type)
@@ -53,14 +55,20 @@ class ValueFormats:
             decode = serializer_for(stored_type).decode
             self._readers.append(_Reader(start, stamps, decode, conversion(stored_type, self.type)))
 
-    def pack(self, value: Any, stamp_ms: int) -> bytes:  # noqa: ANN401 (a value is of the state's type)
+    def pack(self, value: Any, stamp_ms: int) -> bytes:
         """A stored value; `stamp_ms` counts only if the format has stamps.
 
         Raises:
             SerializationError: The value is not of the declared type.
             ValueTooLargeError: It takes more than 256 MiB.
         """
-        return self._head(value is None, stamp_ms) + (b"" if value is None else self._payload(value))
+        if value is None:
+            return self._head(True, stamp_ms)
+        payload = self.serializer.encode(value)
+        if len(payload) > VALUE_BYTES_MAX:
+            message = f"a value takes {len(payload)} bytes; {VALUE_BYTES_MAX} are allowed"
+            raise ValueTooLargeError(message)
+        return self._head(False, stamp_ms) + payload
 
     def unpack(self, raw: bytes) -> tuple[Any, int | None]:
         """The value, and its stamp if it has one of the time that counts now.
@@ -79,6 +87,14 @@ class ValueFormats:
         """A stored value's stamp if it has one of the time that counts now."""
         return decode_stamp(raw[1 : 1 + STAMP_BYTES]) if self._reader(raw).stamps else None
 
+    def expiry_check(self, bound_ms: int) -> Callable[[bytes], bool]:
+        """Whether a stored value has a stamp, of the time that counts now, that is not after `bound_ms`."""
+        stamped = {number for number, reader in enumerate(self._readers) if reader.stamps}
+        if bound_ms < STAMP_MIN_MS:  # no time is so early; encoded, it would be the earliest that there is
+            return lambda _: False
+        bound = encode_stamp(bound_ms)
+        return lambda raw: raw[0] & _FORMAT_MASK in stamped and raw[1 : 1 + STAMP_BYTES] <= bound
+
     def restamped(self, raw: bytes, stamp_ms: int) -> bytes:
         """A stored value with another stamp, in the format that is written now."""
         if raw[0] & _FORMAT_MASK == self._write_format:
@@ -91,15 +107,15 @@ class ValueFormats:
         Raises:
             SerializationError: The column cannot be cast to the declared type, or a value does not fit.
         """
-        serializer, head = self.serializer, self._head(False, stamp_ms)  # noqa: FBT003 (whether null)
+        serializer, head = self.serializer, self._head(False, stamp_ms)
         if serializer.dtype is not None and values.null_count == 0:
             matrix = np.empty((len(values), len(head) + serializer.dtype.itemsize), np.uint8)
             matrix[:, : len(head)] = np.frombuffer(head, np.uint8)
             numbers = serializer.numbers(values)
             matrix[:, len(head) :] = numbers.view(np.uint8).reshape(len(values), -1)
-            return matrix.view(f"V{matrix.shape[1]}").ravel().tolist()  # type: ignore[no-any-return]  # bytes
+            return matrix.view(f"V{matrix.shape[1]}").ravel().tolist()
         payloads = serializer.encode_array(values)
-        null = self._head(True, stamp_ms)  # noqa: FBT003 (whether null)
+        null = self._head(True, stamp_ms)
         if values.null_count == 0:
             return [head + payload for payload in payloads]
         valid = values.is_valid().to_pylist()
@@ -113,16 +129,14 @@ class ValueFormats:
             return serializer.decode_array([None if raw is None else raw[start:] for raw in raws])
         return pa.array([None if raw is None else self.unpack(raw)[0] for raw in raws], self.type)
 
-    def _payload(self, value: Any) -> bytes:  # noqa: ANN401 (a value is of the state's type)
-        payload = self.serializer.encode(value)
-        if len(payload) > VALUE_BYTES_MAX:
-            message = f"a value takes {len(payload)} bytes; {VALUE_BYTES_MAX} are allowed"
-            raise ValueTooLargeError(message)
-        return payload
-
-    def _head(self, null: bool, stamp_ms: int) -> bytes:  # noqa: FBT001 (private, and named where it is called)
-        header = self._null_header if null else self._header
-        return header if self.written.stamps is None else header + encode_stamp(stamp_ms)
+    def _head(self, null: bool, stamp_ms: int) -> bytes:
+        if self.written.stamps is None:
+            return self._null_header if null else self._header
+        if stamp_ms != self._stamped_ms:
+            stamp = encode_stamp(stamp_ms)
+            self._stamped_heads = (self._header + stamp, self._null_header + stamp)
+            self._stamped_ms = stamp_ms
+        return self._stamped_heads[null]
 
     def _reader(self, raw: bytes) -> _Reader:
         try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from state.errors import DescriptorError, KeyGroupError, NoCurrentKeyError
@@ -12,16 +14,12 @@ from state.serializers import EncodedColumn
 from state.stored_key import KeyBatch, check_key_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
     from state.entries import Entries
     from state.key_groups import KeyGroupRange
     from state.serializers import KeyCodec, KeySerializer
 
-KeyGroups = "npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray"
-KeyColumns = "Sequence[pa.Array | pa.ChunkedArray] | pa.RecordBatch | pa.Table | pa.Array | pa.ChunkedArray"
+KeyGroups: TypeAlias = npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray
+KeyColumns: TypeAlias = Sequence[pa.Array | pa.ChunkedArray] | pa.RecordBatch | pa.Table | pa.Array | pa.ChunkedArray
 
 
 class KeyContext:
@@ -55,7 +53,9 @@ class KeyContext:
             columns: Sequence[Any] = keys.columns
         else:
             columns = [keys] if isinstance(keys, (pa.Array, pa.ChunkedArray)) else keys
-        groups = key_groups.to_numpy() if isinstance(key_groups, (pa.Array, pa.ChunkedArray)) else np.asarray(key_groups)
+        groups = (
+            key_groups.to_numpy() if isinstance(key_groups, (pa.Array, pa.ChunkedArray)) else np.asarray(key_groups)
+        )
         owned = self._range
         if owned is not None and len(groups) and not (owned.start <= groups.min() and groups.max() <= owned.end):
             message = f"a batch has key groups outside {owned.start} to {owned.end}, which this subtask owns"
@@ -85,7 +85,7 @@ class KeyedState:
         self._namespace_codec = namespace
         self._namespace: bytes | None = b"" if namespace is None else None
 
-    def set_current_namespace(self, namespace: Any) -> None:  # noqa: ANN401 (of the declared type)
+    def set_current_namespace(self, namespace: Any) -> None:
         """Choose the namespace that the handle works on; only of a state that was declared with one.
 
         Raises:
@@ -105,7 +105,7 @@ class KeyedState:
             raise NoCurrentKeyError(message)
         return key + namespace if namespace else key
 
-    def _prefix_in(self, namespace: Any) -> bytes:  # noqa: ANN401 (of the declared type)
+    def _prefix_in(self, namespace: Any) -> bytes:
         """The stored key of the current key and a given namespace."""
         if self._namespace_codec is None:
             message = f"state {self._entries.family!r} was declared without a namespace"

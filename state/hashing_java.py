@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,8 @@ from state.errors import SerializationError, UnsupportedTypeError
 from state.hashing_spark import epoch_microseconds
 
 if TYPE_CHECKING:
+    import datetime as dt
+
     import numpy.typing as npt
 
 _MASK = 0xFFFFFFFF
@@ -21,7 +22,7 @@ _TRUE, _FALSE = 1231, 1237
 _DATE_YEAR_MASK = 0xFFFFF800
 
 
-def java_hash(value: Any, of_type: pa.DataType) -> int:  # noqa: ANN401 (a key is of any key type)
+def java_hash(value: Any, of_type: pa.DataType) -> int:
     """The hash code of one value as an unsigned int."""
     if value is None:
         return 0
@@ -32,7 +33,7 @@ def java_hash(value: Any, of_type: pa.DataType) -> int:  # noqa: ANN401 (a key i
         raise SerializationError(message) from error
 
 
-def _hash_one(value: Any, of_type: pa.DataType) -> int:  # noqa: ANN401, C901, PLR0911 (one branch a type)
+def _hash_one(value: Any, of_type: pa.DataType) -> int:  # noqa: C901, PLR0911 (one branch a type)
     types = pa.types
     if types.is_string(of_type) or types.is_large_string(of_type):
         return _polynomial(struct.unpack(f"<{len(raw) // 2}H", raw) if (raw := value.encode("utf-16-le")) else (), 0)
@@ -75,7 +76,7 @@ def _polynomial(items: tuple[int, ...], code: int) -> int:
     return code
 
 
-def _hash_date(value: datetime.date) -> int:
+def _hash_date(value: dt.date) -> int:
     return (value.year & _DATE_YEAR_MASK) ^ ((value.year << 11) + (value.month << 6) + value.day)
 
 
@@ -149,7 +150,7 @@ def _polynomials(offsets: npt.NDArray[np.int64], items: npt.NDArray[np.uint32], 
     powers = np.ones(longest + 1, np.uint32)
     powers[1:] = 31
     np.multiply.accumulate(powers, out=powers)
-    codes = powers[lengths] * np.uint32(start)
+    codes: npt.NDArray[np.uint32] = powers[lengths] * np.uint32(start)
     rows = np.flatnonzero(lengths)
     if len(rows):
         first, last = int(offsets[0]), int(offsets[-1])

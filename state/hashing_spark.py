@@ -6,7 +6,7 @@ Source: Spark's `Murmur3Hash` and `Murmur3_x86_32.hashUnsafeBytes`, which differ
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import struct
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 SPARK_SEED = 42
 _MASK = 0xFFFFFFFF
 _FEW_ROWS = 8  # below it, one row at a time is faster than NumPy calls on tiny arrays
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_EPOCH_DATE = datetime.date(1970, 1, 1)
-_MICROSECOND = datetime.timedelta(microseconds=1)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EPOCH_DATE = dt.date(1970, 1, 1)
+_MICROSECOND = dt.timedelta(microseconds=1)
 
 
-def spark_hash(value: Any, of_type: pa.DataType, seed: int) -> int:  # noqa: ANN401 (a key is of any key type)
+def spark_hash(value: Any, of_type: pa.DataType, seed: int) -> int:
     """The hash, as an unsigned int, of one value chained after `seed`."""
     if value is None:
         return seed
@@ -41,7 +41,7 @@ def spark_hash(value: Any, of_type: pa.DataType, seed: int) -> int:  # noqa: ANN
         raise SerializationError(message) from error
 
 
-def _hash_one(value: Any, of_type: pa.DataType, seed: int) -> int:  # noqa: ANN401, C901, PLR0911, PLR0912 (one branch a type)
+def _hash_one(value: Any, of_type: pa.DataType, seed: int) -> int:  # noqa: C901, PLR0911, PLR0912 (one branch a type)
     types = pa.types
     if types.is_string(of_type) or types.is_large_string(of_type):
         return _hash_bytes(value.encode(), seed)
@@ -90,9 +90,9 @@ def java_big_integer_bytes(number: int) -> bytes:
     return number.to_bytes(bits // 8 + 1, "big", signed=True)
 
 
-def epoch_microseconds(value: datetime.datetime) -> int:
+def epoch_microseconds(value: dt.datetime) -> int:
     """Microseconds since the epoch of a datetime; one without a time zone is taken as it is."""
-    aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
+    aware = value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
     return (aware - _EPOCH) // _MICROSECOND
 
 

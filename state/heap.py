@@ -91,13 +91,15 @@ class HeapEngine:
         found = self._families.get(family)
         return [None] * len(keys) if found is None else [found.entries.get(key) for key in keys]
 
-    def scan(self, family: str, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, family: str, start: bytes, end: bytes | None, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
         self._check_open()
         found = self._families.get(family)
         if found is None:
             return iter(())
         entries = found.entries
-        return ((key, entries[key]) for key in found.between(start, end))
+        return ((key, entries[key]) for key in found.between(start, end)[:limit])
 
     def last_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
         self._check_open()

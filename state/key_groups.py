@@ -101,7 +101,7 @@ def murmur_hashes(codes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 
 
 def assign_to_key_group(
-    key: Any,  # noqa: ANN401 (a key is of any key type)
+    key: Any,
     max_parallelism: int,
     *,
     hash_id: HashId = HashId.SPARK,

@@ -208,7 +208,7 @@ class KeyedStateBackend:
         for name, (_, entries, _) in self._states.items():
             cleanup = None if entries.ttl is None else entries.ttl.cleanup
             if cleanup is not None and (cleanup.full_snapshot if for_snapshot else cleanup.compaction):
-                removed += purge(target, name, entries.expired)
+                removed += purge(target, name, entries.expired_now())
         return removed
 
     def dump(self, name: str) -> Iterator[tuple[StoredKey, Any]]:
@@ -226,8 +226,9 @@ class KeyedStateBackend:
         assert schema is not None  # noqa: S101 (every declared state is in the schema)
         namespace, map_key = _codec(schema.namespace), _codec(schema.map_key)
         indexed = schema.kind is StateKind.LIST
+        expired = entries.expired_now()
         for raw_key, raw in self._engine.scan(name, b"", None):
-            if not entries.expired(raw):
+            if not expired(raw):
                 key = parse_stored_key(raw_key, self._serializer, namespace, map_key, indexed=indexed)
                 yield key, entries.formats.unpack(raw)[0]
 

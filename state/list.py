@@ -28,7 +28,7 @@ class ListState(KeyedState):
         """The current key's elements, in the order they were added."""
         return [value for _, value in self._entries.scan(self._prefix())]
 
-    def add(self, value: Any) -> None:  # noqa: ANN401 (of the element type)
+    def add(self, value: Any) -> None:
         """Append an element.
 
         Raises:
@@ -52,7 +52,7 @@ class ListState(KeyedState):
         """Remove the current key's list."""
         self._clear(self._prefix())
 
-    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:  # noqa: ANN401 (of the namespace's type)
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
         """Append the lists of source namespaces, in their order, to the target's, and clear them."""
         goal = self._prefix_in(target)
         for source in sources:

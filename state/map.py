@@ -35,13 +35,13 @@ class MapState(KeyedState):
         super().__init__(entries, context, namespace)
         self._map_keys = map_keys
 
-    def get(self, key: Any) -> Any:  # noqa: ANN401 (of the declared types)
+    def get(self, key: Any) -> Any:
         """The value of a map key; None if there is none, or if it is null."""
         prefix = self._prefix()
         value = self._entries.get_below(prefix, prefix + self._map_keys.encode(key))
         return None if value is ABSENT else value
 
-    def put(self, key: Any, value: Any) -> None:  # noqa: ANN401 (of the declared types)
+    def put(self, key: Any, value: Any) -> None:
         prefix = self._prefix()
         self._entries.put_below(prefix, prefix + self._map_keys.encode(key), value)
 
@@ -51,11 +51,11 @@ class MapState(KeyedState):
         pairs = entries.items() if hasattr(entries, "items") else entries
         self._entries.put_all_below(prefix, [(prefix + encode(key), value) for key, value in pairs])
 
-    def remove(self, key: Any) -> None:  # noqa: ANN401 (of the declared type)
+    def remove(self, key: Any) -> None:
         prefix = self._prefix()
         self._entries.remove_below(prefix, prefix + self._map_keys.encode(key))
 
-    def contains(self, key: Any) -> bool:  # noqa: ANN401 (of the declared type)
+    def contains(self, key: Any) -> bool:
         prefix = self._prefix()
         return self._entries.get_below(prefix, prefix + self._map_keys.encode(key)) is not ABSENT
 
@@ -103,7 +103,7 @@ class MapState(KeyedState):
         key_groups: KeyGroups,
         keys: KeyColumns,
         map_keys: pa.Array,
-        value: Any,  # noqa: ANN401 (of the declared type)
+        value: Any,
     ) -> npt.NDArray[np.bool_]:
         """Put `value` where there is no entry; True for each row that was the first to have its entry."""
         batch, entries = self._rows(key_groups, keys, map_keys)

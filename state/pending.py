@@ -17,37 +17,34 @@ class Pending:
     dict. `touched` has, for states whose keys have entries of their own, the pending stored keys below each key.
     """
 
-    __slots__ = ("_runs", "entries", "family", "reads", "touched")
+    __slots__ = ("entries", "family", "reads", "runs", "touched")
 
     def __init__(self, family: str) -> None:
         self.family = family
         self.entries: dict[bytes, bytes | None] = {}
         self.reads: dict[bytes, bytes | None] = {}  # what this batch has read from the engine and not changed
         self.touched: dict[bytes, set[bytes]] = {}
-        self._runs: list[SortedRun] = []
+        self.runs: list[SortedRun] = []
 
     def __len__(self) -> int:
-        return len(self.entries) + sum(map(len, self._runs))
+        return len(self.entries) + sum(map(len, self.runs))
 
     def settle(self) -> None:
-        """Take runs into `entries`; every read calls it first."""
-        if self._runs:
-            for run in self._runs:
+        """Take runs into `entries`; every read does it first."""
+        if self.runs:
+            for run in self.runs:
                 self.entries.update(zip(run.keys, run.values, strict=True))
-            self._runs.clear()
-
-    def settled(self) -> bool:
-        return not self._runs
+            self.runs.clear()
 
     def add_run(self, keys: list[bytes], values: list[bytes | None]) -> None:
         """Add changes as a run; `keys` strictly ascending."""
         if not keys:
             return
-        if self.entries or self._runs:
+        if self.entries or self.runs:
             self.settle()
             self.entries.update(zip(keys, values, strict=True))
         else:
-            self._runs.append(SortedRun(self.family, keys, values))
+            self.runs.append(SortedRun(self.family, keys, values))
 
     def touch(self, prefix: bytes, keys: Iterable[bytes]) -> None:
         """Note that stored keys below `prefix` are pending."""
@@ -56,8 +53,8 @@ class Pending:
     def drain(self) -> SortedRun | None:
         """All that is pending as one run, which is then no longer; None if there is nothing."""
         run: SortedRun | None = None
-        if self._runs and not self.entries:
-            run = self._runs[0]
+        if self.runs and not self.entries:
+            run = self.runs[0]
         else:
             self.settle()
             if self.entries:
@@ -72,4 +69,4 @@ class Pending:
         self.entries = {}
         self.reads = {}
         self.touched = {}
-        self._runs = []
+        self.runs = []

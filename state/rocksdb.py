@@ -7,7 +7,6 @@ whose process died is rebuilt, never recovered from local files.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -38,6 +37,7 @@ from state.settings import RocksDbSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from rocksdict import ColumnFamily
 
@@ -62,7 +62,7 @@ class RocksDbEngine:
         self.directory = directory
         self._options = database_options(settings or RocksDbSettings())
         self._write_options = WriteOptions()
-        self._write_options.disable_wal = True
+        self._write_options.disable_wal = True  # type: ignore[method-assign,assignment]  # typed as a method, is a property
         self._closed = False
         self._tables: dict[str, Rdict] = {}
         self._handles: dict[str, ColumnFamily] = {}
@@ -82,7 +82,7 @@ class RocksDbEngine:
         if table is None:
             return None
         try:
-            return table.get(key)  # type: ignore[no-any-return]  # rocksdict types every value as Any
+            return table.get(key)
         except Exception as error:
             raise _translated(error, self.directory) from error
 
@@ -91,20 +91,24 @@ class RocksDbEngine:
         if table is None or not keys:
             return [None] * len(keys)
         try:
-            return table.get(keys)  # type: ignore[no-any-return,arg-type]  # as above; list is invariant
+            return table.get(keys)  # type: ignore[return-value,arg-type]  # a list of keys gives the list of their values
         except Exception as error:
             raise _translated(error, self.directory) from error
 
-    def scan(self, family: str, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, family: str, start: bytes, end: bytes | None, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
         # In chunks, each with a RocksDB iterator of its own: a scan that is left half way must not keep the store open.
-        size = _FIRST_CHUNK
+        size, left = _FIRST_CHUNK if limit is None else min(limit, _LAST_CHUNK), limit
         while True:
             chunk = self._chunk(family, start, end, size)
             yield from chunk
-            if len(chunk) < size:
+            if left is not None:
+                left -= len(chunk)
+            if len(chunk) < size or left == 0:
                 return
             start = chunk[-1][0] + b"\0"
-            size = min(size * 4, _LAST_CHUNK)
+            size = min(size * 4, _LAST_CHUNK) if left is None else min(left, _LAST_CHUNK)
 
     def last_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
         table = self._tables.get(family)
@@ -117,7 +121,7 @@ class RocksDbEngine:
             iterator = table.iter(options)
             iterator.seek_to_last()
             iterator.status()
-            return iterator.key() if iterator.valid() else None  # type: ignore[no-any-return]  # rocksdict's Any
+            return iterator.key() if iterator.valid() else None
         except Exception as error:
             raise _translated(error, self.directory) from error
 
@@ -284,12 +288,22 @@ class RocksDbEngine:
             options.set_iterate_upper_bound(end)
         chunk: list[tuple[bytes, bytes]] = []
         try:
+            # Not rocksdict's items(), though it is faster: one that meets a damaged block ends as if there were no more.
             iterator = table.iter(options)
             iterator.seek(start)
-            while len(chunk) < size and iterator.valid():
-                chunk.append((iterator.key(), iterator.value()))
-                iterator.next()
-            iterator.status()  # an iterator that met a damaged block ends as if there were no more: only this tells
+            valid, key, value, advance, append = (
+                iterator.valid,
+                iterator.key,
+                iterator.value,
+                iterator.next,
+                chunk.append,
+            )
+            while size and valid():
+                append((key(), value()))
+                size -= 1
+                if size:
+                    advance()
+            iterator.status()
         except Exception as error:
             raise _translated(error, self.directory) from error
         return chunk

@@ -30,7 +30,6 @@ MAX_FORMATS = 64
 SCHEMA_VERSION = 1
 
 
-
 class ValueFormat(msgspec.Struct, frozen=True):
     """How values of a state were written.
 
@@ -149,5 +148,5 @@ def _mismatch(stored: StateSchema, declared: StateSchema) -> StateSchemaMismatch
     )
 
 
-def _text(value: Any) -> str:  # noqa: ANN401 (anything msgspec writes)
+def _text(value: Any) -> str:
     return msgspec.json.encode(value).decode()

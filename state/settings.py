@@ -58,7 +58,7 @@ class RocksDbSettings:
     target_file_bytes: int = 64 * MEBIBYTE
     level_base_bytes: int = 256 * MEBIBYTE
     block_bytes: int = 4096
-    bloom_bits: float = 10.0
+    bloom_bits: int = 10
     partitioned_index: bool = False
     compression: Compression = Compression.LZ4
     bottommost_compression: Compression = Compression.LZ4
@@ -79,7 +79,9 @@ class RocksDbSettings:
         """The settings of a predefined profile."""
         base = cls()
         if profile is Profile.SPINNING_DISK:
-            return replace(base, block_bytes=32 * 1024, target_file_bytes=256 * MEBIBYTE, level_base_bytes=1024 * MEBIBYTE)
+            return replace(
+                base, block_bytes=32 * 1024, target_file_bytes=256 * MEBIBYTE, level_base_bytes=1024 * MEBIBYTE
+            )
         if profile is Profile.SPINNING_DISK_HIGH_MEMORY:
             return replace(
                 base,

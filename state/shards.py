@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -48,20 +48,32 @@ class ShardedEngine:
     def get_many(self, family: str, keys: list[bytes]) -> list[bytes | None]:
         if self._only is not None:
             return self._only.get_many(family, keys)
+        ordered = sorted(keys)
+        if ordered != keys:
+            found = dict(zip(ordered, self.get_many(family, ordered), strict=True))
+            return [found[key] for key in keys]
         values: list[bytes | None] = []
         for place, first, last in self._stretches(keys):
             part = keys[first:last]
             values += [None] * len(part) if place is None else self._shards[place][1].get_many(family, part)
         return values
 
-    def scan(self, family: str, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, family: str, start: bytes, end: bytes | None, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
         if self._only is not None:
-            yield from self._only.scan(family, start, end)
+            yield from self._only.scan(family, start, end, limit)
             return
+        left = limit
         for owned, engine in self._shards:
             if start < owned.end_key and (end is None or owned.start_key < end):
                 upper = owned.end_key if end is None else min(end, owned.end_key)
-                yield from engine.scan(family, max(start, owned.start_key), upper)
+                for entry in engine.scan(family, max(start, owned.start_key), upper, left):
+                    yield entry
+                    if left is not None:
+                        left -= 1
+                if left == 0:
+                    return
 
     def last_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
         for owned, engine in reversed(self._shards):
@@ -156,17 +168,15 @@ class ShardedEngine:
         return place
 
     def _stretches(self, keys: list[bytes]) -> Iterator[tuple[int | None, int, int]]:
-        """Stretches of `keys` that are of one shard (None: of none): few, as keys are mostly sorted."""
+        """Stretches of ascending `keys` that are of one shard (None: of none)."""
         at = 0
         while at < len(keys):
             place = self._place(keys[at])
-            end = at + 1
+            following = bisect_right(self._starts, keys[at])
             if place is not None:
-                low, high = self._starts[place], self._shards[place][0].end_key
-                if low <= keys[-1] < high:  # of sorted keys the rest
-                    stretch = keys[at:]
-                    end = len(keys) if low <= min(stretch) and max(stretch) < high else end
-                while end < len(keys) and low <= keys[end] < high:
-                    end += 1
+                bound: bytes | None = self._shards[place][0].end_key
+            else:
+                bound = self._starts[following] if following < len(self._starts) else None
+            end = len(keys) if bound is None else bisect_left(keys, bound, at)
             yield place, at, end
             at = end

@@ -73,6 +73,7 @@ def encode_index(index: int) -> bytes:
 
 
 def decode_index(raw: bytes) -> int:
+    """The index that `encode_index` stored."""
     if not raw or raw[0] != len(raw) - 1:
         message = "a stored key does not end in a list index"
         raise CorruptValueError(message)

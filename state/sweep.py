@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from state.engine import Engine, Mutation
@@ -27,7 +26,11 @@ class Sweeper:
     __slots__ = ("_cleanup", "_cursor", "_engine", "_expired", "_owed", "_pending")
 
     def __init__(
-        self, cleanup: IncrementalCleanup, engine: Engine, pending: Pending, expired: Callable[[bytes], bool]
+        self,
+        cleanup: IncrementalCleanup,
+        engine: Engine,
+        pending: Pending,
+        expired: Callable[[], Callable[[bytes], bool]],
     ) -> None:
         self._cleanup = cleanup
         self._engine = engine
@@ -53,9 +56,10 @@ class Sweeper:
         pending = self._pending
         pending.settle()
         entries = pending.entries
-        seen = list(islice(self._engine.scan(pending.family, self._cursor, None), count))
+        seen = list(self._engine.scan(pending.family, self._cursor, None, count))
+        expired = self._expired()
         for key, raw in seen:
-            if key not in entries and self._expired(raw):
+            if expired(raw) and key not in entries:
                 entries[key] = None
         self._cursor = seen[-1][0] + b"\0" if len(seen) == count else b""
 
@@ -67,7 +71,7 @@ def purge(engine: Engine, family: str, expired: Callable[[bytes], bool]) -> int:
     """
     removed, start = 0, b""
     while True:
-        seen = list(islice(engine.scan(family, start, None), _PURGE_STEP))
+        seen = list(engine.scan(family, start, None, _PURGE_STEP))
         gone = [Mutation(family, key, None) for key, raw in seen if expired(raw)]
         engine.write(gone)
         removed += len(gone)

@@ -13,7 +13,8 @@ from typing import Protocol
 from state.errors import DescriptorError
 
 STAMP_BYTES = 6
-_STAMP_MAX = 2 ** (8 * STAMP_BYTES - 1) - 1
+_STAMP_MAX = (1 << (8 * STAMP_BYTES - 1)) - 1
+STAMP_MIN_MS = -_STAMP_MAX
 
 
 class UpdateType(StrEnum):
@@ -40,9 +41,12 @@ class TimeDomain(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IncrementalCleanup:
-    """Look at `entries` more entries, in turn, at every access of the state and, if wanted, at every record."""
+    """Look at `entries` more entries, in turn, for every access of the state and, if wanted, for every record.
 
-    entries: int = 5
+    Reads and writes are accesses. Entries are looked at in larger steps than one access calls for, at the same rate.
+    """
+
+    entries: int = 2
     every_record: bool = False
 
     def __post_init__(self) -> None:
@@ -105,7 +109,7 @@ class BatchClock:
     """
 
     processing_time_ms: int = 0
-    event_time_ms: int = -_STAMP_MAX
+    event_time_ms: int = STAMP_MIN_MS
 
     def advance(self, *, processing_time_ms: int | None = None, event_time_ms: int | None = None) -> None:
         if processing_time_ms is not None:
@@ -114,20 +118,16 @@ class BatchClock:
             self.event_time_ms = max(self.event_time_ms, event_time_ms)
 
 
-def now_ms(clock: Clock, domain: TimeDomain) -> int:
-    """The time that counts for entries of a time domain."""
-    return clock.event_time_ms if domain is TimeDomain.EVENT else clock.processing_time_ms
-
-
 def is_expired(stamp_ms: int, duration_ms: int, at_ms: int) -> bool:
     """Whether an entry last accessed at `stamp_ms` is expired at `at_ms`."""
     return stamp_ms + duration_ms <= at_ms
 
 
 def encode_stamp(at_ms: int) -> bytes:
-    """A time of last access as it is stored; a time beyond what 6 bytes hold counts as the nearest that they do."""
-    return max(-_STAMP_MAX, min(at_ms, _STAMP_MAX)).to_bytes(STAMP_BYTES, "big", signed=True)
+    """A time of last access as it is stored, ordered as times are; one beyond what 6 bytes hold counts as the nearest."""
+    return (max(STAMP_MIN_MS, min(at_ms, _STAMP_MAX)) + _STAMP_MAX + 1).to_bytes(STAMP_BYTES, "big")
 
 
 def decode_stamp(raw: bytes) -> int:
-    return int.from_bytes(raw, "big", signed=True)
+    """The time that `encode_stamp` stored."""
+    return int.from_bytes(raw, "big") - _STAMP_MAX - 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from state.column_argument import column_of
 from state.entries import ABSENT
 from state.handle import KeyColumns, KeyedState, KeyGroups
@@ -15,6 +13,7 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
+    import pyarrow as pa
 
 
 class ValueState(KeyedState):
@@ -26,12 +25,12 @@ class ValueState(KeyedState):
 
     __slots__ = ()
 
-    def value(self) -> Any:  # noqa: ANN401 (of the state's type)
+    def value(self) -> Any:
         """The current key's value; None if there is none."""
         value = self._entries.get(self._prefix())
         return None if value is ABSENT else value
 
-    def update(self, value: Any) -> None:  # noqa: ANN401 (of the state's type)
+    def update(self, value: Any) -> None:
         """Set the current key's value.
 
         Raises:
@@ -56,7 +55,9 @@ class ValueState(KeyedState):
 
     def put_many(self, key_groups: KeyGroups, keys: KeyColumns, values: pa.Array) -> None:
         """Set each row's value; null removes it, and of several rows for one key the last one counts."""
-        self._entries.put_rows(self._batch(key_groups, keys), column_of(values, self._entries.formats.type), null_removes=True)
+        self._entries.put_rows(
+            self._batch(key_groups, keys), column_of(values, self._entries.formats.type), null_removes=True
+        )
 
     def clear_many(self, key_groups: KeyGroups, keys: KeyColumns) -> None:
         """Remove each row's value."""
@@ -67,7 +68,7 @@ class ValueState(KeyedState):
         self,
         key_groups: KeyGroups,
         keys: KeyColumns,
-        value: Any,  # noqa: ANN401 (of the state's type)
+        value: Any,
     ) -> npt.NDArray[np.bool_]:
         """Set `value` for the keys that have none.
 

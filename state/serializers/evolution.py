@@ -59,9 +59,7 @@ def _struct_conversion(written: pa.DataType, wanted: pa.DataType) -> Callable[[A
     ]
 
     def convert(value: dict[str, Any]) -> dict[str, Any]:
-        return {
-            name: value.get(name) if each is None else each(value.get(name)) for name, each in fields
-        }
+        return {name: value.get(name) if each is None else each(value.get(name)) for name, each in fields}
 
     return convert
 

@@ -20,7 +20,7 @@ Strings are thus ordered: UUIDs in lower case first, then all others, each by co
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import re
 import struct
 import uuid
@@ -41,10 +41,14 @@ PRESENT = b"\1"
 TEXT = b"\2"
 UUID_TEXT_LENGTH = 36
 _CANONICAL_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_NAIVE_EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 (of timestamps without a time zone)
-_EPOCH_DATE = datetime.date(1970, 1, 1)
-_UNITS = {"s": datetime.timedelta(seconds=1), "ms": datetime.timedelta(milliseconds=1), "us": datetime.timedelta(microseconds=1)}
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_NAIVE_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 (of timestamps without a time zone)
+_EPOCH_DATE = dt.date(1970, 1, 1)
+_UNITS = {
+    "s": dt.timedelta(seconds=1),
+    "ms": dt.timedelta(milliseconds=1),
+    "us": dt.timedelta(microseconds=1),
+}
 _ERRORS = (TypeError, ValueError, struct.error, OverflowError, AttributeError, KeyError, UnicodeError)
 
 
@@ -73,7 +77,7 @@ def key_codec_for(of_type: pa.DataType) -> KeyCodec:
     """
     encode, decode, width = _codec(of_type)
 
-    def checked_encode(value: Any) -> bytes:  # noqa: ANN401 (a key is of any key type)
+    def checked_encode(value: Any) -> bytes:
         if value is None:
             return NULL
         try:
@@ -111,7 +115,7 @@ def _codec(of_type: pa.DataType) -> _Codec:  # noqa: C901, PLR0911 (one branch a
         return _mapped(
             _integer(4, signed=True),
             lambda value: (value - _EPOCH_DATE).days,
-            lambda days: _EPOCH_DATE + datetime.timedelta(days),
+            lambda days: _EPOCH_DATE + dt.timedelta(days),
         )
     if types.is_timestamp(of_type) and of_type.unit in _UNITS:
         return _mapped(_integer(8, signed=True), *timestamp_conversion(of_type))
@@ -129,7 +133,7 @@ def _codec(of_type: pa.DataType) -> _Codec:  # noqa: C901, PLR0911 (one branch a
 
 def timestamp_conversion(
     of_type: pa.DataType,
-) -> tuple[Callable[[datetime.datetime], int], Callable[[int], datetime.datetime]]:
+) -> tuple[Callable[[dt.datetime], int], Callable[[int], dt.datetime]]:
     """From datetimes to integers of a timestamp type's unit, and back.
 
     A type with a time zone takes and gives aware datetimes (in UTC), one without takes and gives naive ones.
@@ -195,7 +199,7 @@ def _floating(size: int) -> _Codec:
 
     def encode(value: float) -> bytes:
         number = float("nan") if value != value else value + 0.0  # noqa: PLR0124 (NaN)
-        (raw,) = struct.unpack(bits, struct.pack(form, number))
+        raw: int = struct.unpack(bits, struct.pack(form, number))[0]
         return PRESENT + (raw ^ full if raw & sign else raw | sign).to_bytes(size, "big")
 
     def decode(raw: bytes, at: int) -> tuple[float, int]:
@@ -228,7 +232,7 @@ def _decimal(of_type: pa.DataType) -> _Codec:
 
 
 def _list(item: KeyCodec) -> _Codec:
-    def encode(value: Any) -> bytes:  # noqa: ANN401 (any sequence)
+    def encode(value: Any) -> bytes:
         return PRESENT + b"".join(PRESENT + item.encode(each) for each in value) + b"\0"
 
     def decode(raw: bytes, at: int) -> tuple[list[Any], int]:

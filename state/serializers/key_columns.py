@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ class EncodedColumn:
             return self.data.view(f"V{self.width}").tolist()  # type: ignore[no-any-return]  # void items are bytes
         raw = self.data.tobytes()
         offsets = self.offsets.tolist()
-        return [raw[start:end] for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+        return [raw[start:end] for start, end in itertools.pairwise(offsets)]
 
 
 def encode_column(array: pa.Array) -> EncodedColumn:
@@ -112,10 +113,11 @@ def _ordered_bits(array: pa.Array) -> npt.NDArray[np.unsignedinteger] | None:
         floats = np.where(np.isnan(floats), floats.dtype.type(np.nan), floats + floats.dtype.type(0.0))
         bits = floats.view(f"u{floats.dtype.itemsize}")
         sign = bits.dtype.type(1 << (8 * bits.dtype.itemsize - 1))
-        return np.where(bits & sign, ~bits, bits | sign)
+        ordered: npt.NDArray[np.unsignedinteger] = np.where(bits & sign, ~bits, bits | sign)
+        return ordered
     else:
         return None
-    unsigned = values.view(f"u{values.dtype.itemsize}")
+    unsigned: npt.NDArray[np.unsignedinteger] = values.view(f"u{values.dtype.itemsize}")
     if values.dtype.kind == "u":
         return unsigned
     return unsigned ^ unsigned.dtype.type(1 << (8 * values.dtype.itemsize - 1))

@@ -19,7 +19,7 @@ _SIMPLE = {
 _NAMES = {**{each: name for name, each in _SIMPLE.items()}, pa.large_string(): "string", pa.large_binary(): "binary"}
 
 
-def type_to_json(of_type: pa.DataType) -> TypeJson:
+def type_to_json(of_type: pa.DataType) -> TypeJson:  # noqa: PLR0911 (one branch a type)
     """A type as a name, or as a list of a name and what it is made of. Whether strings are large is not kept.
 
     Raises:
@@ -44,7 +44,7 @@ def type_to_json(of_type: pa.DataType) -> TypeJson:
     raise UnsupportedTypeError(message)
 
 
-def type_from_json(json: TypeJson) -> pa.DataType:
+def type_from_json(json: TypeJson) -> pa.DataType:  # noqa: PLR0911 (one branch a type)
     """The type that `type_to_json` wrote.
 
     Raises:

@@ -7,7 +7,7 @@ the array of its fields in their order, a map the array of its keys and values i
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import operator
 import struct
 import uuid
@@ -30,8 +30,17 @@ if TYPE_CHECKING:
 
     Convert = Callable[[Any], Any]
 
-_EPOCH_DATE = datetime.date(1970, 1, 1)
-_ERRORS = (TypeError, ValueError, struct.error, OverflowError, AttributeError, KeyError, IndexError, msgspec.MsgspecError)
+_EPOCH_DATE = dt.date(1970, 1, 1)
+_ERRORS = (
+    TypeError,
+    ValueError,
+    struct.error,
+    OverflowError,
+    AttributeError,
+    KeyError,
+    IndexError,
+    msgspec.MsgspecError,
+)
 _FORMATS = {
     "bool": "<?", "int8": "<b", "int16": "<h", "int32": "<i", "int64": "<q",
     "uint8": "<B", "uint16": "<H", "uint32": "<I", "uint64": "<Q", "float": "<f", "double": "<d",
@@ -113,14 +122,15 @@ def serializer_for(of_type: pa.DataType) -> ValueSerializer:
     """
     encode, decode, dtype = _serializer(of_type)
 
-    def checked_encode(value: Any) -> bytes:  # noqa: ANN401 (a value is of any type)
+    def checked_encode(value: Any) -> bytes:
         try:
-            return encode(value)
+            encoded: bytes = encode(value)
         except _ERRORS as error:
             message = f"a {type(value).__name__} is no value of type {of_type}"
             raise SerializationError(message) from error
+        return encoded
 
-    def checked_decode(raw: bytes, at: int) -> Any:  # noqa: ANN401 (as above)
+    def checked_decode(raw: bytes, at: int) -> Any:
         try:
             return decode(raw, at)
         except _ERRORS as error:
@@ -142,7 +152,7 @@ def _serializer(of_type: pa.DataType) -> _Parts:  # noqa: PLR0911 (one branch a 
     if types.is_binary(of_type) or types.is_large_binary(of_type) or types.is_fixed_size_binary(of_type):
         return _plain_bytes(of_type)[0], lambda raw, at: raw[at:], None
     if types.is_date32(of_type):
-        return _number("<i", (lambda v: (v - _EPOCH_DATE).days, lambda days: _EPOCH_DATE + datetime.timedelta(days)))
+        return _number("<i", (lambda v: (v - _EPOCH_DATE).days, lambda days: _EPOCH_DATE + dt.timedelta(days)))
     if types.is_timestamp(of_type) and of_type.unit != "ns":
         return _number("<q", timestamp_conversion(of_type))
     if types.is_decimal(of_type):
@@ -163,7 +173,7 @@ def _number(form: str, conversion: tuple[Convert, Convert] | None) -> _Parts:
     pack, unpack, dtype = packer.pack, packer.unpack_from, np.dtype("?" if form == "<?" else f"{form}")
     size = packer.size
 
-    def decode(raw: bytes, at: int) -> Any:  # noqa: ANN401 (a number)
+    def decode(raw: bytes, at: int) -> Any:
         if len(raw) - at != size:
             raise ValueError(size)
         return unpack(raw, at)[0]
@@ -176,13 +186,13 @@ def _number(form: str, conversion: tuple[Convert, Convert] | None) -> _Parts:
     return lambda value: pack(to(value)), lambda raw, at: back(decode(raw, at)), dtype
 
 
-def _encode_bool(value: Any) -> bytes:  # noqa: ANN401 (checked here)
+def _encode_bool(value: Any) -> bytes:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(type(value))
     return b"\1" if value else b"\0"
 
 
-def _encode_text(value: Any) -> bytes:  # noqa: ANN401 (checked here)
+def _encode_text(value: Any) -> bytes:
     if not isinstance(value, str):
         raise TypeError(type(value))
     return value.encode()
@@ -201,7 +211,7 @@ def _plain(of_type: pa.DataType) -> tuple[Convert, Convert]:  # noqa: C901, PLR0
     if types.is_integer(of_type):
         packer = struct.Struct(_FORMATS[str(of_type)])
 
-        def checked(value: Any) -> int:  # noqa: ANN401 (checked here)
+        def checked(value: Any) -> int:
             packer.pack(value)
             return operator.index(value)
 
@@ -216,7 +226,7 @@ def _plain(of_type: pa.DataType) -> tuple[Convert, Convert]:  # noqa: C901, PLR0
     if types.is_binary(of_type) or types.is_large_binary(of_type) or types.is_fixed_size_binary(of_type):
         return _plain_bytes(of_type)
     if types.is_date32(of_type):
-        return (lambda value: (value - _EPOCH_DATE).days), (lambda days: _EPOCH_DATE + datetime.timedelta(days))
+        return (lambda value: (value - _EPOCH_DATE).days), (lambda days: _EPOCH_DATE + dt.timedelta(days))
     if types.is_timestamp(of_type) and of_type.unit != "ns":
         return timestamp_conversion(of_type)
     if types.is_decimal(of_type):
@@ -227,7 +237,7 @@ def _plain(of_type: pa.DataType) -> tuple[Convert, Convert]:  # noqa: C901, PLR0
     raise UnsupportedTypeError(message)
 
 
-def _same(value: Any) -> Any:  # noqa: ANN401 (whatever it is)
+def _same(value: Any) -> Any:
     return value
 
 
@@ -236,7 +246,7 @@ def _nullable(conversion: tuple[Convert, Convert]) -> tuple[Convert, Convert]:
     return (lambda value: None if value is None else to(value)), (lambda value: None if value is None else back(value))
 
 
-def _sequence(value: Any) -> Any:  # noqa: ANN401 (checked here)
+def _sequence(value: Any) -> Any:
     if isinstance(value, (str, bytes, dict)):
         raise TypeError(type(value))
     return value
@@ -245,7 +255,7 @@ def _sequence(value: Any) -> Any:  # noqa: ANN401 (checked here)
 def _plain_bytes(of_type: pa.DataType) -> tuple[Convert, Convert]:
     width = of_type.byte_width if pa.types.is_fixed_size_binary(of_type) else None
 
-    def checked(value: Any) -> bytes:  # noqa: ANN401 (checked here)
+    def checked(value: Any) -> bytes:
         if not isinstance(value, (bytes, bytearray, memoryview)) or (width is not None and len(value) != width):
             raise TypeError(type(value))
         return bytes(value)
@@ -272,7 +282,7 @@ def _plain_struct(of_type: pa.DataType) -> tuple[Convert, Convert]:
     converts = [_nullable(_plain(field.type)) for field in of_type]
     known = set(names)
 
-    def to(value: Any) -> list[Any]:  # noqa: ANN401 (a dict, or a sequence in the fields' order)
+    def to(value: Any) -> list[Any]:
         if isinstance(value, dict):
             if not value.keys() <= known:
                 raise KeyError
@@ -293,7 +303,7 @@ def _plain_map(of_type: pa.DataType) -> tuple[Convert, Convert]:
     to_key, back_key = _plain(of_type.key_type)
     to_item, back_item = _nullable(_plain(of_type.item_type))
 
-    def to(value: Any) -> list[Any]:  # noqa: ANN401 (a dict, or pairs)
+    def to(value: Any) -> list[Any]:
         pairs = value.items() if isinstance(value, dict) else value
         return [part for key, item in pairs for part in (to_key(key), to_item(item))]
 
