@@ -185,6 +185,7 @@ class SubtaskStore:
                 attempt=self.spec.attempt,
                 unique=unique,
             )
+            schema = self.keyed.schema
             handle = write_changelog(
                 self._store,
                 path,
@@ -192,7 +193,9 @@ class SubtaskStore:
                 batch_id=batch_id,
                 subtask=self.spec.index,
                 key_groups=self.spec.key_group_range,
+                schema=schema if schema != self._schema else None,
             )
+            self._schema = schema
             reach("batch.changelog_written")
             self.engine.write_runs(runs)
         self.version = self.version.advanced(batch_id, handle.path if handle is not None else None)

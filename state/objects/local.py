@@ -86,7 +86,7 @@ class LocalObjectStore:
                 found = self._file(path).stat()
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            return ObjectInfo(path, found.st_size, found.st_mtime_ns // 1_000_000)
+            return _info(path, found)
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
@@ -152,7 +152,7 @@ class LocalObjectStore:
             elif path.startswith(prefix) and path.encode() > start_after.encode():
                 with contextlib.suppress(FileNotFoundError):  # deleted since the directory was read
                     found = entry.stat()
-                    yield ObjectInfo(path, found.st_size, found.st_mtime_ns // 1_000_000)
+                    yield _info(path, found)
 
 
 def receive(source: IO[bytes], path: str, target: Path, *, size_bytes: int | None, sha256: str | None) -> None:
@@ -191,6 +191,11 @@ def _failures(path: str) -> Iterator[None]:
         if error.errno in _FULL:
             raise StoreFullError(f"cannot write {path}: {error.strerror}") from error
         raise StoreUnavailableError(f"the local store failed on {path}: {error.strerror}") from error
+
+
+def _info(path: str, found: os.stat_result) -> ObjectInfo:
+    # The time of the last change of the inode, not of the content: a hard link of an old file is a young object.
+    return ObjectInfo(path, found.st_size, found.st_ctime_ns // 1_000_000)
 
 
 def _write_durably(file: Path, data: bytes) -> None:

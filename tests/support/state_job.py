@@ -26,6 +26,7 @@ from state.manifest import (
 from state.restore import RestorePlan, plan_operator, version_of
 from state.snapshot import upload_snapshot
 from state.subtask import SubtaskSpec, SubtaskStore, open_subtask
+from state.version import NO_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,6 +41,7 @@ UID = OperatorUid("count")
 KEY_SCHEMA = pa.schema([("id", pa.int64())])
 COUNT = ValueStateDescriptor("count", pa.int64())
 MAX_PARALLELISM = 16
+FIRST_ATTEMPT = Attempt(0)
 
 
 @dataclass
@@ -59,10 +61,10 @@ class StateJob:
     local_root: Path
     job_id: JobId = JOB
     parallelism: int = 2
-    attempt: Attempt = Attempt(0)
+    attempt: Attempt = FIRST_ATTEMPT
     reference: dict[int, int] = field(default_factory=dict)
     manifest: Manifest | None = None
-    batch_id: BatchId = BatchId(-1)
+    batch_id: BatchId = NO_BATCH
     plans: list[RestorePlan] = field(default_factory=list)
     next_checkpoint_id: int = 1
 
@@ -75,7 +77,8 @@ class StateJob:
         self.manifest = None if restore_from is None else read_manifest(self.store, restore_from)
         self.log = CommitLog(self.store, self.layout)
         opened = self.log.read(log_start(self.manifest, self.job_id))
-        attempt = Attempt(max([self.attempt, *(entry.attempt for _, entry in opened)]) + 1)
+        older = [entry.attempt for _, entry in opened] + ([self.manifest.attempt] if self.manifest else [])
+        attempt = Attempt(max([self.attempt, *older]) + 1)
         entry = AttemptOpened(
             attempt,
             parallelism,

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import pickle
 import random
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
-from state.objects import LocalObjectStore
-from tests.support.state_job import StateJob
+from state.directory import CleanMarker, SubtaskDirectory, boot_id
+from state.errors import StateError
+from state.identifiers import BatchId, CheckpointId, JobId
+from state.objects import LocalObjectStore, ObjectCorruptError, StoreUnavailableError
+from state.recovery import NothingUsableError, choose_base
+from state.restore import RestorePlan
+from state.snapshot import LocalSnapshotLostError, upload_snapshot
+from state.subtask import LineageError, StoreUnusableError, open_subtask
+from tests.support.faulty_store import FaultyStore
+from tests.support.state_job import COUNT, StateJob, add, entries
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,3 +56,307 @@ def test_state_rescales_by_assigning_shards_and_rewrites_no_record(job: StateJob
         assert new_bytes < 2000 * parallelism, "only the range deletes are new"
         job.run_batch(random_batch(100 + number))
         assert job.dump() == job.reference
+
+
+def test_clean_local_files_are_used_again_and_nothing_is_fetched(job: StateJob) -> None:
+    job.start(2)
+    job.run_batch({1: 1})
+    with job.open(0) as store:
+        assert store.fetched is None
+
+
+def test_a_version_that_only_counts_an_idle_batch_more_is_the_same_content(job: StateJob) -> None:
+    job.start(1)
+    job.run_batch({1: 1})
+    job.commit(BatchId(job.batch_id + 1), [None])
+    with job.open(0) as store:
+        assert store.fetched is None
+        assert store.version.batch_id == 1
+
+
+def test_what_a_failed_try_of_a_batch_left_behind_is_never_used(job: StateJob) -> None:
+    job.start(2)
+    job.run_batch({1: 1, 2: 2, 3: 3})
+    for index in range(2):
+        job.run_task(index, BatchId(1), {1: 100, 2: 100, 3: 100})  # finished, closed cleanly, and never committed
+    assert job.dump() == {1: 1, 2: 2, 3: 3}
+    job.run_batch({1: 1})
+    assert job.dump() == {1: 2, 2: 2, 3: 3}
+
+
+def test_abandoned_local_files_are_not_used_again(job: StateJob) -> None:
+    job.start(1)
+    job.run_batch({1: 1})
+    store = job.open(0)
+    add(store, {1: 5})
+    store.abandon()
+    with job.open(0) as store:
+        assert store.fetched is not None
+        assert entries(store) == {1: 1}
+
+
+def test_an_unfinished_batch_is_dropped_when_the_store_is_closed(job: StateJob) -> None:
+    job.start(1)
+    job.run_batch({1: 1})
+    store = job.open(0)
+    add(store, {1: 5})
+    store.close()
+    assert job.dump() == {1: 1}
+
+
+def test_a_batch_without_changes_writes_no_changelog(job: StateJob) -> None:
+    job.start(1)
+    with job.open(0) as store:
+        assert store.finish_batch(BatchId(0), "unique") is None
+    assert list(job.store.list(job.layout.changelogs)) == []
+
+
+def test_a_store_whose_changelog_could_not_be_written_cannot_be_used_any_more(tmp_path: Path) -> None:
+    objects = FaultyStore(tmp_path / "store")
+    job = StateJob(objects, tmp_path / "local")
+    job.start(1)
+    job.run_batch({1: 1})
+    store = job.open(0)
+    add(store, {1: 5})
+    objects.away = True
+    with pytest.raises(StoreUnavailableError):
+        store.finish_batch(BatchId(1), "unique")
+    objects.away = False
+    with pytest.raises(StoreUnusableError):
+        store.finish_batch(BatchId(1), "unique")
+    with pytest.raises(StoreUnusableError):
+        store.snapshot(CheckpointId(1))
+    store.close()
+    assert job.dump() == {1: 1}
+
+
+def test_a_plan_that_does_not_lead_to_the_version_is_refused(job: StateJob) -> None:
+    job.start(1)
+    job.run_batch({1: 1})
+    with pytest.raises(LineageError):
+        open_subtask(job.spec(0), job.version(0), RestorePlan(), job.local_root, job.store)
+
+
+def test_a_batch_number_cannot_be_used_twice(job: StateJob) -> None:
+    job.start(1)
+    job.run_batch({1: 1})
+    with pytest.raises(LineageError), job.open(0) as store:
+        store.finish_batch(BatchId(0), "unique")
+
+
+def test_state_is_rebuilt_on_another_host_from_checkpoint_and_changelogs(job: StateJob, tmp_path: Path) -> None:
+    job.start(2)
+    job.run_batch(random_batch(1))
+    job.checkpoint()
+    for seed in (2, 3):
+        job.run_batch(random_batch(seed))
+    job.local_root = tmp_path / "another host"
+    assert job.dump() == job.reference
+    with job.open(0) as store:
+        assert store.fetched is None, "the first open has rebuilt it"
+
+
+def test_a_rescale_on_the_same_host_downloads_no_data(job: StateJob, tmp_path: Path) -> None:
+    job.start(2)
+    job.run_batch(random_batch(1))
+    savepoint, _ = job.checkpoint("s")
+    for local_root, downloads_data in ((job.local_root, False), (tmp_path / "another host", True)):
+        job.local_root = local_root
+        job.start(4, savepoint.path)
+        with job.open(0) as store:
+            assert store.fetched is not None
+            assert (store.fetched.linked_files > 0) is not downloads_data
+        assert job.dump() == job.reference
+
+
+def test_a_local_file_that_was_changed_since_is_not_linked(job: StateJob) -> None:
+    job.start(1)
+    job.run_batch(random_batch(1))
+    savepoint, _ = job.checkpoint("s")
+    for file in job.local_root.rglob("snapshots/*/0/*.sst"):
+        content = file.read_bytes()
+        file.unlink()
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    job.start(2, savepoint.path)
+    with job.open(0) as store:
+        assert store.fetched is not None
+        assert store.fetched.linked_files == 0
+    assert job.dump() == job.reference
+
+
+def test_the_second_checkpoint_uploads_only_what_is_new(job: StateJob) -> None:
+    job.start(1)
+    job.run_batch(dict.fromkeys(range(20000), 1))
+    _, full_bytes = job.checkpoint()
+    job.run_batch(dict.fromkeys(range(0, 20000, 100), 1))
+    second, new_bytes = job.checkpoint()
+    assert new_bytes < second.state_size_bytes / 5
+    assert full_bytes > new_bytes
+
+
+def test_a_snapshot_uploads_while_batches_go_on(job: StateJob) -> None:
+    job.start(1)
+    job.run_batch({1: 1})
+    with job.open(0) as store:
+        local = store.snapshot(CheckpointId(1))
+        add(store, {1: 10, 2: 20})
+        handle = store.finish_batch(BatchId(1), "unique")
+        sent = pickle.loads(pickle.dumps(local))  # noqa: S301 - our own bytes
+        upload = upload_snapshot(sent, job.store, job.layout, {})
+    job.commit(BatchId(1), [handle])
+    assert upload.handle.batch_id == 0
+    job.plans = [RestorePlan((upload.handle,), ())]
+    job.batch_id = BatchId(0)
+    assert job.dump() == {1: 1}
+
+
+def test_a_local_snapshot_that_is_gone_fails_the_upload(job: StateJob) -> None:
+    job.start(1)
+    with job.open(0) as store:
+        local = store.snapshot(CheckpointId(1))
+    shutil.rmtree(local.directory)
+    with pytest.raises(LocalSnapshotLostError):
+        upload_snapshot(local, job.store, job.layout, {})
+
+
+def test_local_snapshots_do_not_pile_up(job: StateJob) -> None:
+    job.start(1)
+    for seed in range(5):
+        job.run_batch(random_batch(seed))
+        job.checkpoint()
+    directory = job.spec(0).local_directory(job.local_root) / "snapshots"
+    assert sorted(int(entry.name.partition("-")[0]) for entry in directory.iterdir()) == [4, 5]
+
+
+def test_a_savepoint_is_restored_when_everything_else_is_gone(job: StateJob, tmp_path: Path) -> None:
+    job.start(2)
+    job.run_batch(random_batch(1))
+    job.checkpoint()
+    job.run_batch(random_batch(2))
+    savepoint, _ = job.checkpoint("mine")
+    job.store.delete(
+        [info.path for info in job.store.list("") if not info.path.startswith(job.layout.savepoint("mine"))]
+    )
+    copy = StateJob(job.store, tmp_path / "another host", reference=job.reference)
+    copy.start(3, savepoint.path, rewinds=True)
+    assert copy.dump() == copy.reference
+
+
+def test_a_job_started_from_another_ones_savepoint_soon_needs_nothing_of_it(job: StateJob, tmp_path: Path) -> None:
+    job.start(2)
+    job.run_batch(random_batch(1))
+    savepoint, _ = job.checkpoint("mine")
+    other = StateJob(job.store, tmp_path / "local", job_id=JobId("other"), reference=dict(job.reference))
+    other.start(2, savepoint.path)
+    other.run_batch(random_batch(2))
+    own, _ = other.checkpoint()
+    job.store.delete([info.path for info in job.store.list(job.layout.job)])
+    other.local_root = tmp_path / "another host"
+    other.start(3, own.path)
+    assert other.dump() == other.reference
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut off", "gone"])
+def test_a_damaged_checkpoint_is_skipped_loudly_for_the_one_before(
+    job: StateJob, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    job.start(1)
+    job.run_batch(random_batch(1))
+    good, _ = job.checkpoint()
+    job.run_batch(random_batch(2))
+    bad, _ = job.checkpoint()
+    job.run_batch(random_batch(3))
+    known = {file.path for file in good.files()}
+    victim = next(file.path for file in bad.files() if file.path not in known and file.shared)
+    content = job.store.get(victim)
+    job.store.delete([victim])
+    if damage != "gone":
+        job.store.put(victim, content[:-1] + (b"" if damage == "cut off" else bytes([content[-1] ^ 1])))
+    job.local_root = tmp_path / "another host"
+    excluded: list[str] = []
+    base = choose_base(job.store, job.job_id, bad.path)
+    assert base.manifest is not None
+    if damage == "flipped":  # only reading tells
+        job.start(1, base.manifest.path)
+        with pytest.raises(ObjectCorruptError):
+            job.open(0)
+        excluded.append(base.manifest.path)
+        base = choose_base(job.store, job.job_id, bad.path, excluded=excluded)
+    assert base.manifest == good
+    assert [skip.path for skip in base.skipped] == [bad.path]
+    assert bad.path in caplog.text
+    job.start(1, good.path)
+    assert job.dump() == job.reference, "nothing is lost: the log has all that was committed after it"
+
+
+def test_a_job_whose_every_checkpoint_is_damaged_is_not_started_from_nothing(job: StateJob) -> None:
+    job.start(1)
+    job.run_batch(random_batch(1))
+    manifest, _ = job.checkpoint()
+    job.store.put(manifest.path, b"{}")
+    with pytest.raises(NothingUsableError):
+        choose_base(job.store, job.job_id, None)
+
+
+def test_a_job_without_checkpoints_starts_from_its_log(job: StateJob, tmp_path: Path) -> None:
+    job.start(2)
+    for seed in range(3):
+        job.run_batch(random_batch(seed))
+    assert choose_base(job.store, job.job_id, None).manifest is None
+    job.local_root = tmp_path / "another host"
+    job.start(3)
+    assert job.dump() == job.reference
+
+
+def test_two_processes_cannot_hold_a_subtask_and_a_held_one_blocks_for_a_bounded_time_only(tmp_path: Path) -> None:
+    first = SubtaskDirectory.acquire(tmp_path)
+    second = SubtaskDirectory.acquire(tmp_path, wait_seconds=0.05)
+    assert second.path != first.path
+    third = SubtaskDirectory.acquire(tmp_path, wait_seconds=0.05)
+    assert len({first.path, second.path, third.path}) == 3
+    for directory in (first, second, third):
+        directory.release()
+    last = SubtaskDirectory.acquire(tmp_path, wait_seconds=0.05)
+    assert last.path == third.path
+    assert not first.path.exists(), "older tries are garbage and removed once nobody holds them"
+    last.release()
+
+
+def test_a_marker_of_another_boot_or_damaged_is_not_believed(tmp_path: Path) -> None:
+    directory = SubtaskDirectory.acquire(tmp_path)
+    marker = CleanMarker(BatchId(1), "lineage", (), boot_id())
+    directory.mark_clean(marker)
+    assert directory.take_clean_marker() == marker
+    assert directory.take_clean_marker() is None, "taken once: from then on the files are dirty"
+    directory.mark_clean(CleanMarker(BatchId(1), "lineage", (), "another boot"))
+    assert directory.take_clean_marker() is None
+    (directory.path / "CLEAN").write_bytes(b"{")
+    assert directory.take_clean_marker() is None
+    directory.release()
+
+
+def test_damaged_local_files_are_rebuilt(job: StateJob, caplog: pytest.LogCaptureFixture) -> None:
+    job.start(1)
+    job.run_batch(random_batch(1))
+    for file in job.local_root.rglob("CURRENT"):
+        file.write_bytes(b"nonsense\n")
+    assert job.dump() == job.reference
+    assert "rebuilding" in caplog.text
+
+
+def test_a_read_only_disk_has_its_own_error(tmp_path: Path) -> None:
+    (tmp_path / "local").write_bytes(b"")
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+    job.start(1)
+    with pytest.raises(StateError):
+        job.open(0)
+
+
+def test_state_of_changed_formats_is_read_after_a_rescale(job: StateJob) -> None:
+    job.start(2)
+    job.run_batch({1: 1, 2: 2, 3: 3, 4: 4})
+    savepoint, _ = job.checkpoint("s")
+    assert all(snapshot.schema for operator in savepoint.operators for snapshot in operator.subtasks)
+    job.start(1, savepoint.path)
+    assert job.history.schema is not None
+    assert [state.name for state in job.history.schema.states] == [COUNT.name]
