@@ -5,14 +5,25 @@ import { byId, element, facts, keyed, pill, setChildren, setPill, setText } from
 import { ago, bytes, duration, NONE, number, time } from "./format.js";
 
 const COLUMNS = 8;
+const SHOWN_FIRST = 12, SHOWN_MAX = 1000;
 
 export class Checkpoints {
-  /** @param {string} path of the job */
-  constructor(path) {
+  /** @param {string} path of the job @param {() => void} refresh to be called when more is to be shown */
+  constructor(path, refresh) {
     this.path = path;
+    this.shown = SHOWN_FIRST;
     /** Open rows: the number of the checkpoint, and what is known of it. @type {Map<number, object | null>} */
     this.open = new Map();
     this.history = [];
+    byId("older").addEventListener("click", () => {
+      this.shown = Math.min(this.shown * 4, SHOWN_MAX);
+      refresh();
+    });
+  }
+
+  /** Where the figures that `show` takes are read. */
+  get statisticsPath() {
+    return `${this.path}/checkpoints?limit=${this.shown}`;
   }
 
   show(job, { counts, latest, history }) {
@@ -30,6 +41,7 @@ export class Checkpoints {
     ]));
     this.history = history;
     byId("no-checkpoints").hidden = history.length > 0;
+    byId("older").hidden = history.length < this.shown || this.shown === SHOWN_MAX || counts.total <= this.shown;
     this.showHistory();
   }
 

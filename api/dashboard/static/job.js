@@ -13,16 +13,16 @@ const NOT_STARTED = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
 
 const path = `/jobs/${encodeURIComponent(byId("job").dataset.job)}`;
 const refresher = { now: () => {} };
-const checkpoints = new Checkpoints(path);
+const checkpoints = new Checkpoints(path, () => refresher.now());
 const rescale = new Rescale(path, () => refresher.now());
 const actions = new Actions(path, () => refresher.now());
 
 refresher.now = poll(async () => {
   const [job, statistics, rescales, happened] = await Promise.all([
-    get(path), get(`${path}/checkpoints`), get(`${path}/rescales`), get(`${path}/events?limit=${EVENTS_SHOWN}`),
+    get(path), get(checkpoints.statisticsPath), get(`${path}/rescales`), get(`${path}/events?limit=${EVENTS_SHOWN}`),
     actions.refresh(), checkpoints.refreshDetails(),
   ]).catch(explainMissing);
-  showJob(job);
+  showJob(job, statistics.latest.completed);
   actions.show(job);
   rescale.show(job, rescales.rescales[0]);
   checkpoints.show(job, statistics);
@@ -40,7 +40,7 @@ function explainMissing(error) {
   throw error;
 }
 
-function showJob(job) {
+function showJob(job, checkpoint) {
   document.title = `${job.name} · Keyscale`;
   setText(byId("name"), job.name);
   setPill(byId("status"), job.status);
@@ -54,7 +54,7 @@ function showJob(job) {
     ["Last commit", ago(attempt?.last_commit_at_ms), attempt?.last_commit_batch_id != null ? `batch ${number(attempt.last_commit_batch_id)}` : null],
     ["Input rate", up ? rate(metrics?.input_records_per_second) : NONE, metrics && `${number(metrics.input_records)} records in this attempt`],
     ["Batch duration", up ? duration(metrics?.batch_duration_ms) : NONE, metrics && `${number(metrics.batches)} batches`],
-    ["State", bytes(metrics?.state_bytes)],
+    ["State", bytes(metrics?.state_bytes || checkpoint?.state_size), metrics?.state_bytes || !checkpoint ? null : `at checkpoint #${checkpoint.id}`],
     ["Uptime", up ? duration(Math.floor((Date.now() - job.started_at_ms) / 1000) * 1000) : NONE,
       job.restarts ? `${number(job.restarts)} restart${job.restarts === 1 ? "" : "s"}` : "no restart"],
     ["Artifact", job.artifact_name, `version ${job.artifact_version}`],
