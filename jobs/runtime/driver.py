@@ -153,6 +153,7 @@ def wait_for_assignment(channel: ControlChannel, spark: SparkSession, work_dir: 
         elif response.decision == "exit":
             return None
         elif response.decision == "run" and response.assignment is not None:
+            _log.info("assigned attempt %d of job %s", response.assignment.attempt, response.assignment.job_id)
             warm_up.finish()
             return response.assignment
         else:

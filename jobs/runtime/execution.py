@@ -35,6 +35,7 @@ from state.syncpoint import reach
 
 if TYPE_CHECKING:
     import queue
+    from collections.abc import Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from jobs.runtime.status import DriverStatus
     from jobs.topology import Topology
     from jobs.wire import Assignment, Command
+    from state.manifest import Manifest
     from state.objects import ObjectStore
 
 _log = logging.getLogger(__name__)
@@ -111,6 +113,12 @@ class Execution:
         probe(context.store)
         opened = open_attempt(context.store, context.assignment, self._operators)
         reach("run.fenced")
+        _log.info(
+            "attempt %d opened after batch %d, restored from %s",
+            opened.attempt,
+            opened.resume.batch_id,
+            opened.manifest.path if opened.manifest else "nothing",
+        )
         committed = CommittedState.resumed(
             opened.resume, self._places.specs, opened.positions, opened.journal.last_position
         )
@@ -130,6 +138,7 @@ class Execution:
         )
         query = loop.start()
         context.status.enter(DriverState.RUNNING)
+        _log.info("the query runs")
         coordinator = self._coordinator(opened, anchor, loop, query)
         coordinator.start()
         try:
@@ -145,6 +154,7 @@ class Execution:
             restored = chain.from_iterable(pickle.loads(result) for result in results.values())  # noqa: S301 - our own tasks wrote it
             check_restored(restored, self._places.specs, KeyGroupRange(0, self._facts.max_parallelism - 1))
         self._context.status.restored(now_ms())
+        _log.info("all state is restored")
         reach("run.restored")
 
     def _coordinator(self, opened: OpenAttempt, anchor: Anchor, loop: BatchLoop, query: StreamingQuery) -> Coordinator:
@@ -165,7 +175,7 @@ class Execution:
             context=snapshots,
             loop=loop,
             report=context.reporter.report_checkpoint,
-            next_id=CheckpointId(max([context.assignment.next_checkpoint_id, *(number + 1 for number in existing)])),
+            next_id=next_checkpoint_id(context.assignment, opened.manifest, existing),
             retained_ids=existing,
             retained_count=settings.retained_count,
             base=opened.manifest,
@@ -216,6 +226,14 @@ def operator_facts(topology: Topology) -> dict[OperatorUid, OperatorFacts]:
         node.uid: OperatorFacts(key_schema=tuple((field.name, str(field.type)) for field in node.key_schema))
         for node in topology.operators
     }
+
+
+def next_checkpoint_id(
+    assignment: Assignment, restored: Manifest | None, existing: Sequence[CheckpointId]
+) -> CheckpointId:
+    """A number that no checkpoint or savepoint of the job has, also when the control plane has missed some reports."""
+    used = [*existing, restored.checkpoint_id] if restored is not None else existing
+    return CheckpointId(max([assignment.next_checkpoint_id, *(number + 1 for number in used)]))
 
 
 def existing_checkpoints(store: ObjectStore, layout: Layout) -> list[CheckpointId]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from contextlib import contextmanager
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from jobs.runtime.committed import CommittedState
     from jobs.runtime.status import DriverStatus
     from state.manifest import Manifest
+
+_log = logging.getLogger(__name__)
 
 
 class BatchLoop:
@@ -158,6 +161,8 @@ class BatchLoop:
             output_records=outcome.output_records,
             duration_ms=duration_ms,
         )
+        if self._status.commits == 1:
+            _log.info("first commit: batch %d after %.0f ms", batch_id, duration_ms)
         self._runner.publish(outcome.sinks)
         reach("batch.published")
 

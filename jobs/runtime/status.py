@@ -39,6 +39,12 @@ class DriverStatus:
             return self._state
 
     @property
+    def commits(self) -> int:
+        """Batches that this attempt has committed."""
+        with self._lock:
+            return self._metrics.batches
+
+    @property
     def input_records(self) -> int:
         """Records of all batches that this attempt has committed."""
         with self._lock:

@@ -102,10 +102,10 @@ class DriverProcess:
         self.wait_for(path.exists, f"the result of {command_id}", timeout)
         return CommandResult.model_validate_json(path.read_bytes())
 
-    def wait_for(self, condition: Any, what: str, timeout: float = 90) -> Any:  # noqa: ANN401 - whatever is waited for
+    def wait_for(self, condition: Any, what: str, timeout: float = 90) -> Any:
         """Wait while the driver lives; its log's end is shown when it dies first."""
 
-        def observe() -> Any:  # noqa: ANN401 - as above
+        def observe() -> Any:
             seen = condition()
             assert seen or self.process.poll() is None, f"the driver ended before {what}:\n{self.log[-6000:]}"
             return seen

@@ -1,0 +1,147 @@
+"""Drivers are SIGKILLed, held and doubled at chosen and at random moments; the sink is always exact."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jobs.wire import CheckpointSettings, CheckpointStatus, DriverState
+from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.support.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+pytestmark = pytest.mark.spark
+
+MOMENTS = (
+    "batch.received",
+    "batch.planned",
+    "open.marker_taken",
+    "task-mid-batch",
+    "batch.changelog_written",
+    "close.flushed",
+    "batch.ran",
+    "batch.committed",
+    "batch.published",
+    "snapshot.shard_linked",
+    "checkpoint.linked",
+    "snapshot.file_uploaded",
+    "checkpoint.uploaded",
+    "checkpoint.publishing",
+    "checkpoint.published",
+)
+LONGEST_DELAY_SECONDS = 1.5  # about two batches
+FILES = 8
+
+
+@pytest.fixture
+def drivers() -> Iterator[list[DriverProcess]]:
+    started: list[DriverProcess] = []
+    yield started
+    for driver in started:
+        driver.end()
+
+
+def chain_job(home: Path, seed: int) -> ChainJob:
+    return ChainJob(
+        home,
+        ChainInput.write(home / "in", seed=seed, files=FILES, records=15),
+        checkpoints=CheckpointSettings(interval_ms=random.Random(seed).choice([300, 1000, 100_000])),
+    )
+
+
+def start(
+    job: ChainJob, drivers: list[DriverProcess], name: str, environment: Mapping[str, str] | None = None
+) -> DriverProcess:
+    driver = DriverProcess.start(job.home / name, environment=environment)
+    drivers.append(driver)
+    return driver
+
+
+def latest_checkpoint(driver: DriverProcess) -> str | None:
+    """What a control plane would restore from."""
+    completed = [report for report in driver.checkpoints() if report.status is CheckpointStatus.COMPLETED]
+    return completed[-1].external_path if completed else None
+
+
+def held_at(directory: Path, moment: str) -> dict[str, str]:
+    directory.mkdir()
+    return {SYNC_POINT: moment, SYNC_DIRECTORY: str(directory)}
+
+
+def finish(job: ChainJob, survivor: DriverProcess, killed: DriverProcess) -> None:
+    survivor.assign(job.assignment(2, restore_from=latest_checkpoint(killed)))
+    survivor.wait_for(job.is_complete, "the rest of the output")
+    survivor.kill()
+    job.check_output()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_driver_killed_at_a_random_point_of_a_batch_loses_and_doubles_nothing(
+    tmp_path: Path, drivers: list[DriverProcess], seed: int
+) -> None:
+    chance = random.Random(seed)
+    job = chain_job(tmp_path, seed)
+    at_named_moment = seed % 2 == 0
+    environment = {}
+    if at_named_moment:
+        moment = chance.choice(MOMENTS)
+        job.checkpoints = CheckpointSettings(interval_ms=300)  # moments of a checkpoint come early, too
+        environment = held_at(tmp_path / "sync", f"{moment}@{chance.randrange(1, 4)}")
+    first = start(job, drivers, "first", environment)
+    second = start(job, drivers, "second")
+    first.assign(job.assignment(1))
+
+    if at_named_moment:
+        first.wait_for(lambda: any((tmp_path / "sync").iterdir()), f"the moment {moment}")
+    else:
+        batch = chance.randrange(FILES - 2)
+        offsets = tmp_path / "first" / "work" / "positions" / "offsets" / str(batch)
+        first.wait_for(offsets.exists, f"batch {batch}")
+        time.sleep(chance.uniform(0, LONGEST_DELAY_SECONDS))  # a point in time that nobody knows is what is wanted
+    committed_before = len(sink_rows(job.output))
+    first.kill(chance.choice(("jvm", "python", "all")))
+
+    assert committed_before < len(job.input.expected), "the driver was killed after the end of its work"
+    finish(job, second, first)
+
+
+def test_of_two_drivers_at_once_only_the_newer_one_commits(tmp_path: Path, drivers: list[DriverProcess]) -> None:
+    job = chain_job(tmp_path, seed=100)
+    first = start(job, drivers, "first", held_at(tmp_path / "sync", "batch.ran@3"))
+    second = start(job, drivers, "second")
+    first.assign(job.assignment(1))
+    first.wait_for(lambda: any((tmp_path / "sync").iterdir()), "the third batch, run and not committed")
+
+    second.assign(job.assignment(2, restore_from=latest_checkpoint(first)))
+    second.wait_for(lambda: _batches(second) >= 2, "commits of the second driver")
+    (tmp_path / "sync" / "batch.ran.go").touch()
+
+    assert first.wait_for_exit() == 10, first.log
+    beat = first.heartbeat()
+    assert beat is not None
+    assert beat.state is DriverState.FENCED
+    assert beat.metrics.batches == 2, "the fenced driver committed"
+    second.wait_for(job.is_complete, "all output")
+    job.check_output()
+
+
+def test_an_idle_driver_finds_out_that_a_newer_one_has_taken_over(tmp_path: Path, drivers: list[DriverProcess]) -> None:
+    job = chain_job(tmp_path, seed=101)
+    first = start(job, drivers, "first")
+    second = start(job, drivers, "second")
+    first.assign(job.assignment(1))
+    first.wait_for(job.is_complete, "all output")
+    second.assign(job.assignment(2, restore_from=latest_checkpoint(first)))
+    assert first.wait_for_exit(60) == 10, first.log
+    job.check_output()
+
+
+def _batches(driver: DriverProcess) -> int:
+    beat = driver.heartbeat()
+    return beat.metrics.batches if beat else 0
