@@ -22,6 +22,7 @@ from state.manifest import OperatorFacts
 from state.objects import ObjectExistsError, ObjectNotFoundError, StoreUnavailableError
 from state.schema_merge import merge_schemas
 from state.sealed import DocumentCorruptError, seal, unseal
+from state.syncpoint import reach
 from state.version import NO_BATCH
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ class CommitLog:
         """
         data = seal(KIND, FORMAT_VERSION, _Record(position, self._nonce, entry))
         path = self._layout.log_entry(position)
+        reach("log.appending")
         for left in reversed(range(_APPEND_TRIES)):
             try:
                 self._store.create(path, data)
@@ -180,6 +182,7 @@ class CommitLog:
                     raise
                 continue
             break
+        reach("log.appended")
         if isinstance(entry, AttemptOpened):
             self._check_end(position)
         return position + 1

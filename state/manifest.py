@@ -16,6 +16,7 @@ from state.layout import Layout
 from state.objects import ObjectCorruptError, ObjectExistsError, StoreUnavailableError
 from state.schema import KeyedSchema
 from state.sealed import seal, unseal
+from state.syncpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -208,6 +209,7 @@ def write_manifest(store: ObjectStore, manifest: Manifest) -> str:
         StoreUnavailableError: It is unknown whether it was published, and the store is away.
     """
     data = encode_manifest(manifest)
+    reach("manifest.publishing")
     for left in reversed(range(_PUBLISH_TRIES)):
         try:
             store.create(manifest.path, data)
@@ -219,6 +221,7 @@ def write_manifest(store: ObjectStore, manifest: Manifest) -> str:
                 raise
             continue
         break
+    reach("manifest.published")
     return manifest.path
 
 

@@ -1,0 +1,47 @@
+"""Does one thing to a job's state, to be killed at a sync point. Usage: state_child.py STORE LOCAL ACTION [ARGUMENT]"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from state.identifiers import CheckpointId
+from state.objects import LocalObjectStore
+from state.recovery import choose_base
+from state.retention import RetentionPolicy, carry_out, gather_facts, plan_deletion
+from tests.support.state_job import JOB, StateJob
+
+FAR_FUTURE_MS = 4_000_000_000_000
+BATCH = dict.fromkeys(range(60), 1000)
+
+
+def resumed(store: Path, local_root: Path, parallelism: int, checkpoint_id: int) -> StateJob:
+    """A new attempt of the job, started as a driver would."""
+    job = StateJob(LocalObjectStore(store), local_root, next_checkpoint_id=CheckpointId(checkpoint_id))
+    base = choose_base(job.store, JOB, None).manifest
+    job.start(parallelism, base.path if base is not None else None)
+    return job
+
+
+def collect(job: StateJob) -> None:
+    """Deletes all that the newest checkpoint does not need, whatever its age."""
+    carry_out(job.store, plan_deletion(gather_facts(job.store, JOB, FAR_FUTURE_MS), RetentionPolicy(retained_count=1)))
+
+
+def main(store: str, local_root: str, action: str) -> None:
+    job = resumed(Path(store), Path(local_root), parallelism=3, checkpoint_id=10)
+    if action == "restore":
+        job.dump()
+    elif action == "batch":
+        job.run_batch(BATCH)
+    elif action == "checkpoint":
+        job.checkpoint()
+    elif action == "savepoint":
+        job.checkpoint("mine")
+    elif action == "collect":
+        job.checkpoint()
+        collect(job)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

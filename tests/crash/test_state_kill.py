@@ -1,0 +1,151 @@
+"""A process is killed at every named step; the next start is right, and nothing is left over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state.log import BatchCommitted, CommitLog
+from state.manifest import read_manifest
+from state.objects import LocalObjectStore
+from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.crash.state_child import BATCH, collect, resumed
+from tests.support.state_job import JOB, StateJob
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+
+STEPS = [
+    ("restore", "log.appending"),
+    ("restore", "log.appended"),
+    ("restore", "open.marker_taken"),
+    ("restore", "restore.file_downloaded"),
+    ("restore", "restore.files_fetched"),
+    ("restore", "restore.changelog_read@2"),
+    ("restore", "restore.replayed"),
+    ("restore", "close.flushed"),
+    ("batch", "batch.changelog_written"),
+    ("batch", "batch.changelog_written@3"),
+    ("batch", "log.appending@3"),
+    ("batch", "log.appended@3"),
+    ("checkpoint", "snapshot.shard_linked"),
+    ("checkpoint", "snapshot.file_uploaded@4"),
+    ("checkpoint", "manifest.publishing"),
+    ("checkpoint", "manifest.published"),
+    ("savepoint", "snapshot.file_uploaded@4"),
+    ("savepoint", "manifest.publishing"),
+    ("collect", "retention.manifests_deleted"),
+    ("collect", "retention.files_deleted"),
+]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, int]]:
+    """A job at parallelism 2 with a checkpoint and committed batches after it, and what its state must be."""
+    directory = tmp_path_factory.mktemp("prepared")
+    job = StateJob(LocalObjectStore(directory / "store"), directory / "local")
+    job.start(2)
+    job.run_batch(dict.fromkeys(range(100), 1))
+    job.checkpoint()
+    job.run_batch(dict.fromkeys(range(0, 100, 3), 2))
+    job.run_batch(dict.fromkeys(range(0, 100, 7), 3))
+    return directory, job.reference
+
+
+@pytest.fixture
+def directory(prepared: tuple[Path, dict[int, int]], tmp_path: Path) -> Iterator[Path]:
+    shutil.copytree(prepared[0] / "store", tmp_path / "store")
+    yield tmp_path
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@pytest.mark.parametrize(("action", "step"), STEPS, ids=[f"{action}-{step}" for action, step in STEPS])
+def test_a_process_lost_at_any_step_does_no_harm(
+    prepared: tuple[Path, dict[int, int]], directory: Path, action: str, step: str, sent: signal.Signals
+) -> None:
+    with lost_child(directory, action, step, sent):
+        job = resumed(directory / "store", directory / "local", parallelism=2, checkpoint_id=20)
+        reference = dict(prepared[1])
+        if committed(job) == 3:
+            for key, increment in BATCH.items():
+                reference[key] = reference.get(key, 0) + increment
+        assert job.dump() == reference
+        job.run_batch({5: 5})
+        reference[5] += 5
+        job.checkpoint()
+        assert job.dump() == reference
+    # A stopped process has gone on meanwhile, and has ended: still nothing may have changed.
+    assert job.dump() == reference
+    check_no_orphans(job)
+
+
+class lost_child:  # noqa: N801 - reads as what it is
+    """A child that is held at a step and lost there; a stopped one goes on when the block ends."""
+
+    def __init__(self, directory: Path, action: str, step: str, sent: signal.Signals) -> None:
+        barrier = directory / "barrier"
+        barrier.mkdir()
+        name = step.partition("@")[0]
+        environment = {**os.environ, SYNC_POINT: step, SYNC_DIRECTORY: str(barrier), "PYTHONPATH": str(ROOT)}
+        command = [
+            sys.executable,
+            "-m",
+            "tests.crash.state_child",
+            str(directory / "store"),
+            str(directory / "local"),
+            action,
+        ]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        wait_until(lambda: self._at(barrier, name), what=f"the child to reach {step}")
+        self._process.send_signal(sent)
+        (barrier / f"{name}.go").touch()
+        self._stopped = sent is signal.SIGSTOP
+        if not self._stopped:
+            self._process.wait()
+
+    def _at(self, barrier: Path, name: str) -> bool:
+        if self._process.poll() is not None:
+            raise AssertionError(self._process.communicate()[0])
+        return (barrier / f"{name}.{self._process.pid}").exists()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        if self._stopped:
+            self._process.send_signal(signal.SIGCONT)
+        self._process.communicate(timeout=60)
+
+
+def committed(job: StateJob) -> int:
+    """Batches of the job that are in its log or its newest checkpoint."""
+    entries = CommitLog(job.store, job.layout).read(job.manifest.log_position if job.manifest else 0)
+    base = job.manifest.batch_id if job.manifest else -1
+    return max([base, *(entry.batch_id for _, entry in entries if isinstance(entry, BatchCommitted))])
+
+
+def check_no_orphans(job: StateJob) -> None:
+    """After a collection every object is named by a manifest or the log, and a second one finds nothing."""
+    job.checkpoint()
+    collect(job)
+    collect(job)
+    paths = {info.path for info in job.store.list(job.layout.job)}
+    manifests = {path for path in paths if path.endswith("manifest.json")}
+    named = {file.path for path in manifests for file in read_manifest(job.store, path).files()}
+    assert paths - manifests - named == {path for path in paths if path.startswith(job.layout.log)}
+    assert named <= paths
+    assert job.dump() == job.dump()
+    assert job.job_id == JOB
