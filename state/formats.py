@@ -112,7 +112,7 @@ class ValueFormats:
             matrix = np.empty((len(values), len(head) + serializer.dtype.itemsize), np.uint8)
             matrix[:, : len(head)] = np.frombuffer(head, np.uint8)
             numbers = serializer.numbers(values)
-            matrix[:, len(head) :] = numbers.view(np.uint8).reshape(len(values), -1)
+            matrix[:, len(head) :] = numbers.view(np.uint8).reshape(len(values), numbers.dtype.itemsize)
             return matrix.view(f"V{matrix.shape[1]}").ravel().tolist()
         payloads = serializer.encode_array(values)
         null = self._head(True, stamp_ms)

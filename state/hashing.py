@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+_NATURAL = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), bytes: pa.binary()}
+
 
 class HashId(StrEnum):
     """Which hash a job's keys are assigned to key groups by; named in every manifest."""
@@ -46,7 +48,7 @@ def hash_code(values: Sequence[Any], types: Sequence[pa.DataType] | None, hash_i
         UnsupportedTypeError: A column's type has no hash in this form.
         SerializationError: A value is not of its type.
     """
-    known = [pa.infer_type([value]) for value in values] if types is None else types
+    known = [_natural_type(value) for value in values] if types is None else types
     if hash_id is HashId.JAVA:
         code = 0
         for position, (value, of_type) in enumerate(zip(values, known, strict=True)):
@@ -78,6 +80,11 @@ def hash_codes(columns: Sequence[pa.Array | pa.ChunkedArray], hash_id: HashId) -
         for array in arrays:
             codes = spark_hashes(array, codes)
     return codes.view(np.int32)
+
+
+def _natural_type(value: Any) -> pa.DataType:
+    """The type of a value that comes without one."""
+    return _NATURAL.get(type(value)) or pa.infer_type([value])
 
 
 def _signed(code: int) -> int:

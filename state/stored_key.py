@@ -143,7 +143,7 @@ class KeyBatch:
     def last_rows(self) -> npt.NDArray[np.intp]:
         """For each distinct key the last row that has it."""
         self.distinct  # noqa: B018 (sorts)
-        ends = np.append(self._starts[1:], len(self._order)) - 1
+        ends = np.append(self._starts, len(self._order))[1:] - 1
         last: npt.NDArray[np.intp] = self._order[ends]
         return last
 

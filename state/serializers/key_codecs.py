@@ -124,11 +124,18 @@ def _codec(of_type: pa.DataType) -> _Codec:  # noqa: C901, PLR0911 (one branch a
     if of_type == pa.uuid():
         return lambda v: PRESENT + v.bytes, lambda raw, at: (uuid.UUID(bytes=raw[at + 1 : at + 17]), at + 17), 17
     if types.is_list(of_type) or types.is_large_list(of_type):
-        return _list(key_codec_for(of_type.value_type))
+        return _list(_part_codec(of_type.value_type))
     if types.is_struct(of_type):
-        return _struct([(field.name, key_codec_for(field.type)) for field in of_type])
+        return _struct([(field.name, _part_codec(field.type)) for field in of_type])
     message = f"{of_type} cannot be the type of a key"
     raise UnsupportedTypeError(message)
+
+
+def _part_codec(of_type: pa.DataType) -> KeyCodec:
+    if isinstance(of_type, pa.BaseExtensionType):  # Arrow cannot make columns of them
+        message = f"{of_type} cannot be the type of a part of a key"
+        raise UnsupportedTypeError(message)
+    return key_codec_for(of_type)
 
 
 def timestamp_conversion(

@@ -48,7 +48,7 @@ class EncodedColumn:
 
     def matrix(self) -> npt.NDArray[np.uint8]:
         """The rows as a matrix; only of a column of one width."""
-        return self.data.reshape(len(self), -1)
+        return self.data.reshape(len(self), self.width or 0)
 
     def to_list(self) -> list[bytes]:
         if self.width:
@@ -76,7 +76,9 @@ def encode_column(array: pa.Array) -> EncodedColumn:
         return EncodedColumn.of([codec.encode(value) for value in array.to_pylist()])
     matrix = np.empty((len(array), 1 + ordered.dtype.itemsize), np.uint8)
     matrix[:, 0] = 1
-    matrix[:, 1:] = ordered.astype(ordered.dtype.newbyteorder(">")).view(np.uint8).reshape(len(array), -1)
+    matrix[:, 1:] = (
+        ordered.astype(ordered.dtype.newbyteorder(">")).view(np.uint8).reshape(len(array), ordered.dtype.itemsize)
+    )
     column = EncodedColumn.fixed(matrix)
     return column if valid is None else _with_nulls(column, valid)
 

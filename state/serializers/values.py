@@ -231,8 +231,6 @@ def _plain(of_type: pa.DataType) -> tuple[Convert, Convert]:  # noqa: C901, PLR0
         return timestamp_conversion(of_type)
     if types.is_decimal(of_type):
         return _plain_decimal(of_type)
-    if of_type == pa.uuid():
-        return (lambda value: value.bytes), (lambda raw: uuid.UUID(bytes=raw))
     message = f"{of_type} cannot be the type of a part of a value"
     raise UnsupportedTypeError(message)
 
