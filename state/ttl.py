@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, Self
 
 from state.errors import DescriptorError
 
@@ -84,6 +84,16 @@ class Ttl:
         if not 0 < self.duration_ms <= _STAMP_MAX:
             message = f"a TTL must be 1 to {_STAMP_MAX} ms, not {self.duration_ms}"
             raise DescriptorError(message)
+
+    @classmethod
+    def hours(cls, hours: float) -> Self:
+        """A TTL of so many hours, all else at its default; `dataclasses.replace` changes the rest."""
+        return cls(round(hours * 3_600_000))
+
+    @classmethod
+    def days(cls, days: float) -> Self:
+        """A TTL of so many days, all else at its default."""
+        return cls(round(days * 86_400_000))
 
     @property
     def enabled(self) -> bool:
