@@ -1,0 +1,105 @@
+"""Random histories of a job's state, faults and rescales among them, against a plain dict."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from state.identifiers import BatchId, CheckpointId
+from state.objects import LocalObjectStore
+from state.recovery import choose_base
+from state.retention import RetentionPolicy, carry_out, gather_facts, plan_deletion
+from tests.support.state_job import StateJob, add
+
+FAR_FUTURE_MS = 4_000_000_000_000
+MEMORY = Path("/dev/shm")  # noqa: S108 - where it exists, so that the many fsyncs cost nothing
+BATCHES = st.dictionaries(st.integers(0, 30), st.integers(1, 9), max_size=8)
+PARALLELISMS = st.integers(1, 5)
+
+
+class StateHistory(RuleBasedStateMachine):
+    """What a driver, its tasks, its hosts and its users may do to a job's state, in any order."""
+
+    @initialize(parallelism=PARALLELISMS)
+    def begin(self, parallelism: int) -> None:
+        self.root = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
+        self.job = StateJob(LocalObjectStore(self.root / "store"), self.root / "local")
+        self.job.start(parallelism)
+        self.savepoints: list[tuple[str, dict[int, int]]] = []
+
+    def teardown(self) -> None:
+        if hasattr(self, "root"):
+            shutil.rmtree(self.root)
+
+    @rule(increments=BATCHES)
+    def batch(self, increments: dict[int, int]) -> None:
+        self.job.run_batch(increments)
+
+    @rule(increments=BATCHES, finished=st.integers(0, 4), clean=st.booleans())
+    def batch_that_is_never_committed(self, increments: dict[int, int], finished: int, clean: bool) -> None:
+        for index in range(min(finished, self.job.parallelism)):
+            store = self.job.open(index)
+            add(store, self.job.own(index, increments))
+            store.finish_batch(BatchId(self.job.batch_id + 1), uuid.uuid4().hex)
+            if clean:
+                store.close()
+            else:
+                store.abandon()
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.job.checkpoint()
+
+    @rule()
+    def checkpoint_that_is_never_published(self) -> None:
+        for index in range(self.job.parallelism):
+            with self.job.open(index) as store:
+                store.snapshot(CheckpointId(self.job.next_checkpoint_id))
+        self.job.next_checkpoint_id += 1
+
+    @rule()
+    def savepoint(self) -> None:
+        manifest, _ = self.job.checkpoint(f"savepoint-{len(self.savepoints)}")
+        self.savepoints.append((manifest.path, dict(self.job.reference)))
+
+    @rule(parallelism=PARALLELISMS)
+    def restart(self, parallelism: int) -> None:
+        """After a crash, or for a rescale: the state is found from the store alone."""
+        base = choose_base(self.job.store, self.job.job_id, None).manifest
+        self.job.start(parallelism, base.path if base is not None else None)
+
+    @precondition(lambda self: self.savepoints)
+    @rule(data=st.data(), parallelism=PARALLELISMS)
+    def rewind(self, data: st.DataObject, parallelism: int) -> None:
+        """The user goes back to a savepoint; checkpoints of what came after it must not come back."""
+        path, reference = data.draw(st.sampled_from(self.savepoints))
+        self.job.start(parallelism, path, rewinds=True)
+        self.job.reference = dict(reference)
+        self.job.checkpoint()
+        self.savepoints = [(path, reference)]
+
+    @rule()
+    def lose_the_host(self) -> None:
+        shutil.rmtree(self.root / "local", ignore_errors=True)
+
+    @rule()
+    def collect(self) -> None:
+        facts = gather_facts(self.job.store, self.job.job_id, FAR_FUTURE_MS)
+        carry_out(self.job.store, plan_deletion(facts, RetentionPolicy(retained_count=1)))
+
+    @invariant()
+    def the_state_is_what_was_committed(self) -> None:
+        if hasattr(self, "job"):
+            assert self.job.dump() == self.job.reference
+
+
+StateHistory.TestCase.settings = settings(
+    max_examples=25, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestStateHistory = StateHistory.TestCase
