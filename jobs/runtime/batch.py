@@ -80,14 +80,30 @@ class BatchOutcome:
 class BatchRunner:
     """Runs the batches of one attempt, one at a time."""
 
-    def __init__(self, spark: SparkSession, topology: Topology, facts: RunFacts, anchor: Anchor) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        topology: Topology,
+        facts: RunFacts,
+        anchor: Anchor,
+        specs: Mapping[OperatorUid, Sequence[SubtaskSpec]] | None = None,
+    ) -> None:
+        """Made once an attempt.
+
+        Args:
+            spark: The session.
+            topology: The job.
+            facts: Of the run.
+            anchor: Where the subtasks are.
+            specs: The subtasks of each operator, by index; by default those of operators that have no state yet.
+        """
         self._spark = spark
         self._topology = topology
         self._facts = facts
         self._anchor = anchor
         self._collector = ReportCollector(spark.sparkContext)
         self._processing_time_ms = 0
-        self._specs = {node.uid: subtask_specs(node, facts) for node in topology.operators}
+        self._specs = specs or {node.uid: subtask_specs(node, facts) for node in topology.operators}
 
     def run(
         self, frame: DataFrame, batch_id: BatchId, starts: Mapping[OperatorUid, Sequence[SubtaskStart]]
@@ -185,10 +201,10 @@ class BatchRunner:
         task = OperatorTask(
             run=run,
             batch_id=batch_id,
-            specs=specs,
+            specs=tuple(specs),
             starts=tuple(starts),
             logic=node.logic,
-            facts=subtask_facts(node, specs),
+            facts=subtask_facts(node, tuple(specs)),
             store_url=self._facts.store_url,
             local_root=str(self._facts.local_root),
             processing_time_ms=self._processing_time_ms,

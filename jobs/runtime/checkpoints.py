@@ -7,7 +7,7 @@ import pickle
 import threading
 import time
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -204,7 +204,8 @@ class _Taking:
 
         def cancel() -> None:
             self._timed_out.set()
-            spark_context.cancelJobsWithTag(tag)
+            with suppress(Exception):  # Spark may be gone, which ends its jobs as well
+                spark_context.cancelJobsWithTag(tag)
 
         timer = threading.Timer(min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX), cancel)
         timer.daemon = True

@@ -42,6 +42,7 @@ class Coordinator:
         commands: Where commands arrive; None ends the thread.
         drain: Returns when all input that there is has been processed and committed.
         collect: Called after each completed checkpoint; may remove what no retained one needs.
+        nudge: Has the control plane told at once of what has changed.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Coordinator:
         commands: queue.SimpleQueue[Command | None],
         drain: Callable[[], None],
         collect: Callable[[], None],
+        nudge: Callable[[], None],
     ) -> None:
         self._checkpoints = checkpoints
         self._loop = loop
@@ -63,6 +65,7 @@ class Coordinator:
         self._endings = endings
         self._drain = drain
         self._collect = collect
+        self._nudge = nudge
         self._commands = commands
         self._pace = CheckpointPace(started_at=time.monotonic())
         self._fence_checked_at = time.monotonic()
@@ -116,7 +119,7 @@ class Coordinator:
     def _take_periodic(self) -> None:
         self._pace = self._pace.triggered(time.monotonic())
         try:
-            self._checkpoints.take()
+            self._take()
         except RunEndedError:
             raise
         except Exception as failure:  # noqa: BLE001 - any failure of a checkpoint is counted, and tolerated for a while
@@ -143,7 +146,11 @@ class Coordinator:
             )
         self._status.answer(result)
         if command.kind is CommandKind.STOP_WITH_SAVEPOINT and result.status == "COMPLETED":
-            self._endings.give(Ending(DriverState.FINISHED if command.drain else DriverState.STOPPED))
+            # Nothing can be committed any more: the next attempt need not wait until Spark has stopped.
+            ending = Ending(DriverState.FINISHED if command.drain else DriverState.STOPPED)
+            self._endings.give(ending)
+            self._status.enter(ending.state)
+        self._nudge()
 
     def _result_of(self, command: Command) -> CommandResult:
         completed = self._snapshot_of(command)
@@ -169,15 +176,20 @@ class Coordinator:
     def _checkpoint(self) -> CompletedSnapshot:
         self._pace = self._pace.triggered(time.monotonic())
         try:
-            return self._checkpoints.take()
+            return self._take()
         finally:
             # One that was asked for postpones the next periodic one; its failure is its caller's to judge.
             self._pace = self._pace.ended(time.monotonic())
             self._collect()
 
+    def _take(self, savepoint_id: str | None = None) -> CompletedSnapshot:
+        completed = self._checkpoints.take(savepoint_id)
+        self._status.state_measured(completed.manifest.state_size_bytes)
+        return completed
+
     def _savepoint(self, command: Command) -> CompletedSnapshot:
         savepoint_id = command.savepoint_id or command.id
-        return self._checkpoints.find_savepoint(savepoint_id) or self._checkpoints.take(savepoint_id)
+        return self._checkpoints.find_savepoint(savepoint_id) or self._take(savepoint_id)
 
     def _stop_with_savepoint(self, command: Command) -> CompletedSnapshot:
         """The batches are held from the snapshot to the end, so that nothing is committed that is not in the savepoint."""

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import pickle
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from jobs.runtime.status import DriverStatus
     from jobs.topology import Topology
     from jobs.wire import Assignment, Command
+    from state.log import ResumePoint
     from state.manifest import Manifest
     from state.objects import ObjectStore
 
@@ -119,11 +120,12 @@ class Execution:
             opened.resume.batch_id,
             opened.manifest.path if opened.manifest else "nothing",
         )
+        self._places = with_schemas(self._places, opened.resume)
         committed = CommittedState.resumed(
             opened.resume, self._places.specs, opened.positions, opened.journal.last_position
         )
         anchor = Anchor.create(context.spark, self._facts.parallelism)
-        runner = BatchRunner(context.spark, self._topology, self._facts, anchor)
+        runner = BatchRunner(context.spark, self._topology, self._facts, anchor, self._places.specs)
         runner.publish({OperatorUid(uid): token for uid, token in committed.sinks.items()})
         runner.recover(committed.batch_id)
         self._restore(anchor, committed)
@@ -132,7 +134,7 @@ class Execution:
             runner,
             opened,
             committed,
-            directory=context.work_dir / "positions",
+            directory=context.work_dir / f"positions-{opened.attempt}",
             status=context.status,
             on_failure=lambda failure: context.endings.give(Ending.by(failure)),
         )
@@ -197,6 +199,7 @@ class Execution:
             commands=context.commands,
             drain=query.processAllAvailable,
             collect=collector.collect_if_due,
+            nudge=context.reporter.nudge,
         )
 
     def _wait_for_end(self, query: StreamingQuery) -> None:
@@ -226,6 +229,17 @@ def operator_facts(topology: Topology) -> dict[OperatorUid, OperatorFacts]:
         node.uid: OperatorFacts(key_schema=tuple((field.name, str(field.type)) for field in node.key_schema))
         for node in topology.operators
     }
+
+
+def with_schemas(places: SubtaskPlaces, resume: ResumePoint) -> SubtaskPlaces:
+    """Every subtask of an operator reads its state by the schema of the operator as a whole."""
+    specs = {
+        uid: tuple(replace(spec, schema=resume.operators[uid].schema) for spec in subtasks)
+        if uid in resume.operators
+        else subtasks
+        for uid, subtasks in places.specs.items()
+    }
+    return replace(places, specs=specs)
 
 
 def next_checkpoint_id(

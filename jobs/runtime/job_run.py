@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 from typing import TYPE_CHECKING
@@ -115,6 +116,8 @@ class JobRun:
             # Waits neither for a checkpoint nor for the batch that runs.
             self._status.answer(CommandResult(command_id=command.id, status="COMPLETED"))
             self._endings.give(Ending(DriverState.STOPPED))
+            with contextlib.suppress(Exception):  # Spark may be gone, which is an end as well
+                self._spark.sparkContext.cancelAllJobs()
         else:
             self._commands.put(command)
 

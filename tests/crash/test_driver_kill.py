@@ -101,7 +101,7 @@ def test_a_driver_killed_at_a_random_point_of_a_batch_loses_and_doubles_nothing(
         first.wait_for(lambda: any((tmp_path / "sync").iterdir()), f"the moment {moment}")
     else:
         batch = chance.randrange(FILES - 2)
-        offsets = tmp_path / "first" / "work" / "positions" / "offsets" / str(batch)
+        offsets = tmp_path / "first" / "work" / "positions-1" / "offsets" / str(batch)
         first.wait_for(offsets.exists, f"batch {batch}")
         time.sleep(chance.uniform(0, LONGEST_DELAY_SECONDS))  # a point in time that nobody knows is what is wanted
     committed_before = len(sink_rows(job.output))
