@@ -1,0 +1,104 @@
+"""The main job, as its script declares it, counts every flight once, whatever is delivered again."""
+
+from __future__ import annotations
+
+import json
+import random
+import runpy
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import jobs.examples.flights as example
+from jobs import StreamEnvironment
+from jobs.runtime.affinity import Anchor
+from jobs.runtime.batch import BatchRunner, RunFacts, subtask_specs
+from jobs.runtime.committed import CommittedState
+from jobs.runtime.task import SubtaskStart
+from state.hashing import HashId
+from state.identifiers import Attempt, BatchId, JobId
+from state.restore import RestorePlan, version_of
+from state.version import NO_BATCH
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from jobs.topology import Topology
+
+pytestmark = pytest.mark.spark
+
+SCRIPT = Path(example.__file__)
+
+
+def some_flights(count: int) -> list[dict[str, Any]]:
+    random_ = random.Random(7)
+    return [
+        {
+            "report_id": f"r{number}",
+            "sched_ms": 1_357_000_000_000 + random_.randrange(40) * 60_000,
+            "carrier": "UA",
+            "flight": number,
+            "tailnum": random_.choice([None, "N1", "N2", "N3"]),
+            "origin": "JFK",
+            "dest": random_.choice(["LAX", "SFO", "ORD"]),
+            "dep_delay": random_.choice([None, float(random_.randrange(-20, 200))]),
+        }
+        for number in range(count)
+    ]
+
+
+def test_totals_of_every_aircraft_equal_a_plain_fold(spark: SparkSession, tmp_path: Path) -> None:
+    flights = some_flights(400)
+    again = flights[:60]
+    batches = [flights[:150], flights[150:] + again[:30], again]
+    rows = run(spark, tmp_path, batches)
+    assert sorted(row.report_id for row in rows) == sorted(flight["report_id"] for flight in flights)
+
+    final = {row.tailnum: row for row in sorted(rows, key=lambda row: row.flights)}
+    by_aircraft = defaultdict(list)
+    for flight in flights:
+        by_aircraft[flight["tailnum"]].append(flight)
+    assert set(final) == set(by_aircraft)
+    visits = Counter((flight["tailnum"], flight["dest"]) for flight in flights)
+    most = Counter[tuple[str | None, str]]()
+    for row in rows:
+        most[row.tailnum, row.dest] = max(most[row.tailnum, row.dest], row.dest_flights)
+    assert most == visits
+    for aircraft, own in by_aircraft.items():
+        latest = max(own, key=lambda flight: (flight["sched_ms"], flight["report_id"]))
+        assert final[aircraft].flights == len(own)
+        assert final[aircraft].dep_delay_sum == sum(flight["dep_delay"] or 0.0 for flight in own)
+        assert final[aircraft].last_airport == latest["dest"]
+
+
+def run(spark: SparkSession, path: Path, batches: list[list[dict[str, Any]]]) -> list[Any]:
+    """Runs the script as a driver does, and its batches one after the other; gives all rows of the output."""
+    (path / "in").mkdir()
+
+    def run_batches(topology: Topology) -> None:
+        facts = RunFacts(JobId("flights"), Attempt(1), 2, 128, HashId.SPARK, (path / "store").as_uri(), path / "local")
+        anchor = Anchor.create(spark, 2)
+        runner = BatchRunner(spark, topology, facts, anchor)
+        starts = {
+            node.uid: tuple(
+                SubtaskStart(version_of(RestorePlan(), spec.key_group_range, NO_BATCH), RestorePlan())
+                for spec in subtask_specs(node, facts)
+            )
+            for node in topology.operators
+        }
+        committed = CommittedState(NO_BATCH, starts, {}, {}, 0)
+        schema = topology.source.frame.schema
+        for number, batch in enumerate(batches):
+            (path / f"{number}.json").write_text("\n".join(json.dumps(report) for report in batch))
+            frame = spark.read.schema(schema).json(str(path / f"{number}.json"))
+            outcome = runner.run(frame, BatchId(number), committed.starts)
+            runner.publish(outcome.sinks)
+            committed = committed.after(BatchId(number), outcome, {}, 0)
+        anchor.release()
+
+    env = StreamEnvironment(spark, {"input": str(path / "in"), "output": str(path / "out")}, run_batches)
+    with env.provided():
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+    return spark.read.parquet(str(path / "out")).collect()
