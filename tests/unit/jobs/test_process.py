@@ -1,0 +1,232 @@
+"""Functions see their records in order, each with its own key's state, and what they raise is told without the record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.deduplicate import Deduplicate
+from jobs.errors import OutputTypeError, UserFunctionError
+from jobs.functions import KeyedProcessFunction, ProcessContext, Row, RuntimeContext
+from jobs.process import Process
+from jobs.runtime.body import SubtaskFacts
+from jobs.runtime.failures import origin_of
+from state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from state.errors import SerializationError
+from state.hashing import HashId, hash_codes
+from state.heap import HeapEngine
+from state.identifiers import Attempt, OperatorUid, SubtaskIndex
+from state.key_groups import assign_to_key_groups
+from state.keyed import KeyedStateBackend
+from state.ttl import BatchClock, Ttl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SCHEMA = pa.schema([("name", pa.string()), ("amount", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+OUTPUT = pa.schema([("name", pa.string()), ("total", pa.int64())])
+Record = tuple[str | None, int]
+
+
+def facts(key: tuple[str, ...] = ("name",), output: pa.Schema = OUTPUT, timestamp: str | None = None) -> SubtaskFacts:
+    return SubtaskFacts(
+        operator_uid=OperatorUid("totals"),
+        subtask=SubtaskIndex(1),
+        parallelism=2,
+        max_parallelism=128,
+        attempt=Attempt(3),
+        input_columns=tuple(SCHEMA.names),
+        key_columns=key,
+        timestamp_column=timestamp,
+        output_schema=output,
+    )
+
+
+def backend(key: tuple[str, ...] = ("name",), clock: BatchClock | None = None) -> KeyedStateBackend:
+    return KeyedStateBackend(HeapEngine(), pa.schema([SCHEMA.field(name) for name in key]), clock)
+
+
+def batch(records: list[Record], key: tuple[str, ...] = ("name",)) -> pa.RecordBatch:
+    columns = {
+        "name": pa.array([name for name, _ in records], pa.string()),
+        "amount": pa.array([amount for _, amount in records], pa.int64()),
+        "at": pa.array(range(len(records)), pa.int64()).cast(pa.timestamp("us", "UTC")),
+    }
+    groups = assign_to_key_groups(hash_codes([columns[name] for name in key], HashId.SPARK), 128)
+    columns["__key_group"] = pa.array(groups, pa.int32())
+    columns["__subtask"] = pa.array(np.ones(len(records)), pa.int32())
+    return pa.record_batch(columns)
+
+
+def rows(batches: Iterable[pa.RecordBatch]) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for one in batches for row in one.to_pylist()]
+
+
+class Totals(KeyedProcessFunction):
+    def open(self, context: RuntimeContext) -> None:
+        self.total = context.get_state(ValueStateDescriptor("total", pa.int64()))
+
+    def process_element(self, row: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:
+        total = (self.total.value() or 0) + row.amount
+        self.total.update(total)
+        yield {"name": context.current_key, "total": total}
+
+
+class Applied(KeyedProcessFunction):
+    """Runs a function given by a test."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def process_element(self, row: Row, context: ProcessContext) -> Any:
+        return self.function(row, context)
+
+
+def applied(function: Any, records: list[Record], **of_facts: Any) -> list[tuple[Any, ...]]:
+    return rows(Process(Applied(function)).start(backend(), facts(**of_facts)).process(batch(records)))
+
+
+RECORDS = st.lists(st.tuples(st.none() | st.sampled_from(["", "a", "b", "ü"]), st.integers(-100, 100)), max_size=40)
+
+
+@given(st.lists(RECORDS, max_size=3))
+def test_running_totals_equal_a_plain_fold_in_order_of_arrival(batches: list[list[Record]]) -> None:
+    body = Process(Totals()).start(backend(), facts())
+    totals: dict[str | None, int] = {}
+    for records in batches:
+        expected = []
+        for name, amount in records:
+            totals[name] = totals.get(name, 0) + amount
+            expected.append((name, totals[name]))
+        assert rows(body.process(batch(records))) == expected
+
+
+@given(st.lists(RECORDS, max_size=3))
+def test_deduplication_keeps_the_first_record_of_each_key_and_the_rows_order(batches: list[list[Record]]) -> None:
+    body = Deduplicate(None).start(backend(), facts(output=SCHEMA))
+    seen: set[str | None] = set()
+    for records in batches:
+        expected = []
+        for record in records:
+            if record[0] not in seen:
+                seen.add(record[0])
+                expected.append(record)
+        assert [row[:2] for row in rows(body.process(batch(records)))] == expected
+
+
+def test_a_key_that_was_forgotten_is_new_again() -> None:
+    clock = BatchClock(processing_time_ms=1000)
+    body = Deduplicate(Ttl(500)).start(backend(clock=clock), facts(output=SCHEMA))
+    assert len(rows(body.process(batch([("a", 1)])))) == 1
+    clock.advance(processing_time_ms=1499)
+    assert rows(body.process(batch([("a", 1)]))) == []
+    clock.advance(processing_time_ms=1500)
+    assert len(rows(body.process(batch([("a", 1)])))) == 1
+
+
+def test_a_key_of_several_columns_is_a_tuple() -> None:
+    key = ("amount", "name")
+    function = Applied(lambda _, context: [(str(context.current_key), 0)])
+    body = Process(function).start(backend(key), facts(key))
+    assert rows(body.process(batch([("a", 1), (None, 2)], key))) == [("(1, 'a')", 0), ("(2, None)", 0)]
+
+
+def test_a_result_may_be_a_list_a_generator_or_none() -> None:
+    results = {1: [("one", 1)], 2: None, 3: (item for item in [("three", 3), {"total": 4, "name": "four"}]), 4: []}
+    records: list[Record] = [("a", number) for number in results]
+    assert applied(lambda row, _: results[row.amount], records) == [("one", 1), ("three", 3), ("four", 4)]
+
+
+def test_many_results_of_one_record_go_out_in_several_batches() -> None:
+    body = Process(Applied(lambda *_: (("x", n) for n in range(30_000)))).start(backend(), facts())
+    batches = list(body.process(batch([("a", 1), ("b", 2)])))
+    assert len(batches) > 1
+    assert sum(one.num_rows for one in batches) == 60_000
+
+
+def test_the_timestamp_is_that_of_the_record_in_milliseconds() -> None:
+    records: list[Record] = [("a", 1)] * 2001
+    times = applied(lambda _, context: [("", context.timestamp)], records, timestamp="at")
+    assert [time for _, time in times] == [number // 1000 for number in range(2001)]
+    assert applied(lambda _, context: [(str(context.timestamp), 0)], [("a", 1)]) == [("None", 0)]
+
+
+def test_a_function_is_told_its_place_and_opens_states_of_every_kind() -> None:
+    class Opened(Totals):
+        def open(self, context: RuntimeContext) -> None:
+            self.place = (context.operator_uid, context.subtask_index, context.parallelism, context.max_parallelism)
+            self.by_day = context.get_map_state(MapStateDescriptor("by_day", pa.string(), pa.int64()))
+            self.all = context.get_list_state(ListStateDescriptor("all", pa.int64()))
+            assert context.attempt == 3
+
+        def process_element(self, row: Row, context: ProcessContext) -> Iterator[Any]:  # noqa: ARG002 - its signature
+            self.by_day.put("monday", row.amount)
+            self.all.add(row.amount)
+            yield str(self.place), sum(self.by_day.values()) + sum(self.all.get())
+
+    body = Process(Opened()).start(backend(), facts())
+    assert rows(body.process(batch([("a", 1), ("a", 2)]))) == [
+        ("('totals', 1, 2, 128)", 2),
+        ("('totals', 1, 2, 128)", 5),
+    ]
+
+
+def test_open_and_close_are_called_once_around_all_batches() -> None:
+    calls = []
+
+    class Told(Applied):
+        def open(self, context: RuntimeContext) -> None:  # noqa: ARG002 - its signature
+            calls.append("open")
+
+        def close(self) -> None:
+            calls.append("close")
+
+    body = Process(Told(lambda row, _: calls.append(row.amount))).start(backend(), facts())
+    for number in (1, 2):
+        assert rows(body.process(batch([("a", number)]))) == []
+    body.close()
+    assert calls == ["open", 1, 2, "close"]
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (lambda row, _: int(row.name), UserFunctionError),
+        (lambda *_: [("secret",)], OutputTypeError),
+        (lambda *_: ["secret"], OutputTypeError),
+        (lambda *_: 7, UserFunctionError),
+    ],
+)
+def test_what_a_function_does_wrong_is_told_without_the_record(function: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind) as failure:
+        applied(function, [("secret", 1)])
+    assert "secret" not in str(failure.value)
+
+
+def test_a_function_that_stores_a_wrong_type_is_shown_where() -> None:
+    class Wrong(Totals):
+        def process_element(self, row: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - its signature
+            self.total.update(row.name)
+            yield {}
+
+    body = Process(Wrong()).start(backend(), facts())
+    with pytest.raises(SerializationError) as failure:
+        rows(body.process(batch([("secret", 1)])))
+    text = str(origin_of(failure.value).user_traceback)
+    assert "self.total.update(row.name)" in text
+    assert "secret" not in text
+
+
+@pytest.mark.parametrize("moment", ["open", "close"])
+def test_a_function_that_fails_to_open_or_close_fails_the_batch(moment: str) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("secret")
+
+    function = type("Failing", (Totals,), {moment: fail})()
+    with pytest.raises(UserFunctionError, match="OSError"):
+        Process(function).start(backend(), facts()).close()
