@@ -44,8 +44,6 @@ OUTPUT_COLUMNS = {
     "dest_flights": "bigint",  # of them to this destination
 }
 
-WEEK_MS = 7 * 24 * 60 * 60 * 1000
-
 
 class AircraftTotals(KeyedProcessFunction):
     """Counts flights, sums departure delays, remembers the last airport and counts visits by destination."""
@@ -94,7 +92,7 @@ def main() -> None:
     unique = (
         env.stream(files.json(env.parameters["input"]))
         .key_by("report_id")
-        .deduplicate(ttl=Ttl(WEEK_MS))
+        .deduplicate(ttl=Ttl.days(7))
         .uid("unique-reports")
     )
     totals = unique.key_by("tailnum").process(AircraftTotals(), output=OUTPUT_COLUMNS).uid("aircraft-totals")

@@ -83,7 +83,9 @@ def complete_reports(
     found = list(reports)
     counts = Counter((report.uid, report.subtask) for report in found)
     expected = [(uid, SubtaskIndex(index)) for uid in uids for index in range(parallelism)]
-    wrong = [f"{uid}[{index}] reported {counts[uid, index]} times" for uid, index in expected if counts[uid, index] != 1]
+    wrong = [
+        f"{uid}[{index}] reported {counts[uid, index]} times" for uid, index in expected if counts[uid, index] != 1
+    ]
     wrong += [f"{uid}[{index}] is unknown" for uid, index in sorted(counts.keys() - set(expected))]
     if wrong:
         raise IncompleteReportsError(f"not exactly one task a subtask: {', '.join(wrong)}")
