@@ -58,6 +58,7 @@ class Course:
     job_id: str = ""
     recovery: Recovery | None = None
     rescales: list[dict[str, Any]] = field(default_factory=list)
+    rows_before_rescales: list[int] = field(default_factory=list)
     _feeder: subprocess.Popen[bytes] | None = None
     _sink: Sink = field(init=False)
 
@@ -74,6 +75,10 @@ class Course:
         """Where the job's sink publishes."""
         return self.directory / "output"
 
+    @property
+    def _allowance(self) -> Path:
+        return self.directory / "allowance"
+
     def run(self) -> None:
         """Goes the whole way, from the upload to a finished job.
 
@@ -81,18 +86,36 @@ class Course:
             DemoError: A step did not happen in time, or the job ended early.
         """
         try:
+            self._start_feeder()
             self._start_job()
+            hold_at_kill, *holds_at_rescales = self.scenario.holds
+            self._allow(hold_at_kill)
             self._kill_driver_at(self.scenario.kill_at)
-            for moment, parallelism in self.scenario.rescales:
+            for hold, (moment, parallelism) in zip(holds_at_rescales, self.scenario.rescales, strict=True):
+                self._allow(hold)
                 self._rescale_at(moment, parallelism)
+            self._allow(1.0)
             self._finish()
         finally:
             if self._feeder is not None and self._feeder.poll() is None:
                 self._feeder.kill()
                 self._feeder.wait()
 
-    def _start_job(self) -> None:
+    def _start_feeder(self) -> None:
+        """Starts the feeder, which prepares itself while the job starts, and waits to be allowed to deliver."""
         self.input.mkdir(parents=True)
+        command = [sys.executable, "-P", "-m", "deploy.demo.feeder", "--input", str(self.input)]
+        command += ["--files", str(self.scenario.files), "--seconds", str(self.scenario.seconds)]
+        command += ["--seed", str(self.scenario.seed), "--reports", str(self.reports)]
+        command += ["--allowance", str(self._allowance)]
+        self._allow(0.0)
+        environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+        self._feeder = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)  # noqa: S603 - our program
+        self.display.step(
+            f"the feeder delivers {self.reports:,} reports over {self.scenario.seconds:.0f} s, a tenth twice"
+        )
+
+    def _start_job(self) -> None:
         artifact = upload_file(self.control_plane, SCRIPT)
         self.display.step(f"uploaded {SCRIPT.name}, {artifact['size_bytes']:,} bytes")
         job = self.control_plane.post(
@@ -106,20 +129,16 @@ class Course:
             },
         )
         self.job_id = job["id"]
-        self._start_feeder()
         self.control_plane.post(job_path(self.job_id, "start"))
         self._wait("the job to run", lambda: self._job()["status"] == "RUNNING")
         self.display.step(f"job [bold]{JOB_NAME}[/] runs at parallelism {self.scenario.parallelism}")
 
-    def _start_feeder(self) -> None:
-        command = [sys.executable, "-P", "-m", "deploy.demo.feeder", "--input", str(self.input)]
-        command += ["--files", str(self.scenario.files), "--seconds", str(self.scenario.seconds)]
-        command += ["--seed", str(self.scenario.seed), "--reports", str(self.reports)]
-        environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-        self._feeder = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)  # noqa: S603 - our program
-        self.display.step(
-            f"the feeder delivers {self.reports:,} reports over {self.scenario.seconds:.0f} s, a tenth twice"
-        )
+    def _allow(self, share: float) -> None:
+        """Lets the feeder go on up to a share of its files; 1.0 includes the one that holds the last repeats."""
+        files = self.scenario.files + 1 if share >= 1.0 else int(share * self.scenario.files)
+        fresh = self._allowance.with_suffix(".new")
+        fresh.write_text(str(files))
+        fresh.rename(self._allowance)
 
     def _kill_driver_at(self, moment: float) -> None:
         self._wait_for_rows(moment)
@@ -153,6 +172,7 @@ class Course:
     def _rescale_at(self, moment: float, parallelism: int) -> None:
         self._wait_for_rows(moment)
         before = self._job()["parallelism"]
+        self.rows_before_rescales.append(self._sink.count_rows())
         self.display.step(f"rescaling {before} → {parallelism}")
         accepted = self.control_plane.post(job_path(self.job_id, "rescale"), {"parallelism": parallelism})
         rescale = follow(

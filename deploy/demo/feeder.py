@@ -17,6 +17,7 @@ from deploy.demo.reports import delivered, departure_reports, plan_deliveries
 
 STAGING = ".staging"  # Spark's file source passes over names with a leading dot
 FILES = "reports-*.json"
+ALLOWANCE_POLL_S = 0.1
 
 
 def file_count(directory: Path) -> int:
@@ -34,22 +35,38 @@ def write_atomically(directory: Path, name: str, records: list[dict[str, Any]]) 
     staged.rename(directory / name)
 
 
+def wait_for_allowance(allowance: Path | None, number: int) -> None:
+    """Waits until the file of this number may be written."""
+    while allowance is not None and number >= int(allowance.read_text()):
+        time.sleep(ALLOWANCE_POLL_S)
+
+
 @click.command()
 @click.option("--input", "directory", type=click.Path(path_type=Path), required=True, help="Where the files go.")
 @click.option("--files", default=60, show_default=True, help="In how many files the reports are first delivered.")
 @click.option("--seconds", default=65.0, show_default=True, help="How long the delivery takes.")
 @click.option("--seed", default=7, show_default=True, help="Which tenth of the reports is delivered again, and where.")
-@click.option("--reports", "limit", type=int, default=None, help="Only the earliest so many reports.")
-def feed(directory: Path, files: int, seconds: float, seed: int, limit: int | None) -> None:
+@click.option("--reports", type=int, default=None, help="Only the earliest so many reports.")
+@click.option("--allowance", type=click.Path(path_type=Path), help="A file with the number of files that may be there.")
+def feed(**options: Any) -> None:
     """Delivers departure reports into a directory."""
+    deliver(**options)
+
+
+def deliver(
+    directory: Path, *, files: int, seconds: float, seed: int, reports: int | None, allowance: Path | None
+) -> None:
+    """Writes all files, each when it is due and allowed; see the options of `feed`."""
     directory.mkdir(parents=True, exist_ok=True)
-    reports = departure_reports(limit)
-    deliveries = plan_deliveries(len(reports), files, seed)
+    every = departure_reports(reports)
+    deliveries = plan_deliveries(len(every), files, seed)
+    wait_for_allowance(allowance, 0)  # what takes time is done; the delivery begins when the first file is allowed
     began = time.monotonic()
     for number, delivery in enumerate(deliveries):
         due = began + seconds * number / len(deliveries)
         time.sleep(max(0.0, due - time.monotonic()))
-        write_atomically(directory, f"reports-{number:04d}.json", delivered(reports, delivery, seed))
+        wait_for_allowance(allowance, number)
+        write_atomically(directory, f"reports-{number:04d}.json", delivered(every, delivery, seed))
 
 
 if __name__ == "__main__":

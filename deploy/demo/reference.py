@@ -77,10 +77,10 @@ def _check_report_ids(by_id: dict[str, dict[str, Any]], rows: list[dict[str, Any
     foreign = len(seen.keys() - by_id.keys())
     doubled = sum(count - 1 for count in seen.values())
     return [
-        _equal("reports in the sink", len(by_id), len(rows)),
-        _equal("reports lost", 0, lost),
-        _equal("reports counted twice", 0, doubled),
-        _equal("reports that nobody sent", 0, foreign),
+        equal("reports in the sink", len(by_id), len(rows)),
+        equal("reports lost", 0, lost),
+        equal("reports counted twice", 0, doubled),
+        equal("reports that nobody sent", 0, foreign),
     ]
 
 
@@ -89,7 +89,7 @@ def _check_row_origins(by_id: dict[str, dict[str, Any]], rows: list[dict[str, An
     for row in rows:
         report = by_id.get(row["report_id"], {})
         wrong += (row["tailnum"], row["dest"]) != (report.get("tailnum", MISSING), report.get("dest", MISSING))
-    return _equal("rows with another report's aircraft or destination", 0, wrong)
+    return equal("rows with another report's aircraft or destination", 0, wrong)
 
 
 def _check_running_counts(
@@ -99,7 +99,7 @@ def _check_running_counts(
         sorted(row["flights"] for row in rows.get(tailnum, [])) == list(range(1, aircraft.flights + 1))
         for tailnum, aircraft in reference.items()
     )
-    return _equal("aircraft counted 1, 2, … n without gap or repeat", len(reference), right)
+    return equal("aircraft counted 1, 2, … n without gap or repeat", len(reference), right)
 
 
 def _check_final_totals(
@@ -114,11 +114,11 @@ def _check_final_totals(
         )
 
     return [
-        _equal("aircraft in the sink", len(reference), len(last_rows)),
-        _equal("aircraft with the right number of flights", len(reference), matching("flights")),
-        _equal("aircraft with the right sum of delays", len(reference), matching("dep_delay_sum")),
-        _equal("aircraft with the right last airport", len(reference), matching("last_airport")),
-        _equal(
+        equal("aircraft in the sink", len(reference), len(last_rows)),
+        equal("aircraft with the right number of flights", len(reference), matching("flights")),
+        equal("aircraft with the right sum of delays", len(reference), matching("dep_delay_sum")),
+        equal("aircraft with the right last airport", len(reference), matching("last_airport")),
+        equal(
             "minutes of delay in all",
             sum(aircraft.dep_delay_sum for aircraft in reference.values()),
             sum(row["dep_delay_sum"] for row in last_rows.values()),
@@ -138,8 +138,9 @@ def _check_destinations(
         (tailnum, dest): count for tailnum, totals in reference.items() for dest, count in totals.by_dest.items()
     }
     right = sum(sorted(counts.get(pair, [])) == list(range(1, count + 1)) for pair, count in expected.items())
-    return _equal("pairs of aircraft and destination counted exactly", len(expected), right)
+    return equal("pairs of aircraft and destination counted exactly", len(expected), right)
 
 
-def _equal(name: str, expected: float, found: float) -> Check:
+def equal(name: str, expected: float, found: float) -> Check:
+    """Compares one number with another one; both are exact."""
     return Check(name, f"{expected:,}", f"{found:,}", expected == found)

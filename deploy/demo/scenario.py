@@ -9,6 +9,9 @@ from dataclasses import dataclass
 class Scenario:
     """One course of the demo. Moments are shares of all reports that are in the sink by then.
 
+    The feeder is held back at the `holds` until the disturbance before each is over: so that on a slow machine, too, there is
+    input before, during and after each of them.
+
     Attributes:
         reports: How many reports, the earliest ones; None for all 336,776.
         files: In how many files they are first delivered.
@@ -18,6 +21,7 @@ class Scenario:
         parallelism: The job's first.
         kill_at: When its driver is killed.
         rescales: When it is rescaled, and to which parallelism.
+        holds: Shares of the files at which the feeder waits for the kill, then for each rescale.
         step_timeout_s: How long any one step may take before the demo gives up.
     """
 
@@ -29,4 +33,5 @@ class Scenario:
     parallelism: int = 2
     kill_at: float = 0.12
     rescales: tuple[tuple[float, int], ...] = ((0.35, 4), (0.65, 1))
-    step_timeout_s: float = 180.0
+    holds: tuple[float, ...] = (0.3, 0.6, 0.9)
+    step_timeout_s: float = 300.0
