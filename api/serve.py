@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import secrets
 import signal
 import socket
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,7 @@ from db.repositories import tokens
 from db.statuses import Role
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from sqlalchemy import Engine
@@ -39,6 +42,7 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def main() -> int:
     """Runs until SIGTERM or SIGINT; drivers run on. Returns the exit code."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     for number in _ENDING_SIGNALS:
         # Whatever is going on is unwound in order; the web server has its own handlers while it serves, then hands on to this.
         signal.signal(number, lambda *_: sys.exit(0))
@@ -56,8 +60,7 @@ def serve(settings: Settings) -> int:
     """Starts what the settings leave to us, serves, and stops that again."""
     settings.home.mkdir(parents=True, exist_ok=True)
     embedded = EmbeddedPostgres(settings.home / "postgres") if settings.database_url is None else None
-    # Listening comes first: it also keeps a second control plane from this home and port.
-    with listen(settings) as listener:
+    with alone_in(settings.home), listen(settings) as listener:
         settings = replace(settings, port=listener.getsockname()[1])
         if embedded is not None:
             embedded.start()
@@ -75,6 +78,21 @@ def serve(settings: Settings) -> int:
             if embedded is not None:
                 embedded.stop()
     return 0
+
+
+@contextmanager
+def alone_in(home: Path) -> Iterator[None]:
+    """Keeps a second control plane out of a home: when it stopped, it would stop the first one's database.
+
+    Raises:
+        SettingInvalidError: There is one.
+    """
+    with (home / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise SettingInvalidError(f"KEYSCALE_HOME: a control plane runs on {home} already") from error
+        yield
 
 
 def run(settings: Settings, engine: Engine, listener: socket.socket) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import singledispatch
+from typing import Any
 
 from api.clock import now_ms
 from api.lifecycle import steps
@@ -11,6 +12,8 @@ from api.lifecycle.job_transaction import JobTransaction, rescale_order_id
 from api.lifecycle.orders import order_stop
 from db.repositories import attempts, commands
 from db.statuses import AttemptStage, DesiredState, JobStatus, RescalePhase, RescaleStatus
+
+_BUSY_WITHIN_MS = 10_000  # a job without a batch for so long had no input, which is no downtime
 
 
 @singledispatch
@@ -48,6 +51,8 @@ def _(step: steps.ReplaceAttempt, transaction: JobTransaction) -> None:
     job.failure = dict(step.failure)
     job.consecutive_failures = step.consecutive_failures
     job.restarts += 1
+    if job.desired is DesiredState.RUNNING and job.status is JobStatus.RUNNING:
+        enter(job, JobStatus.RESTARTING)
     job.next_start_at_ms = now_ms() + step.backoff_ms if step.backoff_ms else 0
     when = f"in {step.backoff_ms} ms" if step.backoff_ms else "now"
     transaction.record(
@@ -168,7 +173,11 @@ def _(step: steps.CompleteRescale, transaction: JobTransaction) -> None:
     transaction.end_rescale(rescale, status, rescale.failure if step.rolled_back else None)
 
 
-def _stopped_at_ms(last_commit_at_ms: int | None, phases: list[dict[str, object]]) -> int | None:
-    """Returns when the job stood still: at the old attempt's last commit, or when an idle one was told to stop."""
-    savepoint = next((phase["started_at_ms"] for phase in phases if phase["phase"] == RescalePhase.SAVEPOINT), None)
-    return last_commit_at_ms if last_commit_at_ms is not None else savepoint  # type: ignore[return-value] # from JSON
+def _stopped_at_ms(last_commit_at_ms: int | None, phases: list[dict[str, Any]]) -> int | None:
+    """Returns when the job stood still: at the old attempt's last commit, or when one without input was told to stop."""
+    ordered_at_ms: int | None = next(
+        (phase["started_at_ms"] for phase in phases if phase["phase"] == RescalePhase.SAVEPOINT), None
+    )
+    if last_commit_at_ms is None or ordered_at_ms is None:
+        return ordered_at_ms
+    return last_commit_at_ms if last_commit_at_ms > ordered_at_ms - _BUSY_WITHIN_MS else ordered_at_ms

@@ -37,7 +37,8 @@ def decide(facts: JobFacts, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Step | Non
         facts: The job as it was just read.
         timeouts: How long is waited for what.
     """
-    return _clear_away(facts, timeouts) or _pursue(facts, timeouts) or _show(facts)
+    # What is wanted comes first: cleaning up takes time, and a job that is down waits for it.
+    return _kill_hung(facts, timeouts) or _pursue(facts, timeouts) or _show(facts) or _clear_away(facts, timeouts)
 
 
 def status_of(facts: JobFacts) -> JobStatus:
@@ -61,11 +62,15 @@ def _show(facts: JobFacts) -> Step | None:
     return ShowStatus(status) if status is not facts.status else None
 
 
-def _clear_away(facts: JobFacts, timeouts: Timeouts) -> Step | None:
-    """Kills what hangs and what is left of ended attempts."""
+def _kill_hung(facts: JobFacts, timeouts: Timeouts) -> Step | None:
     for attempt in (facts.active, facts.standby):
         if attempt is not None and is_hung(attempt, timeouts):
             return Kill(attempt.number)
+    return None
+
+
+def _clear_away(facts: JobFacts, timeouts: Timeouts) -> Step | None:
+    """Kills what is left of ended attempts."""
     for attempt in facts.ended:
         if attempt.process in {ProcessState.DEAD, ProcessState.UNLAUNCHED}:
             return MarkReaped(attempt.number)

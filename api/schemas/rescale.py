@@ -64,7 +64,7 @@ class RescaleAnswer(Answer):
     ended_at_ms: int | None
     duration_ms: int | None
     downtime_ms: int | None = Field(
-        description="From the old attempt's last committed batch to the new one's first; without input: to the restored state."
+        description="From the old attempt's last committed batch to the new one's first; without input around the rescale: from the order to stop, and to the restored state."
     )
     failure: FailureAnswer | None
 
