@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
-_STORE_VARIABLE_PREFIXES = ("AWS_", "KEYSCALE_STORE_")
+_STORE_VARIABLE_PREFIXES = ("AWS_", "KEYSCALE_S3_", "KEYSCALE_STORE_")
 
 
 @dataclass(frozen=True, slots=True)
