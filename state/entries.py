@@ -139,7 +139,7 @@ class Entries:
         pending = self.pending
         pending.settle()
         entries = pending.entries
-        there = [key for key in pending.touched.get(prefix, ()) if entries[key] is not None]
+        there = [key for key in pending.touched.get(prefix, ()) if entries.get(key) is not None]
         stored = self._engine.last_key(self.family, prefix, prefix_end(prefix))
         if stored is not None and entries.get(stored, _MISSING) is None:
             keys = self.keys_below(prefix)
@@ -148,20 +148,13 @@ class Entries:
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Any]]:
         """The entries below a prefix as they are now, by stored key; changes made while it runs are not seen by it."""
-        pending = self.pending
-        pending.settle()
-        changed = {key: pending.entries[key] for key in pending.touched.get(prefix, ())}
-        for key, raw in _merged(self._engine.scan(self.family, prefix, prefix_end(prefix)), changed):
-            value = self._live(key, raw, prefix=prefix)
-            if value is not ABSENT:
-                yield key, value
+        stored = self._raw_below(prefix)  # here, not at the first step, so that the scan begins when it is asked for
+        read = ((key, self._live(key, raw, prefix=prefix)) for key, raw in stored)
+        return ((key, value) for key, value in read if value is not ABSENT)
 
     def keys_below(self, prefix: bytes) -> list[bytes]:
         """The stored keys below a prefix, expired ones included."""
-        pending = self.pending
-        pending.settle()
-        changed = {key: pending.entries[key] for key in pending.touched.get(prefix, ())}
-        return [key for key, _ in _merged(self._engine.scan(self.family, prefix, prefix_end(prefix)), changed)]
+        return [key for key, _ in self._raw_below(prefix)]
 
     def raw_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Stored values of distinct, ascending keys, those that are expired left out.
@@ -239,6 +232,15 @@ class Entries:
             return lambda _: False
         return self.formats.expiry_check(self.now_ms - self.ttl.duration_ms)
 
+    def _raw_below(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Stored entries below a prefix, with the changes that are pending now."""
+        pending = self.pending
+        pending.settle()
+        entries = pending.entries
+        changed = {key: entries[key] for key in pending.touched.get(prefix, ()) if key in entries}
+        stored = self._engine.scan(self.family, prefix, prefix_end(prefix))
+        return _merged(stored, changed) if changed else stored
+
     def _raw(self, key: bytes) -> bytes | None:
         pending = self.pending
         if pending.runs:
@@ -283,21 +285,20 @@ class Entries:
 
 def _merged(stored: Iterator[tuple[bytes, bytes]], changed: dict[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]:
     """Stored entries with changes laid over them, by key."""
-    if not changed:
-        yield from stored
-        return
-    added = iter(sorted(changed))
-    upcoming = next(added, None)
+    upcoming = iter(sorted(changed.items()))
+    change = next(upcoming, None)
     for key, raw in stored:
-        while upcoming is not None and upcoming <= key:
-            value = changed[upcoming]
-            if value is not None:
-                yield upcoming, value
-            upcoming = next(added, None)
-        if key not in changed:
+        while change is not None and change[0] < key:
+            if change[1] is not None:
+                yield change[0], change[1]
+            change = next(upcoming, None)
+        if change is not None and change[0] == key:
+            if change[1] is not None:
+                yield key, change[1]
+            change = next(upcoming, None)
+        else:
             yield key, raw
-    while upcoming is not None:
-        value = changed[upcoming]
-        if value is not None:
-            yield upcoming, value
-        upcoming = next(added, None)
+    while change is not None:
+        if change[1] is not None:
+            yield change[0], change[1]
+        change = next(upcoming, None)

@@ -80,6 +80,7 @@ class RocksDbEngine:
     def get(self, family: str, key: bytes) -> bytes | None:
         table = self._tables.get(family)
         if table is None:
+            self._check_open()
             return None
         try:
             return table.get(key)
@@ -89,6 +90,7 @@ class RocksDbEngine:
     def get_many(self, family: str, keys: list[bytes]) -> list[bytes | None]:
         table = self._tables.get(family)
         if table is None or not keys:
+            self._check_open()
             return [None] * len(keys)
         try:
             return table.get(keys)  # type: ignore[return-value,arg-type]  # a list of keys gives the list of their values
@@ -113,17 +115,18 @@ class RocksDbEngine:
     def last_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
         table = self._tables.get(family)
         if table is None:
+            self._check_open()
             return None
         options = ReadOptions()
-        options.set_iterate_lower_bound(start)
         options.set_iterate_upper_bound(end)
         try:
             iterator = table.iter(options)
             iterator.seek_to_last()
             iterator.status()
-            return iterator.key() if iterator.valid() else None
+            found = iterator.key() if iterator.valid() else None
         except Exception as error:
             raise _translated(error, self.directory) from error
+        return found if found is not None and found >= start else None
 
     def write(self, mutations: Iterable[Mutation]) -> None:
         batch = WriteBatch(raw_mode=True)

@@ -1,0 +1,193 @@
+"""One contract for every engine: the heap, RocksDB, and shards of either."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from state.engine import Mutation, SortedRun
+from state.errors import KeyGroupError, StoreClosedError
+from state.heap import HeapEngine
+from state.key_groups import KeyGroupRange
+from state.rocksdb import RocksDbEngine
+from state.shards import ShardedEngine
+
+
+def key(group, rest=b""):
+    return group.to_bytes(2, "big") + rest
+
+
+def sharded(make):
+    ranges = [KeyGroupRange(0, 9), KeyGroupRange(10, 10), KeyGroupRange(11, 127)]
+    return ShardedEngine([(each, make(number)) for number, each in enumerate(ranges)])
+
+
+@pytest.fixture(params=["heap", "rocksdb", "heap shards", "rocksdb shards"])
+def engine(request, tmp_path):
+    match request.param:
+        case "heap":
+            made = HeapEngine()
+        case "rocksdb":
+            made = RocksDbEngine(tmp_path / "store")
+        case "heap shards":
+            made = sharded(lambda _: HeapEngine())
+        case _:
+            made = sharded(lambda number: RocksDbEngine(tmp_path / str(number)))
+    yield made
+    made.close()
+
+
+def fill(engine, groups=range(0, 40, 3)):
+    engine.write([Mutation("s", key(group, bytes((n,))), b"%d-%d" % (group, n)) for group in groups for n in range(5)])
+
+
+def test_a_family_that_was_never_written_reads_as_empty(engine):
+    assert engine.get("s", key(1)) is None
+    assert engine.get_many("s", [key(1), key(20)]) == [None, None]
+    assert list(engine.scan("s", b"", None)) == []
+    assert engine.last_key("s", key(0), key(127)) is None
+    assert engine.families() == []
+
+
+def test_what_was_written_is_read(engine):
+    fill(engine)
+    assert engine.get("s", key(3, b"\1")) == b"3-1"
+    keys = [key(12, b"\1"), key(1), key(9, b"\4"), key(12, b"\1")]
+    assert engine.get_many("s", keys) == [b"12-1", None, b"9-4", b"12-1"]
+    assert engine.families() == ["s"]
+
+
+def test_of_two_mutations_for_one_key_the_later_wins(engine):
+    engine.write([Mutation("s", key(1), b"old"), Mutation("s", key(1), b"new"), Mutation("s", key(2), b"x")])
+    engine.write([Mutation("s", key(2), None)])
+    assert engine.get_many("s", [key(1), key(2)]) == [b"new", None]
+
+
+def test_an_empty_value_is_a_value(engine):
+    engine.write([Mutation("s", key(1), b"")])
+    assert engine.get("s", key(1)) == b""
+
+
+def test_families_do_not_see_each_other(engine):
+    engine.write([Mutation("a", key(1), b"a"), Mutation("b", key(1), b"b")])
+    assert (engine.get("a", key(1)), engine.get("b", key(1))) == (b"a", b"b")
+    assert engine.families() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [(b"", None), (key(4), key(30)), (key(9, b"\2"), key(9, b"\4")), (key(5), key(5)), (key(30), None)],
+)
+@pytest.mark.parametrize("limit", [None, 1, 7, 1000])
+def test_a_scan_gives_the_entries_of_its_bounds_in_order(engine, start, end, limit):
+    fill(engine)
+    everything = [(key(group, bytes((n,))), b"%d-%d" % (group, n)) for group in range(0, 40, 3) for n in range(5)]
+    expected = [each for each in everything if start <= each[0] and (end is None or each[0] < end)]
+    assert list(engine.scan("s", start, end, limit)) == expected[:limit]
+
+
+def test_a_long_scan_gives_every_entry_once(engine):
+    engine.write([Mutation("s", key(5, n.to_bytes(4, "big")), b"v") for n in range(9000)])
+    assert [int.from_bytes(found[2:], "big") for found, _ in engine.scan("s", key(5), key(6))] == list(range(9000))
+
+
+def test_the_last_key_of_a_stretch_is_found_and_removed_ones_are_not(engine):
+    fill(engine)
+    assert engine.last_key("s", key(0), key(127)) == key(39, b"\4")
+    assert engine.last_key("s", key(9), key(12)) == key(9, b"\4")
+    engine.write([Mutation("s", key(9, b"\4"), None)])
+    assert engine.last_key("s", key(9), key(10)) == key(9, b"\3")
+    assert engine.last_key("s", key(10), key(12)) is None
+
+
+def test_sorted_runs_are_written_as_their_mutations_would_be(engine):
+    fill(engine)
+    run = SortedRun("s", [key(3, b"\0"), key(10), key(30, b"\1")], [None, b"new", b"newer"])
+    engine.write_runs([run, SortedRun("t", [key(2)], [b"t"])])
+    assert engine.get_many("s", run.keys) == [None, b"new", b"newer"]
+    assert engine.get("t", key(2)) == b"t"
+
+
+def test_an_ingested_file_wins_over_what_was_there_and_stays_as_it_is(engine, tmp_path):
+    fill(engine)
+    engine.flush()
+    file = tmp_path / "run.sst"
+    engine.write_sorted_file(SortedRun("s", [key(3, b"\0"), key(10), key(30, b"\1")], [None, b"new", b"newer"]), file)
+    before = hashlib.sha256(file.read_bytes()).hexdigest()
+    engine.ingest("s", [file])
+    assert engine.get_many("s", [key(3, b"\0"), key(3, b"\1"), key(10), key(30, b"\1")]) == [
+        None,
+        b"3-1",
+        b"new",
+        b"newer",
+    ]
+    engine.compact()
+    assert hashlib.sha256(file.read_bytes()).hexdigest() == before
+
+
+def test_a_range_is_deleted_in_one_family_or_in_all(engine):
+    fill(engine)
+    engine.write([Mutation("t", key(12), b"t")])
+    engine.delete_range(key(9), key(13), "s")
+    assert engine.get("s", key(12, b"\1")) is None
+    assert engine.get("s", key(15, b"\1")) == b"15-1"
+    assert engine.get("t", key(12)) == b"t"
+    engine.delete_range(key(12), None)
+    assert list(engine.scan("t", b"", None)) == []
+    assert [found[:2] for found, _ in engine.scan("s", b"", None)] == [key(g) for g in (0, 3, 6) for _ in range(5)]
+
+
+def test_compaction_changes_nothing_that_can_be_seen(engine):
+    fill(engine)
+    engine.delete_range(key(9), key(13), "s")
+    before = list(engine.scan("s", b"", None))
+    engine.compact()
+    assert list(engine.scan("s", b"", None)) == before
+    assert engine.size_bytes() > 0
+
+
+def test_a_closed_engine_says_so_and_may_be_closed_again(engine):
+    fill(engine)
+    engine.close()
+    engine.close()
+    with pytest.raises(StoreClosedError):
+        engine.write([Mutation("s", key(1), b"x")])
+    with pytest.raises(StoreClosedError):
+        engine.get("s", key(3, b"\1"))
+    with pytest.raises(StoreClosedError):
+        engine.get_many("s", [key(3, b"\1")])
+    with pytest.raises(StoreClosedError):
+        list(engine.scan("s", b"", None))
+
+
+def test_a_checkpoint_is_a_copy_that_later_writes_do_not_change(tmp_path):
+    for name, made, reopen in (
+        ("heap", HeapEngine(), HeapEngine.restore),
+        ("rocksdb", RocksDbEngine(tmp_path / "live"), RocksDbEngine),
+    ):
+        fill(made)
+        expected = list(made.scan("s", b"", None))
+        made.checkpoint(tmp_path / f"{name}-copy")
+        made.write([Mutation("s", key(3, b"\0"), b"later")])
+        made.close()
+        copy = reopen(tmp_path / f"{name}-copy")
+        assert list(copy.scan("s", b"", None)) == expected
+        copy.close()
+
+
+def test_a_key_of_no_shard_reads_as_absent_and_is_not_written():
+    engine = ShardedEngine([(KeyGroupRange(2, 3), HeapEngine()), (KeyGroupRange(6, 7), HeapEngine())])
+    engine.write([Mutation("s", key(2), b"2"), Mutation("s", key(7), b"7")])
+    groups = [key(group) for group in range(9)]
+    assert engine.get_many("s", groups) == [None, None, b"2", None, None, None, None, b"7", None]
+    for group in (1, 4, 8):
+        with pytest.raises(KeyGroupError):
+            engine.write([Mutation("s", key(group), b"x")])
+        with pytest.raises(KeyGroupError):
+            engine.write_runs([SortedRun("s", [key(group)], [b"x"])])
+
+
+def test_shards_that_overlap_are_refused():
+    with pytest.raises(KeyGroupError):
+        ShardedEngine([(KeyGroupRange(0, 5), HeapEngine()), (KeyGroupRange(5, 9), HeapEngine())])

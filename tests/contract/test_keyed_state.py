@@ -1,0 +1,485 @@
+"""One contract for every kind of keyed state, on both engines: per record and in batches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from state.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from state.errors import (
+    DescriptorError,
+    KeyGroupError,
+    KeyTooLargeError,
+    NoCurrentKeyError,
+    SerializationError,
+    StateSchemaMismatchError,
+)
+from state.heap import HeapEngine
+from state.key_groups import KeyGroupRange
+from state.keyed import KeyedStateBackend
+from state.rocksdb import RocksDbEngine
+
+KEY = pa.schema([("key", pa.string())])
+GROUPS = np.array([1, 2, 1, 3], np.int32)
+KEYS = pa.array(["a", "b", "a", "c"])
+
+
+class Sum:
+    """An average's sum and count, as an aggregate function."""
+
+    def create_accumulator(self):
+        return {"sum": 0, "count": 0}
+
+    def add(self, value, accumulator):
+        return {"sum": accumulator["sum"] + value, "count": accumulator["count"] + 1}
+
+    def get_result(self, accumulator):
+        return accumulator["sum"] / accumulator["count"]
+
+    def merge(self, left, right):
+        return {name: left[name] + right[name] for name in left}
+
+
+ACCUMULATOR = pa.struct([("sum", pa.int64()), ("count", pa.int64())])
+VALUE = ValueStateDescriptor("value", pa.int64())
+MAP = MapStateDescriptor("map", pa.string(), pa.int64())
+LIST = ListStateDescriptor("list", pa.string())
+REDUCING = ReducingStateDescriptor("max", pa.int64(), max)
+AGGREGATING = AggregatingStateDescriptor("average", ACCUMULATOR, Sum())
+
+
+class Store:
+    """A backend with an engine; `commit` ends a batch."""
+
+    def __init__(self, engine):
+        self.engine = engine
+        self.backend = KeyedStateBackend(engine, KEY)
+
+    def commit(self):
+        runs = self.backend.drain()
+        assert all(run.keys == sorted(set(run.keys)) for run in runs)
+        self.engine.write_runs(runs)
+
+
+@pytest.fixture(params=["heap", "rocksdb"])
+def store(request, tmp_path):
+    engine = HeapEngine() if request.param == "heap" else RocksDbEngine(tmp_path / "store")
+    yield Store(engine)
+    engine.close()
+
+
+@pytest.fixture(params=["same batch", "next batch"])
+def step(request, store):
+    """Called between what is written and what reads it: nothing, or the end of a batch."""
+    return store.commit if request.param == "next batch" else lambda: None
+
+
+def test_a_value_is_absent_until_it_is_updated_and_after_it_is_cleared(store, step):
+    value = store.backend.value_state(VALUE)
+    store.backend.set_current_key(1, ("a",))
+    assert value.value() is None
+    value.update(5)
+    step()
+    assert value.value() == 5
+    value.clear()
+    step()
+    assert value.value() is None
+
+
+def test_updating_a_value_with_none_clears_it(store, step):
+    value = store.backend.value_state(VALUE)
+    store.backend.set_current_key(1, ("a",))
+    value.update(5)
+    step()
+    value.update(None)
+    step()
+    assert value.value() is None
+    store.commit()
+    assert list(store.backend.dump("value")) == []
+
+
+def test_keys_and_states_do_not_see_each_other(store, step):
+    one = store.backend.value_state(VALUE)
+    other = store.backend.value_state(ValueStateDescriptor("other", pa.int64()))
+    for group, key, number in ((1, "a", 1), (2, "a", 2), (1, "b", 3), (1, None, 4)):
+        store.backend.set_current_key(group, (key,))
+        one.update(number)
+    other.update(9)
+    step()
+    store.backend.set_current_key(1, ("a",))
+    assert (one.value(), other.value()) == (1, None)
+    store.backend.set_current_key(2, ("a",))
+    assert one.value() == 2
+    store.backend.set_current_key(1, (None,))
+    assert (one.value(), other.value()) == (4, 9)
+
+
+def test_a_value_of_another_type_is_refused_and_the_old_one_stays(store, step):
+    value = store.backend.value_state(VALUE)
+    store.backend.set_current_key(1, ("a",))
+    value.update(5)
+    step()
+    with pytest.raises(SerializationError) as caught:
+        value.update("secret")
+    assert "secret" not in str(caught.value)
+    assert value.value() == 5
+
+
+def test_state_without_a_current_key_is_refused(store):
+    value = store.backend.value_state(VALUE)
+    with pytest.raises(NoCurrentKeyError):
+        value.value()
+    store.backend.set_current_key(1, ("a",))
+    store.backend.clear_current_key()
+    with pytest.raises(NoCurrentKeyError):
+        value.update(1)
+    with pytest.raises(NoCurrentKeyError):
+        _ = store.backend.current_key
+
+
+def test_discarded_changes_leave_what_was_there(store):
+    value, entries = store.backend.value_state(VALUE), store.backend.map_state(MAP)
+    store.backend.set_current_key(1, ("a",))
+    value.update(1)
+    entries.put("x", 1)
+    store.commit()
+    value.update(2)
+    entries.remove("x")
+    entries.put("y", 2)
+    store.backend.discard()
+    assert value.value() == 1
+    assert list(entries.items()) == [("x", 1)]
+    assert store.backend.drain() == []
+
+
+def test_a_map_tells_null_from_absent(store, step):
+    entries = store.backend.map_state(MAP)
+    store.backend.set_current_key(1, ("a",))
+    assert entries.is_empty()
+    entries.put("x", None)
+    entries.put(None, 7)
+    step()
+    assert entries.get("x") is None
+    assert entries.contains("x")
+    assert not entries.contains("y")
+    assert entries.get(None) == 7
+    assert not entries.is_empty()
+    assert list(entries.items()) == [(None, 7), ("x", None)]
+
+
+def test_a_map_iterates_in_the_stored_order_over_old_and_new_entries(store, step):
+    entries = store.backend.map_state(MAP)
+    store.backend.set_current_key(1, ("a",))
+    entries.put_all({"d": 4, "b": 2})
+    step()
+    entries.put_all([("a", 1), ("b", 20), ("e", 5)])
+    entries.remove("d")
+    assert list(entries.items()) == [("a", 1), ("b", 20), ("e", 5)]
+    assert list(entries.keys()) == ["a", "b", "e"]
+    assert list(entries.values()) == [1, 20, 5]
+
+
+def test_iterating_a_map_does_not_see_what_is_changed_meanwhile(store, step):
+    entries = store.backend.map_state(MAP)
+    store.backend.set_current_key(1, ("a",))
+    entries.put_all({f"{n:03}": n for n in range(200)})
+    step()
+    entries.put("new", -1)
+    seen = []
+    for key, number in entries.items():
+        seen.append((key, number))
+        entries.remove(key)
+        entries.put("z" + key, number)
+        store.backend.set_current_key(2, ("other",))
+        entries.put(key, 0)
+        store.backend.set_current_key(1, ("a",))
+    assert seen == [(f"{n:03}", n) for n in range(200)] + [("new", -1)]
+    assert list(entries.keys()) == sorted(f"z{key}" for key, _ in seen)
+
+
+def test_an_iteration_begins_when_it_is_asked_for(store, step):
+    entries = store.backend.map_state(MAP)
+    store.backend.set_current_key(1, ("a",))
+    entries.put("x", 1)
+    step()
+    items = entries.items()
+    entries.put("y", 2)
+    assert list(items) == [("x", 1)]
+
+
+def test_clearing_a_map_removes_the_entries_of_its_key_only(store, step):
+    entries = store.backend.map_state(MAP)
+    for key in ("a", "b"):
+        store.backend.set_current_key(1, (key,))
+        entries.put_all({"x": 1, "y": 2})
+    step()
+    entries.put("z", 3)
+    entries.clear()
+    step()
+    assert entries.is_empty()
+    store.backend.set_current_key(1, ("a",))
+    assert list(entries.keys()) == ["x", "y"]
+
+
+def test_put_all_puts_nothing_if_one_entry_does_not_fit(store):
+    entries = store.backend.map_state(MAP)
+    store.backend.set_current_key(1, ("a",))
+    with pytest.raises(SerializationError):
+        entries.put_all({"x": 1, "y": "text"})
+    assert entries.is_empty()
+
+
+def test_a_list_keeps_the_order_of_adding(store, step):
+    elements = store.backend.list_state(LIST)
+    store.backend.set_current_key(1, ("a",))
+    assert elements.get() == []
+    elements.add("x")
+    elements.add_all(["y", "x"])
+    step()
+    elements.add("z")
+    assert elements.get() == ["x", "y", "x", "z"]
+    elements.update(["only"])
+    step()
+    elements.add("then")
+    assert elements.get() == ["only", "then"]
+    elements.update([])
+    step()
+    assert elements.get() == []
+    elements.add("again")
+    step()
+    assert elements.get() == ["again"]
+
+
+def test_a_long_list_keeps_its_order(store, step):
+    elements = store.backend.list_state(LIST)
+    store.backend.set_current_key(1, ("a",))
+    for n in range(700):
+        elements.add(str(n))
+        if n % 100 == 99:
+            step()
+    assert elements.get() == [str(n) for n in range(700)]
+
+
+def test_a_list_takes_no_null_and_stays_as_it_was(store):
+    elements = store.backend.list_state(LIST)
+    store.backend.set_current_key(1, ("a",))
+    elements.add("x")
+    for change in (
+        lambda: elements.add(None),
+        lambda: elements.add_all(["y", None]),
+        lambda: elements.update(["y", 7]),
+    ):
+        with pytest.raises(SerializationError):
+            change()
+    assert elements.get() == ["x"]
+
+
+def test_reducing_and_aggregating_fold_what_is_added(store, step):
+    largest, average = store.backend.reducing_state(REDUCING), store.backend.aggregating_state(AGGREGATING)
+    store.backend.set_current_key(1, ("a",))
+    assert (largest.get(), average.get()) == (None, None)
+    for number in (3, 7, 5, None):
+        largest.add(number)
+        average.add(number)
+        step()
+    assert (largest.get(), average.get()) == (7, 5.0)
+    largest.clear()
+    average.clear()
+    step()
+    assert (largest.get(), average.get()) == (None, None)
+
+
+def test_a_namespace_is_a_scope_of_its_own_under_a_key(store, step):
+    windowed = store.backend.value_state(ValueStateDescriptor("windowed", pa.int64(), namespace_type=pa.int64()))
+    store.backend.set_current_key(1, ("a",))
+    with pytest.raises(NoCurrentKeyError):
+        windowed.value()
+    for window in (10, 20):
+        windowed.set_current_namespace(window)
+        windowed.update(window + 1)
+    step()
+    windowed.set_current_namespace(10)
+    assert windowed.value() == 11
+    assert windowed.get_many(np.array([1, 1]), pa.array(["a", "b"])).to_pylist() == [11, None]
+    windowed.set_current_namespace(20)
+    windowed.clear()
+    store.commit()
+    assert [(key.namespace, number) for key, number in store.backend.dump("windowed")] == [(10, 11)]
+
+
+def test_namespaces_are_merged_into_one(store, step):
+    count = store.backend.reducing_state(
+        ReducingStateDescriptor("count", pa.int64(), lambda a, b: a + b, namespace_type=pa.int64())
+    )
+    seen = store.backend.list_state(ListStateDescriptor("seen", pa.string(), namespace_type=pa.int64()))
+    store.backend.set_current_key(1, ("a",))
+    for window in (1, 2, 3):
+        for state, value in ((count, window), (seen, str(window))):
+            state.set_current_namespace(window)
+            state.add(value)
+    step()
+    count.merge_namespaces(2, [1, 2, 3])
+    seen.merge_namespaces(2, [1, 2, 3])
+    step()
+    for window, total, elements in ((1, None, []), (2, 6, ["2", "1", "3"]), (3, None, [])):
+        count.set_current_namespace(window)
+        seen.set_current_namespace(window)
+        assert (count.get(), seen.get()) == (total, elements)
+
+
+def test_a_state_without_namespaces_refuses_one(store):
+    with pytest.raises(DescriptorError):
+        store.backend.value_state(VALUE).set_current_namespace(1)
+
+
+def test_values_of_a_batch_are_written_and_read_by_row(store, step):
+    value = store.backend.value_state(VALUE)
+    value.put_many(GROUPS, KEYS, pa.array([1, 2, 3, None]))
+    step()
+    assert value.get_many(GROUPS, KEYS).to_pylist() == [3, 2, 3, None]
+    assert value.contains_many(GROUPS, KEYS).tolist() == [True, True, True, False]
+    store.backend.set_current_key(1, ("a",))
+    assert value.value() == 3
+    value.clear_many(GROUPS[:1], KEYS[:1])
+    step()
+    assert value.get_many(pa.array([1, 2]), pa.chunked_array([["a"], ["b"]])).to_pylist() == [None, 2]
+
+
+def test_a_batch_sees_what_records_of_the_same_batch_wrote(store):
+    value = store.backend.value_state(VALUE)
+    value.put_many(GROUPS, KEYS, pa.array([1, 2, 3, 4]))
+    store.backend.set_current_key(2, ("b",))
+    assert value.value() == 2
+    value.clear()
+    assert value.insert_if_absent_many(GROUPS, KEYS, 9).tolist() == [False, True, False, False]
+    assert value.get_many(GROUPS, KEYS).to_pylist() == [3, 9, 3, 4]
+
+
+def test_inserting_if_absent_tells_each_keys_first_time(store, step):
+    value = store.backend.value_state(VALUE)
+    assert value.insert_if_absent_many(GROUPS, KEYS, 1).tolist() == [True, True, False, True]
+    step()
+    more = pa.array(["c", "a", "d", "d"])
+    assert value.insert_if_absent_many(np.array([3, 1, 4, 4]), more, 2).tolist() == [False, False, True, False]
+    step()
+    assert value.get_many(np.array([3, 1, 4, 4]), more).to_pylist() == [1, 1, 2, 2]
+
+
+def test_an_empty_batch_does_nothing(store):
+    value, entries = store.backend.value_state(VALUE), store.backend.map_state(MAP)
+    nothing, no_keys = np.array([], np.int32), pa.array([], pa.string())
+    assert value.insert_if_absent_many(nothing, no_keys, 1).tolist() == []
+    assert value.get_many(nothing, no_keys).to_pylist() == []
+    value.put_many(nothing, no_keys, pa.array([], pa.int64()))
+    entries.put_many(nothing, no_keys, no_keys, pa.array([], pa.int64()))
+    assert store.backend.drain() == []
+
+
+def test_distinct_keys_are_read_computed_and_written_at_once(store, step):
+    value = store.backend.value_state(VALUE)
+    value.put_many(GROUPS[:1], KEYS[:1], pa.array([100]))
+    step()
+    amounts = np.array([1, 2, 3, 4])
+
+    def add(current, groups):
+        totals = current.fill_null(0).to_numpy(zero_copy_only=False).copy()
+        np.add.at(totals, groups, amounts)
+        return pa.array(totals)
+
+    assert value.update_many(GROUPS, KEYS, add).to_pylist() == [104, 2, 4]
+    step()
+    assert value.get_many(GROUPS, KEYS).to_pylist() == [104, 2, 104, 4]
+
+
+def test_map_entries_of_a_batch_are_written_and_read_by_row(store, step):
+    entries = store.backend.map_state(MAP)
+    map_keys = pa.array(["x", "x", "y", "x"])
+    entries.put_many(GROUPS, KEYS, map_keys, pa.array([1, 2, 3, None]))
+    step()
+    assert entries.get_many(GROUPS, KEYS, map_keys).to_pylist() == [1, 2, 3, None]
+    assert entries.contains_many(GROUPS, KEYS, map_keys).all()
+    store.backend.set_current_key(1, ("a",))
+    assert list(entries.items()) == [("x", 1), ("y", 3)]
+    inserted = entries.insert_if_absent_many(GROUPS, KEYS, pa.array(["x", "z", "z", "x"]), 8)
+    assert inserted.tolist() == [False, True, True, False]
+    assert list(entries.items()) == [("x", 1), ("y", 3), ("z", 8)]
+    entries.remove_many(GROUPS, KEYS, pa.array(["x"] * 4))
+    step()
+    assert list(entries.items()) == [("y", 3), ("z", 8)]
+
+
+def test_list_elements_of_a_batch_are_added_in_the_order_of_rows(store, step):
+    elements = store.backend.list_state(LIST)
+    for part in (["1", "2", "3", "4"], ["5", "6", "7", "8"]):
+        elements.add_many(GROUPS, KEYS, pa.array(part))
+        step()
+    expected = [["1", "3", "5", "7"], ["2", "6"], ["1", "3", "5", "7"], ["4", "8"]]
+    assert elements.get_many(GROUPS, KEYS).to_pylist() == expected
+    with pytest.raises(SerializationError):
+        elements.add_many(GROUPS, KEYS, pa.array(["x", None, "y", "z"]))
+
+
+def test_a_batch_is_folded_in_the_order_of_rows(store, step):
+    largest, average = store.backend.reducing_state(REDUCING), store.backend.aggregating_state(AGGREGATING)
+    for state in (largest, average):
+        state.add_many(GROUPS, KEYS, pa.array([1, 2, 3, None]))
+        step()
+        state.add_many(GROUPS, KEYS, pa.array([5, 2, 3, None]))
+        step()
+    assert largest.get_many(GROUPS, KEYS).to_pylist() == [5, 2, 5, None]
+    assert average.get_many(GROUPS, KEYS) == [3.0, 2.0, 3.0, None]
+
+
+def test_the_same_declaration_gives_the_same_handle_and_another_is_refused(store):
+    assert store.backend.value_state(VALUE) is store.backend.value_state(ValueStateDescriptor("value", pa.int64()))
+    with pytest.raises(StateSchemaMismatchError):
+        store.backend.value_state(ValueStateDescriptor("value", pa.string()))
+    with pytest.raises(StateSchemaMismatchError):
+        store.backend.list_state(ListStateDescriptor("value", pa.int64()))
+
+
+def test_a_value_state_of_a_map_is_warned_of(store):
+    with pytest.warns(UserWarning, match="MapState"):
+        store.backend.value_state(ValueStateDescriptor("whole", pa.map_(pa.string(), pa.int64())))
+
+
+@pytest.mark.parametrize("name", ["", "default", "1st", "a b", "a/b", "x" * 129])
+def test_a_name_that_no_state_can_have_is_refused(name):
+    with pytest.raises(DescriptorError):
+        ValueStateDescriptor(name, pa.int64())
+
+
+def test_a_key_group_of_another_subtask_is_refused(store):
+    backend = KeyedStateBackend(store.engine, KEY, key_group_range=KeyGroupRange(2, 5))
+    value = backend.value_state(VALUE)
+    for group in (1, 6):
+        with pytest.raises(KeyGroupError):
+            backend.set_current_key(group, ("a",))
+        with pytest.raises(KeyGroupError):
+            value.get_many(np.array([3, group]), pa.array(["a", "b"]))
+
+
+def test_a_key_that_is_too_long_is_refused(store):
+    value, entries = store.backend.value_state(VALUE), store.backend.map_state(MAP)
+    with pytest.raises(KeyTooLargeError):
+        store.backend.set_current_key(1, ("x" * 70_000,))
+    with pytest.raises(KeyTooLargeError):
+        value.get_many(np.array([1]), pa.array(["x" * 70_000]))
+    store.backend.set_current_key(1, ("a",))
+    with pytest.raises(KeyTooLargeError):
+        entries.put("x" * 70_000, 1)
+
+
+def test_nothing_changed_drains_nothing(store):
+    value = store.backend.value_state(VALUE)
+    store.backend.set_current_key(1, ("a",))
+    assert value.value() is None
+    assert store.backend.pending_count == 0
+    assert store.backend.drain() == []
