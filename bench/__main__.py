@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +37,7 @@ only_option = click.option("--only", multiple=True, help="Only contenders or mea
 @click.pass_context
 def main(context: click.Context, root: Path, markdown: Path | None) -> None:
     """Measures Keyscale beside its peers."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what we started ends with us
     root.mkdir(parents=True, exist_ok=True)
     context.obj = (root, markdown)
     if load() > LOAD_MAX:
