@@ -140,6 +140,14 @@ class StoreIOError(StateError):
     advice = "See the message for RocksDB's own words; the batch is run again on a rebuilt store."
 
 
+class SettingsError(StateError, ValueError):
+    """Settings of the local store that cannot work."""
+
+    code = "STATE_SETTINGS_INVALID"
+    domain = "user"
+    advice = "Correct the setting; the message says what is wrong with it."
+
+
 class StoreClosedError(StateError):
     """A store was used after it was closed."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from state.errors import SettingsError
+
 MEBIBYTE = 1 << 20
 
 
@@ -69,10 +71,10 @@ class RocksDbSettings:
     def __post_init__(self) -> None:
         if self.memory_budget_bytes < 8 * MEBIBYTE:
             message = "the memory budget must be at least 8 MiB"
-            raise ValueError(message)
+            raise SettingsError(message)
         if not 0 < self.write_buffer_fraction < 1:
             message = "the write buffers' share of the memory budget must be between 0 and 1"
-            raise ValueError(message)
+            raise SettingsError(message)
 
     @classmethod
     def of(cls, profile: Profile) -> RocksDbSettings:

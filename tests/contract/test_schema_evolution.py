@@ -82,7 +82,7 @@ def test_an_incompatible_type_is_refused_with_both_schemas(old, new):
     engine = HeapEngine()
     backend = KeyedStateBackend(engine, KEY)
     value_of(backend, old)
-    with pytest.raises(StateSchemaMismatchError, match="stored as .* declared as"):
+    with pytest.raises(StateSchemaMismatchError, match=r"stored as .* declared as"):
         value_of(reopened(engine, backend), new)
 
 

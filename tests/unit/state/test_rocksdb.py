@@ -1,0 +1,186 @@
+"""What only RocksDB can do wrong: locks, damaged and missing files, full and read-only disks, forks, memory."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from state import errors
+from state.engine import Mutation
+from state.errors import DiskFullError, DiskReadOnlyError, StoreCorruptError, StoreLockedError
+from state.rocksdb import RocksDbEngine
+from state.rocksdb_options import shared_memory
+from state.settings import Compression, Profile, RocksDbSettings
+
+ROOT = Path(__file__).parents[3]
+
+
+def fill(engine, count=20_000):
+    engine.write([Mutation("s", b"\0\1" + n.to_bytes(4, "big"), os.urandom(20)) for n in range(count)])
+    engine.flush()
+
+
+def sorted_files(directory):
+    return sorted(directory.glob("*.sst"), key=lambda file: file.stat().st_size)
+
+
+def test_a_store_that_is_open_is_locked(tmp_path):
+    engine = RocksDbEngine(tmp_path)
+    with pytest.raises(StoreLockedError):
+        RocksDbEngine(tmp_path)
+    engine.close()
+    RocksDbEngine(tmp_path).close()
+
+
+def test_a_stopped_process_keeps_the_lock_and_a_killed_one_does_not(tmp_path):
+    program = (
+        "import sys, time; from pathlib import Path; from state.rocksdb import RocksDbEngine; "
+        "engine = RocksDbEngine(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+    )
+    with holder:
+        assert holder.stdout.readline() == b"open\n"
+        os.kill(holder.pid, signal.SIGSTOP)
+        with pytest.raises(StoreLockedError):
+            RocksDbEngine(tmp_path)
+        holder.kill()
+        holder.wait()
+    RocksDbEngine(tmp_path).close()
+
+
+def test_a_flipped_byte_is_found_by_every_way_of_reading(tmp_path):
+    engine = RocksDbEngine(tmp_path)
+    fill(engine)
+    engine.close()
+    file = sorted_files(tmp_path)[-1]
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content)
+    engine = RocksDbEngine(tmp_path)
+    keys = [b"\0\1" + n.to_bytes(4, "big") for n in range(20_000)]
+    with pytest.raises(StoreCorruptError):
+        engine.get_many("s", keys)
+    with pytest.raises(StoreCorruptError):
+        for key in keys:
+            engine.get("s", key)
+    with pytest.raises(StoreCorruptError):
+        list(engine.scan("s", b"", None))
+    engine.close()
+
+
+@pytest.mark.parametrize("lost", ["*.sst", "MANIFEST-*"])
+def test_a_missing_file_is_found_at_opening(tmp_path, lost):
+    engine = RocksDbEngine(tmp_path)
+    fill(engine)
+    engine.close()
+    for file in tmp_path.glob(lost):
+        file.unlink()
+    with pytest.raises(StoreCorruptError):
+        RocksDbEngine(tmp_path)
+
+
+def test_a_file_that_is_no_sorted_file_is_not_ingested(tmp_path):
+    engine = RocksDbEngine(tmp_path / "store")
+    (tmp_path / "bad.sst").write_bytes(b"no sorted file")
+    with pytest.raises(StoreCorruptError):
+        engine.ingest("s", [tmp_path / "bad.sst"])
+    assert list(engine.scan("s", b"", None)) == []
+    assert not list((tmp_path / "store").glob("*.ingest"))
+    engine.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of one MiB, where the tests may mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=False, capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("mounting a small disk needs root")
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_a_full_disk_is_named_and_what_was_flushed_stays(small_disk):
+    engine = RocksDbEngine(small_disk / "store")
+    engine.write([Mutation("s", b"\0\1kept", b"x")])
+    engine.flush()
+    engine.write([Mutation("s", b"\0\1%d" % n, os.urandom(1000)) for n in range(3000)])
+    with pytest.raises(DiskFullError):
+        engine.flush()
+    with pytest.raises(DiskFullError):
+        engine.close()
+    for log in (small_disk / "store").glob("LOG*"):
+        log.unlink()
+    for unfinished in sorted_files(small_disk / "store")[1:]:
+        unfinished.unlink()
+    engine = RocksDbEngine(small_disk / "store")
+    assert engine.get("s", b"\0\1kept") == b"x"
+    engine.close()
+
+
+def test_a_read_only_disk_is_named(small_disk):
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    with pytest.raises(DiskReadOnlyError):
+        RocksDbEngine(small_disk / "store")
+
+
+def test_a_scan_that_is_left_half_way_does_not_keep_the_store_open(tmp_path):
+    engine = RocksDbEngine(tmp_path)
+    fill(engine, 500)
+    scan = engine.scan("s", b"", None)
+    next(scan)
+    engine.close()
+    RocksDbEngine(tmp_path).close()
+    del scan
+
+
+def test_all_stores_of_a_process_share_one_memory_budget_and_a_child_has_its_own():
+    settings = RocksDbSettings()
+    memory = shared_memory(settings)
+    assert shared_memory(replace(settings, block_bytes=8192)) is memory
+    context = multiprocessing.get_context("spawn" if sys.platform == "darwin" else "fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=lambda: sender.send(shared_memory(settings) is memory))
+    child.start()
+    assert receiver.recv() is False
+    child.join()
+
+
+@pytest.mark.parametrize("profile", Profile)
+def test_every_profile_opens_writes_reads_and_compacts(tmp_path, profile):
+    settings = replace(RocksDbSettings.of(profile), bottommost_compression=Compression.ZSTD)
+    engine = RocksDbEngine(tmp_path, settings)
+    fill(engine, 2000)
+    engine.compact()
+    assert len(list(engine.scan("s", b"", None))) == 2000
+    engine.close()
+
+
+@pytest.mark.parametrize("wrong", [{"memory_budget_bytes": 1}, {"write_buffer_fraction": 1.0}])
+def test_settings_that_cannot_work_are_refused(wrong):
+    with pytest.raises(errors.SettingsError):
+        replace(RocksDbSettings(), **wrong)
+
+
+def every_error(kind=errors.KeyscaleError):
+    return [kind, *(each for child in kind.__subclasses__() for each in every_error(child))]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in every_error() if kind.__module__ == "state.errors"])
+def test_every_error_survives_pickling_and_says_what_to_do(kind):
+    error = pickle.loads(pickle.dumps(kind("what happened")))  # noqa: S301 (made here)
+    assert (type(error), str(error)) == (kind, "what happened")
+    assert kind.code.isupper()
+    assert kind.domain in {"user", "external", "internal"}
+    assert kind.advice.endswith(".")
