@@ -7,6 +7,9 @@ Frames format, version 1, integers little endian:
     SHA-256 of all before it
 
 Keys of a run ascend strictly, so that clipping to a key group range is two binary searches.
+
+A large run is an object of its own beside that: a sorted file of the engine's, which was written once and is at the same
+time what the writing subtask's own store has ingested.
 """
 
 from __future__ import annotations
@@ -26,12 +29,14 @@ from state.engine import SortedRun
 from state.errors import KeyscaleError
 from state.identifiers import BatchId, SubtaskIndex
 from state.key_groups import KeyGroupRange
+from state.local_files import hash_file
 from state.objects import ObjectCorruptError
 from state.schema import KeyedSchema
 from state.sealed import FormatTooNewError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from state.objects import ObjectStore
 
@@ -56,11 +61,21 @@ class ChangelogFormat(StrEnum):
     FRAMES = "frames"
 
 
+class SortedFile(msgspec.Struct, frozen=True):
+    """One family's mutations of a batch as a file that the engine can ingest."""
+
+    family: str
+    path: str
+    size_bytes: int
+    sha256: str
+    mutations: int
+
+
 class ChangelogHandle(msgspec.Struct, frozen=True):
-    """One object with one subtask's mutations of one batch.
+    """One subtask's mutations of one batch: an object with framed runs, and the files of large runs.
 
     Attributes:
-        path: The object; its name is unique to the task that wrote it.
+        path: The object with the framed runs; its name is unique to the task that wrote it.
         size_bytes: Its length.
         sha256: Hex digest of its content.
         format: How to read it.
@@ -70,6 +85,7 @@ class ChangelogHandle(msgspec.Struct, frozen=True):
         key_group_end: Last one, inclusive.
         mutations: How many there are.
         schema: How entries are to be read, where that is more than was known before; else None.
+        sorted_files: Large runs, of other families than the framed ones.
     """
 
     path: str
@@ -82,10 +98,15 @@ class ChangelogHandle(msgspec.Struct, frozen=True):
     key_group_end: int
     mutations: int
     schema: KeyedSchema | None = None
+    sorted_files: tuple[SortedFile, ...] = ()
 
     @property
     def key_groups(self) -> KeyGroupRange:
         return KeyGroupRange(self.key_group_start, self.key_group_end)
+
+    def paths(self) -> list[str]:
+        """All of its objects."""
+        return [self.path, *(file.path for file in self.sorted_files)]
 
 
 class _Run(msgspec.Struct, frozen=True):
@@ -109,6 +130,7 @@ def write_changelog(
     subtask: SubtaskIndex,
     key_groups: KeyGroupRange,
     schema: KeyedSchema | None = None,
+    files: Sequence[tuple[SortedRun, Path]] = (),
 ) -> ChangelogHandle:
     """Store a batch's mutations; durable when this returns.
 
@@ -120,7 +142,9 @@ def write_changelog(
         subtask: Whose they are.
         key_groups: The subtask's range; every key is in it.
         schema: For the handle.
+        files: Further runs, each with the file that the engine has written of it.
     """
+    sorted_files = tuple(_upload_sorted(store, f"{path}.{number}.sst", *file) for number, file in enumerate(files))
     data = encode_changelog(runs)
     store.put(path, data)
     return ChangelogHandle(
@@ -132,13 +156,14 @@ def write_changelog(
         subtask=subtask,
         key_group_start=key_groups.start,
         key_group_end=key_groups.end,
-        mutations=sum(len(run) for run in runs),
+        mutations=sum(len(run) for run in runs) + sum(file.mutations for file in sorted_files),
         schema=schema,
+        sorted_files=sorted_files,
     )
 
 
 def read_changelog(store: ObjectStore, handle: ChangelogHandle) -> list[SortedRun]:
-    """Read and verify a changelog.
+    """Read and verify a changelog's framed runs.
 
     Raises:
         ObjectNotFoundError: It is gone.
@@ -198,6 +223,12 @@ def decode_changelog(data: bytes, where: str) -> list[SortedRun]:
         runs.append(_decode_run(run, payload))
         at += run.stored_bytes
     return runs
+
+
+def _upload_sorted(store: ObjectStore, path: str, run: SortedRun, file: Path) -> SortedFile:
+    handle = SortedFile(run.family, path, file.stat().st_size, hash_file(file), len(run))
+    store.upload(file, path, immutable=True)
+    return handle
 
 
 def _encode_run(run: SortedRun) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from state.snapshot import SNAPSHOTS_NAME
 from state.syncpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from state.changelog import ChangelogHandle
     from state.engine import Engine, SortedRun
@@ -107,15 +108,45 @@ def clip(engine: Engine, assignment: ShardAssignment) -> None:
 
 
 def replay(
-    store: ObjectStore, changelogs: Sequence[ChangelogHandle], key_groups: KeyGroupRange
-) -> Iterator[list[SortedRun]]:
-    """The mutations of each changelog in order, clipped; read ahead several at a time."""
+    store: ObjectStore, changelogs: Sequence[ChangelogHandle], key_groups: KeyGroupRange, engine: Engine, scratch: Path
+) -> None:
+    """Apply changelogs in order, clipped; they are read ahead several at a time.
+
+    Args:
+        store: Where they are.
+        changelogs: In the order of their batches.
+        key_groups: What the engine answers for.
+        engine: The subtask's, of the state before them.
+        scratch: A directory for files on their way; it is made and removed.
+    """
+    with local_failures(scratch):
+        scratch.mkdir(parents=True)
+
+    def fetch(handle: ChangelogHandle) -> tuple[list[SortedRun], list[Path]]:
+        files = [scratch / uuid.uuid4().hex for _ in handle.sorted_files]
+        for sorted_file, target in zip(handle.sorted_files, files, strict=True):
+            store.download(sorted_file.path, target, size_bytes=sorted_file.size_bytes, sha256=sorted_file.sha256)
+        return read_changelog(store, handle), files
+
     with ThreadPoolExecutor(DOWNLOADS_AT_A_TIME, thread_name_prefix="changelog") as readers:
         for start in range(0, len(changelogs), DOWNLOADS_AT_A_TIME):  # bounded: what is read ahead is in memory
             some = changelogs[start : start + DOWNLOADS_AT_A_TIME]
-            for runs in readers.map(lambda handle: read_changelog(store, handle), some):
-                yield clip_runs(runs, key_groups)
+            for handle, (runs, files) in zip(some, readers.map(fetch, some), strict=True):
+                engine.write_runs(clip_runs(runs, key_groups))
+                _ingest(engine, handle, files, key_groups)
                 reach("restore.changelog_read")
+    with local_failures(scratch):
+        scratch.rmdir()
+
+
+def _ingest(engine: Engine, handle: ChangelogHandle, files: Sequence[Path], key_groups: KeyGroupRange) -> None:
+    for sorted_file, file in zip(handle.sorted_files, files, strict=True):
+        engine.ingest(sorted_file.family, [file])
+        file.unlink()
+        if handle.key_group_start < key_groups.start:
+            engine.delete_range(b"", key_groups.start_key, sorted_file.family)
+        if handle.key_group_end > key_groups.end:
+            engine.delete_range(key_groups.end_key, None, sorted_file.family)
 
 
 def local_snapshot_directories(local_root: Path, job_id: JobId, uid: OperatorUid) -> list[Path]:

@@ -213,12 +213,13 @@ def _first_needed_position(retained: Mapping[str, Manifest], job_id: JobId) -> i
 
 def _changelogs(entries: Mapping[int, LogEntry], positions: range) -> set[str]:
     return {
-        changelog.path
+        path
         for position, entry in entries.items()
         if position in positions and isinstance(entry, BatchCommitted)
         for changelogs in entry.operators.values()
         for changelog in changelogs
         if changelog is not None
+        for path in changelog.paths()
     }
 
 

@@ -13,6 +13,7 @@ from state.directory import local_failures, remove_older_attempts
 from state.errors import KeyscaleError
 from state.local_files import FileIdentity, IndexedFile, hash_file, known_hashes, write_index
 from state.manifest import FileHandle, ShardHandle, SnapshotHandle
+from state.objects import ObjectNotFoundError
 from state.syncpoint import reach
 
 if TYPE_CHECKING:
@@ -179,11 +180,18 @@ class _Upload:
             path = self.layout.shared_file(sha256, self.snapshot.attempt)
         else:
             path = self.layout.savepoint_file(self.savepoint_id, sha256, self.snapshot.attempt)
-        if sha256 in self.copies:
-            self.store.copy(self.copies[sha256], path)
-        else:
+        if not self._copied(sha256, path):
             self.store.upload(file.path, path, immutable=True)
         return path, file.identity.size_bytes
+
+    def _copied(self, sha256: str, path: str) -> bool:
+        if sha256 not in self.copies:
+            return False
+        try:
+            self.store.copy(self.copies[sha256], path)
+        except ObjectNotFoundError:  # deleted by its owner meanwhile; the bytes are here
+            return False
+        return True
 
     def _store_exclusive(self, file: _LocalFile) -> tuple[str, int]:
         path = self.layout.exclusive_file(

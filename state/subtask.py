@@ -5,23 +5,17 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
-from state.changelog import ChangelogHandle, write_changelog
-from state.directory import CleanMarker, LocalShard, SubtaskDirectory, boot_id, subtask_root
+from state.changelog import write_changelog
+from state.directory import CleanMarker, SubtaskDirectory, boot_id
 from state.errors import KeyscaleError, StateError
-from state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
-from state.key_groups import KeyGroupRange, key_group_range
+from state.identifiers import BatchId
 from state.keyed import KeyedStateBackend
-from state.layout import Layout
-from state.rebuild import FetchReport, clip, fetch_shards, local_snapshot_directories, remember_files, replay
-from state.restore import RestorePlan, assign_to_range, version_of
-from state.rocksdb import RocksDbEngine
-from state.schema_merge import merge_schemas
-from state.settings import RocksDbSettings
-from state.shards import ShardedEngine
+from state.opened_shards import rebuild_shards, reopen_shards
+from state.restore import version_of
 from state.snapshot import LocalSnapshot, link_snapshot, local_snapshot_directory
+from state.subtask_spec import SubtaskSpec
 from state.syncpoint import reach
 
 if TYPE_CHECKING:
@@ -29,14 +23,18 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    import pyarrow as pa
-
-    from state.hashing import HashId
+    from state.changelog import ChangelogHandle
+    from state.engine import SortedRun
+    from state.identifiers import CheckpointId
     from state.objects import ObjectStore
-    from state.schema import KeyedSchema
+    from state.opened_shards import OpenedShards
+    from state.restore import RestorePlan
     from state.ttl import Clock
     from state.version import StateVersion
 
+__all__ = ["LineageError", "StoreUnusableError", "SubtaskSpec", "SubtaskStore", "now_ms", "open_subtask"]
+
+SORTED_FILE_MUTATIONS_MIN = 10_000
 logger = logging.getLogger(__name__)
 
 
@@ -55,64 +53,6 @@ class StoreUnusableError(KeyscaleError):
     advice = "The batch is run again on rebuilt state."
 
 
-@dataclass(frozen=True, slots=True)
-class SubtaskSpec:
-    """Whose state it is. Small, and may be pickled.
-
-    Attributes:
-        job_id: The job.
-        operator_uid: The operator.
-        index: Of the subtask.
-        parallelism: Subtasks of the operator.
-        max_parallelism: Key groups of the job.
-        hash_id: How keys are hashed to them.
-        key_schema: The key's columns.
-        attempt: The attempt that runs.
-        schema: How the state's entries are to be read, as `OperatorHistory.schema` says for the operator as a whole.
-        settings: Of the subtask's RocksDB stores.
-    """
-
-    job_id: JobId
-    operator_uid: OperatorUid
-    index: SubtaskIndex
-    parallelism: int
-    max_parallelism: int
-    hash_id: HashId
-    key_schema: pa.Schema
-    attempt: Attempt
-    schema: KeyedSchema | None = None
-    settings: RocksDbSettings = field(default_factory=RocksDbSettings)
-
-    @property
-    def key_group_range(self) -> KeyGroupRange:
-        return key_group_range(self.max_parallelism, self.parallelism, self.index)
-
-    @property
-    def layout(self) -> Layout:
-        return Layout(self.job_id)
-
-    def local_directory(self, local_root: Path) -> Path:
-        """Where the subtask's local files are on a host."""
-        return subtask_root(local_root, self.job_id, self.attempt, self.operator_uid, self.index)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shard:
-    local: LocalShard
-    engine: RocksDbEngine
-
-    @property
-    def key_groups(self) -> KeyGroupRange:
-        return KeyGroupRange(self.local.key_group_start, self.local.key_group_end)
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    shards: tuple[_Shard, ...]
-    schema: KeyedSchema | None
-    report: FetchReport | None  # None: nothing had to be fetched
-
-
 class SubtaskStore:
     """One subtask's open state. Held by one task at a time; made by `open_subtask`.
 
@@ -126,21 +66,21 @@ class SubtaskStore:
         version: StateVersion,
         *,
         directory: SubtaskDirectory,
-        opened: _Opened,
+        opened: OpenedShards,
         store: ObjectStore,
         local_root: Path,
         clock: Clock | Callable[[], int],
     ) -> None:
         self.spec = spec
         self.version = version
-        self.fetched = opened.report
+        self.fetched = opened.fetched
         self._directory = directory
         self._shards = opened.shards
         self._store = store
         self._local_root = local_root
         self._usable = True
         self._closed = False
-        self.engine = ShardedEngine([(shard.key_groups, shard.engine) for shard in self._shards])
+        self.engine = opened.engine()
         self._schema = opened.schema
         self.keyed = KeyedStateBackend(
             self.engine, spec.key_schema, clock, schema=opened.schema, key_group_range=spec.key_group_range
@@ -176,31 +116,50 @@ class SubtaskStore:
             raise LineageError(f"batch {batch_id} cannot follow batch {self.version.batch_id}")
         self._usable = False  # until all of it is done
         runs = self.keyed.drain()
-        handle = None
-        if runs:
-            path = self.spec.layout.changelog(
-                self.spec.operator_uid,
-                batch_id=batch_id,
-                subtask=self.spec.index,
-                attempt=self.spec.attempt,
-                unique=unique,
-            )
-            schema = self.keyed.schema
-            handle = write_changelog(
-                self._store,
-                path,
-                runs,
-                batch_id=batch_id,
-                subtask=self.spec.index,
-                key_groups=self.spec.key_group_range,
-                schema=schema if schema != self._schema else None,
-            )
-            self._schema = schema
-            reach("batch.changelog_written")
-            self.engine.write_runs(runs)
+        handle = self._write(batch_id, unique, runs) if runs else None
         self.version = self.version.advanced(batch_id, handle.path if handle is not None else None)
         self._usable = True
         return handle
+
+    def _write(self, batch_id: BatchId, unique: str, runs: Sequence[SortedRun]) -> ChangelogHandle:
+        """Make mutations durable, then apply them: large runs as files that serve both, without a write buffer."""
+        spec, schema = self.spec, self.keyed.schema
+        path = spec.layout.changelog(
+            spec.operator_uid, batch_id=batch_id, subtask=spec.index, attempt=spec.attempt, unique=unique
+        )
+        framed, files = self._sorted_files(runs)
+        handle = write_changelog(
+            self._store,
+            path,
+            framed,
+            batch_id=batch_id,
+            subtask=spec.index,
+            key_groups=spec.key_group_range,
+            schema=schema if schema != self._schema else None,
+            files=files,
+        )
+        self._schema = schema
+        reach("batch.changelog_written")
+        self.engine.write_runs(framed)
+        for run, file in files:
+            self.engine.ingest(run.family, [file])
+            file.unlink()
+        return handle
+
+    def _sorted_files(self, runs: Sequence[SortedRun]) -> tuple[list[SortedRun], list[tuple[SortedRun, Path]]]:
+        """Small runs, and large ones with the files that were written of them.
+
+        Several shards would each have to ingest a whole file and clip it: there every run is written the ordinary way.
+        """
+        if len(self._shards) > 1:
+            return list(runs), []
+        files = []
+        for run in runs:
+            if len(run) >= SORTED_FILE_MUTATIONS_MIN:
+                file = self._directory.path / f"{uuid.uuid4().hex}.sst"
+                self.engine.write_sorted_file(run, file)
+                files.append((run, file))
+        return [run for run in runs if len(run) < SORTED_FILE_MUTATIONS_MIN], files
 
     def snapshot(self, checkpoint_id: CheckpointId) -> LocalSnapshot:
         """Hard-link the state at `version` on this host, for `upload_snapshot`: the only part that stops the batches."""
@@ -309,16 +268,14 @@ def open_subtask(
         )
     directory = SubtaskDirectory.acquire(spec.local_directory(local_root))
     try:
-        opened = _reopen(spec, planned, directory) or _rebuild(spec, plan, directory, local_root, store)
-        return SubtaskStore(
-            spec,
-            planned,
-            directory=directory,
-            opened=opened,
-            store=store,
-            local_root=local_root,
-            clock=clock,
-        )
+        opened = reopen_shards(spec, planned, directory) or rebuild_shards(spec, plan, directory, local_root, store)
+        try:
+            return SubtaskStore(
+                spec, planned, directory=directory, opened=opened, store=store, local_root=local_root, clock=clock
+            )
+        except BaseException:
+            opened.close()
+            raise
     except BaseException:
         directory.discard()
         raise
@@ -327,67 +284,3 @@ def open_subtask(
 def _planned_batch(plan: RestorePlan) -> BatchId:
     batches = [snapshot.batch_id for snapshot in plan.snapshots] + [changelog.batch_id for changelog in plan.changelogs]
     return max(batches, default=BatchId(-1))
-
-
-def _reopen(spec: SubtaskSpec, version: StateVersion, directory: SubtaskDirectory) -> _Opened | None:
-    """The local files as they are, if they are exactly what is wanted."""
-    marker = directory.take_clean_marker()
-    reach("open.marker_taken")
-    if marker is None or marker.lineage != version.lineage:
-        return None
-    try:
-        schema = merge_schemas([spec.schema, marker.schema])
-        return _Opened(_open_shards(spec, directory, marker.shards), schema, None)
-    except StateError:
-        logger.warning(
-            "local state of subtask %d of %s cannot be opened; rebuilding it",
-            spec.index,
-            spec.operator_uid,
-            exc_info=True,
-        )
-        return None
-
-
-def _rebuild(
-    spec: SubtaskSpec, plan: RestorePlan, directory: SubtaskDirectory, local_root: Path, store: ObjectStore
-) -> _Opened:
-    schema = merge_schemas([spec.schema, *plan.schemas()])
-    directory.clear()
-    data = f"data-{uuid.uuid4().hex}"
-    assignments = assign_to_range(plan.snapshots, spec.key_group_range)
-    ranges = [assignment.key_groups for assignment in assignments] or [spec.key_group_range]
-    local = [LocalShard(f"{data}/{number}", own.start, own.end) for number, own in enumerate(ranges)]
-    directories = [directory.path / shard.directory for shard in local][: len(assignments)]
-    snapshots = local_snapshot_directories(local_root, spec.job_id, spec.operator_uid)
-    report = fetch_shards(store, assignments, directories, snapshots)
-    remember_files(directory.path, assignments, directories)
-    reach("restore.files_fetched")
-    shards = _open_shards(spec, directory, local)
-    try:
-        for shard, assignment in zip(shards, assignments, strict=False):  # a fresh state has a shard and no assignment
-            clip(shard.engine, assignment)
-        engine = ShardedEngine([(shard.key_groups, shard.engine) for shard in shards])
-        for runs in replay(store, plan.changelogs, spec.key_group_range):
-            engine.write_runs(runs)
-    except BaseException:
-        _close_shards(shards)
-        raise
-    reach("restore.replayed")
-    return _Opened(shards, schema, report)
-
-
-def _open_shards(spec: SubtaskSpec, directory: SubtaskDirectory, local: Sequence[LocalShard]) -> tuple[_Shard, ...]:
-    shards: list[_Shard] = []
-    try:
-        for shard in local:
-            engine = RocksDbEngine(directory.path / shard.directory, spec.settings)
-            shards.append(_Shard(shard, engine))
-    except BaseException:
-        _close_shards(shards)
-        raise
-    return tuple(shards)
-
-
-def _close_shards(shards: Sequence[_Shard]) -> None:
-    for shard in shards:
-        shard.engine.close()

@@ -256,7 +256,7 @@ def test_a_path_that_could_leave_the_store_is_refused_everywhere(store: ObjectSt
 
 
 @given(st.text(min_size=1, max_size=40))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_path_that_is_accepted_stays_inside_the_root(tmp_path: Path, path: str) -> None:
     root = tmp_path / "root"
     try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state.changelog import (
@@ -35,12 +35,14 @@ def run(family: str, entries: dict[tuple[int, bytes], bytes | None]) -> SortedRu
     return SortedRun(family, [key for key, _ in stored], [value for _, value in stored])
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=5), ENTRIES, max_size=3))
 def test_every_mutation_comes_back(families: dict[str, dict[tuple[int, bytes], bytes | None]]) -> None:
     runs = [run(family, entries) for family, entries in families.items()]
     assert decode_changelog(encode_changelog(runs), "here") == runs
 
 
+@settings(deadline=None)
 @given(ENTRIES, st.integers(0, 300), st.integers(0, 300))
 def test_clipping_keeps_exactly_the_keys_of_the_range(
     entries: dict[tuple[int, bytes], bytes | None], one: int, other: int
@@ -50,6 +52,7 @@ def test_clipping_keeps_exactly_the_keys_of_the_range(
     assert clip_runs([run("f", entries)], KeyGroupRange(start, end)) == ([expected] if len(expected) else [])
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_flipped_or_missing_byte_is_noticed(data: st.DataObject) -> None:
     good = encode_changelog([run("f", {(1, b"a"): b"1", (2, b"b"): None})])

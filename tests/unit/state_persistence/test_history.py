@@ -65,7 +65,7 @@ class StateHistory(RuleBasedStateMachine):
 
     @rule()
     def savepoint(self) -> None:
-        manifest, _ = self.job.checkpoint(f"savepoint-{len(self.savepoints)}")
+        manifest, _ = self.job.checkpoint(f"savepoint-{self.job.next_checkpoint_id}")
         self.savepoints.append((manifest.path, dict(self.job.reference)))
 
     @rule(parallelism=PARALLELISMS)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state.hashing import HashId
@@ -256,6 +256,7 @@ def check_history(store: ObjectStore, commits: list[tuple[int, int]]) -> None:
     assert set(commits) <= set(in_log), "a driver believes in a commit that is not in the log"
 
 
+@settings(deadline=None)
 @given(
     schedule=st.lists(st.sampled_from([1, 2, 3]), max_size=40),
     faults=st.lists(st.sampled_from([Fault.NONE, Fault.NONE, Fault.NOT_APPLIED, Fault.ANSWER_LOST]), max_size=30),

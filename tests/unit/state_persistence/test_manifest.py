@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state.hashing import HashId
@@ -83,6 +83,7 @@ def test_an_unknown_field_is_ignored_and_a_newer_format_refused() -> None:
         decode_manifest(newer, "here")
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_any_changed_or_missing_byte_is_noticed(data: st.DataObject) -> None:
     good = GOLDEN.read_bytes()
@@ -141,6 +142,7 @@ def test_only_the_jobs_own_shared_files_need_no_upload_unless_claimed() -> None:
     assert known_files([example()], JobId("other"), claimed=True) == {"aa": "job/shared/aa-1"}
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=20))
 def test_any_name_is_one_safe_segment_and_no_two_share_one(one: str, other: str) -> None:
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state.changelog import ChangelogFormat, ChangelogHandle
@@ -29,6 +29,7 @@ def changelog(path: str, batch_id: int, key_groups: KeyGroupRange) -> ChangelogH
     )
 
 
+@settings(deadline=None)
 @given(st.integers(1, 300), st.lists(st.integers(1, 40), min_size=2, max_size=5))
 def test_every_chain_of_rescales_covers_every_key_group_once(max_parallelism: int, wanted: list[int]) -> None:
     chain = [min(parallelism, max_parallelism) for parallelism in wanted]
@@ -46,6 +47,7 @@ def test_an_operator_without_state_starts_empty() -> None:
     assert assign_shards((), 128, 3) == [(), (), ()]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=6), st.integers(0, 10), st.integers(0, 10))
 def test_the_cover_is_exact_or_refused(parts: list[tuple[int, int]], start: int, length: int) -> None:
     whole = KeyGroupRange(start, start + length)

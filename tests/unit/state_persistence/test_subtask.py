@@ -15,6 +15,7 @@ from state.identifiers import BatchId, CheckpointId, JobId
 from state.objects import LocalObjectStore, ObjectCorruptError, StoreUnavailableError
 from state.recovery import NothingUsableError, choose_base
 from state.restore import RestorePlan
+from state.retention import RetentionPolicy, carry_out, gather_facts, plan_deletion
 from state.snapshot import LocalSnapshotLostError, upload_snapshot
 from state.subtask import LineageError, StoreUnusableError, open_subtask
 from tests.support.faulty_store import FaultyStore
@@ -360,3 +361,35 @@ def test_state_of_changed_formats_is_read_after_a_rescale(job: StateJob) -> None
     job.start(1, savepoint.path)
     assert job.history.schema is not None
     assert [state.name for state in job.history.schema.states] == [COUNT.name]
+
+
+@pytest.mark.parametrize("parallelisms", [(1, 1), (1, 3), (3, 2)])
+def test_large_batches_are_sorted_files_that_serve_store_and_changelog(
+    job: StateJob, tmp_path: Path, parallelisms: tuple[int, int]
+) -> None:
+    job.start(parallelisms[0])
+    for round_number in (1, 2):
+        job.run_batch(dict.fromkeys(range(40000), round_number))
+    job.run_batch(random_batch(1))
+    assert any(info.path.endswith(".sst") for info in job.store.list(job.layout.changelogs))
+    assert job.dump() == job.reference
+    job.local_root = tmp_path / "another host"
+    job.start(parallelisms[1])
+    assert job.dump() == job.reference
+    job.checkpoint()
+    facts = gather_facts(job.store, job.job_id, now_ms=4_000_000_000_000)
+    carry_out(job.store, plan_deletion(facts, RetentionPolicy()))
+    assert list(job.store.list(job.layout.changelogs)) == []
+
+
+def test_a_damaged_sorted_file_is_noticed(job: StateJob, tmp_path: Path) -> None:
+    job.start(1)
+    job.run_batch(dict.fromkeys(range(20000), 1))
+    path = next(info.path for info in job.store.list(job.layout.changelogs) if info.path.endswith(".sst"))
+    content = job.store.get(path)
+    job.store.put(path, content[:-1] + bytes([content[-1] ^ 1]))
+    job.local_root = tmp_path / "another host"
+    with pytest.raises(ObjectCorruptError):
+        job.dump()
+    job.store.put(path, content)
+    assert job.dump() == job.reference

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from state.directory import LocalShard
+from state.errors import StateError
+from state.key_groups import KeyGroupRange
+from state.rebuild import FetchReport, clip, fetch_shards, local_snapshot_directories, remember_files, replay
+from state.restore import assign_to_range
+from state.rocksdb import RocksDbEngine
+from state.schema_merge import merge_schemas
+from state.shards import ShardedEngine
+from state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from state.directory import SubtaskDirectory
+    from state.objects import ObjectStore
+    from state.restore import RestorePlan
+    from state.schema import KeyedSchema
+    from state.subtask_spec import SubtaskSpec
+    from state.version import StateVersion
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedShard:
+    """A shard's directory and its open RocksDB."""
+
+    local: LocalShard
+    engine: RocksDbEngine
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return KeyGroupRange(self.local.key_group_start, self.local.key_group_end)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedShards:
+    """A subtask's local state, open at a version.
+
+    Attributes:
+        shards: Ordered by key group; they exactly cover the subtask's range.
+        schema: How their entries are to be read; None if there are none.
+        fetched: Where the files came from; None if the local ones were used as they were.
+    """
+
+    shards: tuple[OpenedShard, ...]
+    schema: KeyedSchema | None
+    fetched: FetchReport | None
+
+    def engine(self) -> ShardedEngine:
+        """All shards as one engine."""
+        return ShardedEngine([(shard.key_groups, shard.engine) for shard in self.shards])
+
+    def close(self) -> None:
+        """Close every shard."""
+        for shard in self.shards:
+            shard.engine.close()
+
+
+def reopen_shards(spec: SubtaskSpec, version: StateVersion, directory: SubtaskDirectory) -> OpenedShards | None:
+    """The local files as they are, if they are exactly what is wanted; they count as dirty from now on."""
+    marker = directory.take_clean_marker()
+    reach("open.marker_taken")
+    if marker is None or marker.lineage != version.lineage:
+        return None
+    try:
+        schema = merge_schemas([spec.schema, marker.schema])
+        return OpenedShards(_open_shards(spec, directory, marker.shards), schema, None)
+    except StateError:
+        logger.warning(
+            "local state of subtask %d of %s cannot be opened; rebuilding it",
+            spec.index,
+            spec.operator_uid,
+            exc_info=True,
+        )
+        return None
+
+
+def rebuild_shards(
+    spec: SubtaskSpec, plan: RestorePlan, directory: SubtaskDirectory, local_root: Path, store: ObjectStore
+) -> OpenedShards:
+    """Local files made anew from a plan. Raises as `state.subtask.open_subtask` does."""
+    schema = merge_schemas([spec.schema, *plan.schemas()])
+    directory.clear()
+    data = f"data-{uuid.uuid4().hex}"
+    assignments = assign_to_range(plan.snapshots, spec.key_group_range)
+    ranges = [assignment.key_groups for assignment in assignments] or [spec.key_group_range]
+    local = [LocalShard(f"{data}/{number}", own.start, own.end) for number, own in enumerate(ranges)]
+    directories = [directory.path / shard.directory for shard in local][: len(assignments)]
+    snapshots = local_snapshot_directories(local_root, spec.job_id, spec.operator_uid)
+    report = fetch_shards(store, assignments, directories, snapshots)
+    remember_files(directory.path, assignments, directories)
+    reach("restore.files_fetched")
+    opened = OpenedShards(_open_shards(spec, directory, local), schema, report)
+    try:
+        for shard, assignment in zip(
+            opened.shards, assignments, strict=False
+        ):  # a fresh state has a shard and no assignment
+            clip(shard.engine, assignment)
+        replay(store, plan.changelogs, spec.key_group_range, opened.engine(), directory.path / f"{data}.replay")
+    except BaseException:
+        opened.close()
+        raise
+    reach("restore.replayed")
+    return opened
+
+
+def _open_shards(
+    spec: SubtaskSpec, directory: SubtaskDirectory, local: Sequence[LocalShard]
+) -> tuple[OpenedShard, ...]:
+    shards: list[OpenedShard] = []
+    try:
+        for shard in local:
+            engine = RocksDbEngine(directory.path / shard.directory, spec.settings)
+            shards.append(OpenedShard(shard, engine))
+    except BaseException:
+        for opened in shards:
+            opened.engine.close()
+        raise
+    return tuple(shards)
