@@ -1,4 +1,4 @@
-"""One contract for every kind of keyed state, on both engines: per record and in batches."""
+"""One contract for every kind of keyed state, on both engines: the forms for the record at hand."""
 
 from __future__ import annotations
 
@@ -6,13 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from state.descriptors import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    ValueStateDescriptor,
-)
+from state.descriptors import ListStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
 from state.errors import (
     DescriptorError,
     KeyGroupError,
@@ -21,58 +15,15 @@ from state.errors import (
     SerializationError,
     StateSchemaMismatchError,
 )
-from state.heap import HeapEngine
 from state.key_groups import KeyGroupRange
 from state.keyed import KeyedStateBackend
-from state.rocksdb import RocksDbEngine
-
-KEY = pa.schema([("key", pa.string())])
-GROUPS = np.array([1, 2, 1, 3], np.int32)
-KEYS = pa.array(["a", "b", "a", "c"])
-
-
-class Sum:
-    """An average's sum and count, as an aggregate function."""
-
-    def create_accumulator(self):
-        return {"sum": 0, "count": 0}
-
-    def add(self, value, accumulator):
-        return {"sum": accumulator["sum"] + value, "count": accumulator["count"] + 1}
-
-    def get_result(self, accumulator):
-        return accumulator["sum"] / accumulator["count"]
-
-    def merge(self, left, right):
-        return {name: left[name] + right[name] for name in left}
-
-
-ACCUMULATOR = pa.struct([("sum", pa.int64()), ("count", pa.int64())])
-VALUE = ValueStateDescriptor("value", pa.int64())
-MAP = MapStateDescriptor("map", pa.string(), pa.int64())
-LIST = ListStateDescriptor("list", pa.string())
-REDUCING = ReducingStateDescriptor("max", pa.int64(), max)
-AGGREGATING = AggregatingStateDescriptor("average", ACCUMULATOR, Sum())
-
-
-class Store:
-    """A backend with an engine; `commit` ends a batch."""
-
-    def __init__(self, engine):
-        self.engine = engine
-        self.backend = KeyedStateBackend(engine, KEY)
-
-    def commit(self):
-        runs = self.backend.drain()
-        assert all(run.keys == sorted(set(run.keys)) for run in runs)
-        self.engine.write_runs(runs)
+from tests.contract.keyed_store import AGGREGATING, KEY, LIST, MAP, REDUCING, VALUE, open_store
 
 
 @pytest.fixture(params=["heap", "rocksdb"])
 def store(request, tmp_path):
-    engine = HeapEngine() if request.param == "heap" else RocksDbEngine(tmp_path / "store")
-    yield Store(engine)
-    engine.close()
+    with open_store(request.param, tmp_path / "store") as opened:
+        yield opened
 
 
 @pytest.fixture(params=["same batch", "next batch"])
@@ -337,104 +288,6 @@ def test_namespaces_are_merged_into_one(store, step):
 def test_a_state_without_namespaces_refuses_one(store):
     with pytest.raises(DescriptorError):
         store.backend.value_state(VALUE).set_current_namespace(1)
-
-
-def test_values_of_a_batch_are_written_and_read_by_row(store, step):
-    value = store.backend.value_state(VALUE)
-    value.put_many(GROUPS, KEYS, pa.array([1, 2, 3, None]))
-    step()
-    assert value.get_many(GROUPS, KEYS).to_pylist() == [3, 2, 3, None]
-    assert value.contains_many(GROUPS, KEYS).tolist() == [True, True, True, False]
-    store.backend.set_current_key(1, ("a",))
-    assert value.value() == 3
-    value.clear_many(GROUPS[:1], KEYS[:1])
-    step()
-    assert value.get_many(pa.array([1, 2]), pa.chunked_array([["a"], ["b"]])).to_pylist() == [None, 2]
-
-
-def test_a_batch_sees_what_records_of_the_same_batch_wrote(store):
-    value = store.backend.value_state(VALUE)
-    value.put_many(GROUPS, KEYS, pa.array([1, 2, 3, 4]))
-    store.backend.set_current_key(2, ("b",))
-    assert value.value() == 2
-    value.clear()
-    assert value.insert_if_absent_many(GROUPS, KEYS, 9).tolist() == [False, True, False, False]
-    assert value.get_many(GROUPS, KEYS).to_pylist() == [3, 9, 3, 4]
-
-
-def test_inserting_if_absent_tells_each_keys_first_time(store, step):
-    value = store.backend.value_state(VALUE)
-    assert value.insert_if_absent_many(GROUPS, KEYS, 1).tolist() == [True, True, False, True]
-    step()
-    more = pa.array(["c", "a", "d", "d"])
-    assert value.insert_if_absent_many(np.array([3, 1, 4, 4]), more, 2).tolist() == [False, False, True, False]
-    step()
-    assert value.get_many(np.array([3, 1, 4, 4]), more).to_pylist() == [1, 1, 2, 2]
-
-
-def test_an_empty_batch_does_nothing(store):
-    value, entries = store.backend.value_state(VALUE), store.backend.map_state(MAP)
-    nothing, no_keys = np.array([], np.int32), pa.array([], pa.string())
-    assert value.insert_if_absent_many(nothing, no_keys, 1).tolist() == []
-    assert value.get_many(nothing, no_keys).to_pylist() == []
-    value.put_many(nothing, no_keys, pa.array([], pa.int64()))
-    entries.put_many(nothing, no_keys, no_keys, pa.array([], pa.int64()))
-    assert store.backend.drain() == []
-
-
-def test_distinct_keys_are_read_computed_and_written_at_once(store, step):
-    value = store.backend.value_state(VALUE)
-    value.put_many(GROUPS[:1], KEYS[:1], pa.array([100]))
-    step()
-    amounts = np.array([1, 2, 3, 4])
-
-    def add(current, groups):
-        totals = current.fill_null(0).to_numpy(zero_copy_only=False).copy()
-        np.add.at(totals, groups, amounts)
-        return pa.array(totals)
-
-    assert value.update_many(GROUPS, KEYS, add).to_pylist() == [104, 2, 4]
-    step()
-    assert value.get_many(GROUPS, KEYS).to_pylist() == [104, 2, 104, 4]
-
-
-def test_map_entries_of_a_batch_are_written_and_read_by_row(store, step):
-    entries = store.backend.map_state(MAP)
-    map_keys = pa.array(["x", "x", "y", "x"])
-    entries.put_many(GROUPS, KEYS, map_keys, pa.array([1, 2, 3, None]))
-    step()
-    assert entries.get_many(GROUPS, KEYS, map_keys).to_pylist() == [1, 2, 3, None]
-    assert entries.contains_many(GROUPS, KEYS, map_keys).all()
-    store.backend.set_current_key(1, ("a",))
-    assert list(entries.items()) == [("x", 1), ("y", 3)]
-    inserted = entries.insert_if_absent_many(GROUPS, KEYS, pa.array(["x", "z", "z", "x"]), 8)
-    assert inserted.tolist() == [False, True, True, False]
-    assert list(entries.items()) == [("x", 1), ("y", 3), ("z", 8)]
-    entries.remove_many(GROUPS, KEYS, pa.array(["x"] * 4))
-    step()
-    assert list(entries.items()) == [("y", 3), ("z", 8)]
-
-
-def test_list_elements_of_a_batch_are_added_in_the_order_of_rows(store, step):
-    elements = store.backend.list_state(LIST)
-    for part in (["1", "2", "3", "4"], ["5", "6", "7", "8"]):
-        elements.add_many(GROUPS, KEYS, pa.array(part))
-        step()
-    expected = [["1", "3", "5", "7"], ["2", "6"], ["1", "3", "5", "7"], ["4", "8"]]
-    assert elements.get_many(GROUPS, KEYS).to_pylist() == expected
-    with pytest.raises(SerializationError):
-        elements.add_many(GROUPS, KEYS, pa.array(["x", None, "y", "z"]))
-
-
-def test_a_batch_is_folded_in_the_order_of_rows(store, step):
-    largest, average = store.backend.reducing_state(REDUCING), store.backend.aggregating_state(AGGREGATING)
-    for state in (largest, average):
-        state.add_many(GROUPS, KEYS, pa.array([1, 2, 3, None]))
-        step()
-        state.add_many(GROUPS, KEYS, pa.array([5, 2, 3, None]))
-        step()
-    assert largest.get_many(GROUPS, KEYS).to_pylist() == [5, 2, 5, None]
-    assert average.get_many(GROUPS, KEYS) == [3.0, 2.0, 3.0, None]
 
 
 def test_the_same_declaration_gives_the_same_handle_and_another_is_refused(store):

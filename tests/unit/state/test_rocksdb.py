@@ -71,8 +71,7 @@ def test_a_flipped_byte_is_found_by_every_way_of_reading(tmp_path):
     with pytest.raises(StoreCorruptError):
         engine.get_many("s", keys)
     with pytest.raises(StoreCorruptError):
-        for key in keys:
-            engine.get("s", key)
+        [engine.get("s", key) for key in keys]
     with pytest.raises(StoreCorruptError):
         list(engine.scan("s", b"", None))
     engine.close()
