@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -23,9 +23,11 @@ from state.key_groups import KeyGroupRange
 from state.objects import LocalObjectStore, ObjectCorruptError
 from state.sealed import FormatTooNewError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
+GOLDEN = Path(__file__).parents[2] / "golden" / "changelog-v1.bin"
+GOLDEN_RUNS = [
+    SortedRun("count", [b"\x00\x05a", b"\x00\x07b"], [b"1", None]),
+    SortedRun("empty value", [b"\x00\x05a"], [b""]),
+]
 VALUES = st.none() | st.binary(max_size=6)
 ENTRIES = st.dictionaries(st.tuples(st.integers(0, 300), st.binary(max_size=4)), VALUES, max_size=30)
 
@@ -82,3 +84,7 @@ def test_a_newer_format_is_refused_by_name() -> None:
     data[4] = 99
     with pytest.raises(FormatTooNewError):
         decode_changelog(bytes(data), "here")
+
+
+def test_todays_reader_reads_last_years_changelog() -> None:
+    assert decode_changelog(GOLDEN.read_bytes(), "golden") == GOLDEN_RUNS
