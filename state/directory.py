@@ -36,6 +36,7 @@ LOCK_WAIT_SECONDS = 5.0
 _LOCK_POLL_SECONDS = 0.01
 _LOCK_NAME = "lock"
 _CLEAN_NAME = "CLEAN"
+_WANTED_NAME = "wanted"
 _TRY_PREFIX = "try-"
 _MARKER_VERSION = 1
 
@@ -92,12 +93,18 @@ class SubtaskDirectory:
                 path.mkdir(exist_ok=True)
                 lock = _lock(path)
                 if lock is not None:
+                    (path / _WANTED_NAME).unlink(missing_ok=True)
                     _remove_older_tries(subtask_root, number)
                     return cls(path, lock)
+                (path / _WANTED_NAME).touch()  # a process that only keeps it warm lets go
                 if time.monotonic() < deadline:
                     time.sleep(_LOCK_POLL_SECONDS)
                 else:
                     number += 1
+
+    def is_wanted(self) -> bool:
+        """Whether another process waits for the directory."""
+        return (self.path / _WANTED_NAME).exists()
 
     def take_clean_marker(self) -> CleanMarker | None:
         """Read and remove the marker: from now on the files count as dirty until they are marked again."""

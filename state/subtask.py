@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["LineageError", "StoreUnusableError", "SubtaskSpec", "SubtaskStore", "now_ms", "open_subtask"]
 
 SORTED_FILE_MUTATIONS_MIN = 10_000
+UNFLUSHED_MUTATIONS_MAX = 50_000
 logger = logging.getLogger(__name__)
 
 
@@ -80,6 +81,7 @@ class SubtaskStore:
         self._local_root = local_root
         self._usable = True
         self._closed = False
+        self._unflushed_mutations = 0
         self.engine = opened.engine()
         self._schema = opened.schema
         self.keyed = KeyedStateBackend(
@@ -121,6 +123,31 @@ class SubtaskStore:
         self._usable = True
         return handle
 
+    def resume(self, version: StateVersion) -> bool:
+        """Begin another batch without having been closed in between: whether the state is exactly what is wanted."""
+        if not self._usable or self._closed or version.lineage != self.version.lineage:
+            return False
+        self.keyed.discard()
+        self.keyed.clear_current_key()
+        self.version = version
+        return True
+
+    @property
+    def local_directory(self) -> Path:
+        """The subtask's directory on this host."""
+        return self.spec.local_directory(self._local_root)
+
+    def is_wanted(self) -> bool:
+        """Whether another process waits for this subtask's directory."""
+        return self._directory.is_wanted()
+
+    def rest(self) -> None:
+        """Between two batches: bring a large write buffer into files, so that the next snapshot stops nobody for long."""
+        self._check_usable()
+        if self._unflushed_mutations >= UNFLUSHED_MUTATIONS_MAX:
+            self.engine.flush()
+            self._unflushed_mutations = 0
+
     def _write(self, batch_id: BatchId, unique: str, runs: Sequence[SortedRun]) -> ChangelogHandle:
         """Make mutations durable, then apply them: large runs as files that serve both, without a write buffer."""
         spec, schema = self.spec, self.keyed.schema
@@ -141,6 +168,7 @@ class SubtaskStore:
         self._schema = schema
         reach("batch.changelog_written")
         self.engine.write_runs(framed)
+        self._unflushed_mutations += sum(map(len, framed))
         for run, file in files:
             self.engine.ingest(run.family, [file])
             file.unlink()
@@ -164,7 +192,7 @@ class SubtaskStore:
     def snapshot(self, checkpoint_id: CheckpointId) -> LocalSnapshot:
         """Hard-link the state at `version` on this host, for `upload_snapshot`: the only part that stops the batches."""
         self._check_usable()
-        directory, unique = local_snapshot_directory(self.spec.local_directory(self._local_root), checkpoint_id)
+        directory, unique = local_snapshot_directory(self.local_directory, checkpoint_id)
         link_snapshot(directory, [shard.engine for shard in self._shards])
         return LocalSnapshot(
             directory=str(directory),

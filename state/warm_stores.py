@@ -1,0 +1,113 @@
+"""Stores that stay open between batches, and are handed over the moment another process wants them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from state.errors import KeyscaleError
+from state.restore import version_of
+from state.subtask import SubtaskStore, now_ms, open_subtask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from state.objects import ObjectStore
+    from state.restore import RestorePlan
+    from state.subtask_spec import SubtaskSpec
+    from state.ttl import Clock
+    from state.version import StateVersion
+
+logger = logging.getLogger(__name__)
+IDLE_SECONDS_MAX = 10.0
+_POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    store: SubtaskStore
+    since: float
+
+
+class WarmStores:
+    """One process's stores between two batches. Make one a process, after its fork.
+
+    An idle store keeps its subtask's directory locked. A thread closes it cleanly as soon as another process asks for the
+    directory, or when it has been idle for long: a process that is killed while it keeps stores warm costs a rebuild.
+    """
+
+    def __init__(self, idle_seconds_max: float = IDLE_SECONDS_MAX) -> None:
+        self._idle_seconds_max = idle_seconds_max
+        self._idle: dict[Path, _Idle] = {}
+        self._changed = threading.Condition()
+        self._watcher: threading.Thread | None = None
+
+    def take(
+        self,
+        spec: SubtaskSpec,
+        version: StateVersion,
+        plan: RestorePlan,
+        local_root: Path,
+        store: ObjectStore,
+        *,
+        clock: Clock | Callable[[], int] = now_ms,
+    ) -> SubtaskStore:
+        """As `open_subtask`, with a store that is still open at exactly this version if there is one.
+
+        The clock is the one that the store was opened with.
+        """
+        with self._changed:
+            idle = self._idle.pop(spec.local_directory(local_root), None)
+        if idle is not None:
+            led_to = version_of(plan, spec.key_group_range, version.batch_id)
+            if idle.store.spec == spec and led_to == version and idle.store.resume(version):
+                return idle.store
+            idle.store.abandon()
+        return open_subtask(spec, version, plan, local_root, store, clock=clock)
+
+    def give_back(self, store: SubtaskStore) -> None:
+        """Keep a store whose batch is finished; it is this object's to close from now on."""
+        try:
+            store.rest()
+        except KeyscaleError:
+            store.abandon()
+            raise
+        with self._changed:
+            self._idle[store.local_directory] = _Idle(store, time.monotonic())
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=self._watch, name="warm-stores", daemon=True)
+                self._watcher.start()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Close all idle stores cleanly."""
+        with self._changed:
+            stores = [idle.store for idle in self._idle.values()]
+            self._idle.clear()
+        for store in stores:
+            _close(store)
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                while not self._idle:
+                    self._changed.wait()
+                due = time.monotonic() - self._idle_seconds_max
+                released = [path for path, idle in self._idle.items() if idle.since < due or idle.store.is_wanted()]
+                stores = [self._idle.pop(path).store for path in released]
+            for store in stores:
+                _close(store)
+            time.sleep(_POLL_SECONDS)
+
+
+def _close(store: SubtaskStore) -> None:
+    try:
+        store.close()
+    except KeyscaleError:
+        logger.warning(
+            "closing the idle state of subtask %d failed; it will be rebuilt", store.spec.index, exc_info=True
+        )

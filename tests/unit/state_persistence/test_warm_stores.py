@@ -1,0 +1,103 @@
+"""Stores that stay open between batches: the same state, and never in another process's way."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from state.identifiers import BatchId
+from state.objects import LocalObjectStore
+from state.warm_stores import WarmStores
+from tests.support.state_job import StateJob, add, entries
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from state.subtask import SubtaskStore
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> StateJob:
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+    job.start(1)
+    job.run_batch({1: 1})
+    return job
+
+
+@pytest.fixture
+def warm() -> Iterator[WarmStores]:
+    stores = WarmStores()
+    yield stores
+    stores.close()
+
+
+def take(warm: WarmStores, job: StateJob) -> SubtaskStore:
+    return warm.take(job.spec(0), job.version(0), job.plans[0], job.local_root, job.store)
+
+
+def run_batch(warm: WarmStores, job: StateJob, increments: Mapping[int, int]) -> SubtaskStore:
+    store = take(warm, job)
+    add(store, increments)
+    handle = store.finish_batch(BatchId(job.batch_id + 1), "unique")
+    warm.give_back(store)
+    job.commit(BatchId(job.batch_id + 1), [handle])
+    return store
+
+
+def test_the_same_open_store_serves_batch_after_batch(job: StateJob, warm: WarmStores) -> None:
+    first = run_batch(warm, job, {1: 10})
+    assert run_batch(warm, job, {1: 100, 2: 2}) is first
+    assert entries(take(warm, job)) == {1: 111, 2: 2}
+
+
+def test_a_store_with_a_batch_that_was_never_committed_is_not_used(job: StateJob, warm: WarmStores) -> None:
+    store = take(warm, job)
+    add(store, {1: 10})
+    store.finish_batch(BatchId(1), "unique")
+    warm.give_back(store)
+    again = take(warm, job)
+    assert again is not store
+    assert entries(again) == {1: 1}
+    again.close()
+
+
+def test_changes_of_an_unfinished_batch_are_gone_when_the_store_is_taken_again(job: StateJob, warm: WarmStores) -> None:
+    store = take(warm, job)
+    add(store, {1: 10})
+    warm.give_back(store)
+    again = take(warm, job)
+    assert again is store
+    assert again.finish_batch(BatchId(1), "unique") is None
+    again.close()
+
+
+def test_another_process_gets_a_warm_store_at_once_and_without_a_rebuild(job: StateJob, warm: WarmStores) -> None:
+    run_batch(warm, job, {1: 10})
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    other = context.Process(target=_open_elsewhere, args=(job.store, job.local_root, job, results))
+    other.start()
+    rebuilt, state, seconds = results.get(timeout=60)
+    other.join()
+    assert (rebuilt, state) == (False, {1: 11})
+    assert seconds < 3, "the bounded wait for a lock that nobody lets go is longer"
+
+
+def _open_elsewhere(store: LocalObjectStore, local_root: Path, job: StateJob, results: multiprocessing.Queue) -> None:  # type: ignore[type-arg]  # generic in stubs only
+    del store, local_root
+    began = time.monotonic()
+    with job.open(0) as opened:
+        results.put((opened.fetched is not None, entries(opened), time.monotonic() - began))
+
+
+def test_a_store_that_nobody_takes_is_closed_cleanly(job: StateJob) -> None:
+    warm = WarmStores(idle_seconds_max=0.0)
+    run_batch(warm, job, {1: 10})
+    wait_until(lambda: list(job.local_root.rglob("CLEAN")), what="the idle store to be closed")
+    with job.open(0) as store:
+        assert store.fetched is None
