@@ -13,6 +13,7 @@ from bench.dedup import DedupSizes, run_dedup
 from bench.keyed_state import StateSizes, run_state
 from bench.machine import describe, load
 from bench.measure import CHECKOUT
+from bench.scale import ScaleSizes, run_scale
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,6 +85,26 @@ def state(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: i
     """The state library beside a plain rocksdict loop and the heap; parts: insert, large, record, bytes, map, rescale, checkpoint."""
     root, markdown = place
     show(run_state(root, StateSizes(**sizes), only, _say), sizes["cores"], markdown)
+
+
+@main.command()
+@click.option(
+    "--keys",
+    multiple=True,
+    type=int,
+    default=(1_000_000, 10_000_000, 100_000_000),
+    show_default=True,
+    help="Keys in state; may be repeated.",
+)
+@click.option("--events", default=2_000_000, show_default=True, help="Read on top of that state.")
+@click.option("--batches", default=10, show_default=True, help="Micro-batches of them.")
+@rounds_option
+@cores_option
+@click.pass_obj
+def scale(place: tuple[Path, Path | None], /, *, keys: Sequence[int], **sizes: int) -> None:
+    """Deduplication on top of a large state, restored from a savepoint."""
+    root, markdown = place
+    show(run_scale(root, ScaleSizes(keys, **sizes), _say), sizes["cores"], markdown)
 
 
 def show(tables: Sequence[Table], cores: int, markdown: Path | None) -> None:

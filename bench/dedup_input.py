@@ -68,7 +68,7 @@ def dedup_input(root: Path, events: int, batches: int) -> DedupInput:
                 "payload": pa.array([f"payload {row % 1000:012d}" for row in rows]),
             }
         )
-        _write_durably(table, folder / f"part-{number:05d}.parquet")
+        write_durably(table, folder / f"part-{number:05d}.parquet")
     distinct, fingerprint = _fingerprint(np.array(ids, dtype="S36"))
     made = DedupInput(str(folder), events, batches, distinct, fingerprint)
     facts.write_text(json.dumps(asdict(made)), encoding="utf-8")
@@ -114,7 +114,8 @@ def _fingerprint(ids: np.ndarray[Any, np.dtype[np.bytes_]]) -> tuple[int, str]:
     return len(distinct), hashlib.sha256(distinct.tobytes()).hexdigest()
 
 
-def _write_durably(table: pa.Table, path: Path) -> None:
+def write_durably(table: pa.Table, path: Path) -> None:
+    """A Parquet file that is on disk when this returns, so that nobody's measurement pays for it."""
     pq.write_table(table, path, use_dictionary=["payload"])
     with path.open("rb") as written:
         os.fsync(written.fileno())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobs import FileSink, KeyedProcessFunction, StreamEnvironment, ValueStateDescriptor
+from jobs import FileSink, KeyedProcessFunction, StreamEnvironment, Ttl, ValueStateDescriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,8 @@ def main() -> None:
     files = env.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", env.parameters["files_per_batch"])
     keyed = env.stream(files.parquet(env.parameters["input"])).key_by("id")
     by_record = env.parameters["form"] == "process_element"
-    kept = keyed.process(FirstOfKey(), output=SCHEMA) if by_record else keyed.deduplicate()
+    ttl = Ttl.hours(float(env.parameters["ttl_hours"])) if "ttl_hours" in env.parameters else None
+    kept = keyed.process(FirstOfKey(), output=SCHEMA) if by_record else keyed.deduplicate(ttl=ttl)
     kept.uid("first-of-key").sink_to(FileSink(env.parameters["output"])).uid("files")
     env.execute()
 

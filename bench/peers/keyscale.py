@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pyspark
 
@@ -17,14 +20,14 @@ from bench.peers.task import DedupTask, Progress, folder_bytes
 from jobs.runtime.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 from jobs.wire import Assignment, CheckpointSettings, Command, CommandKind, Heartbeat
 from state.identifiers import JobId
-from state.layout import Layout
+from state.layout import Layout, split_location
 from state.log import AttemptOpened, BatchCommitted, CommitLog
 from state.objects import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-JOB = JobId("bench")
+ARTIFACT = Path(__file__).with_name("dedup_job.py")
 MAX_PARALLELISM = 128
 POLL_SECONDS = 0.1
 
@@ -33,49 +36,61 @@ class DriverFailedError(RuntimeError):
     """The driver ended before it had committed all input; its log is above."""
 
 
-def run(*, form: str, **options: Any) -> Mapping[str, Any]:
-    """Deduplicate with `deduplicate` or with a KeyedProcessFunction (`form`: batch, process_element)."""
+def run(
+    *, form: str, restore_from: str | None = None, ttl_hours: int | None = None, **options: Any
+) -> Mapping[str, Any]:
+    """Deduplicate with `deduplicate` or with a KeyedProcessFunction.
+
+    Args:
+        form: batch, or process_element.
+        restore_from: Location of a savepoint to start from; state is then kept in the same object store.
+        ttl_hours: How long the batch form remembers an id; for ever if None.
+        options: As of DedupTask.
+    """
     task = DedupTask(**options)
     work = Path(task.work)
-    artifact = Path(__file__).with_name("dedup_job.py")
-    assignment = Assignment(
-        job_id=JOB,
-        job_name="dedup",
-        attempt=1,
-        parallelism=task.cores,
-        max_parallelism=MAX_PARALLELISM,
-        artifact_filename=artifact.name,
-        artifact_sha256=hashlib.sha256(artifact.read_bytes()).hexdigest(),
-        parameters={
-            "input": task.input,
-            "output": str(task.output),
-            "files_per_batch": str(task.files_per_batch),
-            "form": form,
-        },
-        store_url=(work / "store").as_uri(),
-        checkpoints=CheckpointSettings(interval_ms=task.checkpoint_interval_ms),
-    )
+    parameters = {"form": form} if ttl_hours is None else {"form": form, "ttl_hours": str(ttl_hours)}
+    assignment = _assignment(task, parameters, restore_from)
     assignment_file = work / "assignment.json"
     assignment_file.write_text(assignment.model_dump_json(), encoding="utf-8")
+    control = assignment_file.with_suffix(".control")
     environment = {
         **os.environ,
         "KEYSCALE_WORK_DIR": str(work / "driver"),
         "KEYSCALE_ASSIGNMENT_FILE": str(assignment_file),
-        "KEYSCALE_ARTIFACT_FILE": str(artifact),
+        "KEYSCALE_ARTIFACT_FILE": str(ARTIFACT),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
     with subprocess.Popen(_command(task), env=environment) as driver:  # noqa: S603 - our own driver
-        all_committed = _wait_for_all_input(driver, assignment_file.with_suffix(".control"), task.events)
+        all_committed = _wait_for_all_input(driver, control, task.events)
         if driver.wait() != 0 or not all_committed:
             message = f"the driver ended with {driver.returncode} before all input was committed"
             raise DriverFailedError(message)
-    return _answer(task, assignment.store_url)
+    answer = _answer(task, assignment, Heartbeat.model_validate_json((control / "heartbeat.json").read_bytes()))
+    shutil.rmtree(Path(_store_folder(assignment.store_url), assignment.job_id))  # the store may be the savepoint's own
+    return answer
 
 
-def output_files(folder: Path) -> list[Path]:
-    """The files of all published batches."""
-    return sorted((folder / "output").glob("batch=*/part-*.parquet"))
+def _assignment(task: DedupTask, parameters: Mapping[str, str], restore_from: str | None) -> Assignment:
+    return Assignment(
+        job_id=f"dedup-{uuid.uuid4().hex}",
+        job_name="dedup",
+        attempt=1,
+        parallelism=task.cores,
+        max_parallelism=MAX_PARALLELISM,
+        artifact_filename=ARTIFACT.name,
+        artifact_sha256=hashlib.sha256(ARTIFACT.read_bytes()).hexdigest(),
+        parameters={
+            "input": task.input,
+            "output": str(task.output),
+            "files_per_batch": str(task.files_per_batch),
+            **parameters,
+        },
+        store_url=split_location(restore_from)[0] if restore_from else Path(task.work, "store").as_uri(),
+        restore_from=restore_from,
+        checkpoints=CheckpointSettings(interval_ms=task.checkpoint_interval_ms),
+    )
 
 
 def _command(task: DedupTask) -> list[str]:
@@ -107,9 +122,10 @@ def _wait_for_all_input(driver: subprocess.Popen[bytes], control: Path, events: 
     return False
 
 
-def _answer(task: DedupTask, store_url: str) -> Mapping[str, Any]:
+def _answer(task: DedupTask, assignment: Assignment, last: Heartbeat) -> Mapping[str, Any]:
     """Figures from the commit log: the clock starts when the attempt is opened, and ends when the last batch is published."""
-    entries = [entry for _, entry in CommitLog(open_store(store_url), Layout(JOB)).read()]
+    job = JobId(assignment.job_id)
+    entries = [entry for _, entry in CommitLog(open_store(assignment.store_url), Layout(job)).read()]
     opened_ms = next(entry.opened_at_ms for entry in entries if isinstance(entry, AttemptOpened))
     committed = [entry for entry in entries if isinstance(entry, BatchCommitted) and entry.input_records]
     published_seconds = max(path.stat().st_ctime for path in task.output.glob("batch=*"))  # the rename into place
@@ -118,7 +134,7 @@ def _answer(task: DedupTask, store_url: str) -> Mapping[str, Any]:
     for entry in committed:
         records += entry.input_records
         progress.processed(records, (entry.committed_at_ms - opened_ms) / 1000)
-    storage = Path(task.work, "store", JOB)
+    storage = Path(_store_folder(assignment.store_url), job)
     checkpoints = list(storage.glob("chk-*"))
     state_bytes = sum(folder_bytes(folder) for folder in (storage / "changelog", storage / "shared", *checkpoints))
     return progress.answer(
@@ -127,4 +143,10 @@ def _answer(task: DedupTask, store_url: str) -> Mapping[str, Any]:
         ended_seconds=published_seconds - opened_ms / 1000,
         batches=len(committed),
         checkpoints=len(checkpoints),
+        output_rows=sum(entry.output_records for entry in committed),
+        restore_seconds=((last.restored_at_ms or opened_ms) - opened_ms) / 1000,
     )
+
+
+def _store_folder(store_url: str) -> str:
+    return urlsplit(store_url).path

@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.store.filled import SEEN, checkpoint, fill, put
 from bench.store.keys import BATCH_KEYS
-from state.identifiers import JobId
+from bench.store.lone_subtask import JOB
 from state.manifest import known_files
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def run(*, work: str, keys: int) -> Mapping[str, Any]:
         changed = np.sort(random.choice(keys, int(keys * CHANGED_SHARE), replace=False)).astype(np.uint64)
         put(stores, states, batch, changed, number)
         batch += 1
-        manifest, stopped, uploaded = checkpoint(work, stores, number, known_files([manifest], JobId("bench")))
+        manifest, stopped, uploaded = checkpoint(work, stores, number, known_files([manifest], JOB))
         shares.append(uploaded / manifest.state_size_bytes)
         stops.append(max(stopped))
     return {

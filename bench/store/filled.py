@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from bench.store.keys import BATCH_KEYS, MAX_PARALLELISM, key_column
-from bench.store.lone_subtask import INT64_KEY, local_root, object_store, spec_of
+from bench.store.lone_subtask import INT64_KEY, JOB, local_root, object_store, spec_of
 from state.descriptors import ValueStateDescriptor
 from state.hashing import HashId
-from state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid
+from state.identifiers import Attempt, BatchId, CheckpointId
 from state.manifest import Manifest, OperatorFacts, OperatorSnapshot, SnapshotKind, write_manifest
 from state.restore import RestorePlan
 from state.snapshot import upload_snapshot
@@ -81,9 +81,10 @@ def checkpoint(
         uploaded = upload_snapshot(local, store, subtask.spec.layout, known)
         handles.append(uploaded.handle)
         uploaded_bytes += uploaded.uploaded_bytes
-    facts = OperatorFacts((("key", "int64"),))
+    operator_uid, key_schema = stores[0].spec.operator_uid, stores[0].spec.key_schema
+    facts = OperatorFacts(tuple((field.name, str(field.type)) for field in key_schema))
     manifest = Manifest(
-        job_id=JobId("bench"),
+        job_id=JOB,
         checkpoint_id=CheckpointId(number),
         kind=SnapshotKind.CHECKPOINT,
         attempt=Attempt(1),
@@ -92,7 +93,7 @@ def checkpoint(
         max_parallelism=MAX_PARALLELISM,
         hash_id=HashId.SPARK,
         created_at_ms=0,
-        operators=(OperatorSnapshot(OperatorUid("operator"), len(stores), facts, tuple(handles)),),
+        operators=(OperatorSnapshot(operator_uid, len(stores), facts, tuple(handles)),),
     )
     write_manifest(store, manifest)
     return manifest, stops, uploaded_bytes

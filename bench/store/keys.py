@@ -25,13 +25,18 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """A batch of keys and the key group of each."""
+    """A batch of keys, each one's number in the series, and its key group."""
 
     keys: pa.Array
+    numbers: npt.NDArray[np.uint64]
     key_groups: npt.NDArray[np.int32]
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def beyond(self, number: int) -> list[bool]:
+        """Whether each key is not among the first `number` of the series."""
+        return [bool(other >= number) for other in self.numbers]
 
 
 def batches_of_keys(first: int, end: int, *, uuids: bool = False, batch_keys: int = BATCH_KEYS) -> Iterator[KeyColumn]:
@@ -51,7 +56,7 @@ def key_column(numbers: npt.NDArray[np.uint64], *, uuids: bool = False) -> KeyCo
     """The keys of these numbers in the series: spread evenly over all 64-bit integers, or over all UUIDs; no two are equal."""
     low = _scramble(numbers)
     keys = pa.array(_uuid_strings(_scramble(low), low)) if uuids else pa.array(low.view(np.int64))
-    return KeyColumn(keys, assign_to_key_groups(hash_codes([keys], HashId.SPARK), MAX_PARALLELISM))
+    return KeyColumn(keys, numbers, assign_to_key_groups(hash_codes([keys], HashId.SPARK), MAX_PARALLELISM))
 
 
 def _scramble(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

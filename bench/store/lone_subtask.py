@@ -17,15 +17,24 @@ from state.subtask import SubtaskSpec, SubtaskStore, open_subtask
 if TYPE_CHECKING:
     from state.objects import ObjectStore
 
+JOB = JobId("bench-state")
+OPERATOR = OperatorUid("operator")
 INT64_KEY = pa.schema([("key", pa.int64())])
 STRING_KEY = pa.schema([("key", pa.string())])
 
 
-def spec_of(key_schema: pa.Schema, *, index: int = 0, parallelism: int = 1, attempt: int = 1) -> SubtaskSpec:
+def spec_of(
+    key_schema: pa.Schema,
+    *,
+    index: int = 0,
+    parallelism: int = 1,
+    attempt: int = 1,
+    operator_uid: OperatorUid = OPERATOR,
+) -> SubtaskSpec:
     """A subtask of the benchmark's one operator."""
     return SubtaskSpec(
-        job_id=JobId("bench"),
-        operator_uid=OperatorUid("operator"),
+        job_id=JOB,
+        operator_uid=operator_uid,
         index=SubtaskIndex(index),
         parallelism=parallelism,
         max_parallelism=MAX_PARALLELISM,

@@ -1,0 +1,90 @@
+"""A savepoint with any number of UUID keys, written without a job, for the deduplication job of bench/peers to be restored from."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from bench.store.keys import BATCH_KEYS, MAX_PARALLELISM, key_column
+from bench.store.lone_subtask import JOB, local_root, object_store, spec_of
+from state.descriptors import ValueStateDescriptor
+from state.hashing import HashId
+from state.identifiers import Attempt, BatchId, CheckpointId, OperatorUid
+from state.layout import location_of
+from state.manifest import Manifest, OperatorFacts, OperatorSnapshot, SnapshotKind, write_manifest
+from state.restore import RestorePlan
+from state.snapshot import upload_snapshot
+from state.subtask import open_subtask
+from state.ttl import Ttl
+from state.version import NO_BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SAVEPOINT = "filled"
+KEY = pa.schema([("id", pa.string())])
+
+
+def run(*, work: str, target: str, keys: int, parallelism: int, operator_uid: str, ttl_hours: int) -> Mapping[str, Any]:
+    """Put UUIDs number 0 to `keys` into state, as `deduplicate` keeps it, and write a savepoint of it to the folder `target`.
+
+    Returns:
+        `location` to restore from, `state_bytes`, and the `rate` at which keys were put in.
+    """
+    store = object_store(work)
+    stores = [
+        open_subtask(
+            spec_of(KEY, index=index, parallelism=parallelism, operator_uid=OperatorUid(operator_uid)),
+            None,
+            RestorePlan(),
+            local_root(work),
+            store,
+        )
+        for index in range(parallelism)
+    ]
+    seen = [
+        subtask.keyed.value_state(ValueStateDescriptor("seen", pa.bool_(), ttl=Ttl.hours(ttl_hours)))
+        for subtask in stores
+    ]
+    started = time.perf_counter()
+    for number, first in enumerate(range(0, keys, BATCH_KEYS)):
+        column = key_column(np.arange(first, min(first + BATCH_KEYS, keys), dtype=np.uint64), uuids=True)
+        owners = column.key_groups * parallelism // MAX_PARALLELISM
+        for index, (subtask, state) in enumerate(zip(stores, seen, strict=True)):
+            own = np.flatnonzero(owners == index)
+            state.insert_if_absent_many(column.key_groups[own], [column.keys.take(pa.array(own))], True)
+            subtask.finish_batch(BatchId(number), "bench")
+    seconds = time.perf_counter() - started
+    shutil.rmtree(Path(work, "objects"))  # the changelogs: the savepoint needs none
+    target_store = object_store(target)
+    handles = []
+    for subtask in stores:
+        subtask.engine.flush()
+        local = subtask.snapshot(CheckpointId(1))
+        uploaded = upload_snapshot(local, target_store, subtask.spec.layout, {}, SAVEPOINT)
+        # As if it were from before any batch: the job that starts from it reads its source from the beginning.
+        handles.append(msgspec.structs.replace(uploaded.handle, batch_id=NO_BATCH))
+        subtask.abandon()
+    facts = OperatorFacts(tuple((field.name, str(field.type)) for field in KEY))
+    manifest = Manifest(
+        job_id=JOB,
+        checkpoint_id=CheckpointId(1),
+        kind=SnapshotKind.SAVEPOINT,
+        attempt=Attempt(1),
+        batch_id=NO_BATCH,
+        log_position=0,
+        max_parallelism=MAX_PARALLELISM,
+        hash_id=HashId.SPARK,
+        created_at_ms=time.time_ns() // 1_000_000,
+        operators=(OperatorSnapshot(OperatorUid(operator_uid), parallelism, facts, tuple(handles)),),
+        savepoint_id=SAVEPOINT,
+    )
+    write_manifest(target_store, manifest)
+    location = location_of(target_store.url, manifest.path)
+    return {"location": location, "state_bytes": manifest.state_size_bytes, "rate": keys / seconds}
