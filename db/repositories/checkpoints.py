@@ -25,7 +25,7 @@ def counts(session: Session, job_id: str) -> dict[CheckpointStatus, int]:
     rows = session.execute(
         select(Checkpoint.status, func.count()).where(Checkpoint.job_id == job_id).group_by(Checkpoint.status)
     )
-    return dict(rows.tuples().all())
+    return dict(rows.all())
 
 
 def find(session: Session, job_id: str, checkpoint_id: int) -> Checkpoint | None:

@@ -1,0 +1,89 @@
+"""A control plane's HTTP side, served for real on a migrated PostgreSQL. Nothing is reconciled."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import uvicorn
+
+from api.app import create_app, make_context
+from api.security import token_sha256
+from api.settings import Settings
+from db.engine import open_engine, session_factory
+from db.migrate import migrate
+from db.repositories import tokens
+from db.statuses import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from fastapi import FastAPI
+
+    from api.context import Context
+
+TOKEN = "the-admin-token"  # noqa: S105 - a test's own
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path, store_url=(tmp_path / "store").as_uri(), artifact_bytes_max=1 << 20)
+
+
+@pytest.fixture
+def context(settings: Settings, postgres_url: str) -> Iterator[Context]:
+    engine = open_engine(postgres_url)
+    migrate(engine)
+    with session_factory(engine).begin() as session:
+        tokens.add(session, sha256=token_sha256(TOKEN), name="admin", role=Role.ADMIN, at_ms=0)
+    yield make_context(settings, engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def app(context: Context) -> FastAPI:
+    return create_app(context, reconcile=False)
+
+
+@pytest.fixture
+def anonymous(app: FastAPI) -> Iterator[httpx.Client]:
+    """A client without a token."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+    thread.start()
+    with listener, httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", trust_env=False) as client:
+        yield client
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def client(anonymous: httpx.Client) -> httpx.Client:
+    """A client with the admin's token."""
+    anonymous.headers["Authorization"] = f"Bearer {TOKEN}"
+    return anonymous
+
+
+@pytest.fixture
+def upload(client: httpx.Client) -> Callable[..., Any]:
+    """Uploads a file and returns the answer."""
+
+    def send(content: bytes = b"print(1)\n", filename: str = "job.py", **fields: str) -> Any:
+        return client.post("/artifacts", files={"file": (filename, content)}, data=fields)
+
+    return send
+
+
+@pytest.fixture
+def job(client: httpx.Client, upload: Callable[..., Any]) -> dict[str, Any]:
+    """A created job, of parallelism 2 and max parallelism 16."""
+    body = {"name": "flights", "artifact_id": upload().json()["id"], "parallelism": 2, "max_parallelism": 16}
+    answer = client.post("/jobs", json=body)
+    assert answer.status_code == 201, answer.text
+    created: dict[str, Any] = answer.json()
+    return created

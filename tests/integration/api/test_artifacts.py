@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import func, select
+
+from db.models import ArtifactChunk
+from db.repositories import artifacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import httpx
+
+    from api.context import Context
+
+
+def make_zip(**entries: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def chunk_count(context: Context) -> int:
+    with context.sessions() as session:
+        return session.scalar(select(func.count()).select_from(ArtifactChunk)) or 0
+
+
+def test_an_upload_is_stored_under_its_hash_and_comes_back_whole(context: Context, upload: Callable[..., Any]) -> None:
+    content = b"# " + b"x" * 900_000 + b"\nprint(1)\n"
+    answer = upload(content, "my job.py", name="mine")
+    assert answer.status_code == 201
+    artifact = answer.json()
+    assert artifact["sha256"] == hashlib.sha256(content).hexdigest()
+    assert (artifact["name"], artifact["version"], artifact["kind"], artifact["filename"]) == (
+        "mine",
+        1,
+        "PYTHON",
+        "mine.py",
+    )
+    with context.sessions() as session:
+        assert b"".join(artifacts.read_bytes(session, artifact["sha256"])) == content
+
+
+def test_other_bytes_under_a_name_are_its_next_version_and_the_same_bytes_are_not(upload: Callable[..., Any]) -> None:
+    first = upload(b"print(1)\n")
+    again = upload(b"print(1)\n")
+    second = upload(b"print(2)\n")
+    assert (first.status_code, again.status_code, second.status_code) == (201, 200, 201)
+    assert again.json() == first.json()
+    assert second.json()["version"] == 2
+    back = upload(b"print(1)\n").json()
+    assert back["version"] == 3
+
+
+def test_the_same_bytes_are_kept_once_and_until_the_last_artifact_of_them_is_deleted(
+    context: Context, client: httpx.Client, upload: Callable[..., Any]
+) -> None:
+    one, other = (upload(name=name).json() for name in ("one", "other"))
+    assert chunk_count(context) == 1
+    assert client.delete(f"/artifacts/{one['id']}").status_code == 204
+    assert chunk_count(context) == 1
+    assert client.delete(f"/artifacts/{other['id']}").status_code == 204
+    assert chunk_count(context) == 0
+    assert client.get(f"/artifacts/{one['id']}").json()["code"] == "ARTIFACT_NOT_FOUND"
+    assert client.delete(f"/artifacts/{one['id']}").json()["code"] == "ARTIFACT_NOT_FOUND"
+
+
+def test_an_artifact_that_a_job_uses_is_not_deleted(client: httpx.Client, job: dict[str, Any]) -> None:
+    answer = client.delete(f"/artifacts/{job['artifact_id']}")
+    assert (answer.status_code, answer.json()["code"]) == (409, "ARTIFACT_IN_USE")
+    assert client.delete(f"/jobs/{job['id']}").status_code == 204
+    assert client.delete(f"/artifacts/{job['artifact_id']}").status_code == 204
+
+
+@pytest.mark.parametrize("entry", ["__main__.py", "main.py"])
+def test_a_zip_with_a_main_program_and_a_jar_are_known_by_their_content(upload: Callable[..., Any], entry: str) -> None:
+    assert upload(make_zip(**{entry: b"print(1)\n"}), "job.zip").json()["kind"] == "ZIP"
+    jar = make_zip(**{"META-INF/MANIFEST.MF": b"Manifest-Version: 1.0\n"})
+    assert upload(jar, "connector.jar").json()["kind"] == "JAR"
+
+
+@pytest.mark.parametrize(
+    ("content", "filename"),
+    [
+        (b"def broken(:\n", "job.py"),
+        (b"", "job.py"),
+        (b" \n", "job.py"),
+        (b"\x00\x01\x02", "job.py"),
+        (b"print(1)", "job.txt"),
+        (b"print(1)", "job"),
+        (b"print(1)", "job.zip"),
+        (make_zip(**{"__main__.py": b"print(1)\n"}), "job.py"),
+        (make_zip(**{"__main__.py": b"print(1)\n"})[:-8], "job.zip"),
+        (make_zip(**{"module.py": b"x = 1\n"}), "job.zip"),
+        (make_zip(**{"__main__.py": b"def broken(:\n"}), "job.zip"),
+        (make_zip(**{"__main__.py": b"", "../outside.py": b""}), "job.zip"),
+        (make_zip(**{"__main__.py": b"", "/etc/passwd": b""}), "job.zip"),
+        (make_zip(**{"__main__.py": b"", "a\\..\\..\\b.py": b""}), "job.zip"),
+        (make_zip(**{"__main__.py": b"print(1)\n"}).replace(b"print(1)", b"print(2)"), "job.zip"),
+        (b"(" * 10_000, "job.py"),
+    ],
+)
+def test_what_is_no_sound_python_file_zip_or_jar_is_refused(
+    context: Context, upload: Callable[..., Any], content: bytes, filename: str
+) -> None:
+    answer = upload(content, filename)
+    assert (answer.status_code, answer.json()["code"]) == (422, "ARTIFACT_INVALID")
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert chunk_count(context) == 0
+
+
+def test_a_link_in_a_zip_is_refused(upload: Callable[..., Any]) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("__main__.py", "print(1)\n")
+        link = zipfile.ZipInfo("secret")
+        link.external_attr = 0o120777 << 16
+        archive.writestr(link, "/etc/passwd")
+    assert upload(buffer.getvalue(), "job.zip").json()["code"] == "ARTIFACT_INVALID"
+
+
+def test_a_file_above_the_cap_is_refused(upload: Callable[..., Any], client: httpx.Client) -> None:
+    assert upload(b"#" * ((1 << 20) + 1)).json()["code"] == "BODY_TOO_LARGE"
+    assert upload(b"#" * (2 << 20)).json()["code"] == "BODY_TOO_LARGE"
+
+    def unannounced() -> Any:
+        yield b'--frontier\r\nContent-Disposition: form-data; name="file"; filename="job.py"\r\n\r\n'
+        for _ in range(64):
+            yield b"x" * (1 << 16)
+
+    answer = client.post(
+        "/artifacts", content=unannounced(), headers={"Content-Type": "multipart/form-data; boundary=frontier"}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (413, "BODY_TOO_LARGE")
+
+
+@pytest.mark.parametrize("name", ["../etc", "a/b", "", "ä", "x" * 101, "<script>"])
+def test_a_name_that_could_be_a_path_or_a_program_is_refused(upload: Callable[..., Any], name: str) -> None:
+    answer = upload(filename=f"{name}.py") if name else upload(filename=".py")
+    if name == "../etc":  # only the last part of a client's path is looked at
+        assert answer.json()["name"] == "etc"
+    elif name == "a/b":
+        assert answer.json()["name"] == "b"
+    else:
+        assert answer.status_code == 422
+    assert upload(name=name or "-").json()["code"] == "REQUEST_INVALID"

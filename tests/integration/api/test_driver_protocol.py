@@ -1,0 +1,250 @@
+"""What a driver may say, twice and late, and what it is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from api.lifecycle.job_transaction import JobTransaction
+from api.lifecycle.steps import Cause
+from api.security import token_sha256
+from db.repositories import jobs
+from db.statuses import AttemptStage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import httpx
+
+    from api.context import Context
+
+Driver = Any
+
+
+@pytest.fixture
+def attempt(context: Context, job: dict[str, Any], client: httpx.Client) -> Callable[..., int]:
+    """Starts the job and stores an attempt of it, whose driver's token is `driver-<number>`."""
+    client.post(f"/jobs/{job['id']}/start")
+
+    def store(stage: AttemptStage = AttemptStage.ACTIVE) -> int:
+        with context.sessions.begin() as session:
+            found = jobs.lock(session, job["id"])
+            assert found is not None
+            made = JobTransaction(session, found).create_attempt(2, Cause.START, stage=stage)
+            made.token_sha256 = token_sha256(f"driver-{made.number}")
+            return made.number
+
+    return store
+
+
+@pytest.fixture
+def end(context: Context, job: dict[str, Any]) -> Callable[[int], None]:
+    def end_attempt(number: int) -> None:
+        with context.sessions.begin() as session:
+            found = jobs.lock(session, job["id"])
+            assert found is not None
+            JobTransaction(session, found).end_attempt(number)
+
+    return end_attempt
+
+
+@pytest.fixture
+def driver(anonymous: httpx.Client) -> Callable[..., Any]:
+    """Sends a message as an attempt's driver."""
+
+    def send(number: int, path: str, **message: Any) -> Any:
+        headers = {"Authorization": f"Bearer driver-{number}"}
+        if path == "artifact":
+            return anonymous.get("/driver/artifact", headers=headers)
+        return anonymous.post(f"/driver/{path}", json=message, headers=headers)
+
+    return send
+
+
+ATTACH = {"pid": 4711, "host": "elsewhere"}
+
+
+def report(checkpoint_id: int, status: str = "COMPLETED", **fields: Any) -> dict[str, Any]:
+    subtask = {
+        "operator_uid": "totals",
+        "index": 0,
+        "key_group_start": 0,
+        "key_group_end": 7,
+        "status": status,
+        "ack_timestamp": 1500,
+        "end_to_end_duration": 500,
+        "sync_duration": 7,
+        "async_duration": 400,
+        "start_delay": 3,
+        "checkpointed_size": 10,
+        "state_size": 100,
+        "files": 2,
+    }
+    other = {
+        **subtask,
+        "index": 1,
+        "key_group_start": 8,
+        "key_group_end": 15,
+        "checkpointed_size": 30,
+        "sync_duration": 9,
+    }
+    return {
+        "checkpoint_id": checkpoint_id,
+        "status": status,
+        "trigger_timestamp": 1000,
+        "latest_ack_timestamp": 1500,
+        "end_to_end_duration": 500 + checkpoint_id,
+        "checkpointed_size": 40,
+        "state_size": 200,
+        "external_path": f"file:///store/chk-{checkpoint_id}/manifest.json",
+        "batch_id": 5,
+        "subtasks": [subtask, other],
+        **fields,
+    }
+
+
+def test_an_active_attempts_driver_gets_its_assignment_as_often_as_it_asks(
+    job: dict[str, Any], attempt: Callable[..., int], driver: Driver
+) -> None:
+    number = attempt()
+    first, again = (driver(number, "attach", **ATTACH).json() for _ in range(2))
+    assert first == again
+    assert first["decision"] == "run"
+    assignment = first["assignment"]
+    assert (assignment["job_id"], assignment["attempt"], assignment["parallelism"]) == (job["id"], 1, 2)
+    assert (assignment["restore_from"], assignment["next_checkpoint_id"]) == (None, 1)
+    assert driver(number, "artifact").content == b"print(1)\n"
+
+
+def test_a_standby_waits_and_an_ended_attempt_is_sent_away(
+    attempt: Callable[..., int], driver: Driver, end: Callable[[int], None]
+) -> None:
+    standby = attempt(AttemptStage.STANDBY)
+    assert driver(standby, "attach", **ATTACH).json()["decision"] == "wait"
+    assert driver(standby, "heartbeat", state="STANDBY").json() == {"commands": []}
+    end(standby)
+    assert driver(standby, "attach", **ATTACH).json()["decision"] == "exit"
+    assert driver(standby, "heartbeat", state="STANDBY").status_code == 410
+    assert driver(standby, "artifact").status_code == 410
+
+
+def test_orders_are_given_until_their_result_has_come(
+    client: httpx.Client, attempt: Callable[..., int], driver: Driver
+) -> None:
+    number = attempt()
+    client.post("/jobs/flights/stop", json={"operation_id": "end-of-day", "drain": True})
+    assert driver(number, "heartbeat", state="RESTORING").json() == {"commands": []}
+    wanted = {"id": "end-of-day", "kind": "STOP_WITH_SAVEPOINT", "savepoint_id": "end-of-day", "drain": True}
+    for _ in range(2):
+        assert driver(number, "heartbeat", state="RUNNING").json() == {"commands": [wanted]}
+    result = {
+        "command_id": "end-of-day",
+        "status": "COMPLETED",
+        "location": "file:///s/manifest.json",
+        "checkpoint_id": 3,
+    }
+    for _ in range(2):
+        assert driver(number, "heartbeat", state="STOPPED", results=[result]).json() == {"commands": []}
+    shown = client.get("/operations/end-of-day").json()
+    assert shown["status"] == "COMPLETED"
+    assert shown["operation"] == {"location": "file:///s/manifest.json", "checkpoint_id": 3, "rescale_id": None}
+    late = {**result, "status": "FAILED", "failure": {"code": "X", "message": "late"}}
+    driver(number, "heartbeat", state="STOPPED", results=[late])
+    assert client.get("/operations/end-of-day").json() == shown
+
+
+def test_a_driver_answers_only_the_orders_of_its_own_job(
+    client: httpx.Client, job: dict[str, Any], attempt: Callable[..., int], driver: Driver
+) -> None:
+    number = attempt()
+    client.post("/jobs", json={"name": "other", "artifact_id": job["artifact_id"]})
+    client.post("/jobs/other/start")
+    client.post("/jobs/other/stop", json={"operation_id": "others"})
+    result = {"command_id": "others", "status": "COMPLETED"}
+    assert driver(number, "heartbeat", state="RUNNING", results=[result]).status_code == 200
+    assert client.get("/operations/others").json()["status"] == "IN_PROGRESS"
+
+
+def test_a_checkpoint_is_shown_under_flinks_names(
+    client: httpx.Client, attempt: Callable[..., int], driver: Driver
+) -> None:
+    number = attempt()
+    for message in (report(1, "IN_PROGRESS", subtasks=[]), report(1), report(1), report(2, is_savepoint=True)):
+        assert driver(number, "checkpoints", **message).status_code == 204
+    shown = client.get("/jobs/flights/checkpoints").json()
+    assert shown["counts"] == {"restored": 0, "total": 2, "in_progress": 0, "completed": 2, "failed": 0}
+    assert [one["id"] for one in shown["history"]] == [2, 1]
+    assert shown["latest"]["completed"]["id"] == 1
+    assert shown["latest"]["savepoint"]["checkpoint_type"] == "SAVEPOINT"
+    assert shown["summary"]["end_to_end_duration"] == {
+        "min": 501, "max": 502, "avg": 501, "p50": 501.5, "p90": 502.0, "p95": 502.0, "p99": 502.0, "p999": 502.0,
+    }  # fmt: skip
+    [operator] = client.get("/jobs/flights/checkpoints/1").json()["operators"]
+    assert (operator["uid"], operator["num_subtasks"], operator["checkpointed_size"]) == ("totals", 2, 40)
+    assert operator["summary"]["checkpoint_duration"]["sync"] == {"min": 7, "max": 9, "avg": 8}
+    assert operator["subtasks"][1]["checkpoint"] == {"sync": 9, "async": 400}
+    assert (operator["subtasks"][1]["index"], operator["subtasks"][1]["key_group_start"]) == (1, 8)
+
+
+def test_a_complete_checkpoint_stays_complete_and_numbers_never_start_over(
+    client: httpx.Client, attempt: Callable[..., int], driver: Driver, end: Callable[[int], None]
+) -> None:
+    first = attempt()
+    driver(first, "checkpoints", **report(7))
+    driver(first, "checkpoints", **report(7, "IN_PROGRESS"))
+    driver(first, "checkpoints", **report(8, "IN_PROGRESS"))
+    end(first)
+    second = attempt()
+    assignment = driver(second, "attach", **ATTACH).json()["assignment"]
+    assert assignment["restore_from"] == "file:///store/chk-7/manifest.json"
+    assert assignment["next_checkpoint_id"] == 9
+    statuses = {one["id"]: one["status"] for one in client.get("/jobs/flights/checkpoints").json()["history"]}
+    assert statuses == {7: "COMPLETED", 8: "FAILED"}
+
+
+def test_a_late_report_of_an_ended_attempt_counts_only_where_a_manifest_is_published(
+    client: httpx.Client, attempt: Callable[..., int], driver: Driver, end: Callable[[int], None]
+) -> None:
+    first = attempt()
+    end(first)
+    second = attempt()
+    driver(second, "checkpoints", **report(2))
+    for late in (report(1), report(2, "FAILED"), report(3, "IN_PROGRESS"), report(4, "FAILED")):
+        assert driver(first, "checkpoints", **late).status_code == 204
+    statuses = {one["id"]: one["status"] for one in client.get("/jobs/flights/checkpoints").json()["history"]}
+    assert statuses == {1: "COMPLETED", 2: "COMPLETED"}
+
+
+def test_retention_subsumes_checkpoints_and_never_savepoints(
+    client: httpx.Client, attempt: Callable[..., int], driver: Driver
+) -> None:
+    number = attempt()
+    driver(number, "checkpoints", **report(1))
+    driver(number, "checkpoints", **report(2, is_savepoint=True, savepoint_id="mine"))
+    driver(number, "checkpoints", **report(3, subsumed_checkpoint_ids=[1, 2]))
+    shown = {
+        one["id"]: (one["status"], one["discarded"])
+        for one in client.get("/jobs/flights/checkpoints").json()["history"]
+    }
+    assert shown == {1: ("SUBSUMED", True), 2: ("COMPLETED", False), 3: ("COMPLETED", False)}
+
+
+def test_heartbeats_show_on_the_attempt(client: httpx.Client, attempt: Callable[..., int], driver: Driver) -> None:
+    number = attempt()
+    driver(number, "attach", **ATTACH)
+    driver(
+        number,
+        "heartbeat",
+        state="RUNNING",
+        restored_at_ms=900,
+        first_commit={"batch_id": 0, "at_ms": 1000},
+        last_commit={"batch_id": 3, "at_ms": 4000},
+        metrics={"batches": 4, "input_records": 40},
+        a_field_of_the_future=1,
+    )
+    shown = client.get("/jobs/flights").json()["attempt"]
+    assert (shown["driver_state"], shown["pid"], shown["restored_at_ms"]) == ("RUNNING", 4711, 900)
+    assert (shown["first_commit_at_ms"], shown["last_commit_batch_id"]) == (1000, 3)
+    assert shown["metrics"]["input_records"] == 40
+    assert client.get("/jobs/flights/attempts").json()["attempts"] == [shown]

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import httpx
+
+
+def code_of(answer: Any) -> tuple[int, str]:
+    return answer.status_code, answer.json()["code"]
+
+
+def test_a_created_job_is_shown_by_id_and_by_name(client: httpx.Client, job: dict[str, Any]) -> None:
+    assert job["status"] == "CREATED"
+    assert (job["parallelism"], job["max_parallelism"], job["artifact_version"]) == (2, 16, 1)
+    assert client.get(f"/jobs/{job['id']}").json() == job
+    assert client.get("/jobs/flights").json() == job
+    assert client.get("/jobs").json() == {"jobs": [job]}
+
+
+def test_max_parallelism_is_by_default_flinks(client: httpx.Client, job: dict[str, Any]) -> None:
+    body = {"artifact_id": job["artifact_id"]}
+    assert client.post("/jobs", json={**body, "name": "a"}).json()["max_parallelism"] == 128
+    assert client.post("/jobs", json={**body, "name": "b", "parallelism": 200}).json()["max_parallelism"] == 512
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"parallelism": 0}, {"parallelism": -1}, {"parallelism": 17}, {"max_parallelism": 0}, {"max_parallelism": 40_000}],
+)
+def test_a_parallelism_out_of_range_is_refused(client: httpx.Client, job: dict[str, Any], body: dict[str, int]) -> None:
+    full = {"name": "x", "artifact_id": job["artifact_id"], "max_parallelism": 16, **body}
+    assert code_of(client.post("/jobs", json=full)) == (422, "PARALLELISM_OUT_OF_RANGE")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"name": "../x"},
+        {"name": "0123456789abcdef0123456789abcdef"},
+        {"name": "x", "unknown": 1},
+        {"name": "x", "parallelism": "two"},
+        {"name": "x", "hash_id": "python"},
+        {"name": "x", "parameters": {"a": 1}},
+        {"name": "x", "checkpoints": {"interval_ms": 0}},
+        {},
+    ],
+)
+def test_a_request_of_the_wrong_form_is_refused_without_repeating_it(
+    client: httpx.Client, job: dict[str, Any], body: dict[str, Any]
+) -> None:
+    answer = client.post("/jobs", json={"artifact_id": job["artifact_id"], **body})
+    assert code_of(answer) == (422, "REQUEST_INVALID")
+    assert "0123456789abcdef" not in answer.text
+
+
+def test_a_name_is_had_once(client: httpx.Client, job: dict[str, Any]) -> None:
+    body = {"name": "flights", "artifact_id": job["artifact_id"]}
+    assert code_of(client.post("/jobs", json=body)) == (409, "JOB_NAME_TAKEN")
+
+
+def test_a_job_is_made_of_an_artifact_that_can_be_run(client: httpx.Client, upload: Callable[..., Any]) -> None:
+    assert code_of(client.post("/jobs", json={"name": "x", "artifact_id": "none"})) == (404, "ARTIFACT_NOT_FOUND")
+    from tests.integration.api.test_artifacts import make_zip  # noqa: PLC0415 - its neighbour's zip
+
+    jar = upload(make_zip(**{"META-INF/MANIFEST.MF": b"x"}), "lib.jar").json()
+    assert code_of(client.post("/jobs", json={"name": "x", "artifact_id": jar["id"]})) == (422, "ARTIFACT_NOT_RUNNABLE")
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {"spark.jars": "evil.jar"},
+        {"spark.driver.extraJavaOptions": "-javaagent:x"},
+        {"spark.sql.adaptive.enabled": "true"},
+        {"spark.executor.memory": "1g --class Evil"},
+        {"spark.executor.memory": ""},
+        {"spark.executor.memory": "\u0661g"},
+    ],
+)
+def test_spark_settings_that_load_code_or_break_promises_are_refused(
+    client: httpx.Client, job: dict[str, Any], conf: dict[str, str]
+) -> None:
+    body = {"name": "x", "artifact_id": job["artifact_id"], "spark_conf": conf}
+    assert code_of(client.post("/jobs", json=body)) == (422, "SPARK_CONF_NOT_ALLOWED")
+    allowed = {**body, "spark_conf": {"spark.executor.memory": "2g"}}
+    assert client.post("/jobs", json=allowed).status_code == 201
+
+
+def test_what_needs_a_running_job_is_refused_and_leaves_the_job_as_it_was(
+    client: httpx.Client, job: dict[str, Any]
+) -> None:
+    for action, body in (
+        ("stop", {}),
+        ("cancel", None),
+        ("savepoints", {}),
+        ("checkpoints", {}),
+        ("rescale", {"parallelism": 4}),
+    ):
+        assert code_of(client.post(f"/jobs/flights/{action}", json=body)) == (409, "JOB_STATUS_CONFLICT"), action
+    assert client.get("/jobs/flights").json() == job
+
+
+def test_a_started_job_is_not_started_again_nor_deleted(client: httpx.Client, job: dict[str, Any]) -> None:
+    started = client.post(f"/jobs/{job['id']}/start")
+    assert (started.status_code, started.json()["status"]) == (202, "SUBMITTING")
+    assert code_of(client.post(f"/jobs/{job['id']}/start")) == (409, "JOB_STATUS_CONFLICT")
+    assert code_of(client.delete(f"/jobs/{job['id']}")) == (409, "JOB_STATUS_CONFLICT")
+    assert client.get("/jobs/flights/events").json()["events"][0]["kind"] == "JOB_STARTED"
+
+
+def test_a_stop_with_the_same_operation_id_is_the_same_stop(client: httpx.Client, job: dict[str, Any]) -> None:
+    client.post(f"/jobs/{job['id']}/start")
+    first = client.post("/jobs/flights/stop", json={"operation_id": "mine"})
+    again = client.post("/jobs/flights/stop", json={"operation_id": "mine"})
+    assert first.status_code == again.status_code == 202
+    assert first.json() == again.json() == {"operation_id": "mine", "status": "IN_PROGRESS"}
+    assert client.get("/jobs/flights").json()["status"] == "SAVEPOINTING"
+    assert code_of(client.post("/jobs/flights/stop", json={"operation_id": "other"})) == (409, "JOB_STATUS_CONFLICT")
+    shown = client.get("/operations/mine").json()
+    assert (shown["kind"], shown["status"], shown["job_id"]) == ("STOP_WITH_SAVEPOINT", "IN_PROGRESS", job["id"])
+    assert client.get("/jobs/flights/savepoints").json()["savepoints"][0]["savepoint_id"] == "mine"
+    assert client.get("/jobs/flights/savepoints/mine").json()["status"] == "IN_PROGRESS"
+
+
+@pytest.mark.parametrize("operation_id", ["../x", "a b", "", "x" * 65, "rescale:x", "-x"])
+def test_an_operation_id_cannot_be_a_path(client: httpx.Client, job: dict[str, Any], operation_id: str) -> None:
+    client.post(f"/jobs/{job['id']}/start")
+    answer = client.post("/jobs/flights/stop", json={"operation_id": operation_id})
+    assert code_of(answer) == (422, "REQUEST_INVALID")
+
+
+def test_a_store_that_is_away_is_said_and_the_job_is_as_it_was(
+    client: httpx.Client, job: dict[str, Any], tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    if store.exists():
+        store.rename(tmp_path / "unplugged")
+    store.write_text("a file where the directory was")
+    assert code_of(client.post("/jobs/flights/start")) == (503, "STORE_UNAVAILABLE")
+    assert client.get("/jobs/flights").json() == job
+    body = {"name": "x", "artifact_id": job["artifact_id"]}
+    assert code_of(client.post("/jobs", json=body)) == (503, "STORE_UNAVAILABLE")
+
+
+def test_nothing_is_found_of_a_job_that_is_not_there(client: httpx.Client) -> None:
+    for path in (
+        "",
+        "/attempts",
+        "/events",
+        "/logs",
+        "/checkpoints",
+        "/checkpoints/config",
+        "/savepoints",
+        "/rescales",
+    ):
+        assert code_of(client.get(f"/jobs/none{path}")) == (404, "JOB_NOT_FOUND"), path
+
+
+def test_nothing_is_found_of_a_job_that_never_ran(client: httpx.Client, job: dict[str, Any]) -> None:
+    base = f"/jobs/{job['id']}"
+    assert code_of(client.get(f"{base}/logs")) == (404, "ATTEMPT_NOT_FOUND")
+    assert code_of(client.get(f"{base}/logs?attempt=9")) == (404, "ATTEMPT_NOT_FOUND")
+    assert code_of(client.get(f"{base}/logs?attempt=../../etc")) == (422, "REQUEST_INVALID")
+    assert code_of(client.get(f"{base}/checkpoints/7")) == (404, "CHECKPOINT_NOT_FOUND")
+    assert code_of(client.get(f"{base}/checkpoints/{1 << 70}")) == (404, "CHECKPOINT_NOT_FOUND")
+    assert code_of(client.get(f"{base}/savepoints/none")) == (404, "SAVEPOINT_NOT_FOUND")
+    assert code_of(client.get(f"{base}/rescales/none")) == (404, "RESCALE_NOT_FOUND")
+    assert code_of(client.get("/operations/none")) == (404, "OPERATION_NOT_FOUND")
+    assert client.get(f"{base}/checkpoints").json()["counts"]["total"] == 0
+    config = client.get(f"{base}/checkpoints/config").json()
+    assert (config["interval"], config["mode"], config["max_concurrent"]) == (10_000, "exactly_once", 1)

@@ -1,0 +1,205 @@
+"""What steps leave in the database: a rescale from its request to its end, either way, and what guards it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy.exc import IntegrityError
+
+from api.lifecycle import steps
+from api.lifecycle.carrying_out import carry_out
+from api.lifecycle.job_transaction import JobTransaction, rescale_order_id
+from api.lifecycle.leadership import open_leader_connection, try_to_lead
+from api.lifecycle.orders import settle_command
+from db.models import Attempt
+from db.repositories import attempts, commands, jobs
+from db.statuses import AttemptStage, CommandStatus, JobStatus, RescalePhase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import httpx
+
+    from api.context import Context
+
+SAVEPOINT = "file:///store/savepoints/r/manifest.json"
+FAILURE = {"code": "X", "message": "it broke"}
+
+
+@pytest.fixture
+def take(context: Context, job: dict[str, Any], client: httpx.Client) -> Callable[..., None]:
+    """Carries steps out on the started job, one transaction each."""
+    client.post(f"/jobs/{job['id']}/start")
+
+    def carry_them_out(*wanted: steps.Step) -> None:
+        for step in wanted:
+            with context.sessions.begin() as session:
+                found = jobs.lock(session, job["id"])
+                assert found is not None
+                carry_out(step, JobTransaction(session, found))
+
+    return carry_them_out
+
+
+@pytest.fixture
+def running(take: Callable[..., None], client: httpx.Client) -> Callable[..., None]:
+    """The job, RUNNING at parallelism 2, with a rescale to 4 requested and its standby stored."""
+    take(steps.CreateAttempt(2, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    answer = client.post("/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"})
+    assert answer.status_code == 202, answer.text
+    take(steps.CreateAttempt(4, steps.Cause.RESCALE, standby=True))
+    return take
+
+
+@pytest.fixture
+def publish(context: Context) -> Callable[[], None]:
+    """Completes the rescale's order, as the old driver would."""
+
+    def settle() -> None:
+        with context.sessions.begin() as session:
+            order = commands.find(session, rescale_order_id("r"))
+            assert order is not None
+            settle_command(session, order, status=CommandStatus.COMPLETED, location=SAVEPOINT, checkpoint_id=9)
+
+    return settle
+
+
+def phases(client: httpx.Client) -> list[str]:
+    return [phase["phase"] for phase in client.get("/jobs/flights/rescales/r").json()["phases"]]
+
+
+def stages(client: httpx.Client) -> dict[int, str]:
+    return {one["number"]: one["stage"] for one in client.get("/jobs/flights/attempts").json()["attempts"]}
+
+
+def test_a_rescale_goes_through_its_phases_and_ends_at_the_new_parallelism(
+    client: httpx.Client, running: Callable[..., None], publish: Callable[[], None]
+) -> None:
+    assert stages(client) == {1: "ACTIVE", 2: "STANDBY"}
+    running(steps.OrderRescaleSavepoint())
+    publish()
+    running(steps.AdvanceRescale(RescalePhase.STOP), steps.SwitchOver())
+    assert stages(client) == {1: "ENDED", 2: "ACTIVE"}
+    newest = client.get("/jobs/flights/attempts").json()["attempts"][0]
+    assert (newest["restore_from"], newest["parallelism"]) == (SAVEPOINT, 4)
+    running(steps.AdvanceRescale(RescalePhase.VERIFY), steps.CompleteRescale(False, 10**15))
+    done = client.get("/jobs/flights/rescales/r").json()
+    assert (done["status"], done["from_parallelism"], done["to_parallelism"]) == ("COMPLETED", 2, 4)
+    assert phases(client) == ["REQUESTED", "SAVEPOINT", "STOP", "RESTORE", "VERIFY"]
+    assert all(phase["duration_ms"] >= 0 for phase in done["phases"])
+    assert done["downtime_ms"] > 0
+    shown = client.get("/jobs/flights").json()
+    assert (shown["parallelism"], shown["rescale_id"]) == (4, None)
+    operation = client.get("/operations/r").json()
+    assert (operation["kind"], operation["status"]) == ("RESCALE", "COMPLETED")
+
+
+def test_a_rescale_that_fails_late_rolls_back_from_the_same_savepoint(
+    client: httpx.Client, running: Callable[..., None], publish: Callable[[], None]
+) -> None:
+    running(steps.OrderRescaleSavepoint())
+    publish()
+    running(
+        steps.AdvanceRescale(RescalePhase.STOP), steps.SwitchOver(), steps.RetryRestore(2), steps.RollBack(3, FAILURE)
+    )
+    assert stages(client) == {1: "ENDED", 2: "ENDED", 3: "ENDED", 4: "ACTIVE"}
+    attempt = client.get("/jobs/flights").json()["attempt"]
+    assert (attempt["parallelism"], attempt["restore_from"], attempt["cause"]) == (2, SAVEPOINT, "roll back")
+    running(steps.CompleteRescale(True, None))
+    done = client.get("/jobs/flights/rescales/r").json()
+    assert (done["status"], done["failure"]["code"], done["phase"]) == ("ROLLED_BACK", "X", "ROLL_BACK")
+    assert client.get("/jobs/flights").json()["parallelism"] == 2
+
+
+def test_a_rescale_that_is_abandoned_leaves_the_running_driver_alone(
+    client: httpx.Client, running: Callable[..., None]
+) -> None:
+    running(steps.OrderRescaleSavepoint(), steps.AbandonRescale(FAILURE))
+    assert stages(client) == {1: "ACTIVE", 2: "ENDED"}
+    assert client.get("/jobs/flights/rescales/r").json()["status"] == "ROLLED_BACK"
+    assert client.get("/operations/r").json()["failure_cause"]["code"] == "X"
+    again = client.post("/jobs/flights/rescale", json={"parallelism": 4})
+    assert again.json()["code"] == "RESCALE_IN_PROGRESS"  # until the reconciler has shown the job as RUNNING
+    running(steps.ShowStatus(JobStatus.RUNNING))
+    assert client.post("/jobs/flights/rescale", json={"parallelism": 4}).status_code == 202
+
+
+@pytest.mark.usefixtures("running")
+def test_a_second_rescale_is_refused_and_the_same_one_again_is_the_same(client: httpx.Client) -> None:
+    before = client.get("/jobs/flights/rescales/r").json()
+    refused = {
+        "RESCALE_IN_PROGRESS": {"parallelism": 3},
+        "PARALLELISM_OUT_OF_RANGE": {"parallelism": 17},
+        "OPERATION_ID_TAKEN": {"parallelism": 3, "rescale_id": "r"},
+    }
+    for code, body in refused.items():
+        assert client.post("/jobs/flights/rescale", json=body).json()["code"] == code
+    same = client.post("/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"})
+    assert (same.status_code, same.json()) == (202, before)
+    assert client.post("/jobs/flights/stop", json={}).json()["code"] == "RESCALE_IN_PROGRESS"
+    assert len(client.get("/jobs/flights/rescales").json()["rescales"]) == 1
+
+
+def test_the_parallelism_that_a_job_has_is_no_rescale(client: httpx.Client, take: Callable[..., None]) -> None:
+    take(steps.CreateAttempt(2, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    for parallelism, code in (
+        (2, "PARALLELISM_UNCHANGED"),
+        (0, "PARALLELISM_OUT_OF_RANGE"),
+        (-3, "PARALLELISM_OUT_OF_RANGE"),
+    ):
+        assert client.post("/jobs/flights/rescale", json={"parallelism": parallelism}).json()["code"] == code
+    assert client.get("/jobs/flights").json()["status"] == "RUNNING"
+
+
+def test_a_failed_job_has_nothing_in_progress_and_shows_why(client: httpx.Client, running: Callable[..., None]) -> None:
+    running(steps.OrderRescaleSavepoint(), steps.FailJob({**FAILURE, "traceback": "Traceback: line 1"}))
+    shown = client.get("/jobs/flights").json()
+    assert (shown["status"], shown["failure"]["traceback"]) == ("FAILED", "Traceback: line 1")
+    assert set(stages(client).values()) == {"ENDED"}
+    assert client.get("/jobs/flights/rescales/r").json()["status"] == "FAILED"
+    assert client.post(f"/jobs/{shown['id']}/start").json()["failure"] is None
+
+
+def test_a_lost_attempt_takes_its_unfinished_operations_with_it(
+    client: httpx.Client, take: Callable[..., None]
+) -> None:
+    take(steps.CreateAttempt(2, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    client.post("/jobs/flights/savepoints", json={"savepoint_id": "mine"})
+    client.post("/jobs/flights/checkpoints", json={"operation_id": "now"})
+    take(steps.ReplaceAttempt(1, FAILURE, 1, 0))
+    for operation in ("mine", "now"):
+        shown = client.get(f"/operations/{operation}").json()
+        assert (shown["status"], shown["failure_cause"]["code"]) == ("FAILED", "DRIVER_LOST")
+    shown = client.get("/jobs/flights").json()
+    assert (shown["status"], shown["restarts"], shown["failure"]["code"]) == ("RESTARTING", 1, "X")
+
+
+def test_the_database_itself_refuses_a_second_active_attempt(context: Context, take: Callable[..., None]) -> None:
+    take(steps.CreateAttempt(2, steps.Cause.START))
+    with pytest.raises(IntegrityError, match="uq_attempts_one_active"):
+        take(steps.CreateAttempt(2, steps.Cause.START))
+    with context.sessions() as session:
+        assert session.query(Attempt).count() == 1
+
+
+def test_there_is_one_leader_and_another_one_when_its_connection_is_gone(context: Context) -> None:
+    first, second = open_leader_connection(context.engine), open_leader_connection(context.engine)
+    assert try_to_lead(first)
+    assert not try_to_lead(second)
+    first.invalidate()
+    first.close()
+    assert try_to_lead(second)
+    second.invalidate()
+    second.close()
+
+
+def test_an_active_and_a_standby_attempt_are_found_by_their_stage(
+    context: Context, job: dict[str, Any], running: Callable[..., None]
+) -> None:
+    running()
+    with context.sessions() as session:
+        for stage, number in ((AttemptStage.ACTIVE, 1), (AttemptStage.STANDBY, 2)):
+            found = attempts.of_stage(session, job["id"], stage)
+            assert found is not None
+            assert found.number == number
