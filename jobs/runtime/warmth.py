@@ -48,6 +48,10 @@ class WarmUp:
         if self._thread.ident is None:
             self._thread.start()
 
+    def wait(self) -> None:
+        """Wait until all of it has been done."""
+        self._done.wait()
+
     def finish(self) -> None:
         """Wait for the step that is running, if one is, and leave out the rest."""
         self._cancelled.set()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
+from jobs.runtime.class_archive import ClassArchive
 from jobs.runtime.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 from jobs.wire import Assignment, CheckpointReport, CheckpointSettings, Command, CommandResult, Heartbeat
 from tests.support.waiting import wait_until
@@ -25,11 +26,9 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 CHAIN_JOB = REPOSITORY / "tests" / "support" / "chain_job.py"
+ARCHIVE = ClassArchive.at(REPOSITORY / ".keyscale" / "cache")
 # Short-lived JVMs never reach the second compiler's speed, so its work would be wasted.
-FAST_START = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.driver.memory": "512m",
-}
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @dataclass(slots=True)
@@ -45,7 +44,11 @@ class DriverProcess:
     ) -> DriverProcess:
         """Start a driver; it waits in standby until `assign` is called."""
         home.mkdir(parents=True)
-        settings = {**DEFAULT_SETTINGS, **REQUIRED_SETTINGS, **LOCAL_SETTINGS, **FAST_START}
+        ARCHIVE.build_if_missing()
+        settings = {**DEFAULT_SETTINGS, **REQUIRED_SETTINGS, **LOCAL_SETTINGS}
+        archived = ARCHIVE.settings().get("spark.driver.extraJavaOptions", "")
+        settings["spark.driver.extraJavaOptions"] = f"{SHORT_LIVED} {archived}"
+        settings["spark.driver.memory"] = "512m"
         settings["spark.sql.shuffle.partitions"] = "2"
         settings["spark.local.dir"] = str(home / "spark")
         settings["spark.sql.warehouse.dir"] = str(home / "warehouse")
