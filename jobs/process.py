@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jobs.errors import UserFunctionError
 from jobs.functions import ProcessContext, RuntimeContext, row_type
 from jobs.runtime.body import KEY_GROUP_COLUMN
 from jobs.runtime.columns import batch_of, timestamps_ms, tuples_of
-from jobs.runtime.failures import TaskOrigin, exception_line, user_traceback, with_origin
-from state.errors import KeyscaleError
+from jobs.runtime.failures import user_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,19 +80,3 @@ class ProcessBody:
     def _timestamps(self, batch: pa.RecordBatch) -> list[int | None]:
         column = self._facts.timestamp_column
         return [None] * batch.num_rows if column is None else timestamps_ms(batch, column)
-
-
-@contextmanager
-def user_code() -> Iterator[None]:
-    """Gives what a user's code raises an error of ours, with its traceback and without its data.
-
-    Raises:
-        UserFunctionError: For any exception that is not one of ours.
-    """
-    try:
-        yield
-    except KeyscaleError as error:
-        raise with_origin(error, TaskOrigin(user_traceback=user_traceback(error))) from None
-    except Exception as error:  # noqa: BLE001 - a user's code may raise anything
-        failure = UserFunctionError(exception_line(error))
-        raise with_origin(failure, TaskOrigin(user_traceback=user_traceback(error))) from None

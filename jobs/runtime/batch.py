@@ -11,7 +11,7 @@ from pyspark import StorageLevel
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs.runtime.clock import now_ms
-from jobs.runtime.failures import typed_failure
+from jobs.runtime.failures import typed_failure, user_code
 from jobs.runtime.reports import ReportCollector, TaskReport, complete_reports
 from jobs.runtime.routing import route
 from jobs.runtime.task import OperatorTask, subtask_facts
@@ -182,7 +182,8 @@ class BatchRunner:
                 if isinstance(node, SourceNode):
                     frame = source
                 elif isinstance(node, TransformNode):
-                    frame = node.apply(frames[node.input])
+                    with user_code():
+                        frame = node.apply(frames[node.input])
                 else:
                     frame = self._operator_frame(node, frames[node.input], run, batch_id, starts[node.uid])
                 if self._is_read_repeatedly(node.id):

@@ -9,12 +9,14 @@ from __future__ import annotations
 import base64
 import re
 import traceback
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from pyspark.errors import PySparkException
 
-from jobs.errors import TaskFailedError
+from jobs.errors import TaskFailedError, UserFunctionError
 from state.errors import KeyscaleError
 
 if TYPE_CHECKING:
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 _PACKAGE = Path(__file__).parent.parent
 _CARRIED = re.compile(r"KEYSCALE_FAILURE<([A-Za-z0-9+/=]+)>")
 
+_ABORTED = re.compile(
+    r"(Task \d+ in stage [\d.]+ failed \d+ times).*?\([^()]*executor[^()]*\): ((?:\w+\.)+[\w$]+)(?:: )?(.*)"
+)
+_ABOUT_FILES = ("java.io.", "java.nio.file.", "org.apache.hadoop.")
 _MESSAGE_NAMES_CODE = frozenset(
     {
         AttributeError,
@@ -67,7 +73,7 @@ def typed_failure(failure: BaseException) -> KeyscaleError:
         return failure
     match = _CARRIED.search(str(failure))
     if match is None:
-        return TaskFailedError(f"a Spark task failed: {type(failure).__name__}: {_first_line(failure)}")
+        return TaskFailedError(f"Spark failed: {_spark_line(failure)}")
     carried = msgspec.json.decode(base64.b64decode(match[1]), type=_Carried)
     kinds = {kind.code: kind for kind in _all_kinds(KeyscaleError)}
     return with_origin(kinds.get(carried.code, TaskFailedError)(carried.message), carried.origin)
@@ -83,6 +89,22 @@ def origin_of(error: BaseException) -> TaskOrigin:
     """Operator, subtask and user's traceback of an error that `typed_failure` gave; all None for another."""
     origin = error.__dict__.get("origin")
     return origin if isinstance(origin, TaskOrigin) else TaskOrigin()
+
+
+@contextmanager
+def user_code() -> Iterator[None]:
+    """Gives what a user's code raises an error of ours, with its traceback and without its data.
+
+    Raises:
+        UserFunctionError: For any exception that is not one of ours.
+    """
+    try:
+        yield
+    except KeyscaleError as error:
+        raise with_origin(error, TaskOrigin(user_traceback=user_traceback(error))) from None
+    except Exception as error:  # noqa: BLE001 - a user's code may raise anything
+        failure = UserFunctionError(exception_line(error))
+        raise with_origin(failure, TaskOrigin(user_traceback=user_traceback(error))) from None
 
 
 def user_traceback(error: BaseException) -> str:
@@ -120,9 +142,16 @@ def _is_ours(filename: str) -> bool:
     return path.is_relative_to(_PACKAGE) and not path.is_relative_to(_PACKAGE / "examples")
 
 
-def _first_line(failure: BaseException) -> str:
-    lines = [line for line in str(failure).splitlines() if line.strip()]
-    return lines[0] if lines else ""
+def _spark_line(failure: BaseException) -> str:
+    """What Spark says went wrong, without what may quote a record: its condition, or the task's fate and exception."""
+    if isinstance(failure, PySparkException) and failure.getCondition():
+        return str(failure.getCondition())
+    found = _ABORTED.search(str(failure))
+    if found is None:
+        return type(failure).__name__
+    task, kind, message = found.groups()
+    about_files = kind.startswith(_ABOUT_FILES) or message.startswith("Python worker exited unexpectedly")
+    return f"{task} by {kind}{': ' + message if about_files else ''}"
 
 
 def _all_kinds(kind: type[KeyscaleError]) -> Iterator[type[KeyscaleError]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from jobs import FileSink, ForeachBatchSink, KeyedProcessFunction, StreamEnvironment, Ttl, ValueStateDescriptor
-from jobs.errors import IncompleteReportsError, OutputTypeError, UserFunctionError
+from jobs.errors import IncompleteReportsError, OutputTypeError, TaskFailedError, UserFunctionError
 from jobs.runtime.affinity import Anchor
 from jobs.runtime.anchored import run_anchored
 from jobs.runtime.batch import BatchRunner, RunFacts, subtask_specs
@@ -52,6 +54,8 @@ class Totals(KeyedProcessFunction):
     def process_element(self, row: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:
         if row.aircraft == "raises":
             raise ValueError(f"no {row.id}")
+        if row.aircraft == "kills":
+            os.kill(os.getpid(), signal.SIGKILL)
         if row.aircraft == "updates wrongly":
             self.flights.update(row.id)
         flights = (self.flights.value() or 0) + 1
@@ -256,6 +260,33 @@ def test_after_a_failed_batch_the_next_try_starts_from_the_last_commit(rig: Rig)
     rig.run(batches[1])
     assert_totals_equal_a_fold(rig.output(), batches)
     assert list(rig.path.glob("out/_staging/*/*/*")) == []
+
+
+def test_a_worker_that_is_killed_fails_the_batch_which_is_then_run_again_exactly(rig: Rig) -> None:
+    batches = [random_reports(seed, 200) for seed in range(2)]
+    rig.run(batches[0])
+    error = rig.fail([*batches[1], ("x", "kills", 1)])
+    assert type(error) is TaskFailedError
+    assert error.retryable
+    rig.run(batches[1])
+    assert_totals_equal_a_fold(rig.output(), batches)
+
+
+def test_a_transform_that_fails_on_a_batch_is_the_users_to_correct(spark: SparkSession, tmp_path: Path) -> None:
+    def transform(frame: DataFrame) -> DataFrame:
+        if not frame.isEmpty():
+            raise ValueError("secret")
+        return frame
+
+    def job(reports: DataStream, output: str) -> None:
+        reports.transform(transform).sink_to(FileSink(output)).uid("files")
+
+    rig = Rig(spark, tmp_path, declared(spark, tmp_path, job))
+    error = rig.fail(random_reports(1, 20))
+    assert type(error) is UserFunctionError
+    assert "in transform" in str(origin_of(error).user_traceback)
+    assert "secret" not in f"{error}"
+    rig.anchor.release()
 
 
 def test_a_transform_that_reads_its_input_twice_is_found_out(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pickle
 
+import pytest
+from pyspark.errors import PySparkException
+
 from jobs.errors import SinkPublishError, TaskFailedError, UserFunctionError
 from jobs.runtime.failures import CarriedFailure, TaskOrigin, exception_line, origin_of, typed_failure, user_traceback
 from state.errors import DiskFullError, KeyscaleError
@@ -42,10 +45,32 @@ def test_an_error_of_ours_that_was_raised_on_the_driver_stays_as_it_is() -> None
 
 
 def test_anything_else_that_spark_raises_is_a_failed_task() -> None:
-    came = typed_failure(RuntimeError("Job aborted due to stage failure: executor lost\n\tat org.apache..."))
+    came = typed_failure(RuntimeError("secret"))
     assert isinstance(came, TaskFailedError)
-    assert "executor lost" in str(came)
-    assert "org.apache" not in str(came)
+    assert str(came) == "Spark failed: RuntimeError"
+
+
+LOST = "An error occurred.\n: org.apache.spark.SparkException: Job aborted due to stage failure: Task 1 in stage 2.0 failed 4 times, most recent failure: Lost task 1.3 in stage 2.0 (TID 5) (localhost executor driver): "
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        ("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).", "Python worker exited"),
+        ("java.io.IOException: Mkdirs failed to create file:/output", "java.io.IOException: Mkdirs failed to create"),
+        ("java.lang.NumberFormatException: secret\n\tat java.lang", "by java.lang.NumberFormatException"),
+    ],
+)
+def test_a_lost_task_is_told_with_its_cause_and_without_data(cause: str, told: str) -> None:
+    text = str(typed_failure(RuntimeError(LOST + cause)))
+    assert text.startswith("Spark failed: Task 1 in stage 2.0 failed 4 times by ")
+    assert told in text
+    assert "secret" not in text
+
+
+def test_what_sparks_own_expressions_refuse_is_told_by_its_condition() -> None:
+    refused = PySparkException("[CAST_INVALID_INPUT] The value 'secret'", "CAST_INVALID_INPUT", {})
+    assert str(typed_failure(refused)) == "Spark failed: CAST_INVALID_INPUT"
 
 
 def fail_on(record: str) -> None:
