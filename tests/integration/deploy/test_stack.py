@@ -179,6 +179,8 @@ def test_the_spark_cluster_has_its_workers_and_replaces_a_killed_one(stack: Stac
     pids = {name: stack.pid(name) for name in ("spark-master", "spark-worker-1", "spark-worker-2")}
     for pid in pids.values():
         assert listening_addresses(pid) <= {"127.0.0.1", "::ffff:127.0.0.1"}
+    # Else no executor could import what the drivers' tasks are made of.
+    assert str(ROOT) in psutil.Process(pids["spark-worker-1"]).environ()["PYTHONPATH"].split(os.pathsep)
 
     psutil.Process(pids["spark-worker-2"]).kill()
     stack.succeed("spark-cluster", "start", "--workers", "2", "--memory-mb", "512")
