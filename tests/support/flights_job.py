@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SCRIPT = CHECKOUT / "jobs" / "examples" / "flights.py"
 SEED = 11
-STEP_TIMEOUT_S = 180.0
+STEP_TIMEOUT_S = 300.0
 
 
 class FlightsJob:
