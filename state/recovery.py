@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from state.errors import KeyscaleError
 from state.layout import MANIFEST_NAME, Layout
-from state.log import log_start
+from state.log import BaseDisownedError, CommitLog, LogGapError, ResumePoint, log_start, resolve
 from state.manifest import Manifest, read_manifest
 from state.objects import ObjectNotFoundError
 from state.sealed import DocumentCorruptError
@@ -53,6 +53,37 @@ class Base:
     skipped: tuple[SkippedManifest, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Where a job's history stands, and what its state is put together from."""
+
+    base: Base
+    resume: ResumePoint
+
+
+def recover(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded: Iterable[str] = ()) -> Recovery:
+    """Find the newest base that the job's history goes on from, and where the history stands.
+
+    Bases that are damaged, or whose history was disowned by a rewind, are passed over. Arguments as `choose_base`.
+
+    Raises:
+        NothingUsableError: There are manifests, and the job can go on from none of them.
+        HistoryError, StateSchemaMismatchError, DocumentCorruptError: The log cannot be made sense of.
+        LogGapError: There is no manifest, and the log does not begin at its beginning.
+    """
+    log = CommitLog(store, Layout(job_id))
+    passed_over = set(excluded)
+    while True:
+        base = choose_base(store, job_id, hint, excluded=passed_over)
+        try:
+            return Recovery(base, resolve(base.manifest, log.history(base.manifest), job_id))
+        except (BaseDisownedError, LogGapError) as error:
+            if base.manifest is None:
+                raise
+            logger.warning("passing over %s: %s", base.manifest.path, error)
+            passed_over.add(base.manifest.path)
+
+
 def choose_base(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded: Iterable[str] = ()) -> Base:
     """Find what a job's attempt starts from. Call it after the attempt has been opened in the log.
 
@@ -69,7 +100,7 @@ def choose_base(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded
         NothingUsableError: There are manifests, and none of them can be used.
         FormatTooNewError: A newer version wrote one of them: an older one must not be used behind its back.
     """
-    skipped = [SkippedManifest(path, "restoring from it failed") for path in sorted(excluded)]
+    skipped = [SkippedManifest(path, "the job cannot go on from it") for path in sorted(excluded)]
     manifests = []
     for path in _candidates(store, job_id, hint):
         if path in {skip.path for skip in skipped}:

@@ -224,9 +224,13 @@ def _changelogs(entries: Mapping[int, LogEntry], positions: range) -> set[str]:
 
 
 def _needed_entries(entries: Mapping[int, LogEntry], first_needed: int, layout: Layout) -> set[str]:
-    """Entries that recovery reads, and every opening of an attempt: they are what stops older drivers for ever."""
+    """Entries that recovery reads, and what stops older drivers for ever: every opening of an attempt, and the log's end.
+
+    Without its last entry the log would seem to end earlier: an attempt that starts from an older manifest would open at a
+    position that is behind an older driver's next one, and would not fence it.
+    """
     return {
         layout.log_entry(position)
         for position, entry in entries.items()
-        if position >= first_needed or isinstance(entry, AttemptOpened)
+        if position >= first_needed or isinstance(entry, AttemptOpened) or position == max(entries)
     }

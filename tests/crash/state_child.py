@@ -7,7 +7,6 @@ from pathlib import Path
 
 from state.identifiers import CheckpointId
 from state.objects import LocalObjectStore
-from state.recovery import choose_base
 from state.retention import RetentionPolicy, carry_out, gather_facts, plan_deletion
 from tests.support.state_job import JOB, StateJob
 
@@ -18,8 +17,7 @@ BATCH = dict.fromkeys(range(60), 1000)
 def resumed(store: Path, local_root: Path, parallelism: int, checkpoint_id: int) -> StateJob:
     """A new attempt of the job, started as a driver would."""
     job = StateJob(LocalObjectStore(store), local_root, next_checkpoint_id=CheckpointId(checkpoint_id))
-    base = choose_base(job.store, JOB, None).manifest
-    job.start(parallelism, base.path if base is not None else None)
+    job.recover(parallelism)
     return job
 
 

@@ -13,7 +13,7 @@ from state.hashing import HashId
 from state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from state.key_groups import assign_to_key_group, key_group_range, subtask_for_key_group
 from state.layout import Layout
-from state.log import AttemptOpened, BatchCommitted, BatchPlanned, CommitLog, log_start, resolve
+from state.log import AttemptOpened, BatchCommitted, BatchPlanned, CommitLog, LogEntry, log_start, resolve
 from state.manifest import (
     Manifest,
     OperatorFacts,
@@ -23,6 +23,7 @@ from state.manifest import (
     read_manifest,
     write_manifest,
 )
+from state.recovery import recover
 from state.restore import RestorePlan, plan_operator, version_of
 from state.snapshot import upload_snapshot
 from state.subtask import SubtaskSpec, SubtaskStore, open_subtask
@@ -74,24 +75,36 @@ class StateJob:
 
     def start(self, parallelism: int, restore_from: str | None = None, *, rewinds: bool = False) -> None:
         """Opens a new attempt, from a manifest's path or from the log alone."""
-        self.manifest = None if restore_from is None else read_manifest(self.store, restore_from)
-        self.log = CommitLog(self.store, self.layout)
-        opened = self.log.read(log_start(self.manifest, self.job_id))
-        older = [entry.attempt for _, entry in opened] + ([self.manifest.attempt] if self.manifest else [])
+        manifest = None if restore_from is None else read_manifest(self.store, restore_from)
+        entries = [] if rewinds else CommitLog(self.store, self.layout).history(manifest)
+        self.open_attempt(parallelism, manifest, entries, rewinds=rewinds)
+
+    def recover(self, parallelism: int) -> None:
+        """Opens a new attempt from what the store alone says."""
+        base = recover(self.store, self.job_id, None).base.manifest
+        self.open_attempt(parallelism, base, CommitLog(self.store, self.layout).history(base))
+
+    def open_attempt(
+        self, parallelism: int, manifest: Manifest | None, entries: list[tuple[int, LogEntry]], *, rewinds: bool = False
+    ) -> None:
+        self.manifest, self.log = manifest, CommitLog(self.store, self.layout)
+        last = self.log.last()
+        position = last[0] + 1 if last else log_start(manifest, self.job_id) + 1
+        older = [last[1].attempt] if last else [manifest.attempt] if manifest else []
         attempt = Attempt(max([self.attempt, *older]) + 1)
         entry = AttemptOpened(
             attempt,
             parallelism,
             MAX_PARALLELISM,
             HashId.SPARK,
-            restore_from,
+            manifest.path if manifest else None,
             0,
             {UID: OperatorFacts((("id", "int64"),))},
             rewinds,
         )
-        position = log_start(self.manifest, self.job_id) + len(opened) + 1
-        resume = resolve(self.manifest, [*opened, (position, entry)], self.job_id)
+        resume = resolve(manifest, [*entries, (position, entry)], self.job_id)
         self.position = self.log.append(position, entry)
+        assert self.position == resume.next_position
         self.attempt, self.parallelism, self.batch_id = attempt, parallelism, resume.batch_id
         self.history = resume.operators[UID]
         self.plans = plan_operator(self.history, MAX_PARALLELISM, parallelism)

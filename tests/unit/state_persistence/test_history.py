@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from state.identifiers import BatchId, CheckpointId
 from state.objects import LocalObjectStore
-from state.recovery import choose_base
 from state.retention import RetentionPolicy, carry_out, gather_facts, plan_deletion
 from tests.support.state_job import StateJob, add
 
@@ -71,18 +70,15 @@ class StateHistory(RuleBasedStateMachine):
     @rule(parallelism=PARALLELISMS)
     def restart(self, parallelism: int) -> None:
         """After a crash, or for a rescale: the state is found from the store alone."""
-        base = choose_base(self.job.store, self.job.job_id, None).manifest
-        self.job.start(parallelism, base.path if base is not None else None)
+        self.job.recover(parallelism)
 
     @precondition(lambda self: self.savepoints)
     @rule(data=st.data(), parallelism=PARALLELISMS)
     def rewind(self, data: st.DataObject, parallelism: int) -> None:
-        """The user goes back to a savepoint; checkpoints of what came after it must not come back."""
+        """The user goes back to a savepoint, or forward again; what was disowned by that must not come back by itself."""
         path, reference = data.draw(st.sampled_from(self.savepoints))
         self.job.start(parallelism, path, rewinds=True)
         self.job.reference = dict(reference)
-        self.job.checkpoint()
-        self.savepoints = [(path, reference)]
 
     @rule()
     def lose_the_host(self) -> None:

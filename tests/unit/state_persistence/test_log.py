@@ -190,6 +190,29 @@ def test_a_sleeper_that_fills_a_hole_in_a_trimmed_log_is_fenced(tmp_path: Path) 
         CommitLog(store, LAYOUT).append(2, opened(2))
 
 
+def test_a_rewind_needs_no_log_before_it_and_recovery_none_before_the_rewind(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    log = CommitLog(store, LAYOUT)
+    base = manifest(batch_id=-1, log_position=1)
+    entries = [
+        opened(1),
+        planned(1, 0),
+        committed(1, 0),
+        opened(2, restored_from=base.path, rewinds=True),
+        planned(2, 0),
+    ]
+    for position, entry in enumerate(entries, 1):
+        log.append(position, entry)
+    store.delete([LAYOUT.log_entry(2), LAYOUT.log_entry(3)])
+    assert log.last() == (5, entries[-1])
+    history = log.history(base)
+    assert [position for position, _ in history] == [4, 5]
+    resume = resolve(base, history, JOB)
+    assert (resume.next_position, resume.attempt, resume.batch_id) == (6, 2, -1)
+    with pytest.raises(LogGapError):
+        log.history(manifest(batch_id=-1, log_position=1, checkpoint_id=9))
+
+
 @pytest.mark.parametrize("faults", [[Fault.ANSWER_LOST], [Fault.NOT_APPLIED], [Fault.NOT_APPLIED, Fault.ANSWER_LOST]])
 def test_an_append_whose_answer_was_lost_is_read_back(tmp_path: Path, faults: list[Fault]) -> None:
     store = FaultyStore(tmp_path, faults)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state.log import AttemptOpened
+from state.identifiers import BatchId
+from state.log import AttemptOpened, BatchPlanned, FencedError
 from state.manifest import read_manifest
 from state.objects import LocalObjectStore
 from state.recovery import missing_files
@@ -131,6 +132,17 @@ def test_changelogs_and_log_entries_go_once_every_retained_checkpoint_contains_t
     kept = gather_facts(job.store, job.job_id, NOW_MS).entries
     oldest = read_manifest(job.store, job.layout.manifest(3)).log_position
     assert [type(entry) for position, entry in kept.items() if position <= oldest] == [AttemptOpened]
+
+
+def test_the_end_of_the_log_stays_so_that_an_older_driver_is_fenced_even_after_a_rewind(job: StateJob) -> None:
+    job.start(1)
+    savepoint, _ = job.checkpoint("mine")
+    run(job, 2)
+    old_log, old_position, old_attempt = job.log, job.position, job.attempt
+    carry_out(job.store, plan(job, RetentionPolicy(1)))
+    job.start(1, savepoint.path, rewinds=True)
+    with pytest.raises(FencedError):
+        old_log.append(old_position, BatchPlanned(old_attempt, BatchId(2), {}))
 
 
 def test_without_a_checkpoint_the_whole_log_and_every_changelog_stay(job: StateJob) -> None:
