@@ -1,0 +1,135 @@
+"""The embedded PostgreSQL: private, found again, and stopped whole."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from db.embedded import EmbeddedPostgres
+from db.errors import EmbeddedPostgresError
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NOBODY = 65534
+CHECKOUT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    # Not pytest's tmp_path: as root, PostgreSQL runs as another user, who may not enter root's private directories.
+    with tempfile.TemporaryDirectory(prefix="keyscale-embedded-", ignore_cleanup_errors=True) as directory:
+        postgres = EmbeddedPostgres(Path(directory) / "postgres")
+        yield postgres.root
+        postgres.stop()
+
+
+def query(postgres: EmbeddedPostgres, statement: str) -> object:
+    with psycopg.connect(postgres.url) as connection:
+        row = connection.execute(statement).fetchone() if "SELECT" in statement else connection.execute(statement)
+        return row[0] if isinstance(row, tuple) else None
+
+
+def test_what_is_stored_is_there_after_a_stop_and_a_start(root: Path) -> None:
+    postgres = EmbeddedPostgres(root)
+    postgres.start()
+    query(postgres, "CREATE TABLE kept AS VALUES (7)")
+    postgres.stop()
+    assert not postgres.is_running()
+    postgres.start()
+    assert query(postgres, "SELECT * FROM kept") == 7
+
+
+def test_it_asks_for_its_password_and_listens_on_no_network(root: Path) -> None:
+    postgres = EmbeddedPostgres(root)
+    postgres.start()
+    assert query(postgres, "SELECT current_setting('listen_addresses')") == ""
+    secret = (root / "password").read_text().strip()
+    with pytest.raises(psycopg.OperationalError, match="password"):
+        psycopg.connect(postgres.url.replace(secret, "wrong"))
+    assert (root / "password").stat().st_mode & 0o077 == 0
+    assert root.stat().st_mode & 0o077 == 0
+
+
+def test_it_outlives_the_process_that_started_it_and_the_next_one_finds_it(root: Path) -> None:
+    program = (
+        "import os, signal, sys; from pathlib import Path; from db.embedded import EmbeddedPostgres;"
+        "EmbeddedPostgres(Path(sys.argv[1])).start(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    died = subprocess.run([sys.executable, "-c", program, str(root)], env=environment, check=False)
+    assert died.returncode == -signal.SIGKILL
+    postgres = EmbeddedPostgres(root)
+    assert postgres.is_running()
+    pid = (root / "data" / "postmaster.pid").read_text().splitlines()[0]
+    postgres.start()
+    assert (root / "data" / "postmaster.pid").read_text().splitlines()[0] == pid
+    assert query(postgres, "SELECT 1") == 1
+
+
+def test_it_starts_again_after_the_server_itself_was_killed(root: Path) -> None:
+    postgres = EmbeddedPostgres(root)
+    postgres.start()
+    query(postgres, "CREATE TABLE kept AS VALUES (7)")
+    os.kill(int((root / "data" / "postmaster.pid").read_text().splitlines()[0]), signal.SIGQUIT)
+    wait_until(lambda: not postgres.is_running())
+    postgres.start()
+    assert query(postgres, "SELECT * FROM kept") == 7
+
+
+def test_a_start_that_was_interrupted_is_begun_anew(root: Path) -> None:
+    postgres = EmbeddedPostgres(root)
+    (root / "data.new").mkdir(parents=True)
+    (root / "data.new" / "PG_VERSION").write_text("18")
+    postgres.start()
+    assert query(postgres, "SELECT 1") == 1
+
+
+def test_a_long_path_gets_a_short_socket(root: Path) -> None:
+    postgres = EmbeddedPostgres(root / ("long" * 30))
+    try:
+        postgres.start()
+        assert query(postgres, "SELECT 1") == 1
+    finally:
+        postgres.stop()
+
+
+def test_what_hinders_it_is_said(root: Path) -> None:
+    postgres = EmbeddedPostgres(root)
+    postgres.start()
+    postgres.stop()
+    shutil.rmtree(root / "data" / "global")
+    with pytest.raises(EmbeddedPostgresError, match="pg_control"):
+        postgres.start()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_user_who_is_not_root_can_start_it_too() -> None:
+    with tempfile.TemporaryDirectory(prefix="keyscale-embedded-") as directory:
+        os.chown(directory, NOBODY, NOBODY)
+        # A fork, not a new program: this Python may be installed where others cannot read it.
+        child = os.fork()
+        if child == 0:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            os.chdir("/")
+            code = 1
+            try:
+                postgres = EmbeddedPostgres(Path(directory) / "postgres")
+                postgres.start()
+                code = 0 if postgres.is_running() else 2
+                postgres.stop()
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
