@@ -134,6 +134,18 @@ class Entries:
             if self.sweeper is not None:
                 self.sweeper.accessed(len(packed))
 
+    def put_raw_below(self, prefix: bytes, raws: dict[bytes, bytes]) -> None:
+        """Set entries below `prefix` to stored values."""
+        for key in raws:
+            check_key_size(key)
+        self.pending.settle()
+        self.pending.entries.update(raws)
+        self.pending.touch(prefix, raws)
+
+    def peek(self, key: bytes) -> bytes | None:
+        """The stored value of a key as it is, expired or not."""
+        return self._raw(key)
+
     def last_key_below(self, prefix: bytes) -> bytes | None:
         """The greatest stored key below a prefix, expired or not, removed ones left out; None if there is none."""
         pending = self.pending

@@ -23,6 +23,7 @@ from state.formats import ValueFormats
 from state.handle import KeyContext
 from state.list import ListState
 from state.map import MapState
+from state.migrating import MigratingMapState, check_migration
 from state.pending import Pending
 from state.schema import KeyedSchema, check_same_key, register, schema_of_key
 from state.serializers import KeySerializer, key_codec_for
@@ -143,6 +144,23 @@ class KeyedStateBackend:
     def list_state(self, descriptor: ListStateDescriptor) -> ListState:
         """As `value_state`, of a list."""
         return cast("ListState", self.state(descriptor))
+
+    def migrating_map_state(self, old: ValueStateDescriptor, new: MapStateDescriptor) -> MigratingMapState:
+        """A map state that takes over, key by key as keys are touched, from a value state that holds whole maps.
+
+        Raises:
+            StateSchemaMismatchError: The two do not hold the same, or are stored otherwise than declared.
+        """
+        check_migration(old, new)
+        self.map_state(new)
+        self.state(old)
+        descriptor, entries, handle = self._states[new.name]
+        if not isinstance(handle, MigratingMapState):
+            namespace = None if new.namespace_type is None else key_codec_for(new.namespace_type)
+            codec = key_codec_for(new.key_type)
+            handle = MigratingMapState(entries, self._context, namespace, codec, self._states[old.name][1])
+            self._states[new.name] = (descriptor, entries, handle)
+        return handle
 
     def reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
         """As `value_state`, of a reduced value."""

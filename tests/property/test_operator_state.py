@@ -1,0 +1,126 @@
+"""Operator state: what each subtask gets on any change of parallelism, and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state.descriptors import ListStateDescriptor, MapStateDescriptor
+from state.errors import DescriptorError, SerializationError, StateSchemaMismatchError
+from state.operator_state import OperatorStateBackend, OperatorStateSnapshot, redistribute
+from state.ttl import Ttl
+
+SPLIT, UNION = ListStateDescriptor("split", pa.int64()), ListStateDescriptor("union", pa.string())
+RULES = MapStateDescriptor("rules", pa.string(), pa.int64())
+CONTENTS = st.lists(st.lists(st.integers(-9, 9), max_size=5), min_size=1, max_size=5)
+
+
+def snapshots(contents, rules):
+    taken = []
+    for numbers in contents:
+        backend = OperatorStateBackend()
+        backend.list_state(SPLIT).add_all(numbers)
+        backend.union_list_state(UNION).add_all(map(str, numbers))
+        backend.broadcast_state(RULES).put_all(rules)
+        taken.append(OperatorStateSnapshot.from_bytes(backend.snapshot().to_bytes()))
+    return taken
+
+
+@given(CONTENTS, st.dictionaries(st.text(max_size=3), st.none() | st.integers(0, 9), max_size=3), st.integers(1, 7))
+def test_any_change_of_parallelism_keeps_everything(contents, rules, parallelism):
+    restored = [OperatorStateBackend(each) for each in redistribute(snapshots(contents, rules), parallelism)]
+    together = [number for numbers in contents for number in numbers]
+    split = [backend.list_state(SPLIT).get() for backend in restored]
+    assert Counter(number for numbers in split for number in numbers) == Counter(together)
+    sizes = [len(numbers) for numbers in split]
+    assert max(sizes) - min(sizes) <= 1
+    for backend in restored:
+        assert backend.union_list_state(UNION).get() == [str(number) for number in together]
+        assert dict(backend.broadcast_state(RULES).items()) == rules
+
+
+@given(CONTENTS, st.integers(1, 5))
+def test_state_that_is_not_declared_again_is_kept(contents, parallelism):
+    given_out = redistribute(snapshots(contents, {"a": 1}), parallelism)
+    assert [OperatorStateBackend(each).snapshot() for each in given_out] == given_out
+
+
+def test_the_maps_and_lists_behave_as_keyed_ones_do():
+    backend = OperatorStateBackend()
+    numbers, rules = backend.list_state(SPLIT), backend.broadcast_state(RULES)
+    numbers.update([1, 2])
+    with pytest.raises(SerializationError):
+        numbers.update([3, None])
+    numbers.add(3)
+    assert numbers.get() == [1, 2, 3]
+    numbers.clear()
+    assert numbers.get() == []
+    rules.put("a", 1)
+    rules.put("b", None)
+    assert (rules.get("a"), rules.contains("b"), rules.is_empty()) == (1, True, False)
+    for key in rules.keys():  # noqa: SIM118 (a state, not a dict)
+        rules.remove(key)
+    assert list(rules.values()) == []
+    rules.put("c", 1)
+    rules.clear()
+    assert rules.is_empty()
+    assert backend.list_state(SPLIT) is numbers
+    assert backend.broadcast_state(RULES) is rules
+
+
+def test_a_value_of_another_type_is_refused_in_the_snapshot():
+    backend = OperatorStateBackend()
+    backend.list_state(SPLIT).add("text")
+    with pytest.raises(SerializationError):
+        backend.snapshot()
+
+
+def test_a_wider_type_reads_what_is_stored_and_another_is_refused():
+    (stored,) = redistribute(snapshots([[1, 2]], {}), 1)
+    wider = ListStateDescriptor("split", pa.int64())
+    assert OperatorStateBackend(stored).list_state(wider).get() == [1, 2]
+    for declare in (
+        lambda backend: backend.list_state(ListStateDescriptor("split", pa.int32())),
+        lambda backend: backend.union_list_state(SPLIT),
+        lambda backend: backend.broadcast_state(MapStateDescriptor("split", pa.string(), pa.int64())),
+        lambda backend: backend.broadcast_state(MapStateDescriptor("rules", pa.int64(), pa.int64())),
+    ):
+        with pytest.raises(StateSchemaMismatchError):
+            declare(OperatorStateBackend(stored))
+
+
+def test_two_declarations_of_one_name_are_refused():
+    backend = OperatorStateBackend()
+    backend.list_state(SPLIT)
+    for declare in (
+        lambda: backend.union_list_state(SPLIT),
+        lambda: backend.list_state(ListStateDescriptor("split", pa.string())),
+        lambda: backend.broadcast_state(MapStateDescriptor("split", pa.string(), pa.int64())),
+    ):
+        with pytest.raises(StateSchemaMismatchError):
+            declare()
+
+
+def test_operator_state_has_no_ttl_and_no_namespace():
+    for descriptor in (
+        ListStateDescriptor("a", pa.int64(), Ttl(5)),
+        ListStateDescriptor("a", pa.int64(), None, pa.int64()),
+    ):
+        with pytest.raises(DescriptorError):
+            OperatorStateBackend().list_state(descriptor)
+
+
+def test_subtasks_that_disagree_are_refused():
+    other = OperatorStateBackend()
+    other.list_state(ListStateDescriptor("split", pa.string())).add("x")
+    with pytest.raises(StateSchemaMismatchError):
+        redistribute([*snapshots([[1]], {}), other.snapshot()], 2)
+
+
+def test_damaged_bytes_are_no_snapshot():
+    with pytest.raises(SerializationError):
+        OperatorStateSnapshot.from_bytes(b"\xc1")
