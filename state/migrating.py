@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from state.engine import Mutation
-from state.entries import Entries
 from state.errors import StateSchemaMismatchError
-from state.handle import KeyColumns, KeyContext, KeyGroups
 from state.map import MapState
 
 if TYPE_CHECKING:
@@ -17,6 +15,8 @@ if TYPE_CHECKING:
 
     from state.descriptors import MapStateDescriptor, ValueStateDescriptor
     from state.engine import Engine
+    from state.entries import Entries
+    from state.handle import KeyColumns, KeyContext, KeyGroups
     from state.serializers import KeyCodec
     from state.stored_key import KeyBatch
 

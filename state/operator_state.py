@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from state.descriptors import ListStateDescriptor, MapStateDescriptor
 from state.errors import DescriptorError, SerializationError, StateSchemaMismatchError
 from state.serializers import key_codec_for, serializer_for
 from state.serializers.evolution import can_read, conversion
@@ -15,6 +14,8 @@ from state.serializers.type_names import TypeJson, type_from_json, type_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from state.descriptors import ListStateDescriptor, MapStateDescriptor
 
 
 class Distribution(StrEnum):
@@ -84,13 +85,9 @@ def redistribute(snapshots: Sequence[OperatorStateSnapshot], parallelism: int) -
             raise StateSchemaMismatchError(message)
         together = tuple(item for part in parts for item in part.items)
         for index in range(parallelism):
-            match first.distribution:
-                case Distribution.SPLIT:
-                    items = together[index::parallelism]
-                case Distribution.UNION:
-                    items = together
-                case Distribution.BROADCAST:
-                    items = parts[index % len(parts)].items
+            items = parts[index % len(parts)].items
+            if first.distribution is not Distribution.BROADCAST:
+                items = together if first.distribution is Distribution.UNION else together[index::parallelism]
             fresh[index][name] = msgspec.structs.replace(first, items=items)
     return [OperatorStateSnapshot(states) for states in fresh]
 
