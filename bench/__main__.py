@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from bench.dedup import DedupSizes, run_dedup
+from bench.environments import PackageError
 from bench.keyed_state import StateSizes, run_state
+from bench.latency import LatencySizes, run_latency
 from bench.machine import describe, load
-from bench.measure import CHECKOUT
+from bench.measure import CHECKOUT, ContenderFailedError
 from bench.scale import ScaleSizes, run_scale
 
 if TYPE_CHECKING:
@@ -88,6 +90,19 @@ def state(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: i
 
 
 @main.command()
+@click.option("--rate", default=1000, show_default=True, help="Records a second.")
+@click.option("--seconds", default=90, show_default=True, help="How long they are sent.")
+@click.option("--warm-up-seconds", default=30, show_default=True, help="How long at the start they are not counted.")
+@rounds_option
+@cores_option
+@click.pass_obj
+def latency(place: tuple[Path, Path | None], /, **sizes: int) -> None:
+    """From Kafka to files, beside Spark's dropDuplicates."""
+    root, markdown = place
+    show(run_latency(root, LatencySizes(**sizes), _say), sizes["cores"], markdown)
+
+
+@main.command()
 @click.option(
     "--keys",
     multiple=True,
@@ -120,4 +135,7 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (PackageError, ContenderFailedError) as failure:
+        sys.exit(str(failure))

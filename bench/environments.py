@@ -13,8 +13,13 @@ import pyspark
 
 BENCH = Path(__file__).resolve().parent
 PARQUET_MODULE = "org.apache.flink:flink-sql-parquet:2.3.0"
-PARQUET_FILE = "jars/org.apache.flink_flink-sql-parquet-2.3.0.jar"
+KAFKA_MODULE = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+PARQUET_FILE = "org.apache.flink_flink-sql-parquet-2.3.0.jar"
 PARQUET_SHA256 = "f30617f4a5a6d437750f155ff72178ab34439aec91df64d96621c260559ba5fd"
+
+
+class PackageError(RuntimeError):
+    """A package could not be downloaded."""
 
 
 class ParquetJarError(RuntimeError):
@@ -39,24 +44,34 @@ def flink_jars(root: Path) -> list[str]:
     Raises:
         ParquetJarError: The downloaded file has other bytes than this benchmark was written with.
     """
-    jar = root / "ivy" / PARQUET_FILE
-    if not jar.exists():
-        # Spark's own package resolver downloads it, so that there is no second one to install.
-        command = [
-            _spark_submit(),
-            "--master",
-            "local[1]",
-            "--packages",
-            PARQUET_MODULE,
-            "--conf",
-            f"spark.jars.ivy={root / 'ivy'}",
-        ]
-        _run([*command, "--conf", "spark.ui.enabled=false", str(BENCH / "nothing.py")])
+    jar = _package_jars(root / "ivy", PARQUET_MODULE) / PARQUET_FILE
     if hashlib.sha256(jar.read_bytes()).hexdigest() != PARQUET_SHA256:
         jar.unlink()
         raise ParquetJarError(f"{PARQUET_MODULE} is not the file it was")
     hadoop = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar")
     return [str(jar), *sorted(str(path) for path in hadoop)]
+
+
+def kafka_connector_jars(root: Path) -> str:
+    """Spark's Kafka connector and what it needs, comma separated as spark.jars wants it."""
+    return ",".join(sorted(str(path) for path in _package_jars(root / "ivy-kafka", KAFKA_MODULE).glob("*.jar")))
+
+
+def _package_jars(cache: Path, module: str) -> Path:
+    """The folder with a package and what it needs; Spark's own resolver downloads it, so that there is no second one.
+
+    Raises:
+        PackageError: It cannot be had; jars that come from elsewhere may be put into the folder.
+    """
+    jars = cache / "jars"
+    if not jars.exists():
+        command = [_spark_submit(), "--master", "local[1]", "--packages", module, "--conf", f"spark.jars.ivy={cache}"]
+        try:
+            _run([*command, "--conf", "spark.ui.enabled=false", str(BENCH / "nothing.py")])
+        except subprocess.CalledProcessError as failure:
+            message = f"{module} cannot be downloaded (see above); put its jars and those that it needs into {jars}"
+            raise PackageError(message) from failure
+    return jars
 
 
 def transform_with_state_path(root: Path) -> str:

@@ -87,6 +87,11 @@ class Rounds:
     def __len__(self) -> int:
         return len(self._rounds)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Rounds]) -> Rounds:
+        """The rounds of several measurements of the same contenders."""
+        return cls([runs for part in parts for runs in part._rounds])
+
     def contenders(self) -> list[str]:
         """Names of all that ran, in the order in which they were given."""
         return list(self._rounds[0]) if self._rounds else []

@@ -22,20 +22,21 @@ DRIVER_MEMORY = "4g"
 SCHEMA = "id string, ts_ms long, payload string"
 
 
-def session(task: DedupTask) -> SparkSession:
+def session(work: str, cores: int, *, jars: str = "") -> SparkSession:
     """A local session as one would tune it for this: as many state partitions as cores, RocksDB with changelog checkpoints."""
     settings = {
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.ui.enabled": "false",
-        "spark.local.dir": f"{task.work}/spark",
-        "spark.sql.shuffle.partitions": str(task.cores),
+        "spark.local.dir": f"{work}/spark",
+        "spark.sql.shuffle.partitions": str(cores),
         "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
+        **({"spark.jars": jars} if jars else {}),
     }
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master(f"local[{task.cores}]")
+    builder = SparkSession.builder.master(f"local[{cores}]")
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
@@ -45,7 +46,7 @@ def session(task: DedupTask) -> SparkSession:
 
 def run(task: DedupTask, transform: Callable[[DataFrame], DataFrame]) -> Mapping[str, Any]:
     """Run all of the input through `transform` into files, in micro-batches, each committed."""
-    spark = session(task)
+    spark = session(task.work, task.cores)
     events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", task.files_per_batch).parquet(task.input)
     writer = transform(events).writeStream.format("parquet").option("checkpointLocation", f"{task.work}/checkpoint")
     progress = Progress()

@@ -1,0 +1,94 @@
+"""`python -m bench latency`: from a Kafka record's timestamp to the moment when readers of the sink see it."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bench.broker import ADDRESS, broker, create_topic
+from bench.environments import kafka_connector_jars
+from bench.measure import Contender, Rounds, measure
+from bench.table import Table, count, percent, times
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+OURS = "Keyscale, deduplicate"
+SPARK = "Spark dropDuplicates"
+PARTITIONS = 2
+FIGURES = ("p50_ms", "p99_ms", "max_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySizes:
+    """How much of it.
+
+    Attributes:
+        rate: Records a second.
+        seconds: How long they are sent.
+        warm_up_seconds: How long at the start they are not counted.
+        rounds: How often each runs.
+        cores: For each; the broker and the producer are on the same machine.
+    """
+
+    rate: int
+    seconds: int
+    warm_up_seconds: int
+    rounds: int
+    cores: int
+
+
+def run_latency(root: Path, sizes: LatencySizes, say: Callable[[str], None]) -> list[Table]:
+    """Start a broker, run both beside it, in turn, and return the table."""
+    connector = kafka_connector_jars(root)
+    payload = _payload(root / "inputs", sizes)
+    finished: list[Rounds] = []
+    with broker(root / "stack") as jars:
+        for number in range(sizes.rounds):
+            contenders = []
+            for name, module in ((OURS, "bench.peers.latency_keyscale"), (SPARK, "bench.peers.latency_spark")):
+                topic = f"events-{uuid.uuid4().hex}"
+                create_topic(root / "stack", topic, PARTITIONS)
+                options = {
+                    "topic": topic,
+                    "address": ADDRESS,
+                    "kafka_jars": str(jars),
+                    "connector_jars": connector,
+                    "payload": str(payload),
+                    "rate": sizes.rate,
+                    "seconds": sizes.seconds,
+                    "warm_up_seconds": sizes.warm_up_seconds,
+                    "cores": sizes.cores,
+                }
+                contenders.append(Contender(name, module, options))
+            ordered = contenders if number % 2 == 0 else contenders[::-1]
+            finished.append(measure(ordered, 1, root / "work", sizes.cores, say))
+    return [_table(Rounds.joined(finished), sizes)]
+
+
+def _table(rounds: Rounds, sizes: LatencySizes) -> Table:
+    title = f"{sizes.rate:,} records a second from Kafka to files; median of {len(rounds)}"
+    table = Table(title, ("contender", "p50 ms", "p99 ms", "worst ms", "spread of p50", "CPU s"))
+    for name in (OURS, SPARK):
+        cells = [count(rounds.median(name, figure)) for figure in FIGURES]
+        table.add(name, *cells, percent(rounds.spread(name, "p50_ms")), count(rounds.median(name, "cpu_seconds")))
+    ratios = [times(rounds.ratio(OURS, SPARK, figure)) for figure in FIGURES]
+    table.add("ours over Spark's (reach: 1.00x)", *ratios, "-", "-")
+    table.notes.append(f"{sizes.seconds} s each, of which the first {sizes.warm_up_seconds} s are not counted")
+    return table
+
+
+def _payload(root: Path, sizes: LatencySizes) -> Path:
+    """Ids of which the producer takes random ones: about a tenth of what it sends was sent before."""
+    ids = 5 * sizes.rate * sizes.seconds
+    path = root / f"latency-{ids}.txt"
+    if not path.exists():
+        root.mkdir(parents=True, exist_ok=True)
+        raw = np.random.default_rng(5).bytes(16 * ids)
+        lines = [str(uuid.UUID(bytes=raw[at : at + 16], version=4)) for at in range(0, len(raw), 16)]
+        path.write_text("\n".join(lines), encoding="ascii")
+    return path

@@ -1,0 +1,136 @@
+"""A Keyscale driver run without a control plane: the very process that the platform starts, told by files what to do."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+from urllib.parse import urlsplit
+
+import pyspark
+
+from bench.peers.spark import DRIVER_MEMORY
+from jobs.runtime.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
+from jobs.wire import Assignment, CheckpointSettings, Command, CommandKind, Heartbeat
+from state.identifiers import JobId
+from state.layout import Layout, split_location
+from state.log import CommitLog
+from state.objects import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from state.log import LogEntry
+
+MAX_PARALLELISM = 128
+
+
+class DriverFailedError(RuntimeError):
+    """The driver ended before it was told to; its log is above."""
+
+
+class Driver:
+    """A running driver, which ends with the `with` block; what it has put into the object store is then deleted."""
+
+    def __init__(
+        self,
+        work: Path,
+        artifact: Path,
+        parameters: Mapping[str, str],
+        *,
+        cores: int,
+        checkpoint_interval_ms: int,
+        restore_from: str | None = None,
+        jars: str = "",
+    ) -> None:
+        self._store_url = split_location(restore_from)[0] if restore_from else (work / "store").as_uri()
+        assignment = Assignment(
+            job_id=f"bench-{uuid.uuid4().hex}",
+            job_name=artifact.stem,
+            attempt=1,
+            parallelism=cores,
+            max_parallelism=MAX_PARALLELISM,
+            artifact_filename=artifact.name,
+            artifact_sha256=hashlib.sha256(artifact.read_bytes()).hexdigest(),
+            parameters=dict(parameters),
+            store_url=self._store_url,
+            restore_from=restore_from,
+            checkpoints=CheckpointSettings(interval_ms=checkpoint_interval_ms),
+        )
+        self._job = JobId(assignment.job_id)
+        file = work / "assignment.json"
+        file.write_text(assignment.model_dump_json(), encoding="utf-8")
+        self._control = file.with_suffix(".control")
+        environment = {
+            **os.environ,
+            "KEYSCALE_WORK_DIR": str(work / "driver"),
+            "KEYSCALE_ASSIGNMENT_FILE": str(file),
+            "KEYSCALE_ARTIFACT_FILE": str(artifact),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+        self._process = subprocess.Popen(_command(work, cores, jars), env=environment)  # noqa: S603 - our own driver
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        self._process.wait()
+        shutil.rmtree(self.storage, ignore_errors=True)  # the store may be the savepoint's own
+
+    @property
+    def storage(self) -> Path:
+        """The job's folder in the object store."""
+        return Path(urlsplit(self._store_url).path, self._job)
+
+    def heartbeat(self) -> Heartbeat | None:
+        """The last one, or None before the first.
+
+        Raises:
+            DriverFailedError: It has ended.
+        """
+        if self._process.poll() is not None:
+            message = f"the driver ended by itself with {self._process.returncode}"
+            raise DriverFailedError(message)
+        file = self._control / "heartbeat.json"
+        return Heartbeat.model_validate_json(file.read_bytes()) if file.exists() else None
+
+    def cancel(self) -> None:
+        """Tell it to end, and wait for that.
+
+        Raises:
+            DriverFailedError: It ended otherwise.
+        """
+        command = Command(id="end", kind=CommandKind.CANCEL)
+        (self._control / "commands" / "end.json").write_text(command.model_dump_json(), encoding="utf-8")
+        if self._process.wait() != 0:
+            message = f"the driver was told to end and ended with {self._process.returncode}"
+            raise DriverFailedError(message)
+
+    def log_entries(self) -> list[LogEntry]:
+        """The job's commit log."""
+        return [entry for _, entry in CommitLog(open_store(self._store_url), Layout(self._job)).read()]
+
+
+def _command(work: Path, cores: int, jars: str) -> list[str]:
+    settings = {
+        **REQUIRED_SETTINGS,
+        **DEFAULT_SETTINGS,
+        **LOCAL_SETTINGS,
+        "spark.driver.memory": DRIVER_MEMORY,
+        "spark.local.dir": f"{work}/spark",
+        **({"spark.jars": jars} if jars else {}),
+    }
+    conf = [argument for name, value in settings.items() for argument in ("--conf", f"{name}={value}")]
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    driver = Path(__file__).resolve().parents[2] / "jobs" / "runtime" / "driver.py"
+    return [str(submit), "--master", f"local[{cores},4]", *conf, str(driver)]

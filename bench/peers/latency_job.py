@@ -1,0 +1,22 @@
+"""The latency benchmark's job as a user of Keyscale writes it."""
+
+from __future__ import annotations
+
+from jobs import FileSink, StreamEnvironment
+
+
+def main() -> None:
+    """Declares the job and runs it until it is stopped."""
+    env = StreamEnvironment.current()
+    source = {
+        name.removeprefix("source."): value for name, value in env.parameters.items() if name.startswith("source.")
+    }
+    records = env.spark.readStream.format("kafka").options(**source).load()
+    events = env.stream(records.selectExpr("CAST(value AS STRING) AS id", "unix_millis(timestamp) AS sent_ms"))
+    kept = events.key_by("id").deduplicate().uid("first-of-key")
+    kept.sink_to(FileSink(env.parameters["output"])).uid("files")
+    env.execute()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Our deduplication from a topic into files."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.peers.driver import Driver
+from bench.peers.latency_task import POLL_SECONDS, LatencyTask, produce, wait_for_all
+from jobs.wire import DriverState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ARTIFACT = Path(__file__).with_name("latency_job.py")
+CHECKPOINT_INTERVAL_MS = 10_000
+
+
+def run(**options: Any) -> Mapping[str, Any]:
+    """Start the driver, let the producer run, and see when each row became visible."""
+    task = LatencyTask(**options)
+    source = {f"source.{name}": value for name, value in task.source_options().items()}
+    with Driver(
+        Path(task.work),
+        ARTIFACT,
+        {"output": str(task.output), **source},
+        cores=task.cores,
+        checkpoint_interval_ms=CHECKPOINT_INTERVAL_MS,
+        jars=task.connector_jars,
+    ) as driver:
+        while (heartbeat := driver.heartbeat()) is None or heartbeat.state is not DriverState.RUNNING:
+            time.sleep(POLL_SECONDS)
+        produce(task)
+        answer = wait_for_all(task, lambda: _visible(task.output))
+        driver.cancel()
+    return answer
+
+
+def _visible(output: Path) -> dict[Path, float]:
+    """A batch's files are there for readers once its folder has been renamed into place."""
+    folders = list(output.glob("batch=*"))
+    return {file: folder.stat().st_ctime for folder in folders for file in folder.glob("part-*.parquet")}
