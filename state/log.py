@@ -21,6 +21,7 @@ from state.resolution import (
     HistoryError,
     OperatorHistory,
     ResumePoint,
+    last_rewind,
     log_start,
     resolve,
 )
@@ -98,10 +99,10 @@ class CommitLog:
         return self._read_all(positions)
 
     def history(self, manifest: Manifest | None) -> list[tuple[int, LogEntry]]:
-        """What `resolve` needs to resume from a manifest: the entries after it, or from where the job was rewound to it.
+        """What `resolve` needs to resume from a manifest: the entries after it, or from where the job was last rewound.
 
         Raises:
-            LogGapError: Entries after the manifest were cleaned up, and the job was not rewound to it since.
+            LogGapError: Entries after the manifest were cleaned up, and the job was not rewound since.
             DocumentCorruptError: One is damaged.
         """
         after = log_start(manifest, self._layout.job_id)
@@ -110,15 +111,10 @@ class CommitLog:
         entries = self._read_all(tail)
         if not tail or tail[0] == after + 1:
             return entries
-        path = manifest.path if manifest is not None else None
-        rewinds = [
-            number
-            for number, (_, entry) in enumerate(entries)
-            if isinstance(entry, AttemptOpened) and entry.rewinds and entry.restored_from == path
-        ]
-        if not rewinds:
+        rewind = last_rewind(entries)
+        if rewind is None:
             raise self._gap(after)
-        return entries[rewinds[-1] :]
+        return entries[rewind:]
 
     def last(self) -> tuple[int, LogEntry] | None:
         """The newest entry, which is of the highest attempt, with its position; None if there is none.

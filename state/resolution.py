@@ -90,7 +90,7 @@ def resolve(manifest: Manifest | None, entries: Sequence[tuple[int, LogEntry]], 
 
     Args:
         manifest: The checkpoint or savepoint to start from, or None for a job without any.
-        entries: The job's log after `log_start(manifest, job_id)`, complete, or from a rewind to the manifest on, as
+        entries: The job's log after `log_start(manifest, job_id)`, complete, or from the last rewind on, as
             `CommitLog.history` returns it.
         job_id: Whose log it is.
 
@@ -101,7 +101,9 @@ def resolve(manifest: Manifest | None, entries: Sequence[tuple[int, LogEntry]], 
     """
     start = log_start(manifest, job_id)
     history = _History(manifest, own=manifest is not None and manifest.job_id == job_id)
-    if entries and isinstance(entries[0][1], AttemptOpened) and entries[0][1].rewinds:
+    rewind = last_rewind(entries)
+    if rewind is not None:
+        entries = entries[rewind:]
         start = entries[0][0] - 1  # what was before does not count
     for expected, (position, entry) in enumerate(entries, start + 1):
         if position != expected:
@@ -116,6 +118,15 @@ def resolve(manifest: Manifest | None, entries: Sequence[tuple[int, LogEntry]], 
     return history.resume_point(start + len(entries) + 1)
 
 
+def last_rewind(entries: Sequence[tuple[int, LogEntry]]) -> int | None:
+    """Index of the entry with which the job was last rewound, or None: nothing before it counts."""
+    for index in reversed(range(len(entries))):
+        entry = entries[index][1]
+        if isinstance(entry, AttemptOpened) and entry.rewinds:
+            return index
+    return None
+
+
 class _History:
     """The fold of `resolve`."""
 
@@ -125,10 +136,6 @@ class _History:
         self._max_parallelism = manifest.max_parallelism if manifest is not None else None
         self._hash_id = manifest.hash_id if manifest is not None else None
         self._facts: dict[OperatorUid, OperatorFacts] = {}
-        self._rewind()
-
-    def _rewind(self) -> None:
-        manifest = self._manifest
         self._batch_id = manifest.batch_id if manifest is not None else NO_BATCH
         self._sinks = dict(manifest.sinks) if manifest is not None else {}
         self._planned: BatchPlanned | None = None
@@ -144,12 +151,10 @@ class _History:
                 f"the job's history goes on from {entry.restored_from or 'nothing'}, not from {base or 'nothing'}"
             )
         for fixed, opened in ((self._max_parallelism, entry.max_parallelism), (self._hash_id, entry.hash_id)):
-            if fixed is not None and fixed != opened and not entry.rewinds:
+            if fixed is not None and fixed != opened:
                 raise HistoryError(f"attempt {entry.attempt} has {opened} where the history has {fixed}")
         self._attempt, self._max_parallelism, self._hash_id = entry.attempt, entry.max_parallelism, entry.hash_id
         self._facts.update(entry.operators)
-        if entry.rewinds:
-            self._rewind()
 
     def plan(self, entry: BatchPlanned) -> None:
         self._check(entry)

@@ -209,8 +209,12 @@ def test_a_rewind_needs_no_log_before_it_and_recovery_none_before_the_rewind(tmp
     assert [position for position, _ in history] == [4, 5]
     resume = resolve(base, history, JOB)
     assert (resume.next_position, resume.attempt, resume.batch_id) == (6, 2, -1)
+    other = manifest(batch_id=-1, log_position=1, checkpoint_id=9)
+    with pytest.raises(BaseDisownedError):
+        resolve(other, log.history(other), JOB)
+    store.delete([LAYOUT.log_entry(4)])
     with pytest.raises(LogGapError):
-        log.history(manifest(batch_id=-1, log_position=1, checkpoint_id=9))
+        log.history(base)
 
 
 @pytest.mark.parametrize("faults", [[Fault.ANSWER_LOST], [Fault.NOT_APPLIED], [Fault.NOT_APPLIED, Fault.ANSWER_LOST]])
@@ -297,3 +301,19 @@ def test_without_the_condition_the_same_check_fails(tmp_path: Path) -> None:
     commits = play(store, [1, 1, 2, 1, 1, 1, 2, 2, 2, 1, 1])
     with pytest.raises((AssertionError, HistoryError, ObjectExistsError)):
         check_history(store, commits)
+
+
+def test_of_several_rewinds_only_the_last_one_counts() -> None:
+    one, two = manifest(batch_id=4, log_position=10), manifest(batch_id=5, log_position=11, checkpoint_id=2)
+    entries = numbered(
+        committed(1, 5),
+        opened(2, restored_from=one.path, rewinds=True),
+        committed(2, 5),
+        opened(3, restored_from=two.path, rewinds=True),
+        opened(4, restored_from=one.path, rewinds=True),
+        committed(4, 5, "the last"),
+        after=10,
+    )
+    assert resolve(one, entries, JOB).sinks == {"sink": "the last"}
+    with pytest.raises(BaseDisownedError):
+        resolve(two, entries[1:], JOB)
