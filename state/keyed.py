@@ -30,6 +30,7 @@ from state.serializers import KeySerializer, key_codec_for
 from state.serializers.type_names import type_from_json
 from state.stored_key import StoredKey, parse_stored_key
 from state.sweep import Sweeper, purge
+from state.timers import TimerQueue
 from state.ttl import BatchClock, Clock
 from state.value import ValueState
 
@@ -85,6 +86,7 @@ class KeyedStateBackend:
         self._serializer = KeySerializer(key_schema)
         self._context = KeyContext(self._serializer, key_group_range)
         self._states: dict[str, tuple[StateDescriptor, Entries, AnyState]] = {}
+        self._timers: dict[str, TimerQueue] = {}
         self._sweepers: list[Sweeper] = []
         self._key: tuple[Any, ...] | None = None
 
@@ -173,6 +175,9 @@ class KeyedStateBackend:
     def state(self, descriptor: StateDescriptor) -> AnyState:
         """The state of any descriptor; see `value_state`."""
         known = self._states.get(descriptor.name)
+        if descriptor.name in self._timers:
+            message = f"the name {descriptor.name!r} is declared twice, once as timers"
+            raise StateSchemaMismatchError(message)
         if known is not None:
             if known[0] != descriptor:
                 message = f"state {descriptor.name!r} is declared twice: as {known[0]} and as {descriptor}"
@@ -188,25 +193,45 @@ class KeyedStateBackend:
             self._sweepers.append(entries.sweeper)
         return handle
 
+    def timers(self, name: str, namespace_type: pa.DataType | None = None) -> TimerQueue:
+        """Timers, in a column family of their own; the same queue when asked for again.
+
+        Args:
+            name: Like a state's, and not a state's.
+            namespace_type: The type of the scope under a key that each timer has; None: the void namespace.
+
+        Raises:
+            StateSchemaMismatchError: The name is a state's, or other timers'.
+        """
+        queue = self._timers.get(name)
+        known = None if queue is None or queue.namespace is None else queue.namespace.type
+        if name in self._states or (queue is not None and known != namespace_type):
+            message = f"the name {name!r} is declared twice, once as timers"
+            raise StateSchemaMismatchError(message)
+        if queue is None:
+            namespace = None if namespace_type is None else key_codec_for(namespace_type)
+            queue = self._timers[name] = TimerQueue(name, self._engine, self._context, namespace)
+        return queue
+
     @property
     def pending_count(self) -> int:
         """How many entries have changed since the last drain."""
-        return sum(len(entries.pending) for _, entries, _ in self._states.values())
+        return sum(len(pending) for pending in self._pendings().values())
 
     def drain(self) -> list[SortedRun]:
         """Hand over all changes since the last drain, one sorted run a state that has any, by name.
 
         They are no longer pending, so they must be written to the engine before any state is read.
         """
-        runs = [entries.pending.drain() for _, (_, entries, _) in sorted(self._states.items())]
+        runs = [pending.drain() for _, pending in sorted(self._pendings().items())]
         self._context.forget_batch()
         self._advance()
         return [run for run in runs if run is not None]
 
     def discard(self) -> None:
         """Forget all changes since the last drain."""
-        for _, entries, _ in self._states.values():
-            entries.pending.discard()
+        for pending in self._pendings().values():
+            pending.discard()
         self._context.forget_batch()
 
     def purge_expired(self, engine: Engine | None = None, *, for_snapshot: bool = False) -> int:
@@ -249,6 +274,11 @@ class KeyedStateBackend:
             if not expired(raw):
                 key = parse_stored_key(raw_key, self._serializer, namespace, map_key, indexed=indexed)
                 yield key, entries.formats.unpack(raw)[0]
+
+    def _pendings(self) -> dict[str, Pending]:
+        """What has changed, by column family."""
+        pendings = {name: entries.pending for name, (_, entries, _) in self._states.items()}
+        return pendings | {name: queue.pending for name, queue in self._timers.items()}
 
     def _advance(self) -> None:
         if self._read_clock is not None and isinstance(self.clock, BatchClock):
