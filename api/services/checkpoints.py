@@ -3,6 +3,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from api.distribution import spread, summarize
 from api.errors import CheckpointNotFoundError
 from api.schemas.checkpoint import (
     CheckpointAnswer,
@@ -21,7 +22,6 @@ from api.schemas.checkpoint import (
     SummaryAnswer,
 )
 from api.services.lookup import require_job
-from api.statistics import spread, summarize
 from db.repositories import attempts, checkpoints
 from db.statuses import CheckpointStatus
 from jobs.wire import CheckpointSettings

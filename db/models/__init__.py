@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from db.models.access_token import Token
 from db.models.artifact import Artifact, ArtifactChunk
 from db.models.attempt import Attempt
 from db.models.checkpoint import Checkpoint, CheckpointSubtask
@@ -9,7 +10,6 @@ from db.models.command import Command
 from db.models.event import Event
 from db.models.job import Job
 from db.models.rescale import Rescale
-from db.models.token import Token
 
 __all__ = [
     "Artifact",

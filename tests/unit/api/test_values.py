@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.distribution import quantile, spread, summarize
 from api.errors import SettingInvalidError, StoreUnavailableError
 from api.lifecycle.states import SETTLED, TRANSITIONS, Action, is_allowed, may_follow
 from api.lifecycle.stopwatch import Stopwatch
 from api.redaction import redact
 from api.settings import Settings
-from api.statistics import quantile, spread, summarize
 from db.statuses import JobStatus
 
 if TYPE_CHECKING:
