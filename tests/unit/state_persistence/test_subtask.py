@@ -44,8 +44,7 @@ def test_batches_build_up_state_in_the_subtask_that_owns_each_key(job: StateJob)
 
 def test_state_rescales_by_assigning_shards_and_rewrites_no_record(job: StateJob) -> None:
     job.start(2)
-    for seed in range(4):
-        job.run_batch(random_batch(seed))
+    job.run_batch(random_batch(0))  # few batches, so few files: RocksDB must have no reason of its own to compact
     for number, parallelism in enumerate([3, 5, 1], 1):
         before, _ = job.checkpoint(f"savepoint-{number}")
         job.start(parallelism, before.path)
