@@ -100,12 +100,12 @@ class DriverProcess:
         path.write_text(command.model_dump_json())
         path.rename(path.with_suffix(".json"))
 
-    def result(self, command_id: str, timeout: float = 60) -> CommandResult:
+    def result(self, command_id: str, timeout: float = 240) -> CommandResult:
         path = self._control / "results" / f"{command_id}.json"
         self.wait_for(path.exists, f"the result of {command_id}", timeout)
         return CommandResult.model_validate_json(path.read_bytes())
 
-    def wait_for(self, condition: Any, what: str, timeout: float = 90) -> Any:
+    def wait_for(self, condition: Any, what: str, timeout: float = 240) -> Any:
         """Wait while the driver lives; its log's end is shown when it dies first."""
 
         def observe() -> Any:
@@ -119,7 +119,7 @@ class DriverProcess:
             error.add_note(self.log[-6000:])
             raise
 
-    def wait_for_exit(self, timeout: float = 60) -> int:
+    def wait_for_exit(self, timeout: float = 240) -> int:
         return self.process.wait(timeout)
 
     def kill(self, victim: Literal["jvm", "python", "all"] = "all") -> None:
