@@ -1,0 +1,174 @@
+"""Reads a checkpoint or savepoint from the object store, without the job that took it: every entry of every state."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from state.descriptors import StateKind
+from state.errors import StateError
+from state.formats import ValueFormats
+from state.layout import split_location
+from state.manifest import read_manifest
+from state.objects import open_store
+from state.rebuild import clip, fetch_shards
+from state.restore import assign_to_range
+from state.rocksdb import RocksDbEngine
+from state.schema_merge import merge_schemas
+from state.serializers import KeySerializer, key_codec_for
+from state.serializers.type_names import type_from_json
+from state.shards import ShardedEngine
+from state.stored_key import parse_stored_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from state.engine import Engine
+    from state.manifest import Manifest, OperatorSnapshot, SnapshotHandle
+    from state.objects import ObjectStore
+    from state.schema import KeyedSchema, StateSchema
+    from state.serializers import KeyCodec
+    from state.serializers.type_names import TypeJson
+
+
+class UnknownStateError(StateError):
+    """A checkpoint has no operator, or the operator no state, of the name asked for."""
+
+    code = "STATE_UNKNOWN"
+    domain = "user"
+    advice = "Use one of the names in the message; `python -m state inspect <location>` lists them."
+
+
+class Entry(NamedTuple):
+    """One stored entry of a state.
+
+    Attributes:
+        key_group: The key's group.
+        key: The key's columns.
+        namespace: The scope under the key; None for the void namespace.
+        user_key: A map's key, or a list's index; None for other kinds.
+        value: In the type that the state was declared with last.
+        stamp_ms: When its TTL began to count; None where the state has no TTL. Entries may have expired since.
+    """
+
+    key_group: int
+    key: tuple[Any, ...]
+    namespace: Any
+    user_key: Any
+    value: Any
+    stamp_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskState:
+    """One subtask's restored state, open for reading."""
+
+    snapshot: SnapshotHandle
+    engine: Engine
+    schema: KeyedSchema | None
+
+    def entries(self, state: StateSchema) -> Iterator[Entry]:
+        """All entries of a state, by stored key."""
+        assert self.schema is not None  # noqa: S101 - the state's schema came from it
+        keys = KeySerializer(self.schema.key_schema())
+        formats = ValueFormats(state, len(state.formats) - 1)
+        namespace, map_key = _codec(state.namespace), _codec(state.map_key)
+        for raw_key, raw in self.engine.scan(state.name, b"", None):
+            key = parse_stored_key(raw_key, keys, namespace, map_key, indexed=state.kind is StateKind.LIST)
+            value, stamp_ms = formats.unpack(raw)
+            yield Entry(key.key_group, key.key, key.namespace, key.user_key, value, stamp_ms)
+
+
+class CheckpointReader:
+    """A published checkpoint or savepoint. Files are fetched a subtask at a time into a scratch directory, and verified."""
+
+    def __init__(self, store: ObjectStore, manifest: Manifest, scratch: Path) -> None:
+        self.manifest = manifest
+        self._store = store
+        self._scratch = scratch
+
+    @classmethod
+    def open(cls, location: str, scratch: Path) -> CheckpointReader:
+        """Open the checkpoint whose manifest is at a location.
+
+        Args:
+            location: The manifest's URL, such as `file:///snapshots/job/chk-7/manifest.json`.
+            scratch: A directory with room for one subtask's state.
+
+        Raises:
+            LocationError: It is no location of a manifest.
+            ObjectNotFoundError: There is no manifest.
+            DocumentCorruptError, FormatTooNewError: It cannot be read.
+            StoreUnavailableError: The object store is away.
+        """
+        root, path = split_location(location)
+        store = open_store(root)
+        return cls(store, read_manifest(store, path), scratch)
+
+    def operator(self, uid: str) -> OperatorSnapshot:
+        """The operator of a uid.
+
+        Raises:
+            UnknownStateError: There is none.
+        """
+        found = [operator for operator in self.manifest.operators if operator.uid == uid]
+        if not found:
+            known = ", ".join(operator.uid for operator in self.manifest.operators) or "none"
+            raise UnknownStateError(f"there is no operator {uid!r}; there are: {known}")
+        return found[0]
+
+    def schema(self, operator: OperatorSnapshot) -> KeyedSchema | None:
+        """How an operator's entries are to be read; None while it has no state."""
+        return merge_schemas([snapshot.schema for snapshot in operator.subtasks])
+
+    def state(self, operator: OperatorSnapshot, name: str) -> StateSchema:
+        """The schema of an operator's state.
+
+        Raises:
+            UnknownStateError: The operator has none of the name.
+        """
+        schema = self.schema(operator)
+        found = None if schema is None else schema.state(name)
+        if found is None:
+            known = ", ".join(state.name for state in schema.states) if schema is not None else "none"
+            raise UnknownStateError(f"operator {operator.uid!r} has no state {name!r}; it has: {known}")
+        return found
+
+    def subtasks(self, operator: OperatorSnapshot) -> Iterator[SubtaskState]:
+        """The state of each subtask, one after another; each is closed when the next one is asked for.
+
+        Raises:
+            ObjectNotFoundError, ObjectCorruptError: A file is missing or damaged.
+            DiskFullError, DiskReadOnlyError: The scratch directory cannot be written.
+        """
+        schema = self.schema(operator)
+        for snapshot in operator.subtasks:
+            with self._opened(snapshot) as engine:
+                yield SubtaskState(snapshot, engine, schema)
+
+    @contextmanager
+    def _opened(self, snapshot: SnapshotHandle) -> Iterator[Engine]:
+        assignments = assign_to_range([snapshot], snapshot.key_groups)
+        folder = self._scratch / uuid.uuid4().hex
+        directories = [folder / str(number) for number in range(len(assignments))]
+        fetch_shards(self._store, assignments, directories, ())
+        engines: list[RocksDbEngine] = []
+        try:
+            for assignment, directory in zip(assignments, directories, strict=True):
+                engines.append(RocksDbEngine(directory))
+                clip(engines[-1], assignment)
+            yield ShardedEngine(
+                [(assignment.key_groups, engine) for assignment, engine in zip(assignments, engines, strict=True)]
+            )
+        finally:
+            for engine in engines:
+                engine.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _codec(of_type: TypeJson | None) -> KeyCodec | None:
+    return None if of_type is None else key_codec_for(type_from_json(of_type))

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from state.__main__ import main
+from state.checkpoint_reader import CheckpointReader, UnknownStateError
+from state.inspection import summarize
+from state.key_groups import key_group_range
+from state.layout import location_of
+from state.objects import ObjectCorruptError, open_store
+from tests.support.every_kind import (
+    KEYS,
+    KINDS,
+    MAX_PARALLELISM,
+    NAMESPACE,
+    NOW_MS,
+    PARALLELISM,
+    SAVEPOINT,
+    UID,
+    VALUES,
+    group_of,
+    write_savepoint,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "savepoint-v1"
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("savepoint")
+    store = open_store((folder / "store").as_uri())
+    return location_of(store.url, write_savepoint(store, folder / "local").path)
+
+
+@pytest.fixture(params=["fresh", "golden"])
+def location(request: pytest.FixtureRequest, fresh: str) -> str:
+    return fresh if request.param == "fresh" else f"{GOLDEN.as_uri()}/every-kind/savepoints/{SAVEPOINT}/manifest.json"
+
+
+def entries(location: str, scratch: Path, name: str) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    reader = CheckpointReader.open(location, scratch)
+    operator = reader.operator(UID)
+    state = reader.state(operator, name)
+    for subtask in reader.subtasks(operator):
+        for entry in subtask.entries(state):
+            assert entry.key_group == group_of(entry.key)
+            assert entry.key_group in key_group_range(MAX_PARALLELISM, PARALLELISM, subtask.snapshot.subtask)
+            yield entry.key, entry
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_value_of_each_type_comes_back_for_every_key(location: str, tmp_path: Path, name: str) -> None:
+    found = {key: (entry.user_key, entry.value) for key, entry in entries(location, tmp_path, name)}
+    assert found == dict.fromkeys(KEYS, (None, VALUES[name][1]))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_each_kind_of_state_comes_back_for_every_key(location: str, tmp_path: Path, name: str) -> None:
+    found: dict[tuple[Any, ...], list[tuple[Any, Any]]] = {}
+    for key, entry in entries(location, tmp_path, name):
+        found.setdefault(key, []).append((entry.user_key, entry.value))
+        assert entry.namespace == (NAMESPACE if name == "in_window" else None)
+        # A stamp is kept to a granularity that is finer than any TTL needs.
+        assert (abs(entry.stamp_ms - NOW_MS) <= 1000) if name == "with_ttl" else (entry.stamp_ms is None)
+    assert found == dict.fromkeys(KEYS, KINDS[name])
+
+
+def test_a_summary_counts_every_entry_once(location: str, tmp_path: Path) -> None:
+    summary = summarize(CheckpointReader.open(location, tmp_path))
+    (operator,) = summary.operators
+    expected = {**dict.fromkeys(VALUES, 1), **{name: len(parts) for name, parts in KINDS.items()}}
+    assert {state.name: state.entries for state in operator.states} == {
+        name: count * len(KEYS) for name, count in expected.items()
+    }
+    assert operator.key_groups_with_state == len({group_of(key) for key in KEYS})
+    sizes = [group.bytes for group in operator.largest_key_groups]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sum(sizes) == sum(state.bytes for state in operator.states)
+    assert [(part.key_group_start, part.key_group_end) for part in operator.subtasks] == [(0, 3), (4, 7)]
+
+
+def test_scratch_files_are_gone_when_the_reading_is_over(fresh: str, tmp_path: Path) -> None:
+    summarize(CheckpointReader.open(fresh, tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_prints_the_same_facts_as_a_table_and_as_json(
+    fresh: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", "--json", fresh]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert main(["inspect", fresh]) == 0
+    table = capsys.readouterr().out
+    assert f"savepoint {SAVEPOINT} of job every-kind" in table
+    for state in facts["operators"][0]["states"]:
+        row = next(line for line in table.splitlines() if line.split()[:1] == [state["name"]])
+        assert row.split()[-2:] == [f"{state['entries']:,}", f"{state['bytes']:,}"]
+
+
+def test_a_dump_holds_typed_columns(fresh: str, tmp_path: Path) -> None:
+    file = tmp_path / "map.parquet"
+    assert main(["dump", "--operator", UID, "--state", "map", "--output", str(file), fresh]) == 0
+    table = pq.read_table(file)
+    assert table.column_names == ["subtask", "key_group", "key.name", "key.number", "user_key", "value"]
+    rows = sorted((r["key.number"], r["key.name"], r["user_key"], r["value"]) for r in table.to_pylist())
+    assert rows == sorted((number, name, dest, count) for name, number in KEYS for dest, count in KINDS["map"])
+
+
+def test_a_dump_of_a_state_with_a_ttl_says_when_it_began_to_count(fresh: str, tmp_path: Path) -> None:
+    file = tmp_path / "ttl.parquet"
+    assert main(["dump", "--operator", UID, "--state", "with_ttl", "--output", str(file), fresh]) == 0
+    stamps = pq.read_table(file)["stamp"].cast("int64").to_pylist()
+    assert all(abs(stamp - NOW_MS) <= 1000 for stamp in stamps)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["dump", "--operator", "other", "--state", "map", "--output", "out"], "STATE_UNKNOWN"),
+        (["dump", "--operator", UID, "--state", "other", "--output", "out"], "STATE_UNKNOWN"),
+    ],
+)
+def test_unknown_names_are_refused_with_those_that_there_are(
+    fresh: str, capsys: pytest.CaptureFixture[str], arguments: list[str], code: str
+) -> None:
+    assert main([*arguments, fresh]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(code)
+    assert UID in error
+
+
+@pytest.mark.parametrize("location", ["file:///nowhere/job/chk-1/manifest.json", "nonsense", "file:///x/y"])
+def test_a_wrong_location_is_an_error_that_says_what_to_do(location: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", location]) == 1
+    code, advice = capsys.readouterr().err.split("\n", 1)
+    assert code.split(":")[0].isupper()
+    assert advice.strip()
+
+
+def test_a_damaged_file_is_noticed_while_reading(fresh: str, tmp_path: Path) -> None:
+    root = Path(fresh.removeprefix("file://")).parents[3]
+    damaged = tmp_path / "store"
+    shutil.copytree(root, damaged)
+    victim = next(path for path in sorted(damaged.rglob("files/*")) if path.is_file())
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    location = f"{damaged.as_uri()}{fresh.removeprefix(root.as_uri())}"
+    with pytest.raises(ObjectCorruptError):
+        summarize(CheckpointReader.open(location, tmp_path / "scratch"))
+
+
+def test_an_unknown_operator_is_named_in_the_error(fresh: str, tmp_path: Path) -> None:
+    with pytest.raises(UnknownStateError, match=UID):
+        CheckpointReader.open(fresh, tmp_path).operator("other")
