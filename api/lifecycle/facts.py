@@ -35,7 +35,8 @@ class Timeouts:
         warm_ms: From the request for work until a standby that says nothing more counts as warm.
         stop_ms: From the savepoint until a driver that does not end is ended.
         exit_ms: From the end of an attempt until its processes are killed.
-        idle_ms: Without a first batch, a restored job counts as verified after this.
+        idle_ms: Without a first batch, a restored job that had no input counts as verified after this.
+        busy_ms: The same for one that had input when it was stopped.
         backoff_ms_max: Longest pause between two starts.
         healthy_ms: An attempt that ran this long has made progress, even without input.
     """
@@ -47,6 +48,7 @@ class Timeouts:
     stop_ms: int = 20_000
     exit_ms: int = 10_000
     idle_ms: int = 3_000
+    busy_ms: int = 30_000
     backoff_ms_max: int = 60_000
     healthy_ms: int = 60_000
 
@@ -98,6 +100,7 @@ class RescaleFacts:
     """The rescale in progress.
 
     Attributes:
+        was_busy: The old attempt had input when it was told to stop.
         tries: How many drivers have been given the savepoint at the new parallelism.
         phase_age_ms: Since the phase began, as seen by this reconciler.
     """
@@ -108,7 +111,7 @@ class RescaleFacts:
     to_parallelism: int
     old_attempt: int
     order: OrderFacts | None = None
-    savepoint_location: str | None = None
+    was_busy: bool = False
     tries: int = 0
     phase_age_ms: int = 0
 

@@ -86,6 +86,8 @@ class FactReader:
 
     def _rescale(self, session: Session, rescale: Rescale) -> RescaleFacts:
         order = commands.find(session, rescale_order_id(rescale.id))
+        tried = attempts.list_of(session, rescale.job_id)
+        old = next((attempt for attempt in tried if attempt.number == rescale.old_attempt), None)
         return RescaleFacts(
             id=rescale.id,
             phase=rescale.phase,
@@ -93,10 +95,10 @@ class FactReader:
             to_parallelism=rescale.to_parallelism,
             old_attempt=rescale.old_attempt,
             order=self._order(order) if order else None,
-            tries=sum(
-                attempt.cause == Cause.RESCALE and attempt.number > rescale.old_attempt
-                for attempt in attempts.list_of(session, rescale.job_id)
-            ),
+            tries=sum(attempt.cause == Cause.RESCALE and attempt.number > rescale.old_attempt for attempt in tried),
+            was_busy=old is not None
+            and rescale.stopped_at_ms is not None
+            and rescale.stopped_at_ms == old.last_commit_at_ms,
             phase_age_ms=self._stopwatch.elapsed_ms(("rescale", rescale.id), rescale.phase),
         )
 

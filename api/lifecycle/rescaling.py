@@ -104,7 +104,8 @@ def _running(active: AttemptFacts, rescale: RescaleFacts, timeouts: Timeouts) ->
         return None
     if rescale.phase is RescalePhase.RESTORE:
         return AdvanceRescale(RescalePhase.VERIFY)
-    if active.first_commit_at_ms is not None or rescale.phase_age_ms > timeouts.idle_ms:
+    patience_ms = timeouts.busy_ms if rescale.was_busy else timeouts.idle_ms
+    if active.first_commit_at_ms is not None or rescale.phase_age_ms > patience_ms:
         return CompleteRescale(False, _resumed_at_ms(active))
     return None
 

@@ -43,8 +43,9 @@ def attach(context: Context, driver: DriverIdentity, request: AttachRequest) -> 
         if attempt is None or job is None or attempt.stage is AttemptStage.ENDED:
             return AttachResponse(decision="exit")
         is_news = attempt.attached_at_ms is None
+        attempt.heartbeat_at_ms = now_ms()  # a standby that warms up asks again and again, and sends nothing else
         if is_news:
-            attempt.attached_at_ms = now_ms()
+            attempt.attached_at_ms = attempt.heartbeat_at_ms
         attempt.pid, attempt.host, attempt.spark_ui_url = request.pid, request.host, request.spark_ui_url
         if attempt.stage is AttemptStage.STANDBY:
             rescale = rescales.running(session, job.id)

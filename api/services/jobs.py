@@ -21,7 +21,7 @@ from api.services.job_views import job_answer
 from api.services.lookup import require_job
 from api.spark_conf import check_spark_conf
 from db.models import Job
-from db.repositories import artifacts, events
+from db.repositories import artifacts, attempts, events
 from db.statuses import ArtifactKind, CommandKind, DesiredState, JobStatus
 from state.key_groups import default_max_parallelism
 
@@ -158,6 +158,7 @@ def delete(context: Context, user: Principal, reference: str) -> None:
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
         intents.require_deletable(job)
+        left = [attempt.number for attempt in attempts.unreaped(session, job.id)]
         session.delete(job)
         events.record(
             session,
@@ -168,6 +169,8 @@ def delete(context: Context, user: Principal, reference: str) -> None:
             message=f"deleted {job.name}",
             store_url=job.store_url,
         )
+    for number in left:
+        context.launcher.kill(job.id, number)
     context.launcher.forget(job.id)
 
 

@@ -321,6 +321,16 @@ def test_without_input_the_restored_state_is_enough() -> None:
     assert step_of(idle) == CompleteRescale(False, 900)
 
 
+def test_a_job_that_had_input_is_given_longer_to_show_its_first_batch() -> None:
+    slow = rescaling(
+        RescalePhase.VERIFY, active=restored(), rescale_was_busy=True, rescale_phase_age_ms=TIMEOUTS.busy_ms
+    )
+    assert step_of(slow) is None
+    assert slow.rescale is not None
+    late = replace(slow, rescale=replace(slow.rescale, phase_age_ms=TIMEOUTS.busy_ms + 1))
+    assert step_of(late) == CompleteRescale(False, 900)
+
+
 @pytest.mark.parametrize("phase", [RescalePhase.RESTORE, RescalePhase.VERIFY])
 def test_a_new_driver_that_dies_is_replaced_and_one_that_dies_again_and_again_leads_back(phase: RescalePhase) -> None:
     dead = lost(2, driver_state=DriverState.RESTORING)
