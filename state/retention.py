@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from state.errors import KeyscaleError
 from state.layout import MANIFEST_NAME, Layout
-from state.log import AttemptOpened, BatchCommitted, CommitLog, LogEntry
+from state.log import AttemptOpened, BatchCommitted, CommitLog, LogEntry, log_start
 from state.manifest import Manifest, SnapshotKind, read_manifest
 from state.objects import ObjectInfo, ObjectNotFoundError, ObjectStore
 from state.sealed import DocumentCorruptError, FormatTooNewError
@@ -43,8 +43,8 @@ class RetentionPolicy:
         retained_count: How many of the newest readable checkpoints.
         age_floor_ms: Nothing that no manifest names is deleted before it is this old. Must exceed the longest upload, the
             longest sleep of a process, and the difference of the clocks.
-        protected: Paths of further manifests to keep, such as the one that a run of the job, or another job, was
-            restored from. Savepoints are always kept.
+        protected: Paths of further manifests to keep, such as one that another job was restored from. Savepoints are always kept, and
+            the manifest that the newest attempt was restored from is until it has a checkpoint of its own.
         discarded: Paths of manifests that their owner wants gone: a savepoint that the user deletes, or one that was
             claimed and is subsumed.
     """
@@ -116,11 +116,11 @@ def plan_deletion(facts: RetentionFacts, policy: RetentionPolicy) -> DeletionPla
         raise RetentionError(f"{blocking[0]} cannot be read, so nobody knows which files it needs")
     layout = Layout(facts.job_id)
     reachable = {file.path for manifest in retained.values() for file in manifest.files()} | set(retained)
-    first_needed = _first_needed_position(retained, facts.job_id)
+    first_needed = _first_needed_position(facts, retained)
     last = max(facts.entries, default=0)
     reachable |= _changelogs(facts.entries, range(first_needed, last + 1))
     reachable |= _needed_entries(facts.entries, first_needed, layout)
-    gone = facts.manifests.keys() - retained.keys() | policy.discarded
+    gone = (facts.manifests.keys() | policy.discarded) - retained.keys()
     done = {file.path for path, manifest in facts.manifests.items() if path in gone for file in manifest.files()}
     done |= _changelogs(facts.entries, range(first_needed))
     manifests, files = [], []
@@ -186,29 +186,54 @@ def _retained(facts: RetentionFacts, policy: RetentionPolicy) -> dict[str, Manif
         if manifest.kind is SnapshotKind.CHECKPOINT and manifest.job_id == facts.job_id
     )
     newest = {path for _, path in checkpoints[-policy.retained_count :]} if policy.retained_count else set()
+    in_use = _restored_from(facts) or ()
     return {
         path: manifest
         for path, manifest in facts.manifests.items()
-        if path not in policy.discarded
-        and (
-            path in newest
-            or path in policy.protected
-            or manifest.kind is SnapshotKind.SAVEPOINT
-            or manifest.job_id != facts.job_id
+        if path in in_use
+        or (
+            path not in policy.discarded
+            and (
+                path in newest
+                or path in policy.protected
+                or manifest.kind is SnapshotKind.SAVEPOINT
+                or manifest.job_id != facts.job_id
+            )
         )
     }
 
 
-def _first_needed_position(retained: Mapping[str, Manifest], job_id: JobId) -> int:
-    """The first log entry that a recovery from any retained checkpoint reads; all of them before the first checkpoint.
+def _restored_from(facts: RetentionFacts) -> tuple[str | None] | None:
+    """What the attempt that runs was restored from (a path, or None in the tuple), or None once that does not matter.
 
-    Savepoints are self-contained, and recovery prefers the newest checkpoint; a savepoint that is older than every
-    retained checkpoint is restored by a rewind, which reads no log. One that is the only base there is counts.
+    Until it has a checkpoint of its own its subtasks are rebuilt from there, whatever savepoints were taken meanwhile.
     """
-    own = [manifest for manifest in retained.values() if manifest.job_id == job_id]
-    checkpoints = [manifest.log_position for manifest in own if manifest.kind is SnapshotKind.CHECKPOINT]
-    savepoints = [manifest.log_position for manifest in own if manifest.kind is SnapshotKind.SAVEPOINT]
-    return min(checkpoints, default=max(savepoints, default=0)) + 1
+    opened = [entry for _, entry in sorted(facts.entries.items()) if isinstance(entry, AttemptOpened)]
+    if not opened:
+        return (None,)
+    superseded = any(
+        manifest.attempt == opened[-1].attempt
+        and manifest.kind is SnapshotKind.CHECKPOINT
+        and manifest.job_id == facts.job_id
+        for manifest in facts.manifests.values()
+    )
+    return None if superseded else (opened[-1].restored_from,)
+
+
+def _first_needed_position(facts: RetentionFacts, retained: Mapping[str, Manifest]) -> int:
+    """The first log entry that the attempt that runs, or a recovery from any retained checkpoint, reads.
+
+    Savepoints do not count: they are self-contained, and an old one is restored by a rewind, which reads no log.
+    """
+    needed = [
+        manifest.log_position
+        for manifest in retained.values()
+        if manifest.job_id == facts.job_id and manifest.kind is SnapshotKind.CHECKPOINT
+    ]
+    base = _restored_from(facts)
+    if base is not None:
+        needed.append(log_start(facts.manifests.get(base[0] or ""), facts.job_id))
+    return min(needed, default=0) + 1
 
 
 def _changelogs(entries: Mapping[int, LogEntry], positions: range) -> set[str]:

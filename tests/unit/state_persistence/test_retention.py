@@ -154,6 +154,44 @@ def test_without_a_checkpoint_the_whole_log_and_every_changelog_stay(job: StateJ
     assert job.dump() == job.reference
 
 
+def test_a_savepoint_does_not_stand_in_for_the_base_of_the_attempt_that_runs(job: StateJob, tmp_path: Path) -> None:
+    job.start(1)
+    job.run_batch({1: 1})
+    job.checkpoint("mine")
+    carry_out(job.store, plan(job))
+    job.local_root = tmp_path / "another host"
+    assert job.dump() == job.reference
+
+
+def test_what_the_running_attempt_was_restored_from_is_kept_although_newer_checkpoints_exist(
+    job: StateJob, tmp_path: Path
+) -> None:
+    job.start(1)
+    job.run_batch({1: 1})
+    older, _ = job.checkpoint()
+    run(job, 2)
+    job.start(1, older.path)  # the newer ones were found damaged
+    carry_out(job.store, plan(job, RetentionPolicy(1)))
+    job.local_root = tmp_path / "another host"
+    assert job.dump() == job.reference
+
+
+def test_a_savepoint_that_the_running_attempt_still_needs_is_deleted_only_later(job: StateJob, tmp_path: Path) -> None:
+    job.start(1)
+    job.run_batch({1: 1})
+    savepoint, _ = job.checkpoint("mine")
+    job.start(2, savepoint.path)
+    policy = RetentionPolicy(discarded=frozenset({savepoint.path}))
+    carry_out(job.store, plan(job, policy))
+    job.local_root = tmp_path / "another host"
+    assert job.dump() == job.reference
+    job.checkpoint()
+    carry_out(job.store, plan(job, policy))
+    assert list(job.store.list(job.layout.savepoints)) == []
+    job.local_root = tmp_path / "a third host"
+    assert job.dump() == job.reference
+
+
 def test_a_manifest_that_cannot_be_read_blocks_deletion(job: StateJob) -> None:
     job.start(1)
     run(job, 4)
