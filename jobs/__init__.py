@@ -9,45 +9,72 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from jobs.batch_function import KeyedBatch, KeyedBatchFunction
     from jobs.environment import StreamEnvironment
-    from jobs.functions import KeyedProcessFunction, ProcessContext, Row, RuntimeContext
+    from jobs.functions import KeyedProcessFunction, OnTimerContext, OutputTag, ProcessContext, Row, RuntimeContext
     from jobs.sinks import FileSink, ForeachBatchSink, Sink, SinkContext
     from jobs.stream import DataStream, KeyedStream
-    from state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-    from state.ttl import Ttl
+    from jobs.timers import TimerService
+    from state.descriptors import (
+        AggregateFunction,
+        AggregatingStateDescriptor,
+        ListStateDescriptor,
+        MapStateDescriptor,
+        ReducingStateDescriptor,
+        ValueStateDescriptor,
+    )
+    from state.ttl import TimeDomain, Ttl
 
 _HOMES = {
+    "AggregateFunction": "state.descriptors",
+    "AggregatingStateDescriptor": "state.descriptors",
     "DataStream": "jobs.stream",
     "FileSink": "jobs.sinks",
     "ForeachBatchSink": "jobs.sinks",
+    "KeyedBatch": "jobs.batch_function",
+    "KeyedBatchFunction": "jobs.batch_function",
     "KeyedProcessFunction": "jobs.functions",
     "KeyedStream": "jobs.stream",
     "ListStateDescriptor": "state.descriptors",
     "MapStateDescriptor": "state.descriptors",
+    "OnTimerContext": "jobs.functions",
+    "OutputTag": "jobs.functions",
     "ProcessContext": "jobs.functions",
+    "ReducingStateDescriptor": "state.descriptors",
     "Row": "jobs.functions",
     "RuntimeContext": "jobs.functions",
     "Sink": "jobs.sinks",
     "SinkContext": "jobs.sinks",
     "StreamEnvironment": "jobs.environment",
+    "TimeDomain": "state.ttl",
+    "TimerService": "jobs.timers",
     "Ttl": "state.ttl",
     "ValueStateDescriptor": "state.descriptors",
 }
 
 __all__ = [
+    "AggregateFunction",
+    "AggregatingStateDescriptor",
     "DataStream",
     "FileSink",
     "ForeachBatchSink",
+    "KeyedBatch",
+    "KeyedBatchFunction",
     "KeyedProcessFunction",
     "KeyedStream",
     "ListStateDescriptor",
     "MapStateDescriptor",
+    "OnTimerContext",
+    "OutputTag",
     "ProcessContext",
+    "ReducingStateDescriptor",
     "Row",
     "RuntimeContext",
     "Sink",
     "SinkContext",
     "StreamEnvironment",
+    "TimeDomain",
+    "TimerService",
     "Ttl",
     "ValueStateDescriptor",
 ]

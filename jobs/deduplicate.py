@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from jobs.runtime.body import KEY_GROUP_COLUMN
+from jobs.runtime.body import KEY_GROUP_COLUMN, OperatorBody, OperatorLogic
 from state.descriptors import ValueStateDescriptor
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Deduplicate:
+class Deduplicate(OperatorLogic):
     """The logic of an operator that lets the first record of each key through.
 
     Attributes:
@@ -32,7 +32,7 @@ class Deduplicate:
         return DeduplicateBody(self.ttl, state, facts)
 
 
-class DeduplicateBody:
+class DeduplicateBody(OperatorBody):
     """Deduplication at work in one task."""
 
     def __init__(self, ttl: Ttl | None, state: KeyedStateBackend, facts: SubtaskFacts) -> None:
@@ -44,6 +44,3 @@ class DeduplicateBody:
         keys = [batch.column(name) for name in self._facts.key_columns]
         first = self._seen.insert_if_absent_many(batch.column(KEY_GROUP_COLUMN), keys, True)
         yield batch.select(self._facts.output_schema.names).filter(pa.array(first))
-
-    def close(self) -> None:
-        """Nothing to close."""

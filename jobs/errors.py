@@ -99,6 +99,13 @@ class OutputTypeError(UserFunctionError):
     advice = "Return dicts, tuples or rows with exactly the columns and types that `output=` declares."
 
 
+class UnknownOutputError(UserFunctionError):
+    """A user's function put a record into a side output that the operator was declared without."""
+
+    code = "JOB_OUTPUT_UNKNOWN"
+    advice = "Declare every side output where the function is used: side_outputs=[tag]."
+
+
 class IncompleteReportsError(JobError):
     """Not exactly one task of each subtask has reported, so the batch is not committed; it is run again."""
 

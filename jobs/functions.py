@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import namedtuple
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, overload
+
+from jobs.errors import UnknownOutputError
+from state.ttl import TimeDomain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import pyarrow as pa
+
     from jobs.runtime.body import SubtaskFacts
-    from state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+    from jobs.timers import TimerService
+    from state.aggregating import AggregatingState, ReducingState
+    from state.descriptors import (
+        AggregatingStateDescriptor,
+        ListStateDescriptor,
+        MapStateDescriptor,
+        ReducingStateDescriptor,
+        ValueStateDescriptor,
+    )
     from state.keyed import KeyedStateBackend
     from state.list import ListState
     from state.map import MapState
@@ -91,24 +105,78 @@ class RuntimeContext:
         """A list a key, each element of which is stored by itself."""
         return self._state.list_state(descriptor)
 
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+        """One value a key, into which every added value is reduced."""
+        return self._state.reducing_state(descriptor)
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """One accumulator a key, to which every added value is added."""
+        return self._state.aggregating_state(descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTag:
+    """Names a side output and says what its records are.
+
+    Attributes:
+        name: Unlike that of any other side output of the operator.
+        schema: The records' columns and types.
+    """
+
+    name: str
+    schema: pa.Schema
+
 
 class ProcessContext:
     """What a function is given with each record. It is reused: read it, do not keep it.
 
     Attributes:
         current_key: The record's key: the key column's value, or a tuple of the values of several key columns.
-        timestamp: The record's event time in milliseconds since the epoch; None where the stream has no timestamps.
+        timestamp: The record's event time in milliseconds since the epoch; None where the stream has no timestamps. In
+            `on_timer`, the time that the timer was registered for.
     """
 
-    __slots__ = ("current_key", "timestamp")
+    __slots__ = ("_side_results", "_timers", "current_key", "timestamp")
 
-    def __init__(self) -> None:
+    def __init__(self, timers: TimerService, side_results: dict[str, list[Any]]) -> None:
         self.current_key: Any = None
         self.timestamp: int | None = None
+        self._timers = timers
+        self._side_results = side_results
+
+    def timer_service(self) -> TimerService:
+        """The watermark, the time, and timers of the current key."""
+        return self._timers
+
+    def output(self, tag: OutputTag, record: Any) -> None:
+        """Puts a record, a dict of all columns or a tuple in their order, into a side output.
+
+        Raises:
+            UnknownOutputError: The operator was declared without it.
+        """
+        side = self._side_results.get(tag.name)
+        if side is None:
+            message = f"side output {tag.name!r} was not declared: name it in side_outputs=[...]"
+            raise UnknownOutputError(message)
+        side.append(record)
+
+
+class OnTimerContext(ProcessContext):
+    """What a function is given with each timer. It is reused as well.
+
+    Attributes:
+        time_domain: Whether the watermark or the clock has reached the timer.
+    """
+
+    __slots__ = ("time_domain",)
+
+    def __init__(self, timers: TimerService, side_results: dict[str, list[Any]]) -> None:
+        super().__init__(timers, side_results)
+        self.time_domain = TimeDomain.EVENT
 
 
 class KeyedProcessFunction(ABC):
-    """A function over the records of a keyed stream, with state a key.
+    """A function over the records of a keyed stream, with state and timers a key.
 
     One copy runs in each subtask. It is opened anew for each batch of records: keep what must last in state, not in `self`.
     """
@@ -123,5 +191,9 @@ class KeyedProcessFunction(ABC):
         Each result is one output record: a dict of all output columns, or a tuple in their order.
         """
 
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterable[Any] | None:  # noqa: ARG002 - for overriding
+        """Called when a timer fires, at the end of a batch, with its key's state; results as of `process_element`."""
+        return None
+
     def close(self) -> None:  # noqa: B027 - as above
-        """Called after the last record of a batch; not when the batch has failed."""
+        """Called after the last record of a batch and its timers; not when the batch has failed."""

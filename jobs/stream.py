@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
+from jobs.aggregate import Aggregate, Reduce, keyed_schema
+from jobs.batch_function import KeyedBatchFunction, ProcessBatch
 from jobs.deduplicate import Deduplicate
 from jobs.errors import InvalidSchemaError, InvalidTopologyError, UnknownColumnError
 from jobs.process import Process
@@ -21,9 +23,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from jobs.functions import KeyedProcessFunction
+    from jobs.functions import KeyedProcessFunction, Row
+    from jobs.runtime.body import OperatorLogic
     from jobs.sinks import Sink
     from jobs.topology import NodeId, TopologyBuilder
+    from state.descriptors import AggregateFunction
     from state.ttl import Ttl
 
 Schema: TypeAlias = Mapping[str, str] | str | StructType | pa.Schema
@@ -136,19 +140,48 @@ class KeyedStream:
         self._key_columns = key_columns
         self._timestamp = timestamp
 
-    def process(self, function: KeyedProcessFunction, *, output: Schema) -> DataStream:
-        """Runs a function over each record, with the state of its key. Give the result a `.uid(...)`.
+    def process(self, function: KeyedProcessFunction | KeyedBatchFunction, *, output: Schema) -> DataStream:
+        """Runs a function over the records, with the state of their keys. Give the result a `.uid(...)`.
 
         Records of one key are processed in their order within a partition of the batch, and batch after batch.
 
         Args:
-            function: Pickled into each subtask.
+            function: Pickled into each subtask. A KeyedBatchFunction is given whole Arrow batches: the fast path.
             output: Columns and types of the records that it puts out.
 
         Raises:
             InvalidSchemaError: `output` is not a schema.
         """
-        return self._operator(Process(function), arrow_schema(output), None)
+        logic = ProcessBatch(function) if isinstance(function, KeyedBatchFunction) else Process(function)
+        return self._operator(logic, arrow_schema(output), None)
+
+    def reduce(self, function: Callable[[Row, Row], Any], *, ttl: Ttl | None = None) -> DataStream:
+        """Reduces the records of each key into one, and puts out the new one after each. Give the result a `.uid(...)`.
+
+        Args:
+            function: From what the key has and a further record to what it has then: a row, a tuple or a dict of all
+                columns. A key's first record is what it has first.
+            ttl: How long what a key has is kept after its last record; for ever if None.
+        """
+        return self._operator(Reduce(function, ttl), self._builder.schema(self._node), self._timestamp)
+
+    def aggregate(
+        self, function: AggregateFunction, *, accumulator: pa.DataType, output: Schema, ttl: Ttl | None = None
+    ) -> DataStream:
+        """Folds the records of each key, and puts out the key and its new result after each. Give it a `.uid(...)`.
+
+        Args:
+            function: `add` is given each record as a Row; `get_result` gives the columns of `output`, as a dict or a tuple.
+            accumulator: The accumulator's Arrow type, such as `pa.struct([("count", pa.int64())])`, which is a dict.
+            output: The result's columns. The key's columns come before them by themselves.
+            ttl: How long an accumulator is kept after its key's last record; for ever if None.
+
+        Raises:
+            InvalidSchemaError: `output` is not a schema, or has a key's column.
+        """
+        key = key_schema(self._builder.schema(self._node), self._key_columns)
+        schema = keyed_schema(key, arrow_schema(output))
+        return self._operator(Aggregate(function, accumulator, ttl), schema, None)
 
     def deduplicate(self, *, ttl: Ttl | None = None) -> DataStream:
         """Lets the first record of each key through, and drops later ones. Give the result a `.uid(...)`.
@@ -158,7 +191,7 @@ class KeyedStream:
         """
         return self._operator(Deduplicate(ttl), self._builder.schema(self._node), self._timestamp)
 
-    def _operator(self, logic: Process | Deduplicate, schema: pa.Schema, timestamp: str | None) -> DataStream:
+    def _operator(self, logic: OperatorLogic, schema: pa.Schema, timestamp: str | None) -> DataStream:
         node = self._builder.add_operator(
             self._node, key_columns=self._key_columns, logic=logic, schema=schema, timestamp_column=self._timestamp
         )

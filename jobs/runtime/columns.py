@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from jobs.errors import OutputTypeError
 
@@ -29,6 +30,13 @@ def timestamps_ms(batch: pa.RecordBatch, name: str) -> list[int | None]:
     return [None if ticks is None else ticks * factor // divisor for ticks in column.cast(pa.int64()).to_pylist()]
 
 
+def latest_ms(batch: pa.RecordBatch, name: str) -> int | None:
+    """The latest time of a column, as `timestamps_ms` gives it; None if there is none."""
+    column = batch.column(name)
+    ticks = pc.max(column.cast(pa.int64())).as_py()
+    return timestamps_ms(pa.record_batch({name: pa.array([ticks], pa.int64()).cast(column.type)}), name)[0]
+
+
 def batch_of(results: list[Any], schema: pa.Schema) -> pa.RecordBatch:
     """Output records, each a dict of all columns or a tuple in their order, as one batch.
 
@@ -49,11 +57,16 @@ def _columns_of(results: list[Any], names: tuple[str, ...]) -> list[list[Any]] |
             except KeyError:
                 pass  # the loop below says which column it is
         _refuse_other_columns(results, names)
-    rows = [_tuple_of(result, names) for result in results]
+    rows = [tuple_of(result, names) for result in results]
     return list(zip(*rows, strict=True))
 
 
-def _tuple_of(result: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+def tuple_of(result: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    """A user's result, a dict of all columns or a tuple in their order, as a tuple.
+
+    Raises:
+        OutputTypeError: It is neither, or has other columns.
+    """
     if isinstance(result, dict):
         _refuse_other_columns([result], names)
         return tuple(result[name] for name in names)

@@ -14,9 +14,10 @@ from pyspark import TaskContext
 
 from jobs.errors import IncompleteReportsError
 from jobs.runtime.affinity import SUBTASK_COLUMN
-from jobs.runtime.body import SubtaskFacts
+from jobs.runtime.body import SubtaskFacts, SubtaskProgress, run_subtask
 from jobs.runtime.failures import CarriedFailure, TaskOrigin, origin_of
 from jobs.runtime.reports import TaskReport
+from jobs.runtime.side_outputs import to_wire
 from state.errors import KeyscaleError
 from state.identifiers import SubtaskIndex
 from state.objects import ObjectStore, open_store
@@ -103,8 +104,8 @@ class OperatorTask:
         store = open_subtask(self.specs[index], start.version, start.plan, Path(self.local_root), objects, clock=clock)
         try:
             opened = time.perf_counter()
-            count = _Count()
-            yield from self._process(index, store, chain([first], with_rows), count)
+            progress = SubtaskProgress()
+            yield from self._process(index, store, chain([first], with_rows), progress)
             processed = time.perf_counter()
             changelog = store.finish_batch(self.batch_id, uuid.uuid4().hex)
             store.close()
@@ -117,8 +118,8 @@ class OperatorTask:
             uid=self.facts.operator_uid,
             subtask=index,
             changelog=changelog,
-            input_records=count.input_records,
-            output_records=count.output_records,
+            input_records=progress.input_records,
+            output_records=progress.output_records,
             open_ms=(opened - began) * 1000,
             process_ms=(processed - opened) * 1000,
             finish_ms=(finished - processed) * 1000,
@@ -126,23 +127,11 @@ class OperatorTask:
         self.reports.add([report])
 
     def _process(
-        self, index: SubtaskIndex, store: SubtaskStore, batches: Iterator[pa.RecordBatch], count: _Count
+        self, index: SubtaskIndex, store: SubtaskStore, batches: Iterator[pa.RecordBatch], progress: SubtaskProgress
     ) -> Iterator[pa.RecordBatch]:
-        body = self.logic.start(store.keyed, replace(self.facts, subtask=index))
-        for batch in batches:
-            _check_placement(batch, index)
-            count.input_records += batch.num_rows
-            for results in body.process(batch):
-                count.output_records += results.num_rows
-                yield results
-            reach("task-mid-batch")
-        body.close()
-
-
-@dataclass(slots=True)
-class _Count:
-    input_records: int = 0
-    output_records: int = 0
+        facts = replace(self.facts, subtask=index)
+        outputs = run_subtask(self.logic, store.keyed, facts, _placed(batches, index), progress=progress)
+        return to_wire(outputs, facts)
 
 
 def subtask_facts(node: OperatorNode, specs: tuple[SubtaskSpec, ...]) -> SubtaskFacts:
@@ -161,11 +150,14 @@ def subtask_facts(node: OperatorNode, specs: tuple[SubtaskSpec, ...]) -> Subtask
     )
 
 
-def _check_placement(batch: pa.RecordBatch, index: SubtaskIndex) -> None:
+def _placed(batches: Iterator[pa.RecordBatch], index: SubtaskIndex) -> Iterator[pa.RecordBatch]:
     """A row in another subtask's partition would change state that is not there: one look a batch is cheap."""
-    there = batch.column(SUBTASK_COLUMN)[0].as_py()
-    if there != index:
-        raise IncompleteReportsError(f"partition {index} was given rows of subtask {there}")
+    for batch in batches:
+        there = batch.column(SUBTASK_COLUMN)[0].as_py()
+        if there != index:
+            raise IncompleteReportsError(f"partition {index} was given rows of subtask {there}")
+        yield batch
+        reach("task-mid-batch")
 
 
 def _partition_id() -> SubtaskIndex:
