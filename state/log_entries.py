@@ -9,6 +9,7 @@ import msgspec
 from state.changelog import ChangelogHandle
 from state.hashing import HashId
 from state.identifiers import Attempt, BatchId, OperatorUid
+from state.job_time import JobTime
 from state.manifest import OperatorFacts
 
 
@@ -61,6 +62,7 @@ class BatchCommitted(msgspec.Struct, frozen=True, tag="batch_committed"):
         committed_at_ms: Milliseconds since the epoch.
         input_records: Records that it read.
         output_records: Records that it wrote.
+        time: How far the job has come in time with this batch.
     """
 
     attempt: Attempt
@@ -70,6 +72,7 @@ class BatchCommitted(msgspec.Struct, frozen=True, tag="batch_committed"):
     committed_at_ms: int
     input_records: int = 0
     output_records: int = 0
+    time: JobTime = JobTime()
 
 
 LogEntry: TypeAlias = AttemptOpened | BatchPlanned | BatchCommitted

@@ -11,6 +11,7 @@ import msgspec
 from state.errors import KeyscaleError
 from state.hashing import HashId
 from state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
+from state.job_time import JobTime
 from state.key_groups import KeyGroupRange
 from state.layout import Layout
 from state.objects import ObjectCorruptError, ObjectExistsError, StoreUnavailableError
@@ -144,6 +145,7 @@ class Manifest(msgspec.Struct, frozen=True):
         positions: The source positions (Spark's files), or None before any batch.
         sinks: Tokens of the last batch's output by sink, so that it can be published again.
         savepoint_id: Of a savepoint.
+        time: How far the job has come in time; left out where it has not come anywhere.
     """
 
     job_id: JobId
@@ -159,6 +161,7 @@ class Manifest(msgspec.Struct, frozen=True):
     positions: FileHandle | None = None
     sinks: dict[str, str] = {}
     savepoint_id: str | None = None
+    time: JobTime | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def path(self) -> str:

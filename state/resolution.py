@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from state.errors import KeyscaleError
 from state.identifiers import Attempt, BatchId, OperatorUid
+from state.job_time import JobTime
 from state.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
 from state.schema_merge import merge_schemas
 from state.version import NO_BATCH
@@ -67,6 +68,7 @@ class ResumePoint:
         sinks: Output tokens of the batch committed last, which must be published (again).
         max_parallelism: As fixed by the history; None before any.
         hash_id: As fixed by the history; None before any.
+        time: How far the job has come in time.
     """
 
     batch_id: BatchId
@@ -78,6 +80,7 @@ class ResumePoint:
     sinks: dict[str, str]
     max_parallelism: int | None
     hash_id: HashId | None
+    time: JobTime = field(default_factory=JobTime)
 
 
 def log_start(manifest: Manifest | None, job_id: JobId) -> int:
@@ -138,6 +141,7 @@ class _History:
         self._facts: dict[OperatorUid, OperatorFacts] = {}
         self._batch_id = manifest.batch_id if manifest is not None else NO_BATCH
         self._sinks = dict(manifest.sinks) if manifest is not None else {}
+        self._time = manifest.time if manifest is not None and isinstance(manifest.time, JobTime) else JobTime()
         self._planned: BatchPlanned | None = None
         self._positions: dict[str, str] = {}
         self._changelogs: dict[OperatorUid, list[ChangelogHandle]] = {}
@@ -164,6 +168,7 @@ class _History:
     def commit(self, entry: BatchCommitted) -> None:
         self._check(entry)
         self._batch_id, self._planned, self._sinks = entry.batch_id, None, dict(entry.sinks)
+        self._time = entry.time
         for uid, changelogs in entry.operators.items():
             self._changelogs.setdefault(uid, []).extend(changelog for changelog in changelogs if changelog is not None)
 
@@ -183,6 +188,7 @@ class _History:
             sinks=self._sinks,
             max_parallelism=self._max_parallelism,
             hash_id=self._hash_id,
+            time=self._time,
         )
 
     def _check(self, entry: BatchPlanned | BatchCommitted) -> None:
