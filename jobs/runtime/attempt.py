@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from jobs.runtime.clock import now_ms
@@ -11,8 +12,10 @@ from jobs.runtime.positions import merged, with_commit
 from state.hashing import HashId
 from state.identifiers import Attempt, JobId
 from state.layout import Layout, split_location
-from state.log import AttemptOpened, CommitLog, FencedError, log_start, resolve
-from state.manifest import read_manifest, read_positions
+from state.log import AttemptOpened, CommitLog, FencedError
+from state.manifest import read_positions
+from state.objects import ObjectCorruptError, ObjectNotFoundError
+from state.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from state.log import LogEntry, ResumePoint
     from state.manifest import Manifest, OperatorFacts
     from state.objects import ObjectStore
+    from state.recovery import Recovery
+
+_log = logging.getLogger(__name__)
 
 
 class Journal:
@@ -61,8 +67,9 @@ class OpenAttempt:
         attempt: Its fencing number.
         journal: Where it appends.
         resume: What was committed before it.
-        manifest: What it was restored from, or None.
+        manifest: What it is restored from, or None.
         positions: Files of Spark's checkpoint directory to start from; empty for a job that has never run.
+        unusable: Paths of manifests that turned out to be damaged.
     """
 
     attempt: Attempt
@@ -70,6 +77,7 @@ class OpenAttempt:
     resume: ResumePoint
     manifest: Manifest | None
     positions: dict[str, str]
+    unusable: frozenset[str] = frozenset()
 
 
 def open_attempt(
@@ -89,11 +97,9 @@ def open_attempt(
     """
     layout = Layout(JobId(assignment.job_id))
     attempt = Attempt(assignment.attempt)
-    manifest = _read_manifest(store, assignment.restore_from)
-    log = CommitLog(store, layout)
-    resume = resolve(manifest, log.read(log_start(manifest, layout.job_id)), layout.job_id)
+    recovery, positions, unusable = _recover(store, assignment, frozenset())
+    manifest, resume = recovery.base.manifest, recovery.resume
     check_fit(assignment, resume, operators)
-    positions = resume_positions(read_positions(store, manifest.positions) if manifest else {}, resume)
     opened = AttemptOpened(
         attempt=attempt,
         parallelism=assignment.parallelism,
@@ -103,19 +109,54 @@ def open_attempt(
         opened_at_ms=now_ms(),
         operators=dict(operators),
     )
-    journal = Journal(log, resume.next_position)
+    journal = Journal(CommitLog(store, layout), resume.next_position)
     journal.append(opened)
-    return OpenAttempt(attempt, journal, resume, manifest, positions)
+    return OpenAttempt(attempt, journal, resume, manifest, positions, unusable)
 
 
-def _read_manifest(store: ObjectStore, location: str | None) -> Manifest | None:
+def fall_back(store: ObjectStore, assignment: Assignment, opened: OpenAttempt) -> OpenAttempt:
+    """The same attempt, restored from an older checkpoint: the one that it was opened with turned out to be damaged.
+
+    Nothing is lost by it, as the commit log goes back as far as the oldest checkpoint that is kept.
+
+    Raises:
+        NothingUsableError: There is no other one.
+        KeyscaleError: The log cannot be read.
+    """
+    unusable = opened.unusable if opened.manifest is None else opened.unusable | {opened.manifest.path}
+    recovery, positions, unusable = _recover(store, assignment, unusable)
+    return replace(
+        opened, resume=recovery.resume, manifest=recovery.base.manifest, positions=positions, unusable=unusable
+    )
+
+
+def _recover(
+    store: ObjectStore, assignment: Assignment, unusable: frozenset[str]
+) -> tuple[Recovery, dict[str, str], frozenset[str]]:
+    """The newest base that can be used, the positions to start from, and all bases that cannot be used."""
+    hint = _path_of(store, assignment.restore_from)
+    while True:
+        recovery = recover(store, JobId(assignment.job_id), hint, excluded=unusable)
+        manifest = recovery.base.manifest
+        if manifest is None:
+            return recovery, resume_positions({}, recovery.resume), unusable
+        try:
+            positions = read_positions(store, manifest.positions)
+        except (ObjectCorruptError, ObjectNotFoundError):
+            _log.exception("skipping %s: its source positions cannot be read", manifest.path)
+            unusable |= {manifest.path}
+        else:
+            return recovery, resume_positions(positions, recovery.resume), unusable
+
+
+def _path_of(store: ObjectStore, location: str | None) -> str | None:
     if location is None:
         return None
     root, path = split_location(location)
     if root != store.url.rstrip("/"):
         message = "the checkpoint is in another object store than the job's"
         raise RestoreRefusedError(message)
-    return read_manifest(store, path)
+    return path
 
 
 def resume_positions(of_manifest: Mapping[str, str], resume: ResumePoint) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from jobs.runtime.affinity import Anchor
 from jobs.runtime.anchored import run_anchored
-from jobs.runtime.attempt import open_attempt
+from jobs.runtime.attempt import fall_back, open_attempt
 from jobs.runtime.batch import BatchRunner, RunFacts, subtask_specs
 from jobs.runtime.checkpoints import Checkpoints, SnapshotContext
 from jobs.runtime.clock import now_ms
@@ -29,7 +29,7 @@ from state.identifiers import Attempt, CheckpointId, JobId, OperatorUid
 from state.key_groups import KeyGroupRange
 from state.layout import Layout
 from state.manifest import OperatorFacts
-from state.objects import probe
+from state.objects import ObjectCorruptError, ObjectNotFoundError, probe
 from state.retention import RetentionPolicy
 from state.syncpoint import reach
 
@@ -120,15 +120,8 @@ class Execution:
             opened.resume.batch_id,
             opened.manifest.path if opened.manifest else "nothing",
         )
-        self._places = with_schemas(self._places, opened.resume)
-        committed = CommittedState.resumed(
-            opened.resume, self._places.specs, opened.positions, opened.journal.last_position
-        )
         anchor = Anchor.create(context.spark, self._facts.parallelism)
-        runner = BatchRunner(context.spark, self._topology, self._facts, anchor, self._places.specs)
-        runner.publish({OperatorUid(uid): token for uid, token in committed.sinks.items()})
-        runner.recover(committed.batch_id)
-        self._restore(anchor, committed)
+        opened, committed, runner = self._resumed(opened, anchor)
         loop = BatchLoop(
             self._topology.source.frame,
             runner,
@@ -147,6 +140,27 @@ class Execution:
             self._wait_for_end(query)
         finally:
             self._go_down(loop, query, coordinator)
+
+    def _resumed(self, opened: OpenAttempt, anchor: Anchor) -> tuple[OpenAttempt, CommittedState, BatchRunner]:
+        """Publish what is committed and restore the state; from an older checkpoint if files of the newest are damaged."""
+        context = self._context
+        while True:
+            self._places = with_schemas(self._places, opened.resume)
+            committed = CommittedState.resumed(
+                opened.resume, self._places.specs, opened.positions, opened.journal.last_position
+            )
+            runner = BatchRunner(context.spark, self._topology, self._facts, anchor, self._places.specs)
+            runner.publish({OperatorUid(uid): token for uid, token in committed.sinks.items()})
+            runner.recover(committed.batch_id)
+            try:
+                self._restore(anchor, committed)
+            except (ObjectCorruptError, ObjectNotFoundError):
+                if opened.manifest is None:
+                    raise
+                _log.exception("skipping %s: its files are damaged or missing", opened.manifest.path)
+                opened = fall_back(context.store, context.assignment, opened)
+            else:
+                return opened, committed, runner
 
     def _restore(self, anchor: Anchor, committed: CommittedState) -> None:
         """Bring every subtask's state to its host, and assert that no key group is missing or doubled."""

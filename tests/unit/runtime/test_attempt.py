@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.runtime.attempt import check_fit, open_attempt, resume_positions
+from jobs.runtime.attempt import OpenAttempt, check_fit, fall_back, open_attempt, resume_positions
 from jobs.runtime.errors import PositionsCorruptError, RestoreRefusedError
 from jobs.wire import Assignment
 from state.hashing import HashId
@@ -12,7 +12,8 @@ from state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid
 from state.layout import Layout, location_of
 from state.log import BatchCommitted, BatchPlanned, FencedError, OperatorHistory, ResumePoint
 from state.manifest import Manifest, OperatorFacts, SnapshotHandle, SnapshotKind, write_manifest, write_positions
-from state.objects import LocalObjectStore, ObjectNotFoundError, open_store
+from state.objects import LocalObjectStore, open_store
+from state.recovery import NothingUsableError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,39 +138,83 @@ def test_an_attempt_that_is_not_newer_than_the_last_one_is_fenced(store: ObjectS
         open_attempt(store, assignment(store, attempt), OPERATORS)
 
 
-def test_a_job_goes_on_from_its_checkpoint_and_the_log_after_it(store: ObjectStore) -> None:
-    first = open_attempt(store, assignment(store, 1), OPERATORS)
-    first.journal.append(BatchPlanned(Attempt(1), BatchId(0), {"metadata": "m", **plan(0)}))
-    first.journal.append(commit(1, 0))
-    layout = Layout(JobId("job"))
+def checkpointed(store: ObjectStore, first: OpenAttempt, checkpoint_id: int, batch_id: int) -> Manifest:
+    """Commits a batch and publishes a checkpoint after it."""
+    first.journal.append(BatchPlanned(Attempt(1), BatchId(batch_id), {"metadata": "m", **plan(batch_id)}))
+    first.journal.append(commit(1, batch_id))
     manifest = Manifest(
         job_id=JobId("job"),
-        checkpoint_id=CheckpointId(1),
+        checkpoint_id=CheckpointId(checkpoint_id),
         kind=SnapshotKind.CHECKPOINT,
         attempt=Attempt(1),
-        batch_id=BatchId(0),
+        batch_id=BatchId(batch_id),
         log_position=first.journal.last_position,
         max_parallelism=8,
         hash_id=HashId.SPARK,
         created_at_ms=0,
         operators=(),
         positions=write_positions(
-            store, layout, {"metadata": "m", **plan(0)}, checkpoint_id=CheckpointId(1), savepoint_id=None, unique="u"
+            store,
+            Layout(JobId("job")),
+            {"metadata": "m", **plan(batch_id)},
+            checkpoint_id=CheckpointId(checkpoint_id),
+            savepoint_id=None,
+            unique="u",
         ),
     )
-    location = location_of(store.url, write_manifest(store, manifest))
+    write_manifest(store, manifest)
+    return manifest
+
+
+def test_a_job_goes_on_from_its_checkpoint_and_the_log_after_it(store: ObjectStore) -> None:
+    first = open_attempt(store, assignment(store, 1), OPERATORS)
+    manifest = checkpointed(store, first, 1, 0)
     first.journal.append(BatchPlanned(Attempt(1), BatchId(1), plan(1)))
     first.journal.append(commit(1, 1))
 
+    location = location_of(store.url, manifest.path)
     second = open_attempt(store, assignment(store, 2, restore_from=location), OPERATORS)
     assert second.resume.batch_id == 1
     assert second.manifest == manifest
     assert {"metadata", "offsets/0", "offsets/1", "commits/1"} <= second.positions.keys()
 
 
+@pytest.mark.parametrize("damaged", ["manifest", "positions"])
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before_it_and_nothing_is_lost(
+    store: ObjectStore, caplog: pytest.LogCaptureFixture, damaged: str
+) -> None:
+    first = open_attempt(store, assignment(store, 1), OPERATORS)
+    older = checkpointed(store, first, 1, 0)
+    newer = checkpointed(store, first, 2, 1)
+    assert newer.positions is not None
+    path = newer.path if damaged == "manifest" else newer.positions.path
+    store.put(path, store.get(path)[:-7])
+
+    second = open_attempt(store, assignment(store, 2, restore_from=location_of(store.url, newer.path)), OPERATORS)
+    assert second.manifest == older
+    assert second.resume.batch_id == 1
+    assert "commits/1" in second.positions
+    assert newer.path in caplog.text
+
+
+def test_an_attempt_whose_files_are_damaged_falls_back_under_its_own_fence(store: ObjectStore) -> None:
+    first = open_attempt(store, assignment(store, 1), OPERATORS)
+    older = checkpointed(store, first, 1, 0)
+    newer = checkpointed(store, first, 2, 1)
+    second = open_attempt(store, assignment(store, 2), OPERATORS)
+    assert second.manifest == newer
+
+    fallen = fall_back(store, assignment(store, 2), second)
+    assert fallen.manifest == older
+    assert fallen.resume.batch_id == 1
+    fallen.journal.append(BatchPlanned(Attempt(2), BatchId(2), plan(2)))
+    with pytest.raises(NothingUsableError):
+        fall_back(store, assignment(store, 2), fallen)
+
+
 def test_a_checkpoint_that_is_gone_is_an_error_and_opens_nothing(store: ObjectStore) -> None:
     location = location_of(store.url, "job/chk-7/manifest.json")
-    with pytest.raises(ObjectNotFoundError):
+    with pytest.raises(NothingUsableError, match="chk-7"):
         open_attempt(store, assignment(store, 1, restore_from=location), OPERATORS)
     assert not list(store.list("job/log/"))
 
