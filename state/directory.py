@@ -182,6 +182,9 @@ def remove_older_attempts(local_root: Path, job_id: JobId, attempt: Attempt) -> 
         for entry in job_root(local_root, job_id).iterdir():
             number = entry.name.removeprefix("attempt-")
             if number.isdecimal() and int(number) < attempt:
+                for place in entry.glob("*/subtask-*"):
+                    if place.is_symlink():  # its files are on another disk
+                        shutil.rmtree(place.readlink(), ignore_errors=True)
                 shutil.rmtree(entry, ignore_errors=True)
 
 

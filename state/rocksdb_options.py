@@ -15,15 +15,15 @@ from rocksdict import (
     WriteBufferManager,
 )
 
-from state.settings import Compression, RocksDbSettings
+from state.settings import LEVELS, Compression, RocksDbSettings
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Memory:
     """Block cache and write buffers of one process; write buffers are charged to the cache, so one budget holds for both."""
 
     process: int
-    budget_bytes: int
+    sizes: tuple[int, int]  # of all, of write buffers
     cache: Cache
     write_buffers: WriteBufferManager
 
@@ -32,13 +32,21 @@ _memory: _Memory | None = None
 
 
 def shared_memory(settings: RocksDbSettings) -> _Memory:
-    """The process's shared memory, made at first use and again after a fork: a child must not touch its parent's."""
+    """The process's shared memory, made at first use and again after a fork: a child must not touch its parent's.
+
+    Settings with another budget resize it: a process never has two.
+    """
     global _memory  # noqa: PLW0603 (one budget a process is the point)
-    if _memory is None or _memory.process != os.getpid() or _memory.budget_bytes != settings.memory_budget_bytes:
-        cache = Cache(settings.memory_budget_bytes)
-        write_bytes = int(settings.memory_budget_bytes * settings.write_buffer_fraction)
-        buffers = WriteBufferManager.new_write_buffer_manager_with_cache(write_bytes, False, cache)
-        _memory = _Memory(os.getpid(), settings.memory_budget_bytes, cache, buffers)
+    budget_bytes = settings.memory_budget_bytes
+    sizes = (budget_bytes, int(budget_bytes * settings.write_buffer_fraction))
+    if _memory is None or _memory.process != os.getpid():
+        cache = Cache(budget_bytes)
+        buffers = WriteBufferManager.new_write_buffer_manager_with_cache(sizes[1], False, cache)
+        _memory = _Memory(os.getpid(), sizes, cache, buffers)
+    elif _memory.sizes != sizes:
+        _memory.cache.set_capacity(sizes[0])
+        _memory.write_buffers.set_buffer_size(sizes[1])
+        _memory.sizes = sizes
     return _memory
 
 
@@ -56,6 +64,10 @@ def database_options(settings: RocksDbSettings) -> Options:
     options.set_max_bytes_for_level_base(settings.level_base_bytes)
     options.set_level_compaction_dynamic_level_bytes(True)
     options.set_compression_type(_compression(settings.compression))
+    if settings.compression_per_level:
+        named = settings.compression_per_level
+        levels = [*named, *[settings.compression] * (LEVELS - len(named))]
+        options.set_compression_per_level([_compression(each) for each in levels])
     options.set_bottommost_compression_type(_compression(settings.bottommost_compression))
     options.set_max_open_files(settings.max_open_files)
     options.set_use_direct_io_for_flush_and_compaction(settings.direct_io)

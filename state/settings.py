@@ -8,6 +8,7 @@ from enum import StrEnum
 from state.errors import SettingsError
 
 MEBIBYTE = 1 << 20
+LEVELS = 7
 
 
 class Profile(StrEnum):
@@ -45,11 +46,16 @@ class RocksDbSettings:
         bloom_bits: Bits a key of the Bloom filters, 0 for none. 10 lets 1 % of the lookups of absent keys through.
         partitioned_index: Split index and filters into blocks that are cached as needed. Turn it on when state is much larger
             than memory; costs one more lookup a read.
-        compression: Of the upper levels, which are rewritten often.
-        bottommost_compression: Of the lowest level, which holds most of the data.
-        background_threads: Threads for flush and compaction, shared by the stores of a process.
+        compression: Of the upper levels, which are rewritten often. Use NONE where the processor is the bottleneck.
+        compression_per_level: Of each level from 0 on, instead of `compression`; levels beyond the last one named are as it.
+            Name it to leave only the levels that are rewritten most often uncompressed.
+        bottommost_compression: Of the lowest level, which holds most of the data. ZSTD makes state smallest; LZ4 reads faster.
+        background_threads: Threads for flush and compaction, shared by the stores of a process. Raise it when writes stall
+            while processors are idle.
         max_open_files: Files that a store keeps open, -1 for all. Limit it when the process runs out of file descriptors.
         direct_io: Bypass the operating system's page cache for flush and compaction. For hosts short of memory.
+        local_directories: Absolute paths of directories for local state, one a disk, the same on every host. Each subtask's files
+            go to the least used one. Name them to spread state over several disks; none: the job's local root alone.
     """
 
     memory_budget_bytes: int = 256 * MEBIBYTE
@@ -63,10 +69,12 @@ class RocksDbSettings:
     bloom_bits: int = 10
     partitioned_index: bool = False
     compression: Compression = Compression.LZ4
+    compression_per_level: tuple[Compression, ...] = ()
     bottommost_compression: Compression = Compression.LZ4
     background_threads: int = 2
     max_open_files: int = -1
     direct_io: bool = False
+    local_directories: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.memory_budget_bytes < 8 * MEBIBYTE:
@@ -74,6 +82,15 @@ class RocksDbSettings:
             raise SettingsError(message)
         if not 0 < self.write_buffer_fraction < 1:
             message = "the write buffers' share of the memory budget must be between 0 and 1"
+            raise SettingsError(message)
+        if self.background_threads < 1:
+            message = "there must be at least one background thread"
+            raise SettingsError(message)
+        if len(self.compression_per_level) > LEVELS:
+            message = f"there are {LEVELS} levels; compression is named for {len(self.compression_per_level)}"
+            raise SettingsError(message)
+        if not all(directory.startswith("/") for directory in self.local_directories):
+            message = "local directories must be absolute paths"
             raise SettingsError(message)
 
     @classmethod

@@ -13,6 +13,7 @@ from state.errors import KeyscaleError, StateError
 from state.identifiers import BatchId
 from state.keyed import KeyedStateBackend
 from state.opened_shards import rebuild_shards, reopen_shards
+from state.placement import place_subtask
 from state.restore import version_of
 from state.snapshot import LocalSnapshot, link_snapshot, local_snapshot_directory
 from state.subtask_spec import SubtaskSpec
@@ -294,6 +295,7 @@ def open_subtask(
         raise LineageError(
             f"the restore plan of subtask {spec.index} does not lead to batch {version.batch_id} as committed"
         )
+    place_subtask(spec.local_directory(local_root), local_root, spec.settings.local_directories)
     directory = SubtaskDirectory.acquire(spec.local_directory(local_root))
     try:
         opened = reopen_shards(spec, planned, directory) or rebuild_shards(spec, plan, directory, local_root, store)

@@ -156,6 +156,40 @@ def test_all_stores_of_a_process_share_one_memory_budget_and_a_child_has_its_own
     child.join()
 
 
+def test_stores_of_different_settings_fill_the_same_cache_and_write_buffers(tmp_path):
+    settings = RocksDbSettings()
+    memory = shared_memory(settings)
+    before = memory.write_buffers.get_usage()
+    engines = [RocksDbEngine(tmp_path / str(bits), replace(settings, bloom_bits=bits)) for bits in (0, 10)]
+    used = []
+    for engine in engines:
+        engine.write([Mutation("s", b"\0\1%d" % n, os.urandom(1000)) for n in range(2000)])
+        used.append(memory.write_buffers.get_usage())
+    assert before + 1_000_000 < used[0] < used[1] - 1_000_000, "each store adds to the one count"
+    assert memory.cache.get_usage() >= 4_000_000, "write buffers are charged to the cache"
+    for engine in engines:
+        engine.close()
+
+
+def test_another_budget_resizes_the_one_memory_of_the_process():
+    settings = RocksDbSettings()
+    memory = shared_memory(settings)
+    halved = replace(settings, memory_budget_bytes=settings.memory_budget_bytes // 2, write_buffer_fraction=0.25)
+    assert shared_memory(halved) is memory
+    assert memory.write_buffers.get_buffer_size() == halved.memory_budget_bytes // 4
+    assert shared_memory(settings) is memory
+    assert memory.write_buffers.get_buffer_size() == settings.memory_budget_bytes // 2
+
+
+@pytest.mark.parametrize("named", [(), (Compression.NONE,)])
+def test_compression_is_a_levels_own(tmp_path, named):
+    engine = RocksDbEngine(tmp_path, RocksDbSettings(compression_per_level=named))
+    engine.write([Mutation("s", b"\0\1%d" % n, bytes(1000)) for n in range(1000)])
+    engine.flush()
+    assert (sorted_files(tmp_path)[-1].stat().st_size > 900_000) == bool(named)
+    engine.close()
+
+
 @pytest.mark.parametrize("profile", Profile)
 def test_every_profile_opens_writes_reads_and_compacts(tmp_path, profile):
     settings = replace(RocksDbSettings.of(profile), bottommost_compression=Compression.ZSTD)
@@ -166,7 +200,15 @@ def test_every_profile_opens_writes_reads_and_compacts(tmp_path, profile):
     engine.close()
 
 
-@pytest.mark.parametrize("wrong", [{"memory_budget_bytes": 1}, {"write_buffer_fraction": 1.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"memory_budget_bytes": 1},
+        {"write_buffer_fraction": 1.0},
+        {"background_threads": 0},
+        {"compression_per_level": (Compression.LZ4,) * 8},
+    ],
+)
 def test_settings_that_cannot_work_are_refused(wrong):
     with pytest.raises(errors.SettingsError):
         replace(RocksDbSettings(), **wrong)

@@ -1,0 +1,45 @@
+"""The page of settings says what the settings class says, option by option."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+from enum import StrEnum
+from pathlib import Path
+
+from state.settings import Compression, Profile, RocksDbSettings
+
+PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
+
+
+def rows() -> list[str]:
+    """The table's rows as the class and its docstring make them."""
+    documentation = inspect.getdoc(RocksDbSettings) or ""
+    attributes = documentation.partition("Attributes:\n")[2]
+    found = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", attributes, re.MULTILINE)
+    texts = {name: " ".join(text.split()) for name, text in found}
+    return [f"| `{field.name}` | {shown(field.default)} | {texts[field.name]} |" for field in fields(RocksDbSettings)]
+
+
+def shown(value: object) -> str:
+    if isinstance(value, StrEnum):
+        return f"`{type(value).__name__}.{value.name}`"
+    if isinstance(value, int) and value >= 1 << 20 and value % (1 << 20) == 0:
+        return f"{value >> 20} MiB"
+    return f"`{value!r}`"
+
+
+def test_the_page_has_a_row_for_every_option_as_the_class_documents_it() -> None:
+    table = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    assert table == rows(), "write the rows that this test's rows() gives into the page"
+
+
+def test_every_option_is_documented_with_a_sentence() -> None:
+    assert all(len(row.split("|")[3].split()) >= 5 for row in rows())
+
+
+def test_the_page_names_every_profile() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert all(profile.name in page for profile in Profile)
+    assert shown(Compression.LZ4) == "`Compression.LZ4`"
