@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobs.runtime.class_archive import ClassArchive
 from jobs.runtime.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def driver_command(settings: Settings, job: Job, attempt: Attempt, work_director
     is_local = master.startswith("local")
     conf = {
         **DEFAULT_SETTINGS,
+        **ClassArchive.of_environment().settings(),
         **(LOCAL_SETTINGS if is_local else {}),
         "spark.driver.memory": settings.driver_memory,
         **job.spark_conf,

@@ -3,7 +3,7 @@
 Measured with PySpark 4.3 on Java 17: starting a session and running the first streaming batch took 10.1 s of CPU time without
 the archive and 6.1 s with it. The archive depends on the Java and the Spark that made it; another JVM ignores it.
 
-    archive = ClassArchive.at(cache_directory)
+    archive = ClassArchive.of_environment()
     archive.build_if_missing(python=sys.executable)     # about half a minute, once
     settings |= archive.settings()                      # empty as long as it is missing
 
@@ -37,6 +37,11 @@ class ClassArchive:
     """The archive for this machine's Java and Spark, whether it is there or not."""
 
     path: Path
+
+    @classmethod
+    def of_environment(cls) -> ClassArchive:
+        """The archive that belongs to this Python environment, and goes with it."""
+        return cls.at(Path(sys.prefix) / "cache" / "keyscale")
 
     @classmethod
     def at(cls, directory: Path) -> ClassArchive:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 CHAIN_JOB = REPOSITORY / "tests" / "support" / "chain_job.py"
-ARCHIVE = ClassArchive.at(REPOSITORY / ".keyscale" / "cache")
+ARCHIVE = ClassArchive.of_environment()
 # Short-lived JVMs never reach the second compiler's speed, so its work would be wasted.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
