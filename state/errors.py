@@ -65,6 +65,17 @@ class ValueTooLargeError(StateError):
     advice = "Use MapState or ListState, which store every entry apart, or keep large objects elsewhere."
 
 
+class BatchTooLargeError(StateError):
+    """One batch changes more state of one subtask than it may."""
+
+    code = "STATE_BATCH_TOO_LARGE"
+    domain = "user"
+    advice = (
+        "Let a batch read less (maxOffsetsPerTrigger, maxFilesPerTrigger), or raise the parallelism; or raise "
+        "batch_entries_max or batch_bytes_max if the workers have the memory."
+    )
+
+
 class DescriptorError(StateError):
     """A descriptor is not valid by itself: its name, type or TTL."""
 

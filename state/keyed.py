@@ -18,7 +18,7 @@ from state.descriptors import (
     ValueStateDescriptor,
 )
 from state.entries import Entries
-from state.errors import NoCurrentKeyError, StateSchemaMismatchError
+from state.errors import BatchTooLargeError, NoCurrentKeyError, StateSchemaMismatchError
 from state.formats import ValueFormats
 from state.handle import KeyContext
 from state.list import ListState
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from state.serializers import KeyCodec
     from state.serializers.type_names import TypeJson
 
+_RECORDS_BETWEEN_CHECKS = 1024
 AnyState = ValueState | MapState | ListState | ReducingState | AggregatingState
 
 
@@ -61,6 +62,7 @@ class KeyedStateBackend:
         *,
         schema: KeyedSchema | None = None,
         key_group_range: KeyGroupRange | None = None,
+        batch_entries_max: int | None = None,
     ) -> None:
         """For keys of `key_schema`.
 
@@ -71,6 +73,7 @@ class KeyedStateBackend:
                 asked once a batch, so that time stands still within it. None: time stands at zero.
             schema: What the store holds, from the manifest; None: nothing.
             key_group_range: The key groups that may be used; None: all.
+            batch_entries_max: How many entries may change between two drains; None: any number.
 
         Raises:
             StateSchemaMismatchError: Stored keys are of other types.
@@ -89,6 +92,8 @@ class KeyedStateBackend:
         self._timers: dict[str, TimerQueue] = {}
         self._sweepers: list[Sweeper] = []
         self._key: tuple[Any, ...] | None = None
+        self._batch_entries_max = batch_entries_max
+        self._records = 0
 
     @property
     def schema(self) -> KeyedSchema:
@@ -102,9 +107,13 @@ class KeyedStateBackend:
             KeyGroupError: The key group is not this subtask's.
             SerializationError: The key is not of the key schema.
             KeyTooLargeError: The key is too long.
+            BatchTooLargeError: The batch has changed more entries than are allowed, which is looked at now and then.
         """
         self._context.set(key_group, key)
         self._key = key
+        self._records += 1
+        if self._records >= _RECORDS_BETWEEN_CHECKS:
+            self._check_batch()
         for sweeper in self._sweepers:
             sweeper.record()
 
@@ -222,7 +231,11 @@ class KeyedStateBackend:
         """Hand over all changes since the last drain, one sorted run a state that has any, by name.
 
         They are no longer pending, so they must be written to the engine before any state is read.
+
+        Raises:
+            BatchTooLargeError: There are more than are allowed; they stay pending.
         """
+        self._check_batch()
         runs = [pending.drain() for _, pending in sorted(self._pendings().items())]
         self._context.forget_batch()
         self._advance()
@@ -274,6 +287,12 @@ class KeyedStateBackend:
             if not expired(raw):
                 key = parse_stored_key(raw_key, self._serializer, namespace, map_key, indexed=indexed)
                 yield key, entries.formats.unpack(raw)[0]
+
+    def _check_batch(self) -> None:
+        self._records = 0
+        if self._batch_entries_max is not None and self.pending_count > self._batch_entries_max:
+            message = f"a batch has changed {self.pending_count} entries of state; {self._batch_entries_max} are allowed a subtask"
+            raise BatchTooLargeError(message)
 
     def _pendings(self) -> dict[str, Pending]:
         """What has changed, by column family."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from state.changelog import write_changelog
 from state.directory import CleanMarker, SubtaskDirectory, boot_id
-from state.errors import KeyscaleError, StateError
+from state.errors import BatchTooLargeError, KeyscaleError, StateError
 from state.identifiers import BatchId
 from state.keyed import KeyedStateBackend
 from state.opened_shards import rebuild_shards, reopen_shards
@@ -86,7 +86,12 @@ class SubtaskStore:
         self.engine = opened.engine()
         self._schema = opened.schema
         self.keyed = KeyedStateBackend(
-            self.engine, spec.key_schema, clock, schema=opened.schema, key_group_range=spec.key_group_range
+            self.engine,
+            spec.key_schema,
+            clock,
+            schema=opened.schema,
+            key_group_range=spec.key_group_range,
+            batch_entries_max=spec.settings.batch_entries_max,
         )
 
     def __enter__(self) -> Self:
@@ -112,6 +117,7 @@ class SubtaskStore:
 
         Raises:
             StoreUnavailableError: The object store is away. The store must be abandoned.
+            BatchTooLargeError: The batch changed more than the settings allow. The store must be abandoned.
             StoreUnusableError: It failed before.
         """
         self._check_usable()
@@ -156,6 +162,7 @@ class SubtaskStore:
             spec.operator_uid, batch_id=batch_id, subtask=spec.index, attempt=spec.attempt, unique=unique
         )
         framed, files = self._sorted_files(runs)
+        self._check_size(framed, files)
         handle = write_changelog(
             self._store,
             path,
@@ -174,6 +181,14 @@ class SubtaskStore:
             self.engine.ingest(run.family, [file])
             file.unlink()
         return handle
+
+    def _check_size(self, framed: Sequence[SortedRun], files: Sequence[tuple[SortedRun, Path]]) -> None:
+        size = sum(file.stat().st_size for _, file in files)
+        for run in framed:
+            size += sum(map(len, run.keys)) + sum(map(len, filter(None, run.values)))
+        allowed = self.spec.settings.batch_bytes_max
+        if size > allowed:
+            raise BatchTooLargeError(f"a batch has changed {size} bytes of state; {allowed} are allowed a subtask")
 
     def _sorted_files(self, runs: Sequence[SortedRun]) -> tuple[list[SortedRun], list[tuple[SortedRun, Path]]]:
         """Small runs, and large ones with the files that were written of them.

@@ -206,6 +206,8 @@ def test_every_profile_opens_writes_reads_and_compacts(tmp_path, profile):
         {"memory_budget_bytes": 1},
         {"write_buffer_fraction": 1.0},
         {"background_threads": 0},
+        {"batch_entries_max": 0},
+        {"batch_bytes_max": 1 << 32},
         {"compression_per_level": (Compression.LZ4,) * 8},
     ],
 )
