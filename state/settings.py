@@ -9,6 +9,7 @@ from state.errors import SettingsError
 
 MEBIBYTE = 1 << 20
 LEVELS = 7
+_WRITE_BATCH_BYTES_MAX = 4095 * MEBIBYTE  # RocksDB counts the bytes of one write in 32 bits
 
 
 class Profile(StrEnum):
@@ -56,6 +57,10 @@ class RocksDbSettings:
         direct_io: Bypass the operating system's page cache for flush and compaction. For hosts short of memory.
         local_directories: Absolute paths of directories for local state, one a disk, the same on every host. Each subtask's files
             go to the least used one. Name them to spread state over several disks; none: the job's local root alone.
+        batch_entries_max: Entries that one batch may change in one subtask's state; they are in memory until it ends. Raise it
+            when batches are meant to be so large and workers have the memory, about 200 bytes an entry.
+        batch_bytes_max: Bytes of keys and values that one batch may change in one subtask's state, at most 4095 MiB; large
+            runs count as the files that are written of them. Raise it for the same reason.
     """
 
     memory_budget_bytes: int = 256 * MEBIBYTE
@@ -75,6 +80,8 @@ class RocksDbSettings:
     max_open_files: int = -1
     direct_io: bool = False
     local_directories: tuple[str, ...] = ()
+    batch_entries_max: int = 50_000_000
+    batch_bytes_max: int = 2048 * MEBIBYTE
 
     def __post_init__(self) -> None:
         if self.memory_budget_bytes < 8 * MEBIBYTE:
@@ -88,6 +95,9 @@ class RocksDbSettings:
             raise SettingsError(message)
         if len(self.compression_per_level) > LEVELS:
             message = f"there are {LEVELS} levels; compression is named for {len(self.compression_per_level)}"
+            raise SettingsError(message)
+        if self.batch_entries_max < 1 or not 0 < self.batch_bytes_max <= _WRITE_BATCH_BYTES_MAX:
+            message = "a batch must be allowed at least one entry, and between 1 byte and 4095 MiB"
             raise SettingsError(message)
         if not all(directory.startswith("/") for directory in self.local_directories):
             message = "local directories must be absolute paths"
