@@ -155,6 +155,7 @@ class DriverMetrics(Message):
     output_records: int = 0
     input_records_per_second: float = 0.0
     batch_duration_ms: float = 0.0
+    waits_for_input: bool = Field(default=False, description="The query has looked for input and found none.")
     state_bytes: int = 0
 
 

@@ -35,8 +35,7 @@ class Timeouts:
         warm_ms: From the request for work until a standby that says nothing more counts as warm.
         stop_ms: From the savepoint until a driver that does not end is ended.
         exit_ms: From the end of an attempt until its processes are killed.
-        idle_ms: Without a first batch, a restored job that had no input counts as verified after this.
-        busy_ms: The same for one that had input when it was stopped.
+        verify_ms: A restored job that neither commits a first batch nor says that it has no input counts as verified after this.
         backoff_ms_max: Longest pause between two starts.
         healthy_ms: An attempt that ran this long has made progress, even without input.
     """
@@ -47,8 +46,7 @@ class Timeouts:
     warm_ms: int = 20_000
     stop_ms: int = 20_000
     exit_ms: int = 10_000
-    idle_ms: int = 3_000
-    busy_ms: int = 30_000
+    verify_ms: int = 30_000
     backoff_ms_max: int = 60_000
     healthy_ms: int = 60_000
 
@@ -60,6 +58,7 @@ class AttemptFacts:
     Attributes:
         silent_ms: Since the last sign of life, as seen by this reconciler.
         state_age_ms: Since its stage or launch last changed, as seen by this reconciler.
+        waits_for_input: It has looked for input and found none.
         has_progressed: It has committed a batch, or ran long enough to be called healthy.
     """
 
@@ -74,6 +73,7 @@ class AttemptFacts:
     restored_at_ms: int | None = None
     first_commit_at_ms: int | None = None
     last_commit_at_ms: int | None = None
+    waits_for_input: bool = False
     has_progressed: bool = False
     failure: Mapping[str, Any] | None = None
     exit_code: int | None = None
@@ -100,7 +100,6 @@ class RescaleFacts:
     """The rescale in progress.
 
     Attributes:
-        was_busy: The old attempt had input when it was told to stop.
         tries: How many drivers have been given the savepoint at the new parallelism.
         phase_age_ms: Since the phase began, as seen by this reconciler.
     """
@@ -111,7 +110,6 @@ class RescaleFacts:
     to_parallelism: int
     old_attempt: int
     order: OrderFacts | None = None
-    was_busy: bool = False
     tries: int = 0
     phase_age_ms: int = 0
 

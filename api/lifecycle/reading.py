@@ -68,6 +68,7 @@ class FactReader:
             restored_at_ms=attempt.restored_at_ms,
             first_commit_at_ms=attempt.first_commit_at_ms,
             last_commit_at_ms=attempt.last_commit_at_ms,
+            waits_for_input=bool((attempt.metrics or {}).get("waits_for_input")),
             has_progressed=attempt.first_commit_at_ms is not None
             or (attempt.running_at_ms is not None and running_ms > self._timeouts.healthy_ms),
             failure=attempt.failure,
@@ -87,7 +88,6 @@ class FactReader:
     def _rescale(self, session: Session, rescale: Rescale) -> RescaleFacts:
         order = commands.find(session, rescale_order_id(rescale.id))
         tried = attempts.list_of(session, rescale.job_id)
-        old = next((attempt for attempt in tried if attempt.number == rescale.old_attempt), None)
         return RescaleFacts(
             id=rescale.id,
             phase=rescale.phase,
@@ -96,9 +96,6 @@ class FactReader:
             old_attempt=rescale.old_attempt,
             order=self._order(order) if order else None,
             tries=sum(attempt.cause == Cause.RESCALE and attempt.number > rescale.old_attempt for attempt in tried),
-            was_busy=old is not None
-            and rescale.stopped_at_ms is not None
-            and rescale.stopped_at_ms == old.last_commit_at_ms,
             phase_age_ms=self._stopwatch.elapsed_ms(("rescale", rescale.id), rescale.phase),
         )
 

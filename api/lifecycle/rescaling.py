@@ -4,7 +4,7 @@
     SAVEPOINT   the old driver takes a savepoint, and commits nothing after it
     STOP        the savepoint is published; the old driver ends
     RESTORE     the new driver is given the savepoint
-    VERIFY      it runs; its first batch is waited for
+    VERIFY      it runs; its first batch is waited for, or its word that there is no input
     ROLL_BACK   it could not: the old parallelism, from the same savepoint
 
 Until the savepoint is published, whatever goes wrong leaves the job at its old parallelism. From then on the new one is
@@ -104,8 +104,8 @@ def _running(active: AttemptFacts, rescale: RescaleFacts, timeouts: Timeouts) ->
         return None
     if rescale.phase is RescalePhase.RESTORE:
         return AdvanceRescale(RescalePhase.VERIFY)
-    patience_ms = timeouts.busy_ms if rescale.was_busy else timeouts.idle_ms
-    if active.first_commit_at_ms is not None or rescale.phase_age_ms > patience_ms:
+    is_verified = active.first_commit_at_ms is not None or active.waits_for_input
+    if is_verified or rescale.phase_age_ms > timeouts.verify_ms:
         return CompleteRescale(False, _resumed_at_ms(active))
     return None
 

@@ -55,6 +55,7 @@ _log = logging.getLogger(__name__)
 
 _QUERY_POLL_SECONDS = 0.2
 _CLOSE_SECONDS = 30.0
+_WAITING_MESSAGE = "Waiting for data to arrive"  # Spark's own words; its status has no flag that tells this from a start
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,7 @@ class Execution:
     def _wait_for_end(self, query: StreamingQuery) -> None:
         endings = self._context.endings
         while endings.wait(_QUERY_POLL_SECONDS) is None:
+            self._context.status.waits_for_input(is_waiting_for_input(query))
             if not query.isActive:
                 failure = query.exception()
                 # A batch that fails gives its own, better reason; it comes before the query ends.
@@ -235,6 +237,11 @@ class Execution:
         with contextlib.suppress(Exception):  # Spark may be gone, which is an end as well
             query.stop()
         coordinator.close(_CLOSE_SECONDS)
+
+
+def is_waiting_for_input(query: StreamingQuery) -> bool:
+    """Whether the query has looked for input since its last batch and found none."""
+    return query.status["message"] == _WAITING_MESSAGE
 
 
 def operator_facts(topology: Topology) -> dict[OperatorUid, OperatorFacts]:

@@ -76,6 +76,12 @@ class DriverStatus:
                 }
             )
 
+    def waits_for_input(self, waits: bool) -> None:
+        """Tell whether the query has looked for input and found none."""
+        with self._lock:
+            if self._metrics.waits_for_input != waits:
+                self._metrics = self._metrics.model_copy(update={"waits_for_input": waits})
+
     def state_measured(self, state_bytes: int) -> None:
         with self._lock:
             self._metrics = self._metrics.model_copy(update={"state_bytes": state_bytes})

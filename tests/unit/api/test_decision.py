@@ -317,17 +317,14 @@ def test_a_restored_driver_is_verified_by_its_first_batch() -> None:
 
 
 def test_without_input_the_restored_state_is_enough() -> None:
-    idle = rescaling(RescalePhase.VERIFY, active=restored(), rescale_phase_age_ms=TIMEOUTS.idle_ms + 1)
-    assert step_of(idle) == CompleteRescale(False, 900)
+    assert step_of(rescaling(RescalePhase.VERIFY, active=restored(waits_for_input=True))) == CompleteRescale(False, 900)
 
 
-def test_a_job_that_had_input_is_given_longer_to_show_its_first_batch() -> None:
-    slow = rescaling(
-        RescalePhase.VERIFY, active=restored(), rescale_was_busy=True, rescale_phase_age_ms=TIMEOUTS.busy_ms
-    )
+def test_a_first_batch_that_takes_too_long_is_not_waited_for() -> None:
+    slow = rescaling(RescalePhase.VERIFY, active=restored(), rescale_phase_age_ms=TIMEOUTS.verify_ms)
     assert step_of(slow) is None
     assert slow.rescale is not None
-    late = replace(slow, rescale=replace(slow.rescale, phase_age_ms=TIMEOUTS.busy_ms + 1))
+    late = replace(slow, rescale=replace(slow.rescale, phase_age_ms=TIMEOUTS.verify_ms + 1))
     assert step_of(late) == CompleteRescale(False, 900)
 
 
