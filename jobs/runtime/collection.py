@@ -30,15 +30,25 @@ class Collector:
         store: The object store.
         job_id: Whose objects.
         policy: What is kept.
-        allowed: Whether a pass may run: not while the control plane knows only checkpoints that are about to go, and not
-            when a newer attempt has taken over.
+        allowed: Whether a pass may run: not while the control plane knows only checkpoints that are about to go.
+        is_overtaken: Whether a newer attempt has begun. Asked when all facts are gathered: an attempt that begins later
+            finds in the store all that this pass does not delete, and chooses from that.
     """
 
-    def __init__(self, store: ObjectStore, job_id: JobId, policy: RetentionPolicy, allowed: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        job_id: JobId,
+        policy: RetentionPolicy,
+        *,
+        allowed: Callable[[], bool],
+        is_overtaken: Callable[[], bool],
+    ) -> None:
         self._store = store
         self._job_id = job_id
         self._policy = policy
         self._allowed = allowed
+        self._is_overtaken = is_overtaken
         self._due_at = time.monotonic() + FIRST_SECONDS
         self._thread: threading.Thread | None = None
 
@@ -55,6 +65,7 @@ class Collector:
         """Run one pass. A failure leaves things for the next one."""
         try:
             facts = gather_facts(self._store, self._job_id, now_ms())
-            carry_out(self._store, plan_deletion(facts, self._policy))
+            if not self._is_overtaken():
+                carry_out(self._store, plan_deletion(facts, self._policy))
         except KeyscaleError as error:
             _log.warning("nothing more was removed from the object store: %s: %s", error.code, error)

@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 _QUERY_POLL_SECONDS = 0.2
 _CLOSE_SECONDS = 30.0
-_WAITING_MESSAGE = "Waiting for data to arrive"  # Spark's own words; its status has no flag that tells this from a start
+_WAITING_MESSAGE = "Waiting for data to arrive"  # Spark's own words; no flag tells this from a start
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,8 @@ class Execution:
             context.store,
             self._facts.job_id,
             RetentionPolicy(settings.retained_count, protected=protected),
-            allowed=lambda: not context.reporter.has_unsent_reports and not loop.is_overtaken(),
+            allowed=lambda: not context.reporter.has_unsent_reports,
+            is_overtaken=opened.journal.is_overtaken,
         )
         return Coordinator(
             checkpoints,
