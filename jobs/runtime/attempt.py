@@ -111,7 +111,9 @@ def open_attempt(
     )
     journal = Journal(CommitLog(store, layout), resume.next_position)
     journal.append(opened)
-    return OpenAttempt(attempt, journal, resume, manifest, positions, unusable)
+    # Chosen once more: only now can no older attempt's clean-up delete what is chosen.
+    recovery, positions, unusable = _recover(store, assignment, unusable)
+    return OpenAttempt(attempt, journal, recovery.resume, recovery.base.manifest, positions, unusable)
 
 
 def fall_back(store: ObjectStore, assignment: Assignment, opened: OpenAttempt) -> OpenAttempt:
