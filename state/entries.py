@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from state.errors import SerializationError
-from state.stored_key import check_key_size, prefix_end
+from state.formats import NOT_PLAIN
+from state.stored_key import KEY_BYTES_MAX, check_key_size, prefix_end
 from state.sweep import Sweeper
 from state.ttl import Clock, TimeDomain, Ttl, UpdateType, Visibility, is_expired
 
@@ -48,6 +49,8 @@ class Entries:
     __slots__ = (
         "_clock",
         "_engine",
+        "_fresh",
+        "_fresh_at",
         "_returns_expired",
         "_time",
         "_touches",
@@ -71,6 +74,8 @@ class Entries:
         self._returns_expired = (
             self.ttl is not None and self.ttl.visibility is Visibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
         )
+        self._fresh_at: int | None = None
+        self._fresh = (b"", b"")
         incremental = None if self.ttl is None else self.ttl.cleanup.incremental
         self.sweeper = None if incremental is None else Sweeper(incremental, engine, pending, self.expired_now)
 
@@ -80,45 +85,40 @@ class Entries:
         at: int = 0 if self.ttl is None else self._time(self._clock)
         return at
 
-    def get(self, key: bytes) -> Any:
-        """The value of an entry that is there and not expired, else ABSENT."""
+    def get(self, key: bytes, prefix: bytes | None = None) -> Any:
+        """The value of an entry that is there and not expired, else ABSENT; `prefix` if it is one of several below that."""
         raw = self._raw(key)
         if self.sweeper is not None:
             self.sweeper.accessed()
-        return ABSENT if raw is None else self._live(key, raw, prefix=None)
+        if raw is None:
+            return ABSENT
+        if self.ttl is not None:
+            fresh = self._fresh_range()
+            if not fresh[0] <= raw < fresh[1]:
+                return self._live(key, raw, prefix=prefix)
+        value = self.formats.unpack_plain(raw)
+        return self.formats.unpack(raw)[0] if value is NOT_PLAIN else value
 
-    def put(self, key: bytes, value: Any) -> None:
-        """Set an entry."""
-        check_key_size(key)
+    def put(self, key: bytes, value: Any, prefix: bytes | None = None) -> None:
+        """Set an entry; `prefix` if it is one of several below that."""
+        if len(key) > KEY_BYTES_MAX:
+            check_key_size(key)
         pending = self.pending
-        raw = self.formats.pack(value, self.now_ms)
+        raw = self.formats.pack(value, 0 if self.ttl is None else self._time(self._clock))
         if pending.runs:
             pending.settle()
         pending.entries[key] = raw
+        if prefix is not None:
+            pending.noted.append((prefix, key))
         if self.sweeper is not None:
             self.sweeper.accessed()
 
-    def remove(self, key: bytes) -> None:
-        """Remove an entry, if it is there."""
+    def remove(self, key: bytes, prefix: bytes | None = None) -> None:
+        """Remove an entry, if it is there; `prefix` if it is one of several below that."""
         self.pending.settle()
         self.pending.entries[key] = None
-
-    def get_below(self, prefix: bytes, key: bytes) -> Any:
-        """`get` of an entry that is one of several below `prefix`."""
-        raw = self._raw(key)
-        if self.sweeper is not None:
-            self.sweeper.accessed()
-        return ABSENT if raw is None else self._live(key, raw, prefix=prefix)
-
-    def put_below(self, prefix: bytes, key: bytes, value: Any) -> None:
-        """`put` of an entry that is one of several below `prefix`."""
-        self.put(key, value)
-        self.pending.touched.setdefault(prefix, set()).add(key)
-
-    def remove_below(self, prefix: bytes, key: bytes) -> None:
-        """`remove` of an entry that is one of several below `prefix`."""
-        self.remove(key)
-        self.pending.touched.setdefault(prefix, set()).add(key)
+        if prefix is not None:
+            self.pending.noted.append((prefix, key))
 
     def put_all_below(self, prefix: bytes, entries: Sequence[tuple[bytes, Any]]) -> None:
         """Set several entries below `prefix`, or none of them if one does not fit."""
@@ -151,7 +151,7 @@ class Entries:
         pending = self.pending
         pending.settle()
         entries = pending.entries
-        there = [key for key in pending.touched.get(prefix, ()) if entries.get(key) is not None]
+        there = [key for key in pending.below(prefix) if entries.get(key) is not None]
         stored = self._engine.last_key(self.family, prefix, prefix_end(prefix))
         if stored is not None and entries.get(stored, _MISSING) is None:
             keys = self.keys_below(prefix)
@@ -176,7 +176,13 @@ class Entries:
         raws = self.peek_many(keys)
         if self.ttl is None:
             return raws
-        return [None if raw is None else self._live_raw(key, raw) for key, raw in zip(keys, raws, strict=True)]
+        first, end = self._fresh_range()
+        stale = [place for place, raw in enumerate(raws) if raw is not None and not first <= raw < end]
+        for place in stale:
+            raw = raws[place]
+            if raw is not None:
+                raws[place] = self._live_raw(keys[place], raw)
+        return raws
 
     def peek_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Stored values of distinct keys as they are, expired ones included."""
@@ -244,12 +250,20 @@ class Entries:
             return lambda _: False
         return self.formats.expiry_check(self.now_ms - self.ttl.duration_ms)
 
+    def _fresh_range(self) -> tuple[bytes, bytes]:
+        """Between which bytes values lie that need nothing when they are read: they are not expired, nor to be restamped."""
+        now: int = self._time(self._clock)
+        if self.ttl is not None and now != self._fresh_at:
+            self._fresh = self.formats.stamped_from(now if self._touches else now - self.ttl.duration_ms + 1)
+            self._fresh_at = now
+        return self._fresh
+
     def _raw_below(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Stored entries below a prefix, with the changes that are pending now."""
         pending = self.pending
         pending.settle()
         entries = pending.entries
-        changed = {key: entries[key] for key in pending.touched.get(prefix, ()) if key in entries}
+        changed = {key: entries[key] for key in pending.below(prefix) if key in entries}
         stored = self._engine.scan(self.family, prefix, prefix_end(prefix))
         return _merged(stored, changed) if changed else stored
 
@@ -279,7 +293,7 @@ class Entries:
         self.pending.settle()
         self.pending.entries[key] = changed
         if prefix is not None:
-            self.pending.touched.setdefault(prefix, set()).add(key)
+            self.pending.noted.append((prefix, key))
         return value if changed is not None or self._returns_expired else ABSENT
 
     def _live_raw(self, key: bytes, raw: bytes) -> bytes | None:

@@ -5,7 +5,8 @@ The header's low six bits are the number of the state's format that wrote the va
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ from state.errors import CorruptValueError, ValueTooLargeError
 from state.serializers.evolution import conversion
 from state.serializers.type_names import type_from_json
 from state.serializers.values import ValueSerializer, serializer_for
-from state.ttl import STAMP_BYTES, STAMP_MIN_MS, decode_stamp, encode_stamp
+from state.ttl import STAMP_BYTES, STAMP_MAX_MS, STAMP_MIN_MS, decode_stamp, encode_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 NULL_FLAG = 0x80
 _FORMAT_MASK = 0x3F
+NOT_PLAIN: Final = object()
+"""What `unpack_plain` gives for a stored value that is not plain."""
 VALUE_BYTES_MAX = 256 << 20
 
 
@@ -45,8 +48,12 @@ class ValueFormats:
         self._header = bytes((write_format,))
         self._null_header = bytes((write_format | NULL_FLAG,))
         self._write_format = write_format
-        self._stamped_ms: int | None = None  # batches mostly write one stamp, so its heads are kept
-        self._stamped_heads = (b"", b"")
+        # Batches mostly write one stamp, so its heads are kept.
+        self._stamped_ms: int | None = 0 if self.written.stamps is None else None
+        self._stamped_heads = (self._header, self._null_header)
+        form = _number_form(self.type)
+        head_bytes = 1 if self.written.stamps is None else 1 + STAMP_BYTES
+        self._plain = None if form is None else struct.Struct(f"<{head_bytes}s{form}")
         self._readers = []
         for each in schema.formats:
             stored_type = type_from_json(each.type)
@@ -62,6 +69,12 @@ class ValueFormats:
             SerializationError: The value is not of the declared type.
             ValueTooLargeError: It takes more than 256 MiB.
         """
+        if self._plain is not None:
+            try:
+                head = self._stamped_heads[0] if stamp_ms == self._stamped_ms else self._head(False, stamp_ms)
+                return self._plain.pack(head, value)
+            except (struct.error, OverflowError):
+                pass  # null, or no value of the type
         if value is None:
             return self._head(True, stamp_ms)
         payload = self.serializer.encode(value)
@@ -82,6 +95,21 @@ class ValueFormats:
             return None, stamp
         value = reader.decode(raw, reader.start)
         return (value if reader.convert is None else reader.convert(value)), stamp
+
+    def unpack_plain(self, raw: bytes) -> Any:
+        """The value, if it is a number that was written in the format of now; else NOT_PLAIN, for `unpack` to read."""
+        plain = self._plain
+        if plain is None or raw[0] != self._write_format or len(raw) != plain.size:
+            return NOT_PLAIN
+        return plain.unpack(raw)[1]
+
+    def stamped_from(self, at_ms: int) -> tuple[bytes, bytes]:
+        """Between which bytes, the second exclusive, all values lie that have a stamp of `at_ms` or later.
+
+        That is, values of the format that is written now which are not null.
+        """
+        end = bytes((self._write_format + 1,))
+        return (self._header + encode_stamp(at_ms) if at_ms <= STAMP_MAX_MS else end), end
 
     def stamp(self, raw: bytes) -> int | None:
         """A stored value's stamp if it has one of the time that counts now."""
@@ -148,3 +176,13 @@ class ValueFormats:
             message = "a stored value ends before its payload"
             raise CorruptValueError(message)
         return reader
+
+
+def _number_form(of_type: pa.DataType) -> str | None:
+    """How `struct` packs values of a type that are stored as the very numbers they are; None of other types, and of booleans."""
+    if pa.types.is_integer(of_type):
+        form = {8: "b", 16: "h", 32: "i", 64: "q"}[of_type.bit_width]
+        return form if pa.types.is_signed_integer(of_type) else form.upper()
+    if pa.types.is_float32(of_type):
+        return "f"
+    return "d" if pa.types.is_float64(of_type) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from state.errors import DescriptorError, KeyGroupError, NoCurrentKeyError
 from state.serializers import EncodedColumn
+from state.serializers.key_codecs import PRESENT, integer_packing
 from state.stored_key import KeyBatch, check_key_size
 
 if TYPE_CHECKING:
@@ -22,15 +24,22 @@ KeyGroups: TypeAlias = npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray
 KeyColumns: TypeAlias = Sequence[pa.Array | pa.ChunkedArray] | pa.RecordBatch | pa.Table | pa.Array | pa.ChunkedArray
 
 
+_PRESENT = PRESENT[0]
+
+
 class KeyContext:
     """The current key of a backend, and the keys of the batch at hand; shared by all its handles."""
 
-    __slots__ = ("_batch", "_batch_of", "_range", "prefix", "serializer")
+    __slots__ = ("_batch", "_batch_of", "_bias", "_integer", "_range", "prefix", "serializer")
 
     def __init__(self, serializer: KeySerializer, key_group_range: KeyGroupRange | None) -> None:
         self.serializer = serializer
         self.prefix: bytes | None = None  # key group and key
         self._range = key_group_range
+        types = serializer.schema.types
+        packing = integer_packing(types[0]) if len(types) == 1 else None
+        self._integer = None if packing is None else struct.Struct(f">H{packing[0]}")
+        self._bias = 0 if packing is None else packing[1]
         self._batch_of: tuple[Any, Any] | None = None
         self._batch: KeyBatch | None = None
 
@@ -39,6 +48,13 @@ class KeyContext:
         if owned is not None and not owned.start <= key_group <= owned.end:
             message = f"key group {key_group} is not in {owned.start} to {owned.end}, which this subtask owns"
             raise KeyGroupError(message)
+        if self._integer is not None and len(key) == 1 and type(key[0]) is int:
+            try:
+                self.prefix = self._integer.pack(key_group, _PRESENT, key[0] + self._bias)
+            except struct.error:
+                pass  # too large a number
+            else:
+                return
         prefix = key_group.to_bytes(2, "big") + self.serializer.encode(key)
         check_key_size(prefix)
         self.prefix = prefix

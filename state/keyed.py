@@ -198,7 +198,7 @@ class KeyedStateBackend:
         handle = _handle(descriptor, entries, self._context)
         self._schema = self._schema.with_state(schema)
         self._states[descriptor.name] = (descriptor, entries, handle)
-        if entries.sweeper is not None:
+        if entries.sweeper is not None and entries.sweeper.every_record:
             self._sweepers.append(entries.sweeper)
         return handle
 

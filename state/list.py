@@ -103,7 +103,7 @@ class ListState(KeyedState):
 
     def _clear(self, prefix: bytes) -> None:
         for key in self._entries.keys_below(prefix):
-            self._entries.remove_below(prefix, key)
+            self._entries.remove(key, prefix)
 
 
 def _checked(values: Iterable[Any]) -> list[Any]:

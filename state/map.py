@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyarrow import types
+
 from state.column_argument import column_of
 from state.entries import ABSENT, Entries
 from state.handle import KeyColumns, KeyContext, KeyedState, KeyGroups
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from state.stored_key import KeyBatch
 
 
+_ENCODED_MAX = 4096
+
+
 class MapState(KeyedState):
     """A map a key, as in Flink. A map's key may be null, and so may its values: null is a value, other than no entry.
 
@@ -29,35 +34,44 @@ class MapState(KeyedState):
     The `_many` forms take, for each row of a batch, its key group, its key columns and its map key.
     """
 
-    __slots__ = ("_map_keys",)
+    __slots__ = ("_encoded", "_encoded_type", "_map_keys")
 
     def __init__(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None, map_keys: KeyCodec) -> None:
         super().__init__(entries, context, namespace)
         self._map_keys = map_keys
+        # Maps of many keys mostly have the same map keys, so their stored form is kept; where equal values are of one form.
+        self._encoded: dict[Any, bytes] = {}
+        self._encoded_type: type | None = None
+        if types.is_string(map_keys.type) or types.is_large_string(map_keys.type):
+            self._encoded_type = str
+        elif types.is_integer(map_keys.type):
+            self._encoded_type = int
 
     def get(self, key: Any) -> Any:
         """The value of a map key; None if there is none, or if it is null."""
         prefix = self._prefix()
-        value = self._entries.get_below(prefix, prefix + self._map_keys.encode(key))
+        encoded = self._encoded.get(key) if type(key) is self._encoded_type else None
+        value = self._entries.get(prefix + (encoded or self._encode(key)), prefix)
         return None if value is ABSENT else value
 
     def put(self, key: Any, value: Any) -> None:
         prefix = self._prefix()
-        self._entries.put_below(prefix, prefix + self._map_keys.encode(key), value)
+        encoded = self._encoded.get(key) if type(key) is self._encoded_type else None
+        self._entries.put(prefix + (encoded or self._encode(key)), value, prefix)
 
     def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Put many entries; none of them if one does not fit the declared types."""
-        prefix, encode = self._prefix(), self._map_keys.encode
+        prefix, encode = self._prefix(), self._encode
         pairs = entries.items() if hasattr(entries, "items") else entries
         self._entries.put_all_below(prefix, [(prefix + encode(key), value) for key, value in pairs])
 
     def remove(self, key: Any) -> None:
         prefix = self._prefix()
-        self._entries.remove_below(prefix, prefix + self._map_keys.encode(key))
+        self._entries.remove(prefix + self._encode(key), prefix)
 
     def contains(self, key: Any) -> bool:
         prefix = self._prefix()
-        return self._entries.get_below(prefix, prefix + self._map_keys.encode(key)) is not ABSENT
+        return self._entries.get(prefix + self._encode(key), prefix) is not ABSENT
 
     def items(self) -> Iterator[tuple[Any, Any]]:
         prefix = self._prefix()
@@ -76,7 +90,7 @@ class MapState(KeyedState):
         """Remove all entries of the current key."""
         prefix = self._prefix()
         for key in self._entries.keys_below(prefix):
-            self._entries.remove_below(prefix, key)
+            self._entries.remove(key, prefix)
 
     def get_many(self, key_groups: KeyGroups, keys: KeyColumns, map_keys: pa.Array) -> pa.Array:
         """Each row's value, null where there is none."""
@@ -121,6 +135,17 @@ class MapState(KeyedState):
         pending = self._entries.pending
         for key, row in zip(distinct, entries.first_rows.tolist(), strict=True):
             pending.touch(prefixes[groups[row]], (key,))
+
+    def _encode(self, key: Any) -> bytes:
+        """The stored form of a map key."""
+        if type(key) is not self._encoded_type:
+            return self._map_keys.encode(key)
+        encoded = self._encoded.get(key)
+        if encoded is None:
+            if len(self._encoded) >= _ENCODED_MAX:
+                self._encoded.clear()
+            encoded = self._encoded[key] = self._map_keys.encode(key)
+        return encoded
 
     def _decoded(self, entries: Iterator[tuple[bytes, Any]], at: int) -> Iterator[tuple[Any, Any]]:
         decode = self._map_keys.decode

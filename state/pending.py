@@ -7,23 +7,25 @@ from typing import TYPE_CHECKING
 from state.engine import SortedRun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 
 class Pending:
     """One family's pending mutations: `entries` by stored key, and sorted runs that are not yet among them.
 
     A run is left as it is until the family is read again, so that a batch that is one columnar operation never pays for a
-    dict. `touched` has, for states whose keys have entries of their own, the pending stored keys below each key.
+    dict. `noted` has, for states whose keys have entries of their own, each change's key and stored key below it; they are
+    only sorted out when `below` is asked.
     """
 
-    __slots__ = ("entries", "family", "reads", "runs", "touched")
+    __slots__ = ("_touched", "entries", "family", "noted", "reads", "runs")
 
     def __init__(self, family: str) -> None:
         self.family = family
         self.entries: dict[bytes, bytes | None] = {}
         self.reads: dict[bytes, bytes | None] = {}  # what this batch has read from the engine and not changed
-        self.touched: dict[bytes, set[bytes]] = {}
+        self.noted: list[tuple[bytes, bytes]] = []
+        self._touched: dict[bytes, set[bytes]] = {}
         self.runs: list[SortedRun] = []
 
     def __len__(self) -> int:
@@ -48,7 +50,15 @@ class Pending:
 
     def touch(self, prefix: bytes, keys: Iterable[bytes]) -> None:
         """Note that stored keys below `prefix` are pending."""
-        self.touched.setdefault(prefix, set()).update(keys)
+        self._touched.setdefault(prefix, set()).update(keys)
+
+    def below(self, prefix: bytes) -> Collection[bytes]:
+        """The stored keys below `prefix` that were noted as pending."""
+        touched = self._touched
+        for key, stored in self.noted:
+            touched.setdefault(key, set()).add(stored)
+        self.noted.clear()
+        return touched.get(prefix, ())
 
     def drain(self) -> SortedRun | None:
         """All that is pending as one run, which is then no longer; None if there is nothing."""
@@ -68,5 +78,6 @@ class Pending:
         """Forget all that is pending."""
         self.entries = {}
         self.reads = {}
-        self.touched = {}
+        self.noted = []
+        self._touched = {}
         self.runs = []

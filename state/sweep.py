@@ -39,6 +39,11 @@ class Sweeper:
         self._cursor = b""
         self._owed = 0
 
+    @property
+    def every_record(self) -> bool:
+        """Whether every record counts as an access."""
+        return self._cleanup.every_record
+
     def accessed(self, times: int = 1) -> None:
         """The state was accessed."""
         self._owed += self._cleanup.entries * times
@@ -46,9 +51,8 @@ class Sweeper:
             self.step()
 
     def record(self) -> None:
-        """A record begins."""
-        if self._cleanup.every_record:
-            self.accessed()
+        """A record begins; of a cleanup that wants every record."""
+        self.accessed()
 
     def step(self) -> None:
         """Look at as many entries as are owed."""

@@ -13,8 +13,8 @@ from typing import Protocol, Self
 from state.errors import DescriptorError
 
 STAMP_BYTES = 6
-_STAMP_MAX = (1 << (8 * STAMP_BYTES - 1)) - 1
-STAMP_MIN_MS = -_STAMP_MAX
+STAMP_MAX_MS = (1 << (8 * STAMP_BYTES - 1)) - 1
+STAMP_MIN_MS = -STAMP_MAX_MS
 
 
 class UpdateType(StrEnum):
@@ -81,8 +81,8 @@ class Ttl:
     cleanup: Cleanup = field(default_factory=Cleanup)
 
     def __post_init__(self) -> None:
-        if not 0 < self.duration_ms <= _STAMP_MAX:
-            message = f"a TTL must be 1 to {_STAMP_MAX} ms, not {self.duration_ms}"
+        if not 0 < self.duration_ms <= STAMP_MAX_MS:
+            message = f"a TTL must be 1 to {STAMP_MAX_MS} ms, not {self.duration_ms}"
             raise DescriptorError(message)
 
     @classmethod
@@ -135,9 +135,9 @@ def is_expired(stamp_ms: int, duration_ms: int, at_ms: int) -> bool:
 
 def encode_stamp(at_ms: int) -> bytes:
     """A time of last access as it is stored, ordered as times are; one beyond what 6 bytes hold counts as the nearest."""
-    return (max(STAMP_MIN_MS, min(at_ms, _STAMP_MAX)) + _STAMP_MAX + 1).to_bytes(STAMP_BYTES, "big")
+    return (max(STAMP_MIN_MS, min(at_ms, STAMP_MAX_MS)) + STAMP_MAX_MS + 1).to_bytes(STAMP_BYTES, "big")
 
 
 def decode_stamp(raw: bytes) -> int:
     """The time that `encode_stamp` stored."""
-    return int.from_bytes(raw, "big") - _STAMP_MAX - 1
+    return int.from_bytes(raw, "big") - STAMP_MAX_MS - 1

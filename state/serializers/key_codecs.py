@@ -131,6 +131,14 @@ def _codec(of_type: pa.DataType) -> _Codec:  # noqa: C901, PLR0911 (one branch a
     raise UnsupportedTypeError(message)
 
 
+def integer_packing(of_type: pa.DataType) -> tuple[str, int] | None:
+    """How `struct` packs a key of an integer type, its tag included, and what is added to it before; None of other types."""
+    if not pa.types.is_integer(of_type):
+        return None
+    bias = 1 << (of_type.bit_width - 1) if pa.types.is_signed_integer(of_type) else 0
+    return "B" + {8: "B", 16: "H", 32: "I", 64: "Q"}[of_type.bit_width], bias
+
+
 def _part_codec(of_type: pa.DataType) -> KeyCodec:
     if isinstance(of_type, pa.BaseExtensionType):  # Arrow cannot make columns of them
         message = f"{of_type} cannot be the type of a part of a key"
