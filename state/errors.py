@@ -49,6 +49,14 @@ class CorruptValueError(StateError):
     advice = "Restore from an earlier checkpoint; check the disk and memory of the host."
 
 
+class PickleNotAskedForError(StateError):
+    """Stored values are pickles, and nobody has said that they may be unpickled."""
+
+    code = "STATE_PICKLE_NOT_ASKED_FOR"
+    domain = "user"
+    advice = "Read the state in a job that declares it as Pickled(), if you trust whoever wrote it."
+
+
 class KeyTooLargeError(StateError):
     """A key, with its namespace and map key, is larger than a stored key may be."""
 

@@ -157,6 +157,10 @@ class ValueFormats:
             return serializer.decode_array([None if raw is None else raw[start:] for raw in raws])
         return pa.array([None if raw is None else self.unpack(raw)[0] for raw in raws], self.type)
 
+    def list_array(self, lists: list[list[Any]]) -> pa.Array:
+        """A column of lists of unpacked values."""
+        return pa.array(lists, pa.list_(self.type))
+
     def _head(self, null: bool, stamp_ms: int) -> bytes:
         if self.written.stamps is None:
             return self._null_header if null else self._header

@@ -19,13 +19,13 @@ from state.descriptors import (
 )
 from state.entries import Entries
 from state.errors import BatchTooLargeError, NoCurrentKeyError, StateSchemaMismatchError
-from state.formats import ValueFormats
 from state.handle import KeyContext
 from state.list import ListState
 from state.map import MapState
 from state.migrating import MigratingMapState, check_migration
+from state.object_formats import formats_of
 from state.pending import Pending
-from state.schema import KeyedSchema, check_same_key, register, schema_of_key
+from state.schema import KeyedSchema, check_same_key, register, schema_of_key, value_type
 from state.serializers import KeySerializer, key_codec_for
 from state.serializers.type_names import type_from_json
 from state.stored_key import StoredKey, parse_stored_key
@@ -193,7 +193,7 @@ class KeyedStateBackend:
                 raise StateSchemaMismatchError(message)
             return known[2]
         schema, write_format = register(self._schema.state(descriptor.name), descriptor)
-        formats = ValueFormats(schema, write_format)
+        formats = formats_of(value_type(descriptor), schema, write_format)
         entries = Entries(self._engine, Pending(descriptor.name), formats, descriptor.ttl, self.clock)
         handle = _handle(descriptor, entries, self._context)
         self._schema = self._schema.with_state(schema)

@@ -89,7 +89,7 @@ class ListState(KeyedState):
         """Each row's list, as a list column; empty where there is none."""
         batch = self._batch(key_groups, keys)
         lists = [[value for _, value in self._entries.scan(prefix)] for prefix in batch.distinct]
-        return pa.array(lists, pa.list_(self._entries.formats.type)).take(pa.array(batch.groups))
+        return self._entries.formats.list_array(lists).take(pa.array(batch.groups))
 
     def _append(self, prefix: bytes, values: list[Any]) -> None:
         first = self._next_index(prefix) if values else 0

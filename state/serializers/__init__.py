@@ -3,13 +3,17 @@
 from state.serializers.key_codecs import KeyCodec, key_codec_for
 from state.serializers.key_columns import EncodedColumn
 from state.serializers.keys import KeySerializer
+from state.serializers.pickled import Pickled
+from state.serializers.structured import Structured
 from state.serializers.values import RowSerializer, ValueSerializer, serializer_for
 
 __all__ = [
     "EncodedColumn",
     "KeyCodec",
     "KeySerializer",
+    "Pickled",
     "RowSerializer",
+    "Structured",
     "ValueSerializer",
     "key_codec_for",
     "serializer_for",

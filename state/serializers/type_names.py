@@ -7,6 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from state.errors import UnsupportedTypeError
+from state.serializers.pickled import Pickled
+from state.serializers.structured import Structured
 
 TypeJson = str | list[Any]
 
@@ -14,7 +16,7 @@ _SIMPLE = {
     "bool": pa.bool_(), "int8": pa.int8(), "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(),
     "uint8": pa.uint8(), "uint16": pa.uint16(), "uint32": pa.uint32(), "uint64": pa.uint64(),
     "float": pa.float32(), "double": pa.float64(), "string": pa.string(), "binary": pa.binary(),
-    "date": pa.date32(), "uuid": pa.uuid(),
+    "date": pa.date32(), "uuid": pa.uuid(), "pickle": Pickled(),
 }  # fmt: skip
 _NAMES = {**{each: name for name, each in _SIMPLE.items()}, pa.large_string(): "string", pa.large_binary(): "binary"}
 
@@ -26,6 +28,8 @@ def type_to_json(of_type: pa.DataType) -> TypeJson:  # noqa: PLR0911 (one branch
         UnsupportedTypeError: The type cannot be stored.
     """
     types = pa.types
+    if isinstance(of_type, Structured):
+        return type_to_json(of_type.storage_type)
     if of_type in _NAMES:
         return _NAMES[of_type]
     if types.is_timestamp(of_type):

@@ -22,6 +22,7 @@ import pyarrow as pa
 from state.columns import decimal_unscaled, fixed_values
 from state.errors import CorruptValueError, SerializationError, UnsupportedTypeError
 from state.serializers.key_codecs import timestamp_conversion
+from state.serializers.pickled import Pickled, refuse_pickle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -160,6 +161,8 @@ def _serializer(of_type: pa.DataType) -> _Parts:  # noqa: PLR0911 (one branch a 
         return to, lambda raw, at: back(raw[at:]), None
     if of_type == pa.uuid():
         return lambda value: value.bytes, lambda raw, at: uuid.UUID(bytes=raw[at:]), None
+    if isinstance(of_type, Pickled):
+        return refuse_pickle, refuse_pickle, None
     if types.is_nested(of_type):
         to, back = _plain(of_type)
         pack, unpack = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
