@@ -13,6 +13,7 @@ from state.descriptors import (
 from state.errors import KeyscaleError, StateError
 from state.hashing import HashId
 from state.key_groups import KeyGroupRange
+from state.serializers import Pickled, Structured
 from state.ttl import Ttl
 
 __all__ = [
@@ -22,8 +23,10 @@ __all__ = [
     "KeyscaleError",
     "ListStateDescriptor",
     "MapStateDescriptor",
+    "Pickled",
     "ReducingStateDescriptor",
     "StateError",
+    "Structured",
     "Ttl",
     "ValueStateDescriptor",
 ]
