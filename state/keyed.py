@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -37,6 +38,7 @@ from state.value import ValueState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from state.descriptors import AggregateFunction
     from state.engine import Engine, SortedRun
     from state.key_groups import KeyGroupRange
     from state.serializers import KeyCodec
@@ -188,10 +190,15 @@ class KeyedStateBackend:
             message = f"the name {descriptor.name!r} is declared twice, once as timers"
             raise StateSchemaMismatchError(message)
         if known is not None:
-            if known[0] != descriptor:
+            if known[0] == descriptor:
+                return known[2]
+            if _stored(known[0]) != _stored(descriptor):
                 message = f"state {descriptor.name!r} is declared twice: as {known[0]} and as {descriptor}"
                 raise StateSchemaMismatchError(message)
-            return known[2]
+            # Only its function is another: one that was unpickled anew for a further batch.
+            handle = _handle(descriptor, known[1], self._context)
+            self._states[descriptor.name] = (descriptor, known[1], handle)
+            return handle
         schema, write_format = register(self._schema.state(descriptor.name), descriptor)
         formats = formats_of(value_type(descriptor), schema, write_format)
         entries = Entries(self._engine, Pending(descriptor.name), formats, descriptor.ttl, self.clock)
@@ -317,6 +324,17 @@ def _handle(descriptor: StateDescriptor, entries: Entries, context: KeyContext) 
             return ReducingState(entries, context, namespace, descriptor.reduce)
         case AggregatingStateDescriptor():
             return AggregatingState(entries, context, namespace, descriptor.aggregate)
+
+
+def _stored(descriptor: StateDescriptor) -> StateDescriptor:
+    """A descriptor as far as it says what is stored: without its function, which is code."""
+    match descriptor:
+        case ReducingStateDescriptor():
+            return replace(descriptor, reduce=max)
+        case AggregatingStateDescriptor():
+            return replace(descriptor, aggregate=cast("AggregateFunction", None))
+        case _:
+            return descriptor
 
 
 def _codec(of_type: TypeJson | None) -> KeyCodec | None:
