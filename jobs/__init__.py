@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from jobs.sinks import FileSink, ForeachBatchSink, Sink, SinkContext
     from jobs.stream import DataStream, KeyedStream
     from jobs.timers import TimerService
+    from jobs.window_contents import ProcessWindowFunction
+    from jobs.windowed_stream import WindowedStream
+    from jobs.windows import SessionWindows, SlidingWindows, TumblingWindows, Window
     from state.descriptors import (
         AggregateFunction,
         AggregatingStateDescriptor,
@@ -40,16 +43,22 @@ _HOMES = {
     "OnTimerContext": "jobs.functions",
     "OutputTag": "jobs.functions",
     "ProcessContext": "jobs.functions",
+    "ProcessWindowFunction": "jobs.window_contents",
     "ReducingStateDescriptor": "state.descriptors",
     "Row": "jobs.functions",
     "RuntimeContext": "jobs.functions",
+    "SessionWindows": "jobs.windows",
     "Sink": "jobs.sinks",
     "SinkContext": "jobs.sinks",
+    "SlidingWindows": "jobs.windows",
     "StreamEnvironment": "jobs.environment",
     "TimeDomain": "state.ttl",
     "TimerService": "jobs.timers",
     "Ttl": "state.ttl",
+    "TumblingWindows": "jobs.windows",
     "ValueStateDescriptor": "state.descriptors",
+    "Window": "jobs.windows",
+    "WindowedStream": "jobs.windowed_stream",
 }
 
 __all__ = [
@@ -67,16 +76,22 @@ __all__ = [
     "OnTimerContext",
     "OutputTag",
     "ProcessContext",
+    "ProcessWindowFunction",
     "ReducingStateDescriptor",
     "Row",
     "RuntimeContext",
+    "SessionWindows",
     "Sink",
     "SinkContext",
+    "SlidingWindows",
     "StreamEnvironment",
     "TimeDomain",
     "TimerService",
     "Ttl",
+    "TumblingWindows",
     "ValueStateDescriptor",
+    "Window",
+    "WindowedStream",
 ]
 
 

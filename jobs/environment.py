@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from jobs.errors import NoEnvironmentError, NotStreamingError
 from jobs.stream import DataStream
-from jobs.topology import TopologyBuilder, check_column
+from jobs.topology import Timestamps, TopologyBuilder, check_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -64,12 +64,13 @@ class StreamEnvironment:
         finally:
             StreamEnvironment._provided = None
 
-    def stream(self, frame: DataFrame, *, timestamp: str | None = None) -> DataStream:
+    def stream(self, frame: DataFrame, *, timestamp: str | None = None, max_out_of_orderness_ms: int = 0) -> DataStream:
         """A stream of the records of a streaming DataFrame.
 
         Args:
             frame: What `spark.readStream` gave, with any stateless Spark transformations.
             timestamp: A column that holds each record's event time: a timestamp, or milliseconds since the epoch.
+            max_out_of_orderness_ms: By how much a record may be older than one that came before it, and not be late.
 
         Raises:
             NotStreamingError: The DataFrame is not a streaming one.
@@ -82,7 +83,8 @@ class StreamEnvironment:
         node = self._builder.add_source(frame, schema)
         if timestamp is not None:
             check_column(schema, timestamp, "timestamp")
-        return DataStream(self.spark, self._builder, node, timestamp)
+        timestamps = None if timestamp is None else Timestamps(timestamp, max_out_of_orderness_ms)
+        return DataStream(self.spark, self._builder, node, timestamps)
 
     def execute(self) -> None:
         """Checks the job and runs it; returns when it has ended.

@@ -2,46 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-from pyspark.errors import AnalysisException, ParseException
+from pyspark.errors import AnalysisException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import DataType, StructType
 
 from jobs.aggregate import Aggregate, Reduce, keyed_schema
 from jobs.batch_function import KeyedBatchFunction, ProcessBatch
 from jobs.deduplicate import Deduplicate
-from jobs.errors import InvalidSchemaError, InvalidTopologyError, UnknownColumnError
+from jobs.errors import InvalidTopologyError, UnknownColumnError
+from jobs.output_schema import Schema, arrow_schema
 from jobs.process import Process
-from jobs.topology import check_column, key_schema
+from jobs.topology import Timestamps, check_column, key_schema
+from jobs.windowed_stream import WindowedStream
+from state.ttl import TimeDomain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Self
 
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from jobs.functions import KeyedProcessFunction, Row
+    from jobs.functions import KeyedProcessFunction, OutputTag, Row
     from jobs.runtime.body import OperatorLogic
     from jobs.sinks import Sink
     from jobs.topology import NodeId, TopologyBuilder
+    from jobs.windows import WindowAssigner
     from state.descriptors import AggregateFunction
     from state.ttl import Ttl
-
-Schema: TypeAlias = Mapping[str, str] | str | StructType | pa.Schema
-"""An output schema: {"column": "Spark type"}, a DDL string, a Spark or an Arrow schema."""
 
 
 class DataStream:
     """A stream of records. Made by `StreamEnvironment.stream` and by the methods here."""
 
-    def __init__(self, spark: SparkSession, builder: TopologyBuilder, node: NodeId, timestamp: str | None) -> None:
+    def __init__(
+        self, spark: SparkSession, builder: TopologyBuilder, node: NodeId, timestamps: Timestamps | None
+    ) -> None:
         self._spark = spark
         self._builder = builder
         self._node = node
-        self._timestamp = timestamp
+        self._timestamps = timestamps
 
     @property
     def columns(self) -> list[str]:
@@ -52,10 +53,29 @@ class DataStream:
         self._builder.name(self._node, uid)
         return self
 
-    def with_timestamps(self, column: str) -> DataStream:
-        """Takes each record's event time from a column: a timestamp, or milliseconds since the epoch."""
+    def with_timestamps(self, column: str, *, max_out_of_orderness_ms: int = 0) -> DataStream:
+        """Takes each record's event time from a column: a timestamp, or milliseconds since the epoch.
+
+        An operator's watermark is the latest event time of all records that it has had, less the bound, and less one. It moves
+        between batches, and is the same in all subtasks.
+
+        Args:
+            column: The column. A record whose value is null has no event time.
+            max_out_of_orderness_ms: By how much a record may be older than one that came before it, and not be late.
+
+        Raises:
+            InvalidTopologyError: There is no such column, or the bound is negative.
+        """
         check_column(self._schema, column, "timestamp")
-        return DataStream(self._spark, self._builder, self._node, column)
+        return self._next(self._node, Timestamps(column, max_out_of_orderness_ms))
+
+    def get_side_output(self, tag: OutputTag) -> DataStream:
+        """The records that the operator which puts out this stream has put into a side output.
+
+        Raises:
+            InvalidTopologyError: This is no operator's output, or the side output was not declared.
+        """
+        return self._next(self._builder.add_side_output(self._node, tag), None)
 
     def transform(self, function: Callable[[DataFrame], DataFrame]) -> DataStream:
         """Applies a stateless Spark step to every batch.
@@ -76,8 +96,8 @@ class DataStream:
             kind = UnknownColumnError if "UNRESOLVED_COLUMN" in str(refusal.getCondition()) else InvalidTopologyError
             message = f"Spark refuses a transform: {str(refusal).splitlines()[0]}"
             raise kind(message) from refusal
-        timestamp = self._timestamp if self._timestamp in schema.names else None
-        return self._next(self._builder.add_transform(self._node, function, schema), timestamp)
+        timestamps = self._timestamps if self._timestamps and self._timestamps.column in schema.names else None
+        return self._next(self._builder.add_transform(self._node, function, schema), timestamps)
 
     def where(self, condition: Column | str) -> DataStream:
         return self.transform(lambda frame: frame.where(condition))
@@ -96,7 +116,7 @@ class DataStream:
             InvalidKeyError: A column's type cannot be a key.
         """
         key_schema(self._schema, columns)
-        return KeyedStream(self._spark, self._builder, self._node, columns, self._timestamp)
+        return KeyedStream(self._spark, self._builder, self._node, columns, self._timestamps)
 
     def sink_to(self, sink: Sink) -> StreamSink:
         """Ends a branch of the job. The sink needs a uid, too."""
@@ -106,8 +126,8 @@ class DataStream:
     def _schema(self) -> pa.Schema:
         return self._builder.schema(self._node)
 
-    def _next(self, node: NodeId, timestamp: str | None) -> DataStream:
-        return DataStream(self._spark, self._builder, node, timestamp)
+    def _next(self, node: NodeId, timestamps: Timestamps | None) -> DataStream:
+        return DataStream(self._spark, self._builder, node, timestamps)
 
 
 class StreamSink:
@@ -132,15 +152,21 @@ class KeyedStream:
         builder: TopologyBuilder,
         node: NodeId,
         key_columns: tuple[str, ...],
-        timestamp: str | None,
+        timestamps: Timestamps | None,
     ) -> None:
         self._spark = spark
         self._builder = builder
         self._node = node
         self._key_columns = key_columns
-        self._timestamp = timestamp
+        self._timestamps = timestamps
 
-    def process(self, function: KeyedProcessFunction | KeyedBatchFunction, *, output: Schema) -> DataStream:
+    def process(
+        self,
+        function: KeyedProcessFunction | KeyedBatchFunction,
+        *,
+        output: Schema,
+        side_outputs: Iterable[OutputTag] = (),
+    ) -> DataStream:
         """Runs a function over the records, with the state of their keys. Give the result a `.uid(...)`.
 
         Records of one key are processed in their order within a partition of the batch, and batch after batch.
@@ -148,12 +174,13 @@ class KeyedStream:
         Args:
             function: Pickled into each subtask. A KeyedBatchFunction is given whole Arrow batches: the fast path.
             output: Columns and types of the records that it puts out.
+            side_outputs: What it may put records into besides, with `context.output`; see `get_side_output`.
 
         Raises:
             InvalidSchemaError: `output` is not a schema.
         """
         logic = ProcessBatch(function) if isinstance(function, KeyedBatchFunction) else Process(function)
-        return self._operator(logic, arrow_schema(output), None)
+        return self._operator(logic, arrow_schema(output), None, side_outputs)
 
     def reduce(self, function: Callable[[Row, Row], Any], *, ttl: Ttl | None = None) -> DataStream:
         """Reduces the records of each key into one, and puts out the new one after each. Give the result a `.uid(...)`.
@@ -163,7 +190,7 @@ class KeyedStream:
                 columns. A key's first record is what it has first.
             ttl: How long what a key has is kept after its last record; for ever if None.
         """
-        return self._operator(Reduce(function, ttl), self._builder.schema(self._node), self._timestamp)
+        return self._operator(Reduce(function, ttl), self._builder.schema(self._node), self._timestamps)
 
     def aggregate(
         self, function: AggregateFunction, *, accumulator: pa.DataType, output: Schema, ttl: Ttl | None = None
@@ -179,8 +206,7 @@ class KeyedStream:
         Raises:
             InvalidSchemaError: `output` is not a schema, or has a key's column.
         """
-        key = key_schema(self._builder.schema(self._node), self._key_columns)
-        schema = keyed_schema(key, arrow_schema(output))
+        schema = keyed_schema(self.key_schema, arrow_schema(output))
         return self._operator(Aggregate(function, accumulator, ttl), schema, None)
 
     def deduplicate(self, *, ttl: Ttl | None = None) -> DataStream:
@@ -189,32 +215,50 @@ class KeyedStream:
         Args:
             ttl: How long a key is remembered; for ever if None.
         """
-        return self._operator(Deduplicate(ttl), self._builder.schema(self._node), self._timestamp)
+        return self._operator(Deduplicate(ttl), self._builder.schema(self._node), self._timestamps)
 
-    def _operator(self, logic: OperatorLogic, schema: pa.Schema, timestamp: str | None) -> DataStream:
+    def window(self, assigner: WindowAssigner) -> WindowedStream:
+        """Cuts the records of each key into windows: `TumblingWindows`, `SlidingWindows` or `SessionWindows`.
+
+        Raises:
+            InvalidTopologyError: The windows go by event time, and the stream has no timestamps.
+        """
+        if assigner.time_domain is TimeDomain.EVENT and self._timestamps is None:
+            message = "windows by event time need a stream with timestamps: see with_timestamps"
+            raise InvalidTopologyError(message)
+        return WindowedStream(self, assigner)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._builder.schema(self._node)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return self._key_columns
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        return key_schema(self.schema, self._key_columns)
+
+    def windowed(self, logic: OperatorLogic, schema: pa.Schema, side_outputs: Iterable[OutputTag]) -> DataStream:
+        """Adds an operator over windows; called by WindowedStream."""
+        return self._operator(logic, schema, None, side_outputs)
+
+    def _operator(
+        self,
+        logic: OperatorLogic,
+        schema: pa.Schema,
+        timestamps: Timestamps | None,
+        side_outputs: Iterable[OutputTag] = (),
+    ) -> DataStream:
+        """Adds the operator; `timestamps` are those of its output."""
         node = self._builder.add_operator(
-            self._node, key_columns=self._key_columns, logic=logic, schema=schema, timestamp_column=self._timestamp
+            self._node,
+            key_columns=self._key_columns,
+            logic=logic,
+            schema=schema,
+            timestamp_column=self._timestamps.column if self._timestamps else None,
+            out_of_orderness_ms=self._timestamps.out_of_orderness_ms if self._timestamps else 0,
+            side_outputs=side_outputs,
         )
-        return DataStream(self._spark, self._builder, node, timestamp)
-
-
-def arrow_schema(declared: Schema) -> pa.Schema:
-    """An output schema in any of its forms as Arrow's.
-
-    Raises:
-        InvalidSchemaError: It is none.
-    """
-    if isinstance(declared, pa.Schema):
-        return declared
-    if isinstance(declared, Mapping):
-        declared = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in declared.items())
-    if isinstance(declared, str):
-        try:
-            declared = DataType.fromDDL(declared)
-        except ParseException as refusal:
-            message = f"an output schema cannot be read: {str(refusal).strip().splitlines()[0]}"
-            raise InvalidSchemaError(message) from refusal
-    if not isinstance(declared, StructType):
-        message = f"an output schema is declared as a {type(declared).__name__}"
-        raise InvalidSchemaError(message)
-    return to_arrow_schema(declared, timezone="UTC")
+        return DataStream(self._spark, self._builder, node, timestamps)

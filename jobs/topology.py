@@ -24,10 +24,11 @@ from jobs.errors import (
 from state.identifiers import OperatorUid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame
 
+    from jobs.functions import OutputTag
     from jobs.runtime.body import OperatorLogic
     from jobs.sinks import Sink
 
@@ -35,6 +36,24 @@ NodeId = NewType("NodeId", int)
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it is a part of paths in every object store
 _RESERVED_PREFIX = "__"  # columns that the runtime adds
+
+
+@dataclass(frozen=True, slots=True)
+class Timestamps:
+    """Where a stream's records have their event time.
+
+    Attributes:
+        column: A timestamp, or milliseconds since the epoch.
+        out_of_orderness_ms: By how much a record may be older than one that came before it, and not be late.
+    """
+
+    column: str
+    out_of_orderness_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if self.out_of_orderness_ms < 0:
+            message = f"records cannot be {self.out_of_orderness_ms} ms out of order"
+            raise InvalidTopologyError(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +88,18 @@ class OperatorNode:
     schema: pa.Schema
     timestamp_column: str | None
     logic: OperatorLogic
+    out_of_orderness_ms: int = 0
+    side_outputs: Mapping[str, pa.Schema] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SideOutputNode:
+    """One of the side outputs of an operator, which is its input."""
+
+    id: NodeId
+    input: NodeId
+    tag: str
+    schema: pa.Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +112,7 @@ class SinkNode:
     sink: Sink
 
 
-Node: TypeAlias = SourceNode | TransformNode | OperatorNode | SinkNode
+Node: TypeAlias = SourceNode | TransformNode | OperatorNode | SideOutputNode | SinkNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +140,7 @@ class Topology:
     def operator_before(self, node: NodeId) -> OperatorNode | None:
         """The operator whose output, perhaps transformed, `node` puts out; None if there is none up to the source."""
         at = self.nodes[node]
-        while isinstance(at, TransformNode):
+        while isinstance(at, TransformNode | SideOutputNode):
             at = self.nodes[at.input]
         return at if isinstance(at, OperatorNode) else None
 
@@ -136,9 +167,17 @@ class TopologyBuilder:
         logic: OperatorLogic,
         schema: pa.Schema,
         timestamp_column: str | None,
+        out_of_orderness_ms: int = 0,
+        side_outputs: Iterable[OutputTag] = (),
     ) -> NodeId:
-        """Adds a keyed operator over the stream of `source`; `schema` is that of its output."""
+        """Adds a keyed operator over the stream of `source`; `schema` is that of its main output."""
         check_schema(schema, "an operator's output")
+        tags = list(side_outputs)
+        for tag in tags:
+            check_schema(tag.schema, f"side output {tag.name!r}")
+        if len({tag.name for tag in tags}) < len(tags):
+            message = "two side outputs of an operator have one name"
+            raise InvalidTopologyError(message)
         input_schema = self.schema(source)
         node = OperatorNode(
             id=self._next_id(),
@@ -150,8 +189,22 @@ class TopologyBuilder:
             schema=schema,
             timestamp_column=timestamp_column,
             logic=logic,
+            out_of_orderness_ms=out_of_orderness_ms,
+            side_outputs={tag.name: tag.schema for tag in tags},
         )
         return self._add(node)
+
+    def add_side_output(self, operator: NodeId, tag: OutputTag) -> NodeId:
+        """Adds the stream of a side output.
+
+        Raises:
+            InvalidTopologyError: `operator` is none, or does not declare the side output as it is here.
+        """
+        node = self._nodes[operator]
+        if not isinstance(node, OperatorNode) or node.side_outputs.get(tag.name) != tag.schema:
+            message = f"there is no side output {tag.name!r} here: declare it where the function is used"
+            raise InvalidTopologyError(message)
+        return self._add(SideOutputNode(self._next_id(), operator, tag.name, tag.schema))
 
     def add_sink(self, source: NodeId, sink: Sink) -> NodeId:
         return self._add(SinkNode(self._next_id(), source, OperatorUid(""), sink))

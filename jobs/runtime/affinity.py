@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SUBTASK_COLUMN = "__subtask"
+PARTITIONS_MIN = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A cached frame with one row a subtask, subtask i in partition i."""
+    """A cached frame with one row a subtask, subtask i in partition i.
+
+    A single subtask has a second, spare partition beside it, which stays empty: Spark would take a frame of one partition for
+    one that it may partition as it likes.
+    """
 
     frame: DataFrame
     parallelism: int
@@ -29,14 +34,20 @@ class Anchor:
     def create(cls, spark: SparkSession, parallelism: int) -> Anchor:
         """Caches the anchor's rows on the executors that Spark chooses now."""
         subtask = F.col("id").cast("int").alias(SUBTASK_COLUMN)
-        frame = spark.range(parallelism).select(subtask).repartitionById(parallelism, SUBTASK_COLUMN).cache()
+        partitions = max(parallelism, PARTITIONS_MIN)
+        frame = spark.range(partitions).select(subtask).repartitionById(partitions, SUBTASK_COLUMN).cache()
         frame.count()
         return cls(frame, parallelism)
 
     def hold(self, frame: DataFrame) -> DataFrame:
         """Moves each row to the partition that its `__subtask` names, on the executor of that subtask."""
-        moved = frame.repartitionById(self.parallelism, SUBTASK_COLUMN)
+        moved = frame.repartitionById(max(self.parallelism, PARTITIONS_MIN), SUBTASK_COLUMN)
         return moved.join(self.frame.hint("shuffle_hash"), SUBTASK_COLUMN)
+
+    @property
+    def subtasks(self) -> DataFrame:
+        """The rows of the subtasks, without the spare one's."""
+        return self.frame.where(F.col(SUBTASK_COLUMN) < self.parallelism)
 
     def release(self) -> None:
         """Lets go of the cached rows."""

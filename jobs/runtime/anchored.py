@@ -41,7 +41,7 @@ def run_anchored(
     """
     spark.sparkContext.setJobDescription(label)
     try:
-        rows = anchor.frame.mapInArrow(_task_of(function), _RESULT_SCHEMA).collect()
+        rows = anchor.subtasks.mapInArrow(_task_of(function), _RESULT_SCHEMA).collect()
     except Exception as failure:
         raise typed_failure(failure) from failure
     finally:

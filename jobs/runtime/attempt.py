@@ -167,9 +167,9 @@ def resume_positions(of_manifest: Mapping[str, str], resume: ResumePoint) -> dic
     Raises:
         PositionsCorruptError: The offsets of the last batch are not among them.
     """
-    last = resume.planned.batch_id if resume.planned else resume.batch_id
-    files = merged(of_manifest, resume.positions, last)
-    return with_commit(files, resume.batch_id) if resume.batch_id >= 0 else files
+    of_spark = resume.batch_id - resume.time.time_batches  # Spark numbers its own batches only
+    files = merged(of_manifest, resume.positions, of_spark + 1 if resume.planned else of_spark)
+    return with_commit(files, of_spark) if of_spark >= 0 else files
 
 
 def check_fit(assignment: Assignment, resume: ResumePoint, operators: Mapping[OperatorUid, OperatorFacts]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark import StorageLevel
@@ -14,21 +14,27 @@ from jobs.runtime.clock import now_ms
 from jobs.runtime.failures import typed_failure, user_code
 from jobs.runtime.reports import ReportCollector, TaskReport, complete_reports
 from jobs.runtime.routing import route
+from jobs.runtime.side_outputs import main_output, side_output, wire_schema
 from jobs.runtime.task import OperatorTask, subtask_facts
+from jobs.runtime.watermarks import batch_times, due_subtasks
 from jobs.sinks import SinkContext
-from jobs.topology import OperatorNode, SinkNode, SourceNode, TransformNode
+from jobs.topology import OperatorNode, SideOutputNode, SinkNode, SourceNode, TransformNode
 from state.errors import KeyscaleError
 from state.identifiers import SubtaskIndex
+from state.job_time import JobTime
 from state.subtask import SubtaskSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from jobs.runtime.affinity import Anchor
+    from jobs.runtime.body import NextTimers
     from jobs.runtime.task import SubtaskStart
+    from jobs.runtime.watermarks import BatchTime
     from jobs.topology import NodeId, Topology
     from state.changelog import ChangelogHandle
     from state.hashing import HashId
@@ -68,6 +74,7 @@ class BatchOutcome:
         input_records: Records that entered operators which follow the source (or its transforms) directly.
         output_records: Records that left operators which are followed by a sink (or transforms before one).
         reports: All of them, by operator and subtask.
+        times: That it was run with, by operator.
     """
 
     changelogs: dict[OperatorUid, tuple[ChangelogHandle | None, ...]]
@@ -75,6 +82,18 @@ class BatchOutcome:
     input_records: int
     output_records: int
     reports: dict[OperatorUid, tuple[TaskReport, ...]]
+    times: dict[OperatorUid, BatchTime] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchPlan:
+    """What is decided before a batch runs: its identity, where subtasks start, and their times and due timers."""
+
+    run: str
+    batch_id: BatchId
+    starts: Mapping[OperatorUid, Sequence[SubtaskStart]]
+    times: dict[OperatorUid, BatchTime]
+    due: dict[OperatorUid, tuple[bool, ...]]
 
 
 class BatchRunner:
@@ -106,7 +125,13 @@ class BatchRunner:
         self._specs = specs or {node.uid: subtask_specs(node, facts) for node in topology.operators}
 
     def run(
-        self, frame: DataFrame, batch_id: BatchId, starts: Mapping[OperatorUid, Sequence[SubtaskStart]]
+        self,
+        frame: DataFrame,
+        batch_id: BatchId,
+        starts: Mapping[OperatorUid, Sequence[SubtaskStart]],
+        *,
+        time: JobTime | None = None,
+        timers: Mapping[OperatorUid, Sequence[NextTimers | None]] | None = None,
     ) -> BatchOutcome:
         """Processes a batch and stages its output; on any failure nothing of it is left but orphans that nothing names.
 
@@ -114,17 +139,19 @@ class BatchRunner:
             frame: The batch's records, as foreachBatch gives them.
             batch_id: Its number.
             starts: Where the subtasks of each operator start from, by index.
+            time: The job's time before the batch.
+            timers: What is known of each subtask's timers.
 
         Raises:
             KeyscaleError: The user's function failed, a task did, a sink did, or the reports are not complete.
         """
         run = uuid.uuid4().hex
         self._collector.clear()
-        self._processing_time_ms = max(self._processing_time_ms, now_ms())  # a clock that is set back stops
+        plan = self._plan(run, batch_id, starts, time or JobTime(), timers or {})
         self._spark.sparkContext.setJobDescription(f"batch {batch_id}")
         tokens: dict[OperatorUid, str] = {}
         try:
-            with self._frames(run, frame, batch_id, starts) as frames:
+            with self._frames(frame, plan) as frames:
                 for node in self._topology.sinks:
                     context = self._sink_context(node, batch_id, run)
                     tokens[node.uid] = node.sink.prepare(frames[node.input], context)
@@ -144,7 +171,22 @@ class BatchRunner:
             input_records=sum(report.input_records for uid in self._first_uids() for report in reports[uid]),
             output_records=sum(report.output_records for uid in self._last_uids() for report in reports[uid]),
             reports=reports,
+            times=plan.times,
         )
+
+    def empty_frame(self) -> DataFrame:
+        """The source's frame without a record, for a batch that has no input but time.
+
+        It is no local relation, which Spark would see to be empty, and leave out all that comes after it.
+        """
+        source = self._topology.source
+        schema = from_arrow_schema(source.schema, prefer_timestamp_ntz=True)
+        return self._spark.createDataFrame(self._spark.sparkContext.emptyRDD(), schema)
+
+    def is_due(self, time: JobTime, timers: Mapping[OperatorUid, Sequence[NextTimers | None]]) -> bool:
+        """Whether a batch that begins now would fire timers, whatever its input is."""
+        times = batch_times(self._topology, time, self._now_ms())
+        return any(any(self._due(node, times, timers)) for node in self._topology.operators)
 
     def publish(self, tokens: Mapping[OperatorUid, str]) -> None:
         """Makes a committed batch's output visible; any number of times.
@@ -168,12 +210,36 @@ class BatchRunner:
         for node in self._topology.sinks:
             node.sink.recover(self._sink_context(node, committed, uuid.uuid4().hex))
 
+    def _plan(
+        self,
+        run: str,
+        batch_id: BatchId,
+        starts: Mapping[OperatorUid, Sequence[SubtaskStart]],
+        time: JobTime,
+        timers: Mapping[OperatorUid, Sequence[NextTimers | None]],
+    ) -> _BatchPlan:
+        times = batch_times(self._topology, time, self._now_ms())
+        due = {node.uid: self._due(node, times, timers) for node in self._topology.operators}
+        return _BatchPlan(run, batch_id, starts, times, due)
+
+    def _due(
+        self,
+        node: OperatorNode,
+        times: Mapping[OperatorUid, BatchTime],
+        timers: Mapping[OperatorUid, Sequence[NextTimers | None]],
+    ) -> tuple[bool, ...]:
+        known = timers.get(node.uid, (None,) * self._facts.parallelism)
+        return due_subtasks(node, times[node.uid], known)
+
+    def _now_ms(self) -> int:
+        self._processing_time_ms = max(self._processing_time_ms, now_ms())  # a clock that is set back stops
+        return self._processing_time_ms
+
     @contextlib.contextmanager
-    def _frames(
-        self, run: str, source: DataFrame, batch_id: BatchId, starts: Mapping[OperatorUid, Sequence[SubtaskStart]]
-    ) -> Iterator[dict[NodeId, DataFrame]]:
+    def _frames(self, source: DataFrame, plan: _BatchPlan) -> Iterator[dict[NodeId, DataFrame]]:
         """The frame that each node puts out; those that are read more than once are kept until the end."""
         frames: dict[NodeId, DataFrame] = {}
+        wires: dict[NodeId, DataFrame] = {}
         kept: list[DataFrame] = []
         try:
             for node in self._topology.nodes:
@@ -184,8 +250,15 @@ class BatchRunner:
                 elif isinstance(node, TransformNode):
                     with user_code():
                         frame = node.apply(frames[node.input])
+                elif isinstance(node, SideOutputNode):
+                    frame = side_output(wires[node.input], node.tag, self._side_outputs_of(node.input))
                 else:
-                    frame = self._operator_frame(node, frames[node.input], run, batch_id, starts[node.uid])
+                    frame = self._operator_frame(node, frames[node.input], plan)
+                    if node.side_outputs:
+                        wires[node.id] = frame.persist(StorageLevel.MEMORY_AND_DISK)
+                        kept.append(frame)
+                        frames[node.id] = main_output(frame)
+                        continue
                 if self._is_read_repeatedly(node.id):
                     frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
                     kept.append(frame)
@@ -195,20 +268,23 @@ class BatchRunner:
             for frame in kept:
                 frame.unpersist()
 
-    def _operator_frame(
-        self, node: OperatorNode, frame: DataFrame, run: str, batch_id: BatchId, starts: Sequence[SubtaskStart]
-    ) -> DataFrame:
+    def _side_outputs_of(self, operator: NodeId) -> Mapping[str, pa.Schema]:
+        node = self._topology.nodes[operator]
+        return node.side_outputs if isinstance(node, OperatorNode) else {}
+
+    def _operator_frame(self, node: OperatorNode, frame: DataFrame, plan: _BatchPlan) -> DataFrame:
         specs = self._specs[node.uid]
         task = OperatorTask(
-            run=run,
-            batch_id=batch_id,
+            run=plan.run,
+            batch_id=plan.batch_id,
             specs=tuple(specs),
-            starts=tuple(starts),
+            starts=tuple(plan.starts[node.uid]),
             logic=node.logic,
             facts=subtask_facts(node, tuple(specs)),
             store_url=self._facts.store_url,
             local_root=str(self._facts.local_root),
-            processing_time_ms=self._processing_time_ms,
+            time=plan.times[node.uid],
+            due=plan.due[node.uid],
             reports=self._collector.accumulator,
         )
         routed = route(
@@ -218,7 +294,7 @@ class BatchRunner:
             parallelism=self._facts.parallelism,
             hash_id=self._facts.hash_id,
         )
-        schema = from_arrow_schema(node.schema, prefer_timestamp_ntz=True)
+        schema = from_arrow_schema(wire_schema(node.schema, node.side_outputs), prefer_timestamp_ntz=True)
         return self._anchor.hold(routed).mapInArrow(task.run_partition, schema)
 
     def _is_read_repeatedly(self, node: NodeId) -> bool:

@@ -278,6 +278,7 @@ class _Taking:
             positions=positions,
             sinks=committed.sinks,
             savepoint_id=self.savepoint_id,
+            time=committed.time,
         )
         reach("checkpoint.publishing")
         write_manifest(context.store, manifest)

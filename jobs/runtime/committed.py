@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from jobs.runtime.task import SubtaskStart
+from state.job_time import JobTime
 from state.log import OperatorHistory
 from state.restore import RestorePlan, plan_operator, version_of
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from jobs.runtime.batch import BatchOutcome
+    from jobs.runtime.body import NextTimers
     from state.identifiers import BatchId, OperatorUid
     from state.log import ResumePoint
     from state.manifest import Manifest, SnapshotHandle
@@ -29,6 +31,8 @@ class CommittedState:
         positions: Files of Spark's checkpoint directory when that batch was planned.
         sinks: Tokens of its output.
         log_position: The log up to here, inclusive, is contained.
+        time: How far the job has come in time.
+        timers: What this driver knows of each subtask's earliest timers, by operator and index; None where it knows nothing.
     """
 
     batch_id: BatchId
@@ -36,6 +40,13 @@ class CommittedState:
     positions: dict[str, str]
     sinks: dict[str, str]
     log_position: int
+    time: JobTime = field(default_factory=JobTime)
+    timers: dict[OperatorUid, tuple[NextTimers | None, ...]] = field(default_factory=dict)
+
+    @property
+    def spark_batch_id(self) -> int:
+        """Spark's own number of the last batch that it gave; -1 before any."""
+        return self.batch_id - self.time.time_batches
 
     @classmethod
     def resumed(
@@ -58,12 +69,17 @@ class CommittedState:
                 SubtaskStart(version_of(plan, spec.key_group_range, resume.batch_id), plan)
                 for spec, plan in zip(subtasks, plans, strict=True)
             )
-        return cls(resume.batch_id, starts, dict(positions), dict(resume.sinks), log_position)
+        return cls(resume.batch_id, starts, dict(positions), dict(resume.sinks), log_position, resume.time)
 
     def after(
-        self, batch_id: BatchId, outcome: BatchOutcome, positions: Mapping[str, str], log_position: int
+        self,
+        batch_id: BatchId,
+        outcome: BatchOutcome,
+        positions: Mapping[str, str],
+        log_position: int,
+        time: JobTime | None = None,
     ) -> CommittedState:
-        """The state after a further batch, which was committed at this position of the log."""
+        """The state after a further batch, which was committed at this position of the log; `time` is as it is then."""
         starts = {
             uid: tuple(
                 SubtaskStart(
@@ -75,7 +91,14 @@ class CommittedState:
             for uid, changelogs in outcome.changelogs.items()
         }
         sinks = {str(uid): token for uid, token in outcome.sinks.items()}
-        return CommittedState(batch_id, starts, dict(positions), sinks, log_position)
+        timers = {
+            uid: tuple(
+                report.next_timers or known
+                for report, known in zip(reports, self.timers.get(uid, (None,) * len(reports)), strict=True)
+            )
+            for uid, reports in outcome.reports.items()
+        }
+        return CommittedState(batch_id, starts, dict(positions), sinks, log_position, time or self.time, timers)
 
     def rebased(self, manifest: Manifest) -> CommittedState:
         """The same state reached from a newer checkpoint of this attempt: fewer changelogs lead there."""

@@ -23,6 +23,7 @@ from jobs.runtime.ending import Ending
 from jobs.runtime.errors import SparkLostError
 from jobs.runtime.query import BatchLoop
 from jobs.runtime.subtask_jobs import RestoreSubtasks, SubtaskPlaces, check_restored
+from jobs.runtime.timekeeper import Timekeeper
 from jobs.wire import DriverState
 from state.hashing import HashId
 from state.identifiers import Attempt, CheckpointId, JobId, OperatorUid
@@ -137,9 +138,13 @@ class Execution:
         _log.info("the query runs")
         coordinator = self._coordinator(opened, anchor, loop, query)
         coordinator.start()
+        timekeeper = Timekeeper(loop)
+        if any(node.logic.uses_timers for node in self._topology.operators):
+            timekeeper.start()
         try:
             self._wait_for_end(query)
         finally:
+            timekeeper.end()
             self._go_down(loop, query, coordinator)
 
     def _resumed(self, opened: OpenAttempt, anchor: Anchor) -> tuple[OpenAttempt, CommittedState, BatchRunner]:

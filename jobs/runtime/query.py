@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from jobs.runtime.clock import now_ms
 from jobs.runtime.errors import BatchOrderError, CheckpointTimeoutError, RunEndedError
 from jobs.runtime.positions import PositionsDirectory, merged
+from jobs.runtime.watermarks import time_after
 from jobs.wire import Commit
 from state.identifiers import BatchId
 from state.log import BatchCommitted, BatchPlanned
@@ -68,6 +69,7 @@ class BatchLoop:
         self._on_failure = on_failure
         self._lock = threading.Lock()
         self._halted = False
+        self._committed_at = time.monotonic()
         self._positions = dict(opened.positions)
         self._replanned = opened.resume.planned.batch_id if opened.resume.planned else None
         # A checkpoint before the batch that an earlier attempt has planned is committed would forget its plan.
@@ -135,24 +137,57 @@ class BatchLoop:
                 message = "the run has ended"
                 raise RunEndedError(message)
             try:
-                self._process(frame, BatchId(batch_id))
+                self._process_input(frame, batch_id)
             except BaseException as error:
                 self.refuse()
                 self._on_failure(error)
                 raise
             self._settled.set()
 
-    def _process(self, frame: DataFrame, batch_id: BatchId) -> None:
-        began = time.perf_counter()
-        if batch_id != self._committed.batch_id + 1:
-            message = f"batch {batch_id} came after batch {self._committed.batch_id}"
+    def fire_timers(self, idle_seconds: float = 0.0) -> bool:
+        """Run a batch without input if timers are due and the loop is idle; whether it did.
+
+        The batch is numbered and committed as any other one; Spark's own numbers lag behind from then on. It plans nothing, so
+        one that fails leaves no trace. A batch that Spark has planned in the log has to come first.
+
+        Args:
+            idle_seconds: For how long nothing must have been committed.
+        """
+        if not self._settled.is_set() or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            committed = self._committed
+            idle = time.monotonic() - self._committed_at >= idle_seconds
+            if self._halted or not idle or committed.batch_id < 0:
+                return False
+            if not self._runner.is_due(committed.time, committed.timers):
+                return False
+            try:
+                self._process(self._runner.empty_frame(), BatchId(committed.batch_id + 1), of_spark=False)
+            except BaseException as error:
+                self.refuse()
+                self._on_failure(error)
+                raise
+            return True
+        finally:
+            self._lock.release()
+
+    def _process_input(self, frame: DataFrame, spark_batch_id: int) -> None:
+        if spark_batch_id != self._committed.spark_batch_id + 1:
+            message = f"Spark's batch {spark_batch_id} came after its batch {self._committed.spark_batch_id}"
             raise BatchOrderError(message)
         reach("batch.received")
-        self._plan(batch_id)
+        batch_id = BatchId(self._committed.batch_id + 1)
+        self._plan(batch_id, spark_batch_id)
         reach("batch.planned")
-        outcome = self._runner.run(frame, batch_id, self._committed.starts)
+        self._process(frame, batch_id, of_spark=True)
+
+    def _process(self, frame: DataFrame, batch_id: BatchId, *, of_spark: bool) -> None:
+        began = time.perf_counter()
+        committed = self._committed
+        outcome = self._runner.run(frame, batch_id, committed.starts, time=committed.time, timers=committed.timers)
         reach("batch.ran")
-        commit = self._commit(batch_id, outcome)
+        commit = self._commit(batch_id, outcome, of_spark=of_spark)
         reach("batch.committed")
         duration_ms = (time.perf_counter() - began) * 1000
         self._status.committed(
@@ -166,15 +201,20 @@ class BatchLoop:
         self._runner.publish(outcome.sinks)
         reach("batch.published")
 
-    def _plan(self, batch_id: BatchId) -> None:
+    def _plan(self, batch_id: BatchId, spark_batch_id: int) -> None:
         new = self._directory.read_new()
         # A batch that was planned before is run again with its own positions, which are in the log already.
         if batch_id != self._replanned:
             self._journal.append(BatchPlanned(self._attempt, batch_id, new))
-        self._positions = merged(self._positions, new, batch_id)
+        self._positions = merged(self._positions, new, spark_batch_id)
 
-    def _commit(self, batch_id: BatchId, outcome: BatchOutcome) -> Commit:
+    def _commit(self, batch_id: BatchId, outcome: BatchOutcome, *, of_spark: bool) -> Commit:
         committed_at_ms = now_ms()
+        latest = {
+            uid: max((each.latest_event_ms for each in reports if each.latest_event_ms is not None), default=None)
+            for uid, reports in outcome.reports.items()
+        }
+        time_then = time_after(self._committed.time, outcome.times, latest, of_spark=of_spark)
         self._journal.append(
             BatchCommitted(
                 attempt=self._attempt,
@@ -184,9 +224,13 @@ class BatchLoop:
                 committed_at_ms=committed_at_ms,
                 input_records=outcome.input_records,
                 output_records=outcome.output_records,
+                time=time_then,
             )
         )
-        self._committed = self._committed.after(batch_id, outcome, self._positions, self._journal.last_position)
+        self._committed_at = time.monotonic()
+        self._committed = self._committed.after(
+            batch_id, outcome, self._positions, self._journal.last_position, time_then
+        )
         return Commit(batch_id=batch_id, at_ms=committed_at_ms)
 
 

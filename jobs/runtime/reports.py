@@ -12,6 +12,7 @@ import msgspec
 from pyspark.accumulators import AccumulatorParam
 
 from jobs.errors import IncompleteReportsError
+from jobs.runtime.body import NextTimers
 from state.changelog import ChangelogHandle
 from state.identifiers import OperatorUid, SubtaskIndex
 
@@ -35,6 +36,8 @@ class TaskReport(msgspec.Struct, frozen=True):
         open_ms: Time to open or rebuild the state.
         process_ms: Time between the first record and the last, that of Spark's waiting and writing included.
         finish_ms: Time to write the changelog and close the state.
+        latest_event_ms: The latest event time among the records; None if there was none.
+        next_timers: Its earliest timers after the batch; None if nobody has looked.
     """
 
     run: str
@@ -46,6 +49,8 @@ class TaskReport(msgspec.Struct, frozen=True):
     open_ms: float = 0.0
     process_ms: float = 0.0
     finish_ms: float = 0.0
+    latest_event_ms: int | None = None
+    next_timers: NextTimers | None = None
 
 
 class _Lists(AccumulatorParam[list[TaskReport]]):

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 
 from jobs.errors import IncompleteReportsError
-from jobs.runtime.affinity import SUBTASK_COLUMN
+from jobs.runtime.affinity import PARTITIONS_MIN, SUBTASK_COLUMN
 from jobs.runtime.body import SubtaskFacts, SubtaskProgress, run_subtask
 from jobs.runtime.failures import CarriedFailure, TaskOrigin, origin_of
 from jobs.runtime.reports import TaskReport
 from jobs.runtime.side_outputs import to_wire
+from jobs.timers import NO_WATERMARK_MS
 from state.errors import KeyscaleError
 from state.identifiers import SubtaskIndex
 from state.objects import ObjectStore, open_store
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
 
     from jobs.runtime.body import OperatorLogic
+    from jobs.runtime.watermarks import BatchTime
     from jobs.topology import OperatorNode
     from state.identifiers import BatchId
     from state.restore import RestorePlan
@@ -60,7 +62,8 @@ class OperatorTask:
         facts: What the function is told; the subtask is filled in by each task.
         store_url: Root of the object store.
         local_root: Directory of local state on any host.
-        processing_time_ms: The batch's time for TTLs; it stands still while the batch runs.
+        time: The operator's times in this batch.
+        due: Which subtasks have timers to fire, by index: they run without records, too.
         reports: Where to report.
     """
 
@@ -72,7 +75,8 @@ class OperatorTask:
     facts: SubtaskFacts
     store_url: str
     local_root: str
-    processing_time_ms: int
+    time: BatchTime
+    due: tuple[bool, ...]
     reports: Accumulator[list[TaskReport]]
 
     def run_partition(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -89,23 +93,26 @@ class OperatorTask:
             raise CarriedFailure(error, origin) from None
 
     def _run(self, index: SubtaskIndex, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        if index >= len(self.specs):
-            raise IncompleteReportsError(f"operator {self.facts.operator_uid} is run more than once in one Spark job")
         with_rows = (batch for batch in batches if batch.num_rows)
         first = next(with_rows, None)
-        if first is None:  # nothing can change: the state is not even opened
+        if index >= len(self.specs):
+            if index < PARTITIONS_MIN and first is None:  # the spare partition beside a single subtask
+                return
+            raise IncompleteReportsError(f"operator {self.facts.operator_uid} is run more than once in one Spark job")
+        if first is None and not self.due[index]:  # nothing can change: the state is not even opened
             self.reports.add([TaskReport(self.run, self.facts.operator_uid, index)])
             return
         began = time.perf_counter()
         # Where warm stores belong: a worker that still holds this subtask's store at this version need not open it.
         start = self.starts[index]
         objects = _object_store(self.store_url)
-        clock = BatchClock(processing_time_ms=self.processing_time_ms)
+        records_ms = NO_WATERMARK_MS if self.time.records_ms is None else self.time.records_ms
+        clock = BatchClock(processing_time_ms=self.time.processing_ms, event_time_ms=records_ms)
         store = open_subtask(self.specs[index], start.version, start.plan, Path(self.local_root), objects, clock=clock)
         try:
             opened = time.perf_counter()
             progress = SubtaskProgress()
-            yield from self._process(index, store, chain([first], with_rows), progress)
+            yield from self._process(index, store, chain([] if first is None else [first], with_rows), progress)
             processed = time.perf_counter()
             changelog = store.finish_batch(self.batch_id, uuid.uuid4().hex)
             store.close()
@@ -123,6 +130,8 @@ class OperatorTask:
             open_ms=(opened - began) * 1000,
             process_ms=(processed - opened) * 1000,
             finish_ms=(finished - processed) * 1000,
+            latest_event_ms=progress.latest_event_ms,
+            next_timers=progress.next_timers,
         )
         self.reports.add([report])
 
@@ -130,7 +139,14 @@ class OperatorTask:
         self, index: SubtaskIndex, store: SubtaskStore, batches: Iterator[pa.RecordBatch], progress: SubtaskProgress
     ) -> Iterator[pa.RecordBatch]:
         facts = replace(self.facts, subtask=index)
-        outputs = run_subtask(self.logic, store.keyed, facts, _placed(batches, index), progress=progress)
+        outputs = run_subtask(
+            self.logic,
+            store.keyed,
+            facts,
+            _placed(batches, index),
+            progress=progress,
+            watermark_ms=self.time.timers_ms,
+        )
         return to_wire(outputs, facts)
 
 
@@ -147,6 +163,7 @@ def subtask_facts(node: OperatorNode, specs: tuple[SubtaskSpec, ...]) -> Subtask
         key_columns=node.key_columns,
         timestamp_column=node.timestamp_column,
         output_schema=node.schema,
+        side_outputs=node.side_outputs,
     )
 
 

@@ -21,7 +21,7 @@ from jobs.errors import (
     NotStreamingError,
     UnknownColumnError,
 )
-from jobs.stream import Schema, arrow_schema
+from jobs.output_schema import Schema, arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,43 @@
+"""The thread that has timers fire when no input comes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jobs.runtime.query import BatchLoop
+
+_log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.2
+IDLE_SECONDS = 0.3
+"""For how long nothing was committed before input counts as idle: timers that are due fire with the next batch anyhow."""
+
+
+class Timekeeper:
+    """Looks several times a second whether timers are due while the loop has nothing to do, and runs a batch for them.
+
+    With the time that the batch takes, timers thus fire within a second of being due. For jobs with timers only.
+    """
+
+    def __init__(self, loop: BatchLoop) -> None:
+        self._loop = loop
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="timekeeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        """Look no more. A batch that runs is the loop's to end."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(_LOOK_SECONDS):
+            try:
+                self._loop.fire_timers(IDLE_SECONDS)
+            except Exception:  # noqa: BLE001 - the loop has told whoever ends the run
+                _log.warning("a batch of timers failed", exc_info=True)
+                return

@@ -1,0 +1,91 @@
+"""Timers fire on idle input, once each, also after a rescale and after a driver that fired some was killed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jobs.wire import Assignment, CheckpointSettings, Command, CommandKind
+from tests.support.driver_process import REPOSITORY, DriverProcess, sink_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.spark
+
+TIMERS_JOB = REPOSITORY / "tests" / "support" / "timers_job.py"
+
+
+@pytest.fixture
+def drivers() -> Iterator[list[DriverProcess]]:
+    started: list[DriverProcess] = []
+    yield started
+    for driver in started:
+        driver.end()
+
+
+def feed(home: Path, number: int, *records: tuple[str, int]) -> None:
+    (home / "in").mkdir(exist_ok=True)
+    written = home / f"{number}.json"
+    written.write_text("".join(json.dumps({"key": key, "at": at}) + "\n" for key, at in records))
+    written.rename(home / "in" / written.name)
+
+
+def start(
+    home: Path, drivers: list[DriverProcess], attempt: int, parallelism: int, restore_from: str | None = None
+) -> DriverProcess:
+    driver = DriverProcess.start(home / f"driver-{attempt}", artifact=TIMERS_JOB)
+    drivers.append(driver)
+    driver.assign(
+        Assignment(
+            job_id="timers",
+            job_name="timers",
+            attempt=attempt,
+            parallelism=parallelism,
+            max_parallelism=16,
+            artifact_filename=TIMERS_JOB.name,
+            artifact_sha256=hashlib.sha256(TIMERS_JOB.read_bytes()).hexdigest(),
+            parameters={"input": str(home / "in"), "output": str(home / "out")},
+            store_url=(home / "store").as_uri(),
+            restore_from=restore_from,
+            next_checkpoint_id=attempt * 100,
+            checkpoints=CheckpointSettings(interval_ms=600_000),
+        )
+    )
+    return driver
+
+
+def fired(home: Path) -> list[tuple[str, Any]]:
+    return sorted((row["key"], row.get("fired")) for row in sink_rows(home / "out" / "fired"))
+
+
+def test_timers_fire_on_idle_input_through_a_rescale_and_a_kill(tmp_path: Path, drivers: list[DriverProcess]) -> None:
+    early = [(f"k{number}", number * 10) for number in range(10)]
+    feed(tmp_path, 1, *early)
+    feed(tmp_path, 2, ("clock", 145))
+    first = start(tmp_path, drivers, 1, 2)
+    expected = sorted([(key, at + 100) for key, at in early if at + 100 <= 144] + [("clock", None)])
+    first.wait_for(lambda: len(fired(tmp_path)) >= len(expected), "timers that fire although no input comes")
+    assert fired(tmp_path) == expected
+    first.command(Command(id="stop", kind=CommandKind.STOP_WITH_SAVEPOINT, savepoint_id="s"))
+    savepoint = first.result("stop").location
+    assert first.wait_for_exit() == 0, first.log
+
+    feed(tmp_path, 3, ("late-key", 1000))
+    second = start(tmp_path, drivers, 2, 3, savepoint)
+    expected = sorted([(key, at + 100) for key, at in early] + [("clock", None)])
+    second.wait_for(lambda: len(fired(tmp_path)) >= len(expected), "the timers of before the rescale")
+    assert fired(tmp_path) == expected
+    assert [row["key"] for row in sink_rows(tmp_path / "out" / "large")] == ["late-key"]
+    second.kill()
+
+    feed(tmp_path, 4, ("last", 5000))
+    third = start(tmp_path, drivers, 3, 1, savepoint)
+    expected = sorted([*expected, ("late-key", 1100)])
+    third.wait_for(lambda: len(fired(tmp_path)) >= len(expected), "the timer of before the kill")
+    assert fired(tmp_path) == expected
+    assert [row["key"] for row in sink_rows(tmp_path / "out" / "large")] == ["late-key", "last"]
