@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -45,7 +45,7 @@ def job(tmp_path: Path) -> LimitedJob:
         ({"batch_bytes_max": 1000}, SORTED_FILE_MUTATIONS_MIN),
     ],
 )
-def test_a_batch_over_a_limit_is_refused_whole(job: LimitedJob, limits: dict[str, int], keys: int) -> None:
+def test_a_batch_over_a_limit_is_refused_whole(job: LimitedJob, limits: dict[str, Any], keys: int) -> None:
     job.settings = replace(RocksDbSettings(), **limits)
     changelogs = list(job.store.list(job.layout.changelogs))
     store = job.open(0)
