@@ -190,6 +190,22 @@ def test_compression_is_a_levels_own(tmp_path, named):
     engine.close()
 
 
+def test_the_memory_is_made_at_first_use_and_not_when_imported():
+    program = "from state import rocksdb, rocksdb_options; assert rocksdb_options._memory is None"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_index_and_filters_are_partitioned_if_they_are_to_be(tmp_path, partitioned):
+    engine = RocksDbEngine(tmp_path, RocksDbSettings(partitioned_index=partitioned))
+    fill(engine)
+    facts = engine._table("s").property_value("rocksdb.aggregated-table-properties")
+    assert ("# index partitions=" in facts) == partitioned
+    keys = [b"\0\1" + n.to_bytes(4, "big") for n in (0, 19_999, 20_000)]
+    assert [value is not None for value in engine.get_many("s", keys)] == [True, True, False]
+    engine.close()
+
+
 @pytest.mark.parametrize("profile", Profile)
 def test_every_profile_opens_writes_reads_and_compacts(tmp_path, profile):
     settings = replace(RocksDbSettings.of(profile), bottommost_compression=Compression.ZSTD)
