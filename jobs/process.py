@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from jobs.functions import KeyedProcessFunction, OnTimerContext, ProcessContext, RuntimeContext, row_type
 from jobs.runtime.body import KEY_GROUP_COLUMN, OperatorBody, OperatorLogic, SideBatch
 from jobs.runtime.columns import batch_of, timestamps_ms, tuples_of
-from jobs.runtime.failures import user_code
+from jobs.runtime.failures import exception_line, user_code
 from jobs.timers import TimerService
+from state.errors import KeyscaleError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,16 +26,22 @@ _RESULTS_A_BATCH = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Process(OperatorLogic):
-    """The logic of an operator that runs a user's function."""
+    """The logic of an operator that runs a user's function.
+
+    Attributes:
+        function: The function.
+        dead_letters: The side output for records that it fails on, with the reason; None: it fails the batch.
+    """
 
     function: KeyedProcessFunction
+    dead_letters: str | None = None
 
     @property
     def uses_timers(self) -> bool:
         return type(self.function).on_timer is not KeyedProcessFunction.on_timer
 
     def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> ProcessBody:
-        return ProcessBody(self.function, state, facts)
+        return ProcessBody(self, state, facts)
 
 
 class Results:
@@ -68,8 +75,12 @@ class Results:
 class ProcessBody(OperatorBody):
     """A user's function at work in one task."""
 
-    def __init__(self, function: KeyedProcessFunction, state: KeyedStateBackend, facts: SubtaskFacts) -> None:
+    def __init__(self, logic: Process, state: KeyedStateBackend, facts: SubtaskFacts) -> None:
+        function = logic.function
         self._function = function
+        self._dead_letters = logic.dead_letters
+        self._record = 0
+        self._key_group = 0
         self._state = state
         self._facts = facts
         self._row_type = row_type(facts.input_columns)
@@ -81,8 +92,8 @@ class ProcessBody(OperatorBody):
 
     def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
         results = self._results
-        process_element = self._function.process_element
-        with user_code():
+        process_element = self._function.process_element if self._dead_letters is None else self._process_or_divert
+        with user_code(self._coordinates):
             for row, context in self._records(batch):
                 if results.add(process_element(row, context)):
                     yield from results.rest()
@@ -108,6 +119,25 @@ class ProcessBody(OperatorBody):
         with user_code():
             self._function.close()
 
+    def _process_or_divert(self, row: Row, context: ProcessContext) -> list[Any]:
+        """Processes a record; one that fails leaves nothing behind but a dead letter."""
+        assert self._dead_letters is not None  # noqa: S101 - called only then
+        self._state.mark()
+        before = {tag: len(records) for tag, records in self._results.side.items()}
+        try:
+            return list(self._function.process_element(row, context) or ())
+        except Exception as error:
+            if isinstance(error, KeyscaleError) and error.domain != "user":
+                raise
+            self._state.undo()
+            for tag, records in self._results.side.items():
+                del records[before[tag] :]
+            self._results.side[self._dead_letters].append((*row, exception_line(error)))
+            return []
+
+    def _coordinates(self) -> str:
+        return f"at record {self._record} of subtask {self._facts.subtask} in its batch, key group {self._key_group}"
+
     def _records(self, batch: pa.RecordBatch) -> Iterator[tuple[Row, ProcessContext]]:
         """Each record, with the state of its key made current."""
         context = ProcessContext(self._timers, self._results.side)
@@ -117,6 +147,8 @@ class ProcessBody(OperatorBody):
         rows = map(self._row_type, tuples_of(batch, self._facts.input_columns))
         times = self._timestamps(batch)
         for key_group, key, row, timestamp in zip(groups, keys, rows, times, strict=True):
+            self._record += 1
+            self._key_group = key_group
             set_current_key(key_group, key)
             context.current_key = key[0] if self._single else key
             context.timestamp = timestamp

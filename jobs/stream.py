@@ -13,7 +13,7 @@ from jobs.deduplicate import Deduplicate
 from jobs.errors import InvalidTopologyError, UnknownColumnError
 from jobs.output_schema import Schema, arrow_schema
 from jobs.process import Process
-from jobs.topology import Timestamps, check_column, key_schema
+from jobs.topology import Timestamps, check_column, dead_letter_tag, key_schema
 from jobs.windowed_stream import WindowedStream
 from state.ttl import TimeDomain
 
@@ -122,6 +122,14 @@ class DataStream:
         """Ends a branch of the job. The sink needs a uid, too."""
         return StreamSink(self._builder, self._builder.add_sink(self._node, sink))
 
+    def get_dead_letters(self) -> DataStream:
+        """The records that the function which puts out this stream has failed on, with a column `error`: the kind of exception.
+
+        Raises:
+            InvalidTopologyError: This is no operator's output, or its dead letters were not asked for.
+        """
+        return self._next(self._builder.add_dead_letters(self._node), None)
+
     @property
     def _schema(self) -> pa.Schema:
         return self._builder.schema(self._node)
@@ -166,6 +174,7 @@ class KeyedStream:
         *,
         output: Schema,
         side_outputs: Iterable[OutputTag] = (),
+        dead_letters: bool = False,
     ) -> DataStream:
         """Runs a function over the records, with the state of their keys. Give the result a `.uid(...)`.
 
@@ -175,12 +184,22 @@ class KeyedStream:
             function: Pickled into each subtask. A KeyedBatchFunction is given whole Arrow batches: the fast path.
             output: Columns and types of the records that it puts out.
             side_outputs: What it may put records into besides, with `context.output`; see `get_side_output`.
+            dead_letters: Have records that `process_element` raises on diverted, each without any effect on state, timers and
+                outputs, instead of failing the batch; see `get_dead_letters`. What `on_timer` raises still fails it.
 
         Raises:
             InvalidSchemaError: `output` is not a schema.
+            InvalidTopologyError: Dead letters of a KeyedBatchFunction, which are whole batches.
         """
-        logic = ProcessBatch(function) if isinstance(function, KeyedBatchFunction) else Process(function)
-        return self._operator(logic, arrow_schema(output), None, side_outputs)
+        if isinstance(function, KeyedBatchFunction):
+            if dead_letters:
+                message = "a KeyedBatchFunction has no dead letters: it is given many records at once"
+                raise InvalidTopologyError(message)
+            return self._operator(ProcessBatch(function), arrow_schema(output), None, side_outputs)
+        diverted = dead_letter_tag(self.schema)
+        logic = Process(function, diverted.name if dead_letters else None)
+        tags = [*side_outputs, diverted] if dead_letters else side_outputs
+        return self._operator(logic, arrow_schema(output), None, tags)
 
     def reduce(self, function: Callable[[Row, Row], Any], *, ttl: Ttl | None = None) -> DataStream:
         """Reduces the records of each key into one, and puts out the new one after each. Give the result a `.uid(...)`.

@@ -21,6 +21,7 @@ from jobs.errors import (
     NoSinkError,
     UnknownColumnError,
 )
+from jobs.functions import OutputTag
 from state.identifiers import OperatorUid
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from jobs.functions import OutputTag
     from jobs.runtime.body import OperatorLogic
     from jobs.sinks import Sink
 
@@ -206,6 +206,12 @@ class TopologyBuilder:
             raise InvalidTopologyError(message)
         return self._add(SideOutputNode(self._next_id(), operator, tag.name, tag.schema))
 
+    def add_dead_letters(self, operator: NodeId) -> NodeId:
+        """Adds the stream of the records that an operator's function has failed on. Raises as `add_side_output` does."""
+        node = self._nodes[operator]
+        known = node.input_schema if isinstance(node, OperatorNode) else self.schema(operator)
+        return self.add_side_output(operator, dead_letter_tag(known))
+
     def add_sink(self, source: NodeId, sink: Sink) -> NodeId:
         return self._add(SinkNode(self._next_id(), source, OperatorUid(""), sink))
 
@@ -265,6 +271,11 @@ class TopologyBuilder:
     def _add(self, node: Node) -> NodeId:
         self._nodes.append(node)
         return node.id
+
+
+def dead_letter_tag(schema: pa.Schema) -> OutputTag:
+    """The side output of failed records of a stream: its columns, and what was raised, without data."""
+    return OutputTag("dead-letters", pa.schema([*schema, pa.field("error", pa.string())]))
 
 
 def check_schema(schema: pa.Schema, of_what: str) -> None:

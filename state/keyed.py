@@ -248,6 +248,16 @@ class KeyedStateBackend:
         self._advance()
         return [run for run in runs if run is not None]
 
+    def mark(self) -> None:
+        """Begin what `undo` can undo, such as the changes that one record makes; the mark before is forgotten."""
+        for pending in self._pendings().values():
+            pending.mark()
+
+    def undo(self) -> None:
+        """Forget all changes since the mark. States that were declared since then lose all that is pending in them."""
+        for pending in self._pendings().values():
+            pending.undo()
+
     def discard(self) -> None:
         """Forget all changes since the last drain."""
         for pending in self._pendings().values():

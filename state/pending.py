@@ -2,12 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from state.engine import SortedRun
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
+
+
+class _Absent(Enum):
+    ABSENT = 0
+
+
+ABSENT: Final = _Absent.ABSENT
+
+
+class _Marked(dict[bytes, bytes | None]):
+    """Entries that know what they were at a mark."""
+
+    def __init__(self, entries: dict[bytes, bytes | None]) -> None:
+        super().__init__(entries)
+        self.before: dict[bytes, bytes | Literal[_Absent.ABSENT] | None] = {}
+
+    def __setitem__(self, key: bytes, value: bytes | None) -> None:
+        if key not in self.before:
+            self.before[key] = self.get(key, ABSENT)
+        super().__setitem__(key, value)
+
+    def update(self, *others: Any, **names: Any) -> None:
+        for key, value in dict(*others, **names).items():
+            self[key] = value
 
 
 class Pending:
@@ -59,6 +84,27 @@ class Pending:
             touched.setdefault(key, set()).add(stored)
         self.noted.clear()
         return touched.get(prefix, ())
+
+    def mark(self) -> None:
+        """Begin what `undo` can undo; the mark before is forgotten."""
+        self.settle()
+        if isinstance(self.entries, _Marked):
+            self.entries.before.clear()
+        else:
+            self.entries = _Marked(self.entries)
+
+    def undo(self) -> None:
+        """Forget all changes since the mark; all that there are, if there was no mark since the batch began."""
+        entries = self.entries
+        if not isinstance(entries, _Marked):
+            self.discard()
+            return
+        self.runs.clear()
+        dict.update(entries, {key: value for key, value in entries.before.items() if value is not ABSENT})
+        for key, value in entries.before.items():
+            if value is ABSENT:
+                del entries[key]
+        entries.before.clear()
 
     def drain(self) -> SortedRun | None:
         """All that is pending as one run, which is then no longer; None if there is nothing."""

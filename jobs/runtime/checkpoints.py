@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from jobs.runtime.anchored import run_anchored
 from jobs.runtime.clock import now_ms
 from jobs.runtime.errors import CheckpointTimeoutError
 from jobs.runtime.subtask_jobs import SnapshotSubtasks, UploadSnapshots
 from jobs.wire import CheckpointReport, CheckpointStatus, SubtaskCheckpointReport
 from state.identifiers import CheckpointId
+from state.job_time import JobTime
 from state.layout import location_of
 from state.manifest import (
     Manifest,
@@ -278,7 +281,7 @@ class _Taking:
             positions=positions,
             sinks=committed.sinks,
             savepoint_id=self.savepoint_id,
-            time=committed.time,
+            time=UNSET if committed.time == JobTime() else committed.time,
         )
         reach("checkpoint.publishing")
         write_manifest(context.store, manifest)

@@ -20,7 +20,7 @@ from jobs.errors import TaskFailedError, UserFunctionError
 from state.errors import KeyscaleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _PACKAGE = Path(__file__).parent.parent
 _CARRIED = re.compile(r"KEYSCALE_FAILURE<([A-Za-z0-9+/=]+)>")
@@ -92,8 +92,11 @@ def origin_of(error: BaseException) -> TaskOrigin:
 
 
 @contextmanager
-def user_code() -> Iterator[None]:
+def user_code(coordinates: Callable[[], str] | None = None) -> Iterator[None]:
     """Gives what a user's code raises an error of ours, with its traceback and without its data.
+
+    Args:
+        coordinates: Says where the input is that was being processed, without its content.
 
     Raises:
         UserFunctionError: For any exception that is not one of ours.
@@ -103,7 +106,8 @@ def user_code() -> Iterator[None]:
     except KeyscaleError as error:
         raise with_origin(error, TaskOrigin(user_traceback=user_traceback(error))) from None
     except Exception as error:  # noqa: BLE001 - a user's code may raise anything
-        failure = UserFunctionError(exception_line(error))
+        where = "" if coordinates is None else f", {coordinates()}"
+        failure = UserFunctionError(exception_line(error) + where)
         raise with_origin(failure, TaskOrigin(user_traceback=user_traceback(error))) from None
 
 
