@@ -10,10 +10,13 @@ import pytest
 
 from state.__main__ import main
 from state.checkpoint_reader import CheckpointReader, UnknownStateError
+from state.descriptors import ValueStateDescriptor
+from state.identifiers import BatchId
 from state.inspection import summarize
 from state.key_groups import key_group_range
 from state.layout import location_of
-from state.objects import ObjectCorruptError, open_store
+from state.objects import LocalObjectStore, ObjectCorruptError, open_store
+from state.serializers import Pickled
 from tests.support.every_kind import (
     KEYS,
     KINDS,
@@ -27,6 +30,8 @@ from tests.support.every_kind import (
     group_of,
     write_savepoint,
 )
+from tests.support.state_job import StateJob
+from tests.support.state_job import group_of as key_group_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -162,3 +167,21 @@ def test_a_damaged_file_is_noticed_while_reading(fresh: str, tmp_path: Path) -> 
 def test_an_unknown_operator_is_named_in_the_error(fresh: str, tmp_path: Path) -> None:
     with pytest.raises(UnknownStateError, match=UID):
         CheckpointReader.open(fresh, tmp_path).operator("other")
+
+
+def test_pickles_are_counted_and_not_dumped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+    job.start(1)
+    with job.open(0) as store:
+        state = store.keyed.value_state(ValueStateDescriptor("any", Pickled()))
+        store.keyed.set_current_key(key_group_of(1), (1,))
+        state.update({1, 2})
+        handle = store.finish_batch(BatchId(0), "unique")
+    job.commit(BatchId(0), [handle])
+    savepoint, _ = job.checkpoint("s")
+    location = location_of(job.store.url, savepoint.path)
+    assert main(["inspect", location]) == 0
+    assert "pickle" in capsys.readouterr().out
+    output = str(tmp_path / "out.parquet")
+    assert main(["dump", "--operator", "count", "--state", "any", "--output", output, location]) == 1
+    assert capsys.readouterr().err.startswith("STATE_PICKLE_NOT_ASKED_FOR")
