@@ -247,7 +247,7 @@ class Execution:
 
 def is_waiting_for_input(query: StreamingQuery) -> bool:
     """Whether the query has looked for input since its last batch and found none."""
-    return query.status["message"] == _WAITING_MESSAGE
+    return bool(query.status["message"] == _WAITING_MESSAGE)
 
 
 def operator_facts(topology: Topology) -> dict[OperatorUid, OperatorFacts]:
