@@ -1,0 +1,127 @@
+"""What is declared on streams becomes a topology that says all of it, or is refused at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pytest
+
+from jobs import (
+    DataStream,
+    KeyedBatchFunction,
+    KeyedProcessFunction,
+    OutputTag,
+    SessionWindows,
+    TimeDomain,
+    TumblingWindows,
+)
+from jobs.errors import InvalidSchemaError, InvalidTopologyError
+from jobs.topology import OperatorNode, SideOutputNode, Timestamps, TopologyBuilder
+from jobs.window_operator import Windowing
+
+if TYPE_CHECKING:
+    from jobs import KeyedBatch, ProcessContext, Row
+
+SCHEMA = pa.schema([("user", pa.string()), ("at", pa.int64()), ("amount", pa.int64())])
+OUTPUT = pa.schema([("user", pa.string())])
+LATE = OutputTag("late", SCHEMA)
+
+
+class Silent(KeyedProcessFunction):
+    def process_element(self, row: Row, context: ProcessContext) -> None:
+        """Puts nothing out."""
+
+
+class SilentBatches(KeyedBatchFunction):
+    def process_batch(self, batch: KeyedBatch) -> None:
+        """Puts nothing out."""
+
+
+@pytest.fixture
+def builder() -> TopologyBuilder:
+    return TopologyBuilder()
+
+
+@pytest.fixture
+def stream(builder: TopologyBuilder) -> DataStream:
+    source = builder.add_source(cast("Any", None), SCHEMA)
+    return DataStream(cast("Any", None), builder, source, None)
+
+
+def end(stream: DataStream, uid: str) -> None:
+    stream.sink_to(cast("Any", None)).uid(uid)
+
+
+def test_the_bound_goes_with_the_timestamps_to_the_operator(stream: DataStream, builder: TopologyBuilder) -> None:
+    timed = stream.with_timestamps("at", max_out_of_orderness_ms=500)
+    end(timed.key_by("user").reduce(lambda left, _: left).uid("last"), "sink")
+    (operator,) = builder.build().operators
+    assert (operator.timestamp_column, operator.out_of_orderness_ms, operator.schema) == ("at", 500, SCHEMA)
+
+
+def test_a_bound_below_zero_is_refused() -> None:
+    with pytest.raises(InvalidTopologyError, match="-1"):
+        Timestamps("at", -1)
+
+
+def test_a_side_output_is_a_stream_of_its_own(stream: DataStream, builder: TopologyBuilder) -> None:
+    main = stream.key_by("user").process(Silent(), output=OUTPUT, side_outputs=[LATE]).uid("tested")
+    end(main, "main")
+    end(main.get_side_output(LATE), "late")
+    topology = builder.build()
+    side = next(node for node in topology.nodes if isinstance(node, SideOutputNode))
+    assert (side.tag, side.schema) == ("late", SCHEMA)
+    assert topology.operator_before(side.id) is topology.operators[0]
+
+
+def test_a_side_output_may_be_all_that_is_used(stream: DataStream, builder: TopologyBuilder) -> None:
+    main = stream.key_by("user").process(Silent(), output=OUTPUT, side_outputs=[LATE]).uid("tested")
+    end(main.get_side_output(LATE), "late")
+    assert builder.build().operators
+
+
+def test_a_side_output_that_is_not_there_or_doubled_is_refused(stream: DataStream) -> None:
+    with pytest.raises(InvalidTopologyError, match="late"):
+        stream.get_side_output(LATE)
+    main = stream.key_by("user").process(Silent(), output=OUTPUT, side_outputs=[LATE])
+    with pytest.raises(InvalidTopologyError, match="late"):
+        main.get_side_output(OutputTag("late", OUTPUT))
+    with pytest.raises(InvalidTopologyError, match="one name"):
+        stream.key_by("user").process(Silent(), output=OUTPUT, side_outputs=[LATE, LATE])
+
+
+def test_dead_letters_have_the_input_and_the_error(stream: DataStream) -> None:
+    main = stream.key_by("user").process(Silent(), output=OUTPUT, dead_letters=True)
+    assert main.get_dead_letters().columns == [*SCHEMA.names, "error"]
+
+
+def test_dead_letters_have_to_be_asked_for_and_are_not_of_batches(stream: DataStream) -> None:
+    with pytest.raises(InvalidTopologyError, match="dead-letters"):
+        stream.key_by("user").process(Silent(), output=OUTPUT).get_dead_letters()
+    with pytest.raises(InvalidTopologyError, match="many records"):
+        stream.key_by("user").process(SilentBatches(), output=OUTPUT, dead_letters=True)
+
+
+def test_a_window_puts_out_the_key_the_window_and_the_result(stream: DataStream, builder: TopologyBuilder) -> None:
+    windows = stream.with_timestamps("at").key_by("user").window(SessionWindows(10)).allowed_lateness(5)
+    reduced = windows.side_output_late_data(LATE).early_firing(1000).reduce(lambda left, _: left).uid("tested")
+    assert reduced.columns == ["user", "window_start", "window_end", "at", "amount"]
+    end(reduced.get_side_output(LATE), "late")
+    operator = builder.build().operators[0]
+    assert isinstance(operator, OperatorNode)
+    assert isinstance(operator.logic, Windowing)
+    assert operator.logic.uses_timers
+    assert (operator.logic.allowed_lateness_ms, operator.logic.early_every_ms) == (5, 1000)
+
+
+def test_windows_that_cannot_be_are_refused(stream: DataStream) -> None:
+    with pytest.raises(InvalidTopologyError, match="timestamps"):
+        stream.key_by("user").window(TumblingWindows(10))
+    by_clock = stream.key_by("user").window(TumblingWindows(10, time_domain=TimeDomain.PROCESSING))
+    with pytest.raises(InvalidTopologyError, match="-1 ms"):
+        by_clock.allowed_lateness(-1)
+    with pytest.raises(InvalidTopologyError, match="every 0 ms"):
+        by_clock.early_firing(0)
+    with pytest.raises(InvalidSchemaError, match="window_start"):
+        by_clock.process(cast("Any", None), output=pa.schema([("window_start", pa.int64())]))
