@@ -77,7 +77,9 @@ class Entries:
         self._fresh_at: int | None = None
         self._fresh = (b"", b"")
         incremental = None if self.ttl is None else self.ttl.cleanup.incremental
-        self.sweeper = None if incremental is None else Sweeper(incremental, engine, pending, self.expired_now)
+        self.sweeper = (
+            None if incremental is None else Sweeper(incremental, engine, pending, self.expired_now, self._fresh_range)
+        )
 
     @property
     def now_ms(self) -> int:
@@ -109,7 +111,8 @@ class Entries:
             pending.settle()
         pending.entries[key] = raw
         if prefix is not None:
-            pending.noted.append((prefix, key))
+            pending.noted.append(prefix)
+            pending.noted.append(key)
         if self.sweeper is not None:
             self.sweeper.accessed()
 
@@ -118,7 +121,7 @@ class Entries:
         self.pending.settle()
         self.pending.entries[key] = None
         if prefix is not None:
-            self.pending.noted.append((prefix, key))
+            self.pending.noted += (prefix, key)
 
     def put_all_below(self, prefix: bytes, entries: Sequence[tuple[bytes, Any]]) -> None:
         """Set several entries below `prefix`, or none of them if one does not fit."""
@@ -293,7 +296,7 @@ class Entries:
         self.pending.settle()
         self.pending.entries[key] = changed
         if prefix is not None:
-            self.pending.noted.append((prefix, key))
+            self.pending.noted += (prefix, key)
         return value if changed is not None or self._returns_expired else ABSENT
 
     def _live_raw(self, key: bytes, raw: bytes) -> bytes | None:

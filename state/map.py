@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyarrow import types
@@ -131,10 +132,9 @@ class MapState(KeyedState):
 
     def _touch(self, batch: KeyBatch, entries: KeyBatch) -> None:
         """Note which keys have pending entries, for iterations."""
-        distinct, prefixes, groups = entries.distinct, batch.distinct, batch.groups
-        pending = self._entries.pending
-        for key, row in zip(distinct, entries.first_rows.tolist(), strict=True):
-            pending.touch(prefixes[groups[row]], (key,))
+        prefixes = batch.distinct
+        owners = [prefixes[group] for group in batch.groups[entries.first_rows].tolist()]
+        self._entries.pending.noted.extend(chain.from_iterable(zip(owners, entries.distinct, strict=True)))
 
     def _encode(self, key: Any) -> bytes:
         """The stored form of a map key."""

@@ -39,8 +39,8 @@ class Pending:
     """One family's pending mutations: `entries` by stored key, and sorted runs that are not yet among them.
 
     A run is left as it is until the family is read again, so that a batch that is one columnar operation never pays for a
-    dict. `noted` has, for states whose keys have entries of their own, each change's key and stored key below it; they are
-    only sorted out when `below` is asked.
+    dict. `noted` has, for states whose keys have entries of their own, each change's key and stored key below it, in turn;
+    they are only sorted out when `below` is asked.
     """
 
     __slots__ = ("_touched", "entries", "family", "noted", "reads", "runs")
@@ -49,7 +49,7 @@ class Pending:
         self.family = family
         self.entries: dict[bytes, bytes | None] = {}
         self.reads: dict[bytes, bytes | None] = {}  # what this batch has read from the engine and not changed
-        self.noted: list[tuple[bytes, bytes]] = []
+        self.noted: list[bytes] = []
         self._touched: dict[bytes, set[bytes]] = {}
         self.runs: list[SortedRun] = []
 
@@ -80,7 +80,7 @@ class Pending:
     def below(self, prefix: bytes) -> Collection[bytes]:
         """The stored keys below `prefix` that were noted as pending."""
         touched = self._touched
-        for key, stored in self.noted:
+        for key, stored in zip(self.noted[::2], self.noted[1::2], strict=True):
             touched.setdefault(key, set()).add(stored)
         self.noted.clear()
         return touched.get(prefix, ())

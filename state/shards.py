@@ -62,8 +62,12 @@ class ShardedEngine:
         self, family: str, start: bytes, end: bytes | None, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         if self._only is not None:
-            yield from self._only.scan(family, start, end, limit)
-            return
+            return self._only.scan(family, start, end, limit)
+        return self._scan_shards(family, start, end, limit)
+
+    def _scan_shards(
+        self, family: str, start: bytes, end: bytes | None, limit: int | None
+    ) -> Iterator[tuple[bytes, bytes]]:
         left = limit
         for owned, engine in self._shards:
             if start < owned.end_key and (end is None or owned.start_key < end):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from state.pending import Pending
     from state.ttl import IncrementalCleanup
 
-_STEP_MIN = 128  # entries owed before a step is taken: a step costs a seek, whatever its length
+_STEP_MIN = 512  # entries owed before a step is taken: a step costs a seek, whatever its length
 _PURGE_STEP = 10_000
 
 
@@ -23,7 +23,7 @@ class Sweeper:
     passed over: its stored form says nothing any more.
     """
 
-    __slots__ = ("_cleanup", "_cursor", "_engine", "_expired", "_owed", "_pending")
+    __slots__ = ("_cleanup", "_cursor", "_engine", "_expired", "_fresh", "_owed", "_pending")
 
     def __init__(
         self,
@@ -31,11 +31,22 @@ class Sweeper:
         engine: Engine,
         pending: Pending,
         expired: Callable[[], Callable[[bytes], bool]],
+        fresh: Callable[[], tuple[bytes, bytes]],
     ) -> None:
+        """For one family.
+
+        Args:
+            cleanup: How many entries to look at, and when.
+            engine: The store.
+            pending: What the batch has changed.
+            expired: Gives what tells whether a stored value is expired as of now.
+            fresh: Gives between which bytes most values lie that are not, which is told sooner.
+        """
         self._cleanup = cleanup
         self._engine = engine
         self._pending = pending
         self._expired = expired
+        self._fresh = fresh
         self._cursor = b""
         self._owed = 0
 
@@ -61,8 +72,10 @@ class Sweeper:
         pending.settle()
         entries = pending.entries
         seen = list(self._engine.scan(pending.family, self._cursor, None, count))
+        first, end = self._fresh()
+        stale = [entry for entry in seen if not first <= entry[1] < end]
         expired = self._expired()
-        for key, raw in seen:
+        for key, raw in stale:
             if expired(raw) and key not in entries:
                 entries[key] = None
         self._cursor = seen[-1][0] + b"\0" if len(seen) == count else b""
