@@ -116,12 +116,11 @@ def _bytes(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
 
 
 def _map(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
-    forms = {"MapState": ("map", sizes.records // 10), "ValueState of a dict": ("value", sizes.records // 100)}
-    cases = {
-        name: ("map_entry", {"form": form, "keys": 2000, "records": records}) for name, (form, records) in forms.items()
-    }
+    keys, records = 20_000, sizes.records // 10
+    forms = {"MapState": "map", "ValueState of a dict": "value"}
+    cases = {name: ("map_entry", {"form": form, "keys": keys, "records": records}) for name, form in forms.items()}
     rounds = _run(cases, work, sizes, say)
-    table = _rates("Read-modify-write of one entry of a map of 100", rounds)
+    table = _rates(f"Read-modify-write of one entry of a map of 100, {records:,} records of {keys:,} keys", rounds)
     table.notes.append(
         f"MapState over ValueState of a dict: {times(rounds.ratio('MapState', 'ValueState of a dict', 'rate'))} (reach 20.00x)"
     )
