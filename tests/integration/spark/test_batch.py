@@ -23,6 +23,7 @@ from jobs.runtime.task import SubtaskStart
 from state.errors import KeyscaleError, SerializationError
 from state.hashing import HashId
 from state.identifiers import Attempt, BatchId, JobId, SubtaskIndex
+from state.job_time import JobTime
 from state.restore import RestorePlan, version_of
 from state.version import NO_BATCH
 
@@ -332,8 +333,8 @@ def test_an_anchored_function_that_fails_raises_its_own_error(rig: Rig, spark: S
 
 
 def test_batch_and_anchored_jobs_shuffle_each_operator_once_and_keep_the_anchor(rig: Rig) -> None:
-    starts = rig.committed.starts
-    with rig.runner._frames("plan", rig.frame([]), BatchId(0), starts) as frames:
+    planned = rig.runner._plan("plan", BatchId(0), rig.committed.starts, JobTime(), {})
+    with rig.runner._frames(rig.frame([]), planned) as frames:
         last = frames[rig.topology.sinks[0].input]
         plan = last._jdf.queryExecution().executedPlan().toString()
     operators = len(rig.topology.operators)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from jobs import KeyedProcessFunction, OutputTag, TimeDomain, ValueStateDescriptor
+from jobs import KeyedProcessFunction, OutputTag, TimeDomain, Ttl, ValueStateDescriptor
 from jobs.deduplicate import Deduplicate
 from jobs.errors import InvalidSchemaError, UnknownOutputError, UserFunctionError
 from jobs.testing import OperatorHarness
@@ -146,3 +147,17 @@ def test_a_type_that_is_not_atomic_is_declared_as_arrows() -> None:
         OperatorHarness(Sessions(), input={"user": "array<int>"}, key=["user"], output=OUTPUT)
     nested = {"user": pa.list_(pa.int32()), "at": "int"}
     OperatorHarness(Sessions(), input=nested, key=["user"], output=OUTPUT)
+
+
+def test_a_ttl_by_event_time_goes_by_the_watermark_and_not_by_the_clock() -> None:
+    by_event = replace(Ttl(100), time_domain=TimeDomain.EVENT)
+    harness = OperatorHarness(Deduplicate(by_event), input=INPUT, key=["user"], output=INPUT)
+    harness.advance_watermark(1000)
+    harness.process(("ada", 1))
+    harness.advance_processing_time(10**12)
+    harness.advance_watermark(1099)
+    harness.process(("ada", 2))
+    assert harness.take_output() == [("ada", 1)]
+    harness.advance_watermark(1100)
+    harness.process(("ada", 3))
+    assert harness.take_output() == [("ada", 3)]
