@@ -218,7 +218,7 @@ class Execution:
             context.status,
             context.endings,
             commands=context.commands,
-            drain=query.processAllAvailable,
+            drain=lambda: drain(query, loop),
             collect=collector.collect_if_due,
             nudge=context.reporter.nudge,
         )
@@ -243,6 +243,13 @@ class Execution:
         with contextlib.suppress(Exception):  # Spark may be gone, which is an end as well
             query.stop()
         coordinator.close(_CLOSE_SECONDS)
+
+
+def drain(query: StreamingQuery, loop: BatchLoop) -> None:
+    """Process all input that there is, and fire all timers that are due by then; later ones stay in state."""
+    query.processAllAvailable()
+    while loop.fire_timers(wait=True):
+        pass
 
 
 def is_waiting_for_input(query: StreamingQuery) -> bool:

@@ -144,7 +144,7 @@ class BatchLoop:
                 raise
             self._settled.set()
 
-    def fire_timers(self, idle_seconds: float = 0.0) -> bool:
+    def fire_timers(self, idle_seconds: float = 0.0, *, wait: bool = False) -> bool:
         """Run a batch without input if timers are due and the loop is idle; whether it did.
 
         The batch is numbered and committed as any other one; Spark's own numbers lag behind from then on. It plans nothing, so
@@ -152,8 +152,9 @@ class BatchLoop:
 
         Args:
             idle_seconds: For how long nothing must have been committed.
+            wait: Wait for the end of a batch that runs, instead of doing nothing.
         """
-        if not self._settled.is_set() or not self._lock.acquire(blocking=False):
+        if not self._settled.is_set() or not self._lock.acquire(blocking=wait):
             return False
         try:
             committed = self._committed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.wire import Assignment, CheckpointSettings, Command, CommandKind
+from jobs.wire import Assignment, CheckpointSettings, Command, CommandKind, DriverState
 from tests.support.driver_process import REPOSITORY, DriverProcess, sink_rows
 
 if TYPE_CHECKING:
@@ -89,3 +89,14 @@ def test_timers_fire_on_idle_input_through_a_rescale_and_a_kill(tmp_path: Path, 
     third.wait_for(lambda: len(fired(tmp_path)) >= len(expected), "the timer of before the kill")
     assert fired(tmp_path) == expected
     assert [row["key"] for row in sink_rows(tmp_path / "out" / "large")] == ["late-key", "last"]
+
+
+def test_a_drained_job_has_fired_every_timer_that_is_due(tmp_path: Path, drivers: list[DriverProcess]) -> None:
+    feed(tmp_path, 1, ("early", 0))
+    feed(tmp_path, 2, ("late", 500))
+    driver = start(tmp_path, drivers, 1, 2)
+    driver.wait_for(lambda: (beat := driver.heartbeat()) and beat.state is DriverState.RUNNING, "a driver that runs")
+    driver.command(Command(id="drain", kind=CommandKind.STOP_WITH_SAVEPOINT, savepoint_id="s", drain=True))
+    assert driver.result("drain").status == "COMPLETED"
+    assert driver.wait_for_exit() == 0, driver.log
+    assert fired(tmp_path) == [("early", 100)]
