@@ -5,6 +5,7 @@ All kinds of state are thin layers over this one.
 
 from __future__ import annotations
 
+from itertools import compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -240,9 +241,8 @@ class Entries:
         raws = self.raw_many(distinct)
         raw = self.formats.pack(value, self.now_ms)
         fresh = [found is None for found in raws]
-        if any(fresh):
-            new = distinct if all(fresh) else [key for key, found in zip(distinct, raws, strict=True) if found is None]
-            self.pending.add_run(new, [raw] * len(new))
+        new = list(compress(distinct, fresh))
+        self.pending.add_run(new, [raw] * len(new))
         inserted = np.zeros(len(keys), np.bool_)
         inserted[keys.first_rows] = fresh
         return inserted
