@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import contextlib
 import json
 import os
 import random
@@ -129,7 +130,8 @@ class DriverProcess:
         victims = {"jvm": driver[:1], "python": driver[1:2], "all": family}[victim]
         assert victims, "nothing is left to be killed"
         for process in victims:
-            process.send_signal(signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):  # a worker may have ended meanwhile, or with its parent
+                process.send_signal(signal.SIGKILL)
         self.process.wait(30)
         _, alive = psutil.wait_procs(family, timeout=30)
         assert not alive, f"left over: {alive}"
