@@ -39,8 +39,9 @@ class PositionsDirectory:
         self._seen: set[str] = set()
 
     @property
-    def uri(self) -> str:
-        return self._path.as_uri()
+    def location(self) -> str:
+        """What Spark is given. It takes the characters as they are: an encoded URI would name another directory."""
+        return f"file://{self._path}"
 
     def write(self, positions: Mapping[str, str]) -> None:
         """Write the directory that Spark starts from.

@@ -81,7 +81,7 @@ class BatchLoop:
         """Start the query on a fresh checkpoint directory. Batches run on threads of their own from now on."""
         self._directory.write(self._positions)
         writer = self._frame.writeStream.foreachBatch(self._run_batch)
-        return writer.option("checkpointLocation", self._directory.uri).start()
+        return writer.option("checkpointLocation", self._directory.location).start()
 
     def refuse(self) -> None:
         """Let no further batch begin. May be called during a pause."""

@@ -85,7 +85,7 @@ class WarmUp:
 
         query = (
             stream.writeStream.foreachBatch(run_batch)
-            .option("checkpointLocation", (directory / "positions").as_uri())
+            .option("checkpointLocation", f"file://{directory / 'positions'}")
             .start()
         )
         try:
