@@ -1,0 +1,51 @@
+"""Page views, delivered at least once, counted by page: each view counts once, whatever fails.
+
+The ids of a page's views and their count are state of one key: they go forward together and back together.
+Parameters: `input` (a directory that JSON-lines files appear in), `output` (a directory, written a batch at a time).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from jobs import FileSink, KeyedProcessFunction, MapStateDescriptor, StreamEnvironment, ValueStateDescriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from jobs import ProcessContext, Row, RuntimeContext
+
+INPUT_COLUMNS = {"view_id": "string", "page": "string"}
+OUTPUT_COLUMNS = {"page": "string", "view_id": "string", "views": "bigint"}
+
+
+class CountViews(KeyedProcessFunction):
+    """Counts the views of a page, and remembers their ids so that each counts once."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.ids = context.get_map_state(MapStateDescriptor("view_ids", pa.string(), pa.bool_()))
+        self.views = context.get_state(ValueStateDescriptor("views", pa.int64()))
+
+    def process_element(self, view: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:
+        if self.ids.contains(view.view_id):
+            return
+        views = (self.views.value() or 0) + 1
+        self.ids.put(view.view_id, True)
+        self.views.update(views)
+        yield {"page": context.current_key, "view_id": view.view_id, "views": views}
+
+
+def main() -> None:
+    """Declares the job and runs it until it is stopped."""
+    env = StreamEnvironment.current()
+    schema = ", ".join(f"{name} {kind}" for name, kind in INPUT_COLUMNS.items())
+    files = env.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(env.parameters["input"])
+    counted = env.stream(files).key_by("page").process(CountViews(), output=OUTPUT_COLUMNS).uid("views")
+    counted.sink_to(FileSink(env.parameters["output"], format="json")).uid("files")
+    env.execute()
+
+
+if __name__ == "__main__":
+    main()
