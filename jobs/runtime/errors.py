@@ -92,6 +92,13 @@ class PositionsCorruptError(JobError):
     advice = "Restore from an earlier checkpoint or savepoint."
 
 
+class PositionsMissingError(JobError):
+    """Spark has begun a batch whose offsets are not in its checkpoint directory, so nobody could run it again as it is."""
+
+    code = "JOB_POSITIONS_MISSING"
+    advice = "Nothing was planned or committed; see whether the driver's work directory was removed or filled up."
+
+
 class RestoreRefusedError(JobError):
     """The checkpoint does not fit the job: starting from it would lose or misread state."""
 

@@ -17,7 +17,7 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from jobs.runtime.errors import PositionsCorruptError, SparkStateUnsupportedError
+from jobs.runtime.errors import PositionsCorruptError, PositionsMissingError, SparkStateUnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -104,6 +104,17 @@ def _is_needed(name: str, batch_id: int, compacted: Mapping[str, int]) -> bool:
     if entry := _SOURCE_LOG_ENTRY.fullmatch(name):
         return int(entry["number"]) >= compacted.get(entry["folder"], 0)
     return True
+
+
+def check_planned(positions: Mapping[str, str], batch_id: int) -> None:
+    """Assert that positions say where a batch ends: a plan without that would be run again with other input.
+
+    Raises:
+        PositionsMissingError: They do not.
+    """
+    if f"offsets/{batch_id}" not in positions:
+        message = f"Spark's checkpoint directory does not hold the offsets of its batch {batch_id}"
+        raise PositionsMissingError(message)
 
 
 def with_commit(positions: Mapping[str, str], batch_id: int) -> dict[str, str]:

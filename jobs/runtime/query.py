@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from jobs.runtime.clock import now_ms
 from jobs.runtime.errors import BatchOrderError, CheckpointTimeoutError, RunEndedError
-from jobs.runtime.positions import PositionsDirectory, merged
+from jobs.runtime.positions import PositionsDirectory, check_planned, merged
 from jobs.runtime.watermarks import time_after
 from jobs.wire import Commit
 from state.identifiers import BatchId
@@ -71,6 +71,7 @@ class BatchLoop:
         self._halted = False
         self._committed_at = time.monotonic()
         self._positions = dict(opened.positions)
+        self._unplanned: dict[str, str] = {}
         self._replanned = opened.resume.planned.batch_id if opened.resume.planned else None
         # A checkpoint before the batch that an earlier attempt has planned is committed would forget its plan.
         self._settled = threading.Event()
@@ -203,11 +204,16 @@ class BatchLoop:
         reach("batch.published")
 
     def _plan(self, batch_id: BatchId, spark_batch_id: int) -> None:
-        new = self._directory.read_new()
-        # A batch that was planned before is run again with its own positions, which are in the log already.
-        if batch_id != self._replanned:
+        new = {**self._unplanned, **self._directory.read_new()}
+        positions = merged(self._positions, new, spark_batch_id)
+        check_planned(positions, spark_batch_id)
+        if batch_id == self._replanned:
+            # It is run again with its own positions, which are in the log already; what else is new goes with the next plan.
+            self._unplanned = new
+        else:
             self._journal.append(BatchPlanned(self._attempt, batch_id, new))
-        self._positions = merged(self._positions, new, spark_batch_id)
+            self._unplanned = {}
+        self._positions = positions
 
     def _commit(self, batch_id: BatchId, outcome: BatchOutcome, *, of_spark: bool) -> Commit:
         committed_at_ms = now_ms()
