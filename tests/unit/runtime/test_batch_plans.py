@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -18,6 +17,9 @@ from state.identifiers import Attempt, BatchId, JobId
 from state.layout import Layout
 from state.log import AttemptOpened, BatchPlanned, CommitLog, ResumePoint, resolve
 from state.objects.local import LocalObjectStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OPENED = AttemptOpened(Attempt(1), 1, 128, HashId.SPARK, None, 0, {})
 
