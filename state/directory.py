@@ -26,6 +26,7 @@ from state.errors import DiskFullError, DiskReadOnlyError, StateError, StoreIOEr
 from state.identifiers import BatchId
 from state.layout import path_segment
 from state.schema import KeyedSchema
+from state.ttl import Ttl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +58,7 @@ class CleanMarker(msgspec.Struct, frozen=True):
         lineage: The version's identity of content.
         shards: What is where.
         schema: How the entries are to be read; None if there are none.
+        ttls: The TTL of each state that has one, as the attempt whose files these are has declared it.
         boot_id: Of the running system: after a loss of power unsynced files may have holes, so nothing is used again.
         format_version: Of this marker; another one is not used.
     """
@@ -66,6 +68,7 @@ class CleanMarker(msgspec.Struct, frozen=True):
     shards: tuple[LocalShard, ...]
     boot_id: str
     schema: KeyedSchema | None = None
+    ttls: dict[str, Ttl] = {}
     format_version: int = _MARKER_VERSION
 
 

@@ -100,8 +100,8 @@ class Engine(Protocol):
         """Make `directory` (which must not exist) a consistent copy of the store, by hard links where there are files."""
         ...
 
-    def compact(self) -> None:
-        """Rewrite all files into their smallest form. May take long."""
+    def compact(self, family: str | None = None) -> None:
+        """Rewrite all files, or those of one family, into their smallest form. May take long."""
         ...
 
     def size_bytes(self) -> int:

@@ -18,7 +18,7 @@ from state.serializers.values import ValueSerializer, serializer_for
 from state.ttl import STAMP_BYTES, STAMP_MAX_MS, STAMP_MIN_MS, decode_stamp, encode_stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from state.schema import StateSchema
 
@@ -117,11 +117,7 @@ class ValueFormats:
 
     def expiry_check(self, bound_ms: int) -> Callable[[bytes], bool]:
         """Whether a stored value has a stamp, of the time that counts now, that is not after `bound_ms`."""
-        stamped = {number for number, reader in enumerate(self._readers) if reader.stamps}
-        if bound_ms < STAMP_MIN_MS:  # no time is so early; encoded, it would be the earliest that there is
-            return lambda _: False
-        bound = encode_stamp(bound_ms)
-        return lambda raw: raw[0] & _FORMAT_MASK in stamped and raw[1 : 1 + STAMP_BYTES] <= bound
+        return expiry_check({number for number, reader in enumerate(self._readers) if reader.stamps}, bound_ms)
 
     def restamped(self, raw: bytes, stamp_ms: int) -> bytes:
         """A stored value with another stamp, in the format that is written now."""
@@ -180,6 +176,14 @@ class ValueFormats:
             message = "a stored value ends before its payload"
             raise CorruptValueError(message)
         return reader
+
+
+def expiry_check(stamped: Collection[int], bound_ms: int) -> Callable[[bytes], bool]:
+    """Whether a stored value, of one of the formats of these numbers, has a stamp that is not after `bound_ms`."""
+    if bound_ms < STAMP_MIN_MS:  # no time is so early; encoded, it would be the earliest that there is
+        return lambda _: False
+    bound = encode_stamp(bound_ms)
+    return lambda raw: raw[0] & _FORMAT_MASK in stamped and raw[1 : 1 + STAMP_BYTES] <= bound
 
 
 def _number_form(of_type: pa.DataType) -> str | None:

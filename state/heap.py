@@ -147,7 +147,7 @@ class HeapEngine:
         families = {name: sorted(family.entries.items()) for name, family in sorted(self._families.items())}
         (directory / CHECKPOINT_FILE).write_bytes(msgspec.msgpack.encode(_Checkpoint(families)))
 
-    def compact(self) -> None:
+    def compact(self, family: str | None = None) -> None:  # noqa: ARG002 - it is small already
         self._check_open()
 
     def size_bytes(self) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from state.aggregating import AggregatingState, ReducingState
+from state.cleanup import Occasion, expired_entries, purge_all
 from state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -30,7 +31,6 @@ from state.schema import KeyedSchema, check_same_key, register, schema_of_key, v
 from state.serializers import KeySerializer, key_codec_for
 from state.serializers.type_names import type_from_json
 from state.stored_key import StoredKey, parse_stored_key
-from state.sweep import Sweeper, purge
 from state.timers import TimerQueue
 from state.ttl import BatchClock, Clock
 from state.value import ValueState
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from state.key_groups import KeyGroupRange
     from state.serializers import KeyCodec
     from state.serializers.type_names import TypeJson
+    from state.sweep import Sweeper
+    from state.ttl import Ttl
 
 _RECORDS_BETWEEN_CHECKS = 1024
 AnyState = ValueState | MapState | ListState | ReducingState | AggregatingState
@@ -96,6 +98,11 @@ class KeyedStateBackend:
         self._key: tuple[Any, ...] | None = None
         self._batch_entries_max = batch_entries_max
         self._records = 0
+
+    @property
+    def ttls(self) -> dict[str, Ttl]:
+        """The TTL of each state that has been declared and has one."""
+        return {name: entries.ttl for name, (_, entries, _) in self._states.items() if entries.ttl is not None}
 
     @property
     def schema(self) -> KeyedSchema:
@@ -276,13 +283,10 @@ class KeyedStateBackend:
         Returns:
             How many were removed.
         """
-        target = self._engine if engine is None else engine
-        removed = 0
-        for name, (_, entries, _) in self._states.items():
-            cleanup = None if entries.ttl is None else entries.ttl.cleanup
-            if cleanup is not None and (cleanup.full_snapshot if for_snapshot else cleanup.compaction):
-                removed += purge(target, name, entries.expired_now())
-        return removed
+        occasion = Occasion.FULL_SNAPSHOT if for_snapshot else Occasion.COMPACTION
+        expired = expired_entries(self._schema, self.ttls, self.clock, occasion)
+        purged = purge_all(self._engine if engine is None else engine, expired)
+        return sum(each.removed for each in purged.values())
 
     def dump(self, name: str) -> Iterator[tuple[StoredKey, Any]]:
         """All stored entries of a state, by stored key, without what is pending; expired ones are left out.

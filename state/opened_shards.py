@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from state.directory import LocalShard
@@ -16,7 +16,7 @@ from state.shards import ShardedEngine
 from state.syncpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from state.directory import SubtaskDirectory
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from state.restore import RestorePlan
     from state.schema import KeyedSchema
     from state.subtask_spec import SubtaskSpec
+    from state.ttl import Ttl
     from state.version import StateVersion
 
 logger = logging.getLogger(__name__)
@@ -49,11 +50,13 @@ class OpenedShards:
         shards: Ordered by key group; they exactly cover the subtask's range.
         schema: How their entries are to be read; None if there are none.
         fetched: Where the files came from; None if the local ones were used as they were.
+        ttls: The TTL of each state that has one, as far as it is known without the job's code.
     """
 
     shards: tuple[OpenedShard, ...]
     schema: KeyedSchema | None
     fetched: FetchReport | None
+    ttls: Mapping[str, Ttl] = field(default_factory=dict)
 
     def engine(self) -> ShardedEngine:
         """All shards as one engine."""
@@ -73,7 +76,7 @@ def reopen_shards(spec: SubtaskSpec, version: StateVersion, directory: SubtaskDi
         return None
     try:
         schema = merge_schemas([spec.schema, marker.schema])
-        return OpenedShards(_open_shards(spec, directory, marker.shards), schema, None)
+        return OpenedShards(_open_shards(spec, directory, marker.shards), schema, None, marker.ttls)
     except StateError:
         logger.warning(
             "local state of subtask %d of %s cannot be opened; rebuilding it",

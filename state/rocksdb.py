@@ -221,12 +221,12 @@ class RocksDbEngine:
         except Exception as error:
             raise _translated(error, directory) from error
 
-    def compact(self) -> None:
+    def compact(self, family: str | None = None) -> None:
         self.flush()
         options = CompactOptions()
         options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
         try:
-            for table in self._tables.values():
+            for table in self._tables.values() if family is None else [self._table(family)]:
                 table.compact_range(None, None, options)
         except Exception as error:
             raise _translated(error, self.directory) from error

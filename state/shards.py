@@ -142,9 +142,9 @@ class ShardedEngine:
             engine.checkpoint(partial / f"{owned.start}-{owned.end}")
         partial.rename(directory)
 
-    def compact(self) -> None:
+    def compact(self, family: str | None = None) -> None:
         for _, engine in self._shards:
-            engine.compact()
+            engine.compact(family)
 
     def size_bytes(self) -> int:
         return sum(engine.size_bytes() for _, engine in self._shards)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from state.cleaned_copy import clean_copies
+from state.cleanup import Occasion, expired_entries
 from state.directory import local_failures, remove_older_attempts
 from state.errors import KeyscaleError
 from state.local_files import FileIdentity, IndexedFile, hash_file, known_hashes, write_index
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from state.layout import Layout
     from state.objects import ObjectStore
     from state.schema import KeyedSchema
+    from state.settings import RocksDbSettings
+    from state.ttl import Clock, Ttl
     from state.version import StateVersion
 
 UPLOADS_AT_A_TIME = 8
@@ -58,6 +62,8 @@ class LocalSnapshot:
         key_groups: The subtask's range.
         shards: Each shard's range.
         schema: How its entries are to be read.
+        ttls: The TTL of each state that has one, as far as this attempt has declared its states on this host.
+        settings: Of the subtask's stores.
     """
 
     directory: str
@@ -72,6 +78,8 @@ class LocalSnapshot:
     key_groups: KeyGroupRange
     shards: tuple[KeyGroupRange, ...]
     schema: KeyedSchema | None
+    ttls: Mapping[str, Ttl]
+    settings: RocksDbSettings
 
 
 class UploadedSnapshot(NamedTuple):
@@ -115,6 +123,7 @@ def upload_snapshot(
     savepoint_id: str | None = None,
     *,
     copies: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
 ) -> UploadedSnapshot:
     """Bring a local snapshot into the store: the asynchronous part. Only what is not there yet is uploaded.
 
@@ -127,11 +136,15 @@ def upload_snapshot(
             is known to be there.
         copies: Further immutable files in the store that may be copied from (such as those of the savepoint that the
             job was restored from).
+        clock: Has a savepoint's entries left out that are expired by then, where their TTL says so.
 
     Raises:
         LocalSnapshotLostError: The snapshot is not on this host.
+        StoreCorruptError, DiskFullError, DiskReadOnlyError, StoreIOError: What is expired cannot be left out of it.
         StoreUnavailableError: The store is away; nothing refers to what was uploaded.
     """
+    if savepoint_id is not None and clock is not None:
+        _leave_out_expired(snapshot, clock)
     files = _local_files(snapshot)
     hashes = _hashes(Path(snapshot.directory), files)
     upload = _Upload(snapshot, store, layout, known, {**(copies or {}), **known}, savepoint_id)
@@ -205,6 +218,13 @@ class _Upload:
         )
         self.store.upload(file.path, path)
         return path, file.identity.size_bytes
+
+
+def _leave_out_expired(snapshot: LocalSnapshot, clock: Clock) -> None:
+    expired = expired_entries(snapshot.schema, snapshot.ttls, clock, Occasion.FULL_SNAPSHOT)
+    directory = Path(snapshot.directory)
+    if directory.is_dir():  # else `_local_files` says that it is lost
+        clean_copies([directory / str(number) for number in range(len(snapshot.shards))], expired, snapshot.settings)
 
 
 def _local_files(snapshot: LocalSnapshot) -> list[_LocalFile]:

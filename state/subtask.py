@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from state.objects import ObjectStore
     from state.opened_shards import OpenedShards
     from state.restore import RestorePlan
-    from state.ttl import Clock
+    from state.ttl import Clock, Ttl
     from state.version import StateVersion
 
 __all__ = ["LineageError", "StoreUnusableError", "SubtaskSpec", "SubtaskStore", "now_ms", "open_subtask"]
@@ -85,6 +85,7 @@ class SubtaskStore:
         self._unflushed_mutations = 0
         self.engine = opened.engine()
         self._schema = opened.schema
+        self._known_ttls = opened.ttls
         self.keyed = KeyedStateBackend(
             self.engine,
             spec.key_schema,
@@ -138,6 +139,11 @@ class SubtaskStore:
         self.keyed.clear_current_key()
         self.version = version
         return True
+
+    @property
+    def ttls(self) -> dict[str, Ttl]:
+        """The TTL of each state that has one, as far as this attempt has declared its states on this host."""
+        return {**self._known_ttls, **self.keyed.ttls}
 
     @property
     def local_directory(self) -> Path:
@@ -223,6 +229,8 @@ class SubtaskStore:
             key_groups=self.spec.key_group_range,
             shards=tuple(shard.key_groups for shard in self._shards),
             schema=self._schema,
+            ttls=self.ttls,
+            settings=self.spec.settings,
         )
 
     def close(self) -> None:
@@ -245,6 +253,7 @@ class SubtaskStore:
                     shards=tuple(shard.local for shard in self._shards),
                     boot_id=boot_id(),
                     schema=self._schema,
+                    ttls=self.ttls,
                 )
             )
         finally:

@@ -81,17 +81,19 @@ class Sweeper:
         self._cursor = seen[-1][0] + b"\0" if len(seen) == count else b""
 
 
-def purge(engine: Engine, family: str, expired: Callable[[bytes], bool]) -> int:
-    """Remove all expired entries of a family from a store; the number removed.
+def purge(engine: Engine, family: str, expired: Callable[[bytes], bool]) -> tuple[int, int]:
+    """Remove all expired entries of a family from a store; how many were looked at, and how many removed.
 
     Nothing reads an expired entry, so this needs no changelog: a store that is rebuilt from one without the purge behaves the same.
     """
-    removed, start = 0, b""
+    looked_at, removed, start = 0, 0, b""
     while True:
         seen = list(engine.scan(family, start, None, _PURGE_STEP))
         gone = [Mutation(family, key, None) for key, raw in seen if expired(raw)]
-        engine.write(gone)
+        if gone:
+            engine.write(gone)
+        looked_at += len(seen)
         removed += len(gone)
         if len(seen) < _PURGE_STEP:
-            return removed
+            return looked_at, removed
         start = seen[-1][0] + b"\0"

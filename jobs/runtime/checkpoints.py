@@ -20,7 +20,7 @@ from jobs.runtime.errors import CheckpointTimeoutError
 from jobs.runtime.subtask_jobs import SnapshotSubtasks, UploadSnapshots
 from jobs.wire import CheckpointReport, CheckpointStatus, SubtaskCheckpointReport
 from state.identifiers import CheckpointId
-from state.job_time import JobTime
+from state.job_time import EventTime, JobTime
 from state.layout import location_of
 from state.manifest import (
     Manifest,
@@ -33,9 +33,10 @@ from state.manifest import (
 )
 from state.objects import ObjectNotFoundError
 from state.syncpoint import reach
+from state.ttl import STAMP_MIN_MS, BatchClock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -164,7 +165,7 @@ class Checkpoints:
         bases = [self.base] if self.base is not None else []
         job_id = self.context.facts.job_id
         copies = known_files(bases, job_id, claimed=True) if self._copyable else {}
-        stored = taking.upload(linked, known_files(bases, job_id), copies)
+        stored = taking.upload(linked, known_files(bases, job_id), copies, committed.time)
         reach("checkpoint.uploaded")
         manifest = taking.publish(committed, stored)
         reach("checkpoint.published")
@@ -233,9 +234,14 @@ class _Taking:
         return linked
 
     def upload(
-        self, linked: Mapping[SubtaskIndex, list[LinkedSubtask]], known: Mapping[str, str], copies: Mapping[str, str]
+        self,
+        linked: Mapping[SubtaskIndex, list[LinkedSubtask]],
+        known: Mapping[str, str],
+        copies: Mapping[str, str],
+        time: JobTime,
     ) -> list[StoredSubtask]:
-        task = UploadSnapshots(self.context.places, linked, known, copies, self.savepoint_id)
+        clocks = snapshot_clocks(time, self.context.places.specs, self.triggered_at_ms)
+        task = UploadSnapshots(self.context.places, linked, known, copies, self.savepoint_id, clocks)
         return list(chain.from_iterable(self._run("upload", task).values()))
 
     def _run(self, label: str, task: Callable[[SubtaskIndex], bytes]) -> dict[SubtaskIndex, list]:  # type: ignore[type-arg]  # as its callers say
@@ -334,3 +340,15 @@ class _Taking:
             state_size=part.handle.state_size_bytes,
             files=sum(1 for _ in part.handle.files()),
         )
+
+
+def snapshot_clocks(time: JobTime, uids: Iterable[OperatorUid], processing_ms: int) -> dict[OperatorUid, BatchClock]:
+    """The times by which a snapshot's entries have expired, by operator: not later than those of the batch after it."""
+    return {
+        uid: BatchClock(processing_ms, STAMP_MIN_MS if (event := _watermark_ms(time, uid)) is None else event)
+        for uid in uids
+    }
+
+
+def _watermark_ms(time: JobTime, uid: OperatorUid) -> int | None:
+    return time.event_times.get(uid, EventTime()).watermark_ms

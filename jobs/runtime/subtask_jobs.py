@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from state.manifest import SnapshotHandle
     from state.snapshot import LocalSnapshot
     from state.subtask import SubtaskSpec
+    from state.ttl import BatchClock
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,7 @@ class UploadSnapshots:
         known: Immutable files that may be referenced as they are, path by SHA-256.
         copies: Further ones that may be copied inside the store.
         savepoint_id: Of a savepoint, whose files are all its own.
+        clocks: The times by which a savepoint's entries have expired, by operator: what has is left out, where its TTL says so.
     """
 
     places: SubtaskPlaces
@@ -133,6 +135,7 @@ class UploadSnapshots:
     known: Mapping[str, str]
     copies: Mapping[str, str]
     savepoint_id: str | None
+    clocks: Mapping[OperatorUid, BatchClock] = field(default_factory=dict)
 
     def __call__(self, subtask: SubtaskIndex) -> bytes:
         store = open_store(self.places.store_url)
@@ -140,7 +143,15 @@ class UploadSnapshots:
         for part in self.linked[subtask]:
             began = time.perf_counter()
             layout = Layout(part.snapshot.job_id)
-            uploaded = upload_snapshot(part.snapshot, store, layout, self.known, self.savepoint_id, copies=self.copies)
+            uploaded = upload_snapshot(
+                part.snapshot,
+                store,
+                layout,
+                self.known,
+                self.savepoint_id,
+                copies=self.copies,
+                clock=self.clocks.get(part.uid),
+            )
             stored.append(
                 StoredSubtask(
                     uid=part.uid,

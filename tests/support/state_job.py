@@ -27,6 +27,7 @@ from state.recovery import recover
 from state.restore import RestorePlan, plan_operator, version_of
 from state.snapshot import upload_snapshot
 from state.subtask import SubtaskSpec, SubtaskStore, open_subtask
+from state.ttl import BatchClock
 from state.version import NO_BATCH
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ class StateJob:
         parallelism: Subtasks.
         attempt: The one that runs.
         reference: What the state must be, by key.
+        clock: What TTLs go by.
+        descriptor: Of the state.
     """
 
     store: ObjectStore
@@ -68,6 +71,8 @@ class StateJob:
     batch_id: BatchId = NO_BATCH
     plans: list[RestorePlan] = field(default_factory=list)
     next_checkpoint_id: int = 1
+    clock: BatchClock = field(default_factory=BatchClock)
+    descriptor: ValueStateDescriptor = COUNT
 
     @property
     def layout(self) -> Layout:
@@ -126,7 +131,9 @@ class StateJob:
         return version_of(self.plans[index], self.spec(index).key_group_range, self.batch_id)
 
     def open(self, index: int) -> SubtaskStore:
-        return open_subtask(self.spec(index), self.version(index), self.plans[index], self.local_root, self.store)
+        return open_subtask(
+            self.spec(index), self.version(index), self.plans[index], self.local_root, self.store, clock=self.clock
+        )
 
     def run_batch(self, increments: Mapping[int, int]) -> None:
         """Adds to counts, all subtasks, and commits."""
@@ -139,7 +146,7 @@ class StateJob:
 
     def run_task(self, index: int, batch_id: BatchId, increments: Mapping[int, int]) -> ChangelogHandle | None:
         with self.open(index) as store:
-            add(store, self.own(index, increments))
+            add(store, self.own(index, increments), self.descriptor)
             return store.finish_batch(batch_id, uuid.uuid4().hex)
 
     def own(self, index: int, increments: Mapping[int, int]) -> dict[int, int]:
@@ -164,7 +171,10 @@ class StateJob:
             with self.open(index) as store:
                 local.append(store.snapshot(checkpoint_id))
         known = known_files([self.manifest] if self.manifest else [], self.job_id)
-        uploads = [upload_snapshot(snapshot, self.store, self.layout, known, savepoint_id) for snapshot in local]
+        uploads = [
+            upload_snapshot(snapshot, self.store, self.layout, known, savepoint_id, clock=self.clock)
+            for snapshot in local
+        ]
         manifest = Manifest(
             job_id=self.job_id,
             checkpoint_id=checkpoint_id,
@@ -196,7 +206,7 @@ class StateJob:
         found: dict[int, int] = {}
         for index in range(self.parallelism):
             with self.open(index) as store:
-                for key, count in entries(store).items():
+                for key, count in entries(store, self.descriptor).items():
                     assert key not in found
                     assert group_of(key) in key_group_range(MAX_PARALLELISM, self.parallelism, index)
                     found[key] = count
@@ -207,15 +217,15 @@ def group_of(key: int) -> int:
     return assign_to_key_group(key, MAX_PARALLELISM, hash_id=HashId.SPARK)
 
 
-def add(store: SubtaskStore, increments: Mapping[int, int]) -> None:
+def add(store: SubtaskStore, increments: Mapping[int, int], descriptor: ValueStateDescriptor = COUNT) -> None:
     """Adds to counts per record, as a user's function would."""
-    state = store.keyed.value_state(COUNT)
+    state = store.keyed.value_state(descriptor)
     for key, increment in increments.items():
         store.keyed.set_current_key(group_of(key), (key,))
         state.update((state.value() or 0) + increment)
 
 
-def entries(store: SubtaskStore) -> dict[int, int]:
+def entries(store: SubtaskStore, descriptor: ValueStateDescriptor = COUNT) -> dict[int, int]:
     """The state's entries, found by going through its key groups."""
-    store.keyed.value_state(COUNT)
-    return {stored.key[0]: value for stored, value in store.keyed.dump(COUNT.name)}
+    store.keyed.value_state(descriptor)
+    return {stored.key[0]: value for stored, value in store.keyed.dump(descriptor.name)}

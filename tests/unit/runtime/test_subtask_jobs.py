@@ -1,0 +1,55 @@
+"""What runs beside each subtask's state, without Spark: a function from a subtask's index to bytes."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from jobs.runtime.checkpoints import snapshot_clocks
+from jobs.runtime.subtask_jobs import SnapshotSubtasks, SubtaskPlaces, UploadSnapshots
+from jobs.runtime.task import SubtaskStart
+from state.descriptors import ValueStateDescriptor
+from state.identifiers import CheckpointId
+from state.job_time import EventTime, JobTime
+from state.objects import LocalObjectStore
+from state.ttl import STAMP_MIN_MS, BatchClock, TimeDomain, Ttl
+from tests.support.state_job import UID, StateJob
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jobs.runtime.subtask_jobs import StoredSubtask
+
+
+def uploaded(job: StateJob, time: JobTime, processing_ms: int, savepoint_id: str | None) -> int:
+    """Bytes of a snapshot of a job's single subtask."""
+    places = SubtaskPlaces({UID: [job.spec(0)]}, job.store.url, str(job.local_root))
+    starts = {UID: (SubtaskStart(job.version(0), job.plans[0]),)}
+    linked = pickle.loads(SnapshotSubtasks(places, starts, CheckpointId(1))(0))  # noqa: S301 - made one line above
+    clocks = snapshot_clocks(time, places.specs, processing_ms)
+    task = pickle.loads(pickle.dumps(UploadSnapshots(places, {0: linked}, {}, {}, savepoint_id, clocks)))  # noqa: S301
+    stored: list[StoredSubtask] = pickle.loads(task(0))  # noqa: S301
+    return stored[0].handle.state_size_bytes
+
+
+@pytest.mark.parametrize("domain", list(TimeDomain))
+def test_a_savepoint_is_cleaned_by_the_jobs_own_time_and_a_checkpoint_is_not(
+    tmp_path: Path, domain: TimeDomain
+) -> None:
+    clock = BatchClock(processing_time_ms=1000, event_time_ms=1000)
+    descriptor = ValueStateDescriptor("count", pa.int64(), Ttl(100, time_domain=domain))
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local", clock=clock, descriptor=descriptor)
+    job.start(1)
+    job.run_batch(dict.fromkeys(range(2000), 1))
+    reached = JobTime({UID: EventTime(5000, 1100)})
+    early = JobTime({UID: EventTime(5000, 1099)})
+    whole = uploaded(job, early, 1099, "early")
+    assert uploaded(job, reached, 1100, None) > whole / 2
+    assert uploaded(job, reached, 1100, "due") < whole / 2
+
+
+def test_without_a_watermark_nothing_expires_by_event_time() -> None:
+    assert snapshot_clocks(JobTime(), [UID], 7) == {UID: BatchClock(7, STAMP_MIN_MS)}
