@@ -89,6 +89,10 @@ class Assignment(Message):
     restore_from: str | None = Field(
         default=None, description="Location of the manifest to start from; None for a job without any checkpoint."
     )
+    claim_mode: Literal["no_claim", "claim"] = Field(
+        default="no_claim",
+        description="With claim the savepoint in restore_from becomes the job's, which deletes it once it is subsumed.",
+    )
     next_checkpoint_id: int = Field(default=1, ge=1, description="Checkpoint numbers never start over.")
     checkpoints: CheckpointSettings = CheckpointSettings()
 

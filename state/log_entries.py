@@ -25,6 +25,7 @@ class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
         opened_at_ms: Milliseconds since the epoch.
         operators: What each operator declared.
         rewinds: The history goes on from `restored_from` itself; what was committed after that is disowned.
+        claims: `restored_from` belongs to the job from now on (claim mode CLAIM).
     """
 
     attempt: Attempt
@@ -35,6 +36,7 @@ class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
     opened_at_ms: int
     operators: dict[OperatorUid, OperatorFacts]
     rewinds: bool = False
+    claims: bool = False
 
 
 class BatchPlanned(msgspec.Struct, frozen=True, tag="batch_planned"):

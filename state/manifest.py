@@ -191,14 +191,15 @@ def known_files(manifests: Iterable[Manifest], job_id: JobId, *, claimed: bool =
         manifests: Manifests that will be retained at least until the new one is published (the latest completed one).
         job_id: The job that takes the new checkpoint.
         claimed: Whether files of other jobs, and of savepoints, that these manifests name now belong to this job
-            (claim mode CLAIM). Otherwise (NO_CLAIM) the new checkpoint depends on nothing but the job's own checkpoints.
+            (claim mode CLAIM). Otherwise (NO_CLAIM) the new checkpoint depends on nothing but the job's own checkpoints,
+            which may refer to files that were claimed before.
     """
-    own = Layout(job_id).shared
     return {
         file.sha256: file.path
         for manifest in manifests
+        if claimed or (manifest.kind is SnapshotKind.CHECKPOINT and manifest.job_id == job_id)
         for file in manifest.files()
-        if file.shared and (claimed or file.path.startswith(own))
+        if file.shared
     }
 
 

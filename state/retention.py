@@ -16,6 +16,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from state.claim import CLAIM_NAME, claim_path, read_claim
 from state.errors import KeyscaleError
 from state.layout import MANIFEST_NAME, Layout
 from state.log import AttemptOpened, BatchCommitted, CommitLog, LogEntry, log_start
@@ -25,7 +26,7 @@ from state.sealed import DocumentCorruptError, FormatTooNewError
 from state.syncpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from state.identifiers import CheckpointId, JobId
 
@@ -61,11 +62,12 @@ class RetentionFacts:
 
     Attributes:
         job_id: Whose objects.
-        objects: Every object of the job.
+        objects: Every object of the job, and of the savepoints that it has claimed.
         manifests: Every manifest of the job that can be read, by path; and every one of other jobs that may name files
             of this one.
         unreadable: Paths of manifests that are there and cannot be read: nobody knows what they name.
         entries: The job's log entries that can be read, by position.
+        lost: Directories of the job's own savepoints that another job has claimed.
         now_ms: Milliseconds since the epoch, by the store's clock as near as can be.
     """
 
@@ -75,6 +77,12 @@ class RetentionFacts:
     unreadable: frozenset[str]
     entries: Mapping[int, LogEntry]
     now_ms: int
+    lost: frozenset[str] = frozenset()
+
+    @property
+    def claimed(self) -> frozenset[str]:
+        """Paths of the manifests that the job has claimed, at whatever time."""
+        return claimed_by(self.entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,15 @@ class DeletionPlan:
     files: tuple[ObjectInfo, ...]
     subsumed: tuple[CheckpointId, ...]
     deleted_bytes: int
+
+
+def claimed_by(entries: Mapping[int, LogEntry]) -> frozenset[str]:
+    """Paths of the manifests that a log's attempts have claimed."""
+    return frozenset(
+        entry.restored_from
+        for entry in entries.values()
+        if isinstance(entry, AttemptOpened) and entry.claims and entry.restored_from is not None
+    )
 
 
 class RetentionError(KeyscaleError):
@@ -120,12 +137,16 @@ def plan_deletion(facts: RetentionFacts, policy: RetentionPolicy) -> DeletionPla
     last = max(facts.entries, default=0)
     reachable |= _changelogs(facts.entries, range(first_needed, last + 1))
     reachable |= _needed_entries(facts.entries, first_needed, layout)
-    gone = (facts.manifests.keys() | policy.discarded) - retained.keys()
+    gone = (facts.manifests.keys() | policy.discarded | facts.claimed) - retained.keys()
     done = {file.path for path, manifest in facts.manifests.items() if path in gone for file in manifest.files()}
     done |= _changelogs(facts.entries, range(first_needed))
     manifests, files = [], []
+    directories = {_directory(path): path for path in facts.claimed}
+    owned = (layout.job, *directories)
+    # As long as any of its files is needed, the mark of a claim keeps its first owner from deleting them.
+    reachable |= {claim_path(path) for each, path in directories.items() if any(map(_starts(each), reachable))}
     for info in facts.objects:
-        if not info.path.startswith(layout.job) or info.path in reachable:
+        if not info.path.startswith(owned) or info.path.startswith(tuple(facts.lost)) or info.path in reachable:
             continue
         if info.path in gone:
             manifests.append(info)
@@ -134,7 +155,11 @@ def plan_deletion(facts: RetentionFacts, policy: RetentionPolicy) -> DeletionPla
         elif info.path in done or info.modified_ms + policy.age_floor_ms <= facts.now_ms:
             files.append(info)
     subsumed = tuple(
-        sorted(facts.manifests[info.path].checkpoint_id for info in manifests if info.path in facts.manifests)
+        sorted(
+            found.checkpoint_id
+            for info in manifests
+            if (found := facts.manifests.get(info.path)) is not None and found.job_id == facts.job_id
+        )
     )
     total = sum(info.size_bytes for info in (*manifests, *files))
     return DeletionPlan(tuple(manifests), tuple(files), subsumed, total)
@@ -144,11 +169,16 @@ def gather_facts(store: ObjectStore, job_id: JobId, now_ms: int) -> RetentionFac
     """Read all that a plan needs. Objects are listed before manifests are read: what comes later is not considered."""
     layout = Layout(job_id)
     objects = list(store.list(layout.job))
+    log = CommitLog(store, layout)
+    positions = [position for info in objects if (position := layout.log_position(info.path)) is not None]
+    entries = log.read_each(positions)
+    foreign = {_directory(path) for path in claimed_by(entries) if not path.startswith(layout.job)}
+    objects += [info for directory in sorted(foreign) for info in store.list(directory)]
     manifests: dict[str, Manifest] = {}
     unreadable: set[str] = set()
     for info in objects:
         if info.path.rpartition("/")[2] != MANIFEST_NAME or not info.path.startswith(
-            (layout.checkpoints, layout.savepoints)
+            (layout.checkpoints, layout.savepoints, *foreign)
         ):
             continue
         try:
@@ -157,9 +187,13 @@ def gather_facts(store: ObjectStore, job_id: JobId, now_ms: int) -> RetentionFac
             unreadable.add(info.path)
         except ObjectNotFoundError:
             continue  # deleted meanwhile
-    log = CommitLog(store, layout)
-    positions = [position for info in objects if (position := layout.log_position(info.path)) is not None]
-    return RetentionFacts(job_id, objects, manifests, frozenset(unreadable), log.read_each(positions), now_ms)
+    lost = {
+        _directory(info.path)
+        for info in objects
+        if info.path.startswith(layout.savepoints) and info.path.endswith(f"/{CLAIM_NAME}")
+        if (claim := read_claim(store, info.path)) is not None and claim.job_id != job_id
+    }
+    return RetentionFacts(job_id, objects, manifests, frozenset(unreadable), entries, now_ms, frozenset(lost))
 
 
 def carry_out(store: ObjectStore, plan: DeletionPlan) -> None:
@@ -187,12 +221,13 @@ def _retained(facts: RetentionFacts, policy: RetentionPolicy) -> dict[str, Manif
     )
     newest = {path for _, path in checkpoints[-policy.retained_count :]} if policy.retained_count else set()
     in_use = _restored_from(facts) or ()
+    gone = policy.discarded | facts.claimed  # what was claimed is subsumed by the first checkpoint that follows it
     return {
         path: manifest
         for path, manifest in facts.manifests.items()
         if path in in_use
         or (
-            path not in policy.discarded
+            path not in gone
             and (
                 path in newest
                 or path in policy.protected
@@ -259,3 +294,12 @@ def _needed_entries(entries: Mapping[int, LogEntry], first_needed: int, layout: 
         for position, entry in entries.items()
         if position >= first_needed or isinstance(entry, AttemptOpened) or position == max(entries)
     }
+
+
+def _directory(manifest_path: str) -> str:
+    """The directory of a manifest, with the slash at its end."""
+    return f"{manifest_path.rpartition('/')[0]}/"
+
+
+def _starts(prefix: str) -> Callable[[str], bool]:
+    return lambda path: path.startswith(prefix)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from jobs.runtime.clock import now_ms
 from jobs.runtime.errors import RestoreRefusedError
 from jobs.runtime.positions import merged, with_commit
+from state.claim import ClaimMode, check_claim, take_claim
 from state.hashing import HashId
 from state.identifiers import Attempt, JobId
 from state.layout import Layout, split_location
 from state.log import AttemptOpened, CommitLog, FencedError
-from state.manifest import read_positions
+from state.manifest import SnapshotKind, read_positions
 from state.objects import ObjectCorruptError, ObjectNotFoundError
 from state.recovery import recover
 
@@ -70,6 +71,7 @@ class OpenAttempt:
         manifest: What it is restored from, or None.
         positions: Files of Spark's checkpoint directory to start from; empty for a job that has never run.
         unusable: Paths of manifests that turned out to be damaged.
+        claims: Whether what it is restored from belongs to the job now.
     """
 
     attempt: Attempt
@@ -78,6 +80,7 @@ class OpenAttempt:
     manifest: Manifest | None
     positions: dict[str, str]
     unusable: frozenset[str] = frozenset()
+    claims: bool = False
 
 
 def open_attempt(
@@ -100,6 +103,7 @@ def open_attempt(
     recovery, positions, unusable = _recover(store, assignment, frozenset())
     manifest, resume = recovery.base.manifest, recovery.resume
     check_fit(assignment, resume, operators)
+    claims = _claim(store, assignment, manifest)
     opened = AttemptOpened(
         attempt=attempt,
         parallelism=assignment.parallelism,
@@ -108,12 +112,14 @@ def open_attempt(
         restored_from=manifest.path if manifest else None,
         opened_at_ms=now_ms(),
         operators=dict(operators),
+        claims=claims,
     )
     journal = Journal(CommitLog(store, layout), resume.next_position)
     journal.append(opened)
     # Chosen once more: only now can no older attempt's clean-up delete what is chosen.
     recovery, positions, unusable = _recover(store, assignment, unusable)
-    return OpenAttempt(attempt, journal, recovery.resume, recovery.base.manifest, positions, unusable)
+    base = recovery.base.manifest
+    return OpenAttempt(attempt, journal, recovery.resume, base, positions, unusable, claims and base == manifest)
 
 
 def fall_back(store: ObjectStore, assignment: Assignment, opened: OpenAttempt) -> OpenAttempt:
@@ -128,8 +134,31 @@ def fall_back(store: ObjectStore, assignment: Assignment, opened: OpenAttempt) -
     unusable = opened.unusable if opened.manifest is None else opened.unusable | {opened.manifest.path}
     recovery, positions, unusable = _recover(store, assignment, unusable)
     return replace(
-        opened, resume=recovery.resume, manifest=recovery.base.manifest, positions=positions, unusable=unusable
+        opened,
+        resume=recovery.resume,
+        manifest=recovery.base.manifest,
+        positions=positions,
+        unusable=unusable,
+        claims=False,
     )
+
+
+def _claim(store: ObjectStore, assignment: Assignment, manifest: Manifest | None) -> bool:
+    """Make what the attempt is restored from the job's, if that was asked for; whether it is.
+
+    Raises:
+        ClaimRefusedError: It cannot be the job's, or is another one's.
+    """
+    if manifest is None:
+        return False
+    job_id = JobId(assignment.job_id)
+    if ClaimMode(assignment.claim_mode) is ClaimMode.CLAIM and manifest.path == _path_of(
+        store, assignment.restore_from
+    ):
+        take_claim(store, manifest, job_id)
+        return manifest.kind is SnapshotKind.SAVEPOINT
+    check_claim(store, manifest, job_id)
+    return False
 
 
 def _recover(

@@ -99,6 +99,7 @@ class Checkpoints:
         retained_count: How many are kept.
         base: The newest complete one, or what the attempt was restored from: its files are not uploaded again.
         input_records: How many records the attempt has committed so far.
+        claims: Whether the files of what the attempt was restored from are the job's own now.
     """
 
     context: SnapshotContext
@@ -109,6 +110,7 @@ class Checkpoints:
     retained_count: int
     base: Manifest | None
     input_records: Callable[[], int]
+    claims: bool = False
     _reported_records: int = field(default=0, init=False)
     _copyable: bool = field(default=True, init=False)
 
@@ -165,7 +167,7 @@ class Checkpoints:
         bases = [self.base] if self.base is not None else []
         job_id = self.context.facts.job_id
         copies = known_files(bases, job_id, claimed=True) if self._copyable else {}
-        stored = taking.upload(linked, known_files(bases, job_id), copies, committed.time)
+        stored = taking.upload(linked, known_files(bases, job_id, claimed=self.claims), copies, committed.time)
         reach("checkpoint.uploaded")
         manifest = taking.publish(committed, stored)
         reach("checkpoint.published")

@@ -202,6 +202,7 @@ class Execution:
             retained_count=settings.retained_count,
             base=opened.manifest,
             input_records=lambda: context.status.input_records,
+            claims=opened.claims,
         )
         protected = frozenset({opened.manifest.path} if opened.manifest else ())
         collector = Collector(

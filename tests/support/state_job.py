@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from state.claim import check_claim, take_claim
 from state.descriptors import ValueStateDescriptor
 from state.hashing import HashId
 from state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
@@ -78,11 +79,15 @@ class StateJob:
     def layout(self) -> Layout:
         return Layout(self.job_id)
 
-    def start(self, parallelism: int, restore_from: str | None = None, *, rewinds: bool = False) -> None:
+    def start(
+        self, parallelism: int, restore_from: str | None = None, *, rewinds: bool = False, claims: bool = False
+    ) -> None:
         """Opens a new attempt, from a manifest's path or from the log alone."""
         manifest = None if restore_from is None else read_manifest(self.store, restore_from)
+        if manifest is not None:
+            (take_claim if claims else check_claim)(self.store, manifest, self.job_id)
         entries = [] if rewinds else CommitLog(self.store, self.layout).history(manifest)
-        self.open_attempt(parallelism, manifest, entries, rewinds=rewinds)
+        self.open_attempt(parallelism, manifest, entries, rewinds=rewinds, claims=claims)
 
     def recover(self, parallelism: int) -> None:
         """Opens a new attempt from what the store alone says."""
@@ -90,8 +95,15 @@ class StateJob:
         self.open_attempt(parallelism, base, CommitLog(self.store, self.layout).history(base))
 
     def open_attempt(
-        self, parallelism: int, manifest: Manifest | None, entries: list[tuple[int, LogEntry]], *, rewinds: bool = False
+        self,
+        parallelism: int,
+        manifest: Manifest | None,
+        entries: list[tuple[int, LogEntry]],
+        *,
+        rewinds: bool = False,
+        claims: bool = False,
     ) -> None:
+        self.claims = claims
         self.manifest, self.log = manifest, CommitLog(self.store, self.layout)
         last = self.log.last()
         position = last[0] + 1 if last else log_start(manifest, self.job_id) + 1
@@ -106,6 +118,7 @@ class StateJob:
             0,
             {UID: OperatorFacts((("id", "int64"),))},
             rewinds,
+            claims,
         )
         resume = resolve(manifest, [*entries, (position, entry)], self.job_id)
         self.position = self.log.append(position, entry)
@@ -170,7 +183,7 @@ class StateJob:
         for index in range(self.parallelism):
             with self.open(index) as store:
                 local.append(store.snapshot(checkpoint_id))
-        known = known_files([self.manifest] if self.manifest else [], self.job_id)
+        known = known_files([self.manifest] if self.manifest else [], self.job_id, claimed=self.claims)
         uploads = [
             upload_snapshot(snapshot, self.store, self.layout, known, savepoint_id, clock=self.clock)
             for snapshot in local

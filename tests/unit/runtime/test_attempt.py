@@ -7,6 +7,7 @@ import pytest
 from jobs.runtime.attempt import OpenAttempt, check_fit, fall_back, open_attempt, resume_positions
 from jobs.runtime.errors import PositionsCorruptError, RestoreRefusedError
 from jobs.wire import Assignment
+from state.claim import ClaimRefusedError
 from state.hashing import HashId
 from state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from state.layout import Layout, location_of
@@ -251,3 +252,40 @@ def test_an_operator_without_state_may_come_and_go(store: ObjectStore) -> None:
 def test_positions_without_the_last_batchs_offsets_are_refused() -> None:
     with pytest.raises(PositionsCorruptError):
         resume_positions({}, resume_point(batch_id=BatchId(3)))
+
+
+def savepoint_of(store: ObjectStore, job_id: str) -> Manifest:
+    layout = Layout(JobId(job_id))
+    files = {"metadata": "m", **plan(0)}
+    positions = write_positions(store, layout, files, checkpoint_id=CheckpointId(1), savepoint_id="given", unique="1")
+    manifest = Manifest(
+        job_id=JobId(job_id),
+        checkpoint_id=CheckpointId(1),
+        kind=SnapshotKind.SAVEPOINT,
+        attempt=Attempt(1),
+        batch_id=BatchId(0),
+        log_position=3,
+        max_parallelism=8,
+        hash_id=HashId.SPARK,
+        created_at_ms=0,
+        operators=(),
+        positions=positions,
+        savepoint_id="given",
+    )
+    write_manifest(store, manifest)
+    return manifest
+
+
+@pytest.mark.parametrize("mode", ["claim", "no_claim"])
+def test_a_savepoint_is_the_jobs_once_it_was_claimed_and_no_other_jobs(store: ObjectStore, mode: str) -> None:
+    given = savepoint_of(store, "earlier")
+    location = location_of(store.url, given.path)
+    opened = open_attempt(store, assignment(store, 1, restore_from=location, claim_mode=mode), OPERATORS)
+    assert opened.manifest == given
+    assert opened.claims is (mode == "claim")
+    further = assignment(store, 1, job_id="further", restore_from=location)
+    if mode == "claim":
+        with pytest.raises(ClaimRefusedError):
+            open_attempt(store, further, OPERATORS)
+    else:
+        assert not open_attempt(store, further, OPERATORS).claims
