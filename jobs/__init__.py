@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jobs.batch_function import KeyedBatch, KeyedBatchFunction
+    from jobs.bloom_filter import BloomFilter
     from jobs.environment import StreamEnvironment
     from jobs.functions import KeyedProcessFunction, OnTimerContext, OutputTag, ProcessContext, Row, RuntimeContext
     from jobs.sinks import FileSink, ForeachBatchSink, Sink, SinkContext
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AggregateFunction": "state.descriptors",
     "AggregatingStateDescriptor": "state.descriptors",
+    "BloomFilter": "jobs.bloom_filter",
     "DataStream": "jobs.stream",
     "FileSink": "jobs.sinks",
     "ForeachBatchSink": "jobs.sinks",
@@ -64,6 +66,7 @@ _HOMES = {
 __all__ = [
     "AggregateFunction",
     "AggregatingStateDescriptor",
+    "BloomFilter",
     "DataStream",
     "FileSink",
     "ForeachBatchSink",

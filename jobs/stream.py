@@ -8,6 +8,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from jobs.aggregate import Aggregate, Reduce, keyed_schema
+from jobs.approximate_deduplicate import ApproximateDeduplicate
 from jobs.batch_function import KeyedBatchFunction, ProcessBatch
 from jobs.deduplicate import Deduplicate
 from jobs.errors import InvalidTopologyError, UnknownColumnError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from jobs.bloom_filter import BloomFilter
     from jobs.functions import KeyedProcessFunction, OutputTag, Row
     from jobs.runtime.body import OperatorLogic
     from jobs.sinks import Sink
@@ -228,13 +230,33 @@ class KeyedStream:
         schema = keyed_schema(self.key_schema, arrow_schema(output))
         return self._operator(Aggregate(function, accumulator, ttl), schema, None)
 
-    def deduplicate(self, *, ttl: Ttl | None = None) -> DataStream:
+    def deduplicate(
+        self, *, ttl: Ttl | None = None, hashed: bool = False, approximate: BloomFilter | None = None
+    ) -> DataStream:
         """Lets the first record of each key through, and drops later ones. Give the result a `.uid(...)`.
+
+        Exact, unless one of two forms is chosen that remember a key in fewer bytes and now and then drop a record whose key
+        is new. No form lets a key that it remembers through again. State of one form is refused by another.
 
         Args:
             ttl: How long a key is remembered; for ever if None.
+            hashed: Store the 64-bit hash of a key in its place, 11 bytes with the key group however long the key is. A record is
+                lost if its key has the hash of another one that is remembered: among n keys with a chance of at most n²/2⁶⁵.
+                That is 1 in 37 million for a million keys, 1 in 37 for a billion; for 10 billion, count on 3 lost records.
+                A key is only compared with those of its key group, which makes it rarer by as many as there are.
+            approximate: Keep a Bloom filter a key group: with a TTL of 1 % error 11 bits a key and generation, two generations.
+                A record whose key is new is lost with the chance `error_rate` at most, while no more than `capacity` keys
+                come in a TTL's time; with twice as many, 12 to 100 times as often. Keys are remembered for the TTL at least, and
+                for less than twice that. Capacity, error rate and TTL cannot be changed later.
+
+        Raises:
+            InvalidTopologyError: Both forms are chosen.
         """
-        return self._operator(Deduplicate(ttl), self._builder.schema(self._node), self._timestamps)
+        if hashed and approximate is not None:
+            message = "deduplication is either hashed or approximate"
+            raise InvalidTopologyError(message)
+        logic = Deduplicate(ttl, hashed) if approximate is None else ApproximateDeduplicate.of(approximate, ttl)
+        return self._operator(logic, self._builder.schema(self._node), self._timestamps)
 
     def window(self, assigner: WindowAssigner) -> WindowedStream:
         """Cuts the records of each key into windows: `TumblingWindows`, `SlidingWindows` or `SessionWindows`.

@@ -77,7 +77,7 @@ class TransformNode:
 
 @dataclass(frozen=True, slots=True)
 class OperatorNode:
-    """A keyed, stateful step. Its state is found again by its uid."""
+    """A keyed, stateful step. Its state is found again by its uid; `key_schema` is what it is stored by."""
 
     id: NodeId
     input: NodeId
@@ -184,7 +184,7 @@ class TopologyBuilder:
             input=source,
             uid=OperatorUid(""),
             key_columns=key_columns,
-            key_schema=key_schema(input_schema, key_columns),
+            key_schema=logic.stored_key(key_schema(input_schema, key_columns)),
             input_schema=input_schema,
             schema=schema,
             timestamp_column=timestamp_column,

@@ -100,6 +100,10 @@ class OperatorLogic(Protocol):
         """Whether its subtasks run also without records, when timers are due."""
         return False
 
+    def stored_key(self, key: pa.Schema) -> pa.Schema:
+        """What its state is keyed by, within a key group: the stream's key, unless it keeps something else in its place."""
+        return key
+
     def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> OperatorBody: ...
 
 

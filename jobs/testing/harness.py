@@ -187,7 +187,8 @@ class OperatorHarness:
                 )
             # A clock of its own: the first subtask's timers must not move the time that the next one's records see.
             clock = BatchClock(snapshot.processing_time_ms, snapshot.watermark_ms)
-            state = KeyedStateBackend(engine, self._key_schema, clock, schema=snapshot.schema, key_group_range=owned)
+            stored_key = self._logic.stored_key(self._key_schema)
+            state = KeyedStateBackend(engine, stored_key, clock, schema=snapshot.schema, key_group_range=owned)
             self._engines.append(engine)
             self._states.append(state)
 

@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
+from jobs.key_hash import key_hashes
 from jobs.runtime.routing import murmur_hash_of, route
 from state.hashing import HashId, hash_code, hash_codes
 from state.key_groups import assign_to_key_group, assign_to_key_groups, murmur_hash, subtask_for_key_group
+from state.serializers import KeySerializer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,3 +181,12 @@ def preimage_of_the_smallest_int() -> int:
     word = (word >> 15 | word << 17) & mask
     code = word * pow(0xCC9E2D51, -1, 2**32) & mask
     return code - 2**32 if code >= 2**31 else code
+
+
+def test_the_hash_that_stands_for_a_key_is_sparks_own_of_the_keys_stored_form(spark: SparkSession) -> None:
+    random_ = random.Random(SEED)
+    texts = [any_text(random_) * random_.randrange(3) for _ in range(500)]
+    serializer = KeySerializer(pa.schema([("key", pa.string())]))
+    frame = spark.createDataFrame([(bytearray(serializer.encode((text,))),) for text in texts], "stored binary")
+    by_spark = [row[0] for row in frame.select(F.xxhash64("stored")).collect()]
+    assert key_hashes([pa.array(texts)]).view("int64").tolist() == by_spark

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pytest
 
+from jobs.deduplicate import Deduplicate
 from jobs.errors import (
     DuplicateUidError,
     InvalidKeyError,
@@ -23,7 +24,6 @@ from jobs.topology import NodeId, SinkNode, TopologyBuilder, TransformNode, key_
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from jobs.runtime.body import OperatorLogic
     from jobs.sinks import Sink
 
 SCHEMA = pa.schema([("id", pa.string()), ("aircraft", pa.string()), ("delay", pa.float64())])
@@ -31,7 +31,7 @@ SCHEMA = pa.schema([("id", pa.string()), ("aircraft", pa.string()), ("delay", pa
 
 @dataclass(frozen=True)
 class Declared:
-    """Stands for a frame, a sink or a function, of which a topology only knows that it is there."""
+    """Stands for a frame or a sink, of which a topology only knows that it is there."""
 
     what: str
 
@@ -45,8 +45,7 @@ def sink() -> Sink:
 
 
 def operator(builder: TopologyBuilder, source: NodeId, *key: str, uid: str | None = None) -> NodeId:
-    logic = cast("OperatorLogic", Declared("logic"))
-    node = builder.add_operator(source, key_columns=key, logic=logic, schema=SCHEMA, timestamp_column=None)
+    node = builder.add_operator(source, key_columns=key, logic=Deduplicate(None), schema=SCHEMA, timestamp_column=None)
     if uid is not None:
         builder.name(node, uid)
     return node

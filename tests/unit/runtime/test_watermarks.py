@@ -23,6 +23,9 @@ FIRST, SECOND = OperatorUid("first"), OperatorUid("second")
 class Logic:
     uses_timers: bool = True
 
+    def stored_key(self, key: pa.Schema) -> pa.Schema:
+        return key
+
 
 def topology(*, second_has_times: bool, bound_ms: int = 10) -> Topology:
     builder = TopologyBuilder()

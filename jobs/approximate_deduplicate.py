@@ -1,0 +1,157 @@
+"""Dropping records whose key a Bloom filter has seen: blocks of it are the state, by key group.
+
+A generation holds the keys that were new in one TTL's time. A key is looked for in the generation at hand and the one before,
+so it is remembered for at least the TTL and for less than twice that. There is room for two generations, the even and the
+odd ones; every block says of which generation it is, and is empty to every other one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from jobs.bloom_filter import (
+    BLOCK_BYTES,
+    FILTER_VERSION,
+    BloomFilter,
+    Geometry,
+    blocks_of,
+    contained,
+    geometry_of,
+    insert,
+    places_of,
+)
+from jobs.deduplicate import FORM_PREFIX, check_form, stored_form
+from jobs.key_hash import KEY_HASH_VERSION, key_hashes
+from jobs.runtime.body import KEY_GROUP_COLUMN, OperatorBody, OperatorLogic
+from state.descriptors import ValueStateDescriptor
+from state.ttl import TimeDomain, Ttl, UpdateType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from jobs.runtime.body import SubtaskFacts
+    from state.keyed import KeyedStateBackend
+
+_GENERATION_BYTES: Final = 8
+_STORED_BYTES: Final = _GENERATION_BYTES + BLOCK_BYTES
+_STORED_TYPE: Final = pa.binary(_STORED_BYTES)  # the generation's number, little endian, and the block
+_BLOCK_INDEX_BITS = np.uint64(32)
+
+
+@dataclass(frozen=True, slots=True)
+class ApproximateDeduplicate(OperatorLogic):
+    """The logic of an operator that lets the first record of each key through, and drops some others for it.
+
+    Attributes:
+        filter: What remembers keys.
+        ttl: For how long at least; for ever if None.
+        geometry: The measures of each generation's filter.
+    """
+
+    filter: BloomFilter
+    ttl: Ttl | None
+    geometry: Geometry
+
+    @classmethod
+    def of(cls, declared: BloomFilter, ttl: Ttl | None) -> ApproximateDeduplicate:
+        """With the smallest filters that keep to the error rate; each key is looked for in two of them if there is a TTL."""
+        kept = ttl if ttl is not None and ttl.enabled else None
+        return cls(declared, kept, geometry_of(declared.error_rate if kept is None else declared.error_rate / 2))
+
+    def stored_key(self, key: pa.Schema) -> pa.Schema:
+        return pa.schema([(stored_form(self._form, key), pa.bool_()), ("block", pa.uint32())])
+
+    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> ApproximateDeduplicateBody:
+        check_form(state, self._form)
+        return ApproximateDeduplicateBody(self, state, facts)
+
+    @property
+    def _form(self) -> str:
+        """All that says which bits of which blocks a key has: a filter of another form knows none of its keys."""
+        of_time = "" if self.ttl is None else f".ttl{self.ttl.duration_ms}.{self.ttl.time_domain}"
+        measures = f"c{self.filter.capacity}.k{self.geometry.bits_a_key}.n{self.geometry.keys_a_block}"
+        return f"{FORM_PREFIX}bloom.v{FILTER_VERSION}.xxh64.v{KEY_HASH_VERSION}.{measures}{of_time}"
+
+
+class ApproximateDeduplicateBody(OperatorBody):
+    """Approximate deduplication at work in one task."""
+
+    def __init__(self, logic: ApproximateDeduplicate, state: KeyedStateBackend, facts: SubtaskFacts) -> None:
+        self._facts = facts
+        self._ttl = logic.ttl
+        self._bits_a_key = logic.geometry.bits_a_key
+        self._blocks_a_group = logic.geometry.blocks_a_group(logic.filter.capacity, facts.max_parallelism)
+        self._clock = state.clock
+        self._blocks = state.value_state(ValueStateDescriptor("blocks", _STORED_TYPE))
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Keeps the rows' order: of several with one key in the batch, the first one stays."""
+        hashes = key_hashes([batch.column(name) for name in self._facts.key_columns])
+        distinct, first_rows = np.unique(hashes, return_index=True)
+        groups = batch.column(KEY_GROUP_COLUMN).to_numpy()[first_rows]
+        kept = np.zeros(batch.num_rows, np.bool_)
+        kept[first_rows] = self._take(groups.astype(np.uint64), distinct)
+        yield batch.select(self._facts.output_schema.names).filter(pa.array(kept))
+
+    def _take(self, groups: npt.NDArray[np.uint64], hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Which of some different keys are new; they are so no longer."""
+        cells = groups << _BLOCK_INDEX_BITS | blocks_of(hashes, self._blocks_a_group)
+        touched, rows = np.unique(cells, return_inverse=True)
+        places = places_of(hashes, self._bits_a_key)
+        generation = self._generation
+        current = self._read(generation, touched)
+        is_current = contained(current, rows, places)
+        is_known = is_current
+        if self._ttl is not None:
+            is_known = is_current | contained(self._read(generation - 1, touched), rows, places)
+        refreshes = self._ttl is not None and self._ttl.update_type is UpdateType.ON_READ_AND_WRITE
+        added = ~(is_current if refreshes else is_known)
+        insert(current, rows[added], places[added])
+        changed = np.unique(rows[added])
+        self._write(generation, touched[changed], current[changed])
+        return ~is_known
+
+    def _read(self, generation: int, cells: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
+        """A generation's blocks as the rows of a matrix; those that are not there are empty."""
+        groups, keys = _keys_of(generation, cells)
+        column = self._blocks.get_many(groups, keys)
+        there = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        blocks = np.zeros((len(cells), BLOCK_BYTES), np.uint8)
+        if len(there):
+            raw = np.frombuffer(column.buffers()[1], np.uint8).reshape(-1, _STORED_BYTES)
+            stored = raw[column.offset + there]
+            own = np.ascontiguousarray(stored[:, :_GENERATION_BYTES]).view("<i8").ravel() == generation
+            blocks[there[own]] = stored[own, _GENERATION_BYTES:]
+        return blocks
+
+    def _write(self, generation: int, cells: npt.NDArray[np.uint64], blocks: npt.NDArray[np.uint8]) -> None:
+        groups, keys = _keys_of(generation, cells)
+        stored = np.empty((len(cells), _STORED_BYTES), np.uint8)
+        stored[:, :_GENERATION_BYTES] = np.frombuffer(
+            generation.to_bytes(_GENERATION_BYTES, "little", signed=True), np.uint8
+        )
+        stored[:, _GENERATION_BYTES:] = blocks
+        values = pa.Array.from_buffers(_STORED_TYPE, len(cells), [None, pa.py_buffer(stored)])
+        self._blocks.put_many(groups, keys, values)
+
+    @property
+    def _generation(self) -> int:
+        """The number of the TTL's time that it is."""
+        if self._ttl is None:
+            return 0
+        by_event = self._ttl.time_domain is TimeDomain.EVENT
+        now_ms = self._clock.event_time_ms if by_event else self._clock.processing_time_ms
+        return now_ms // self._ttl.duration_ms
+
+
+def _keys_of(generation: int, cells: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int32], list[pa.Array]]:
+    """The key groups and stored keys of blocks."""
+    is_odd = np.full(len(cells), generation % 2 == 1)
+    groups = (cells >> _BLOCK_INDEX_BITS).astype(np.int32)
+    return groups, [pa.array(is_odd), pa.array(cells.astype(np.uint32))]
