@@ -34,6 +34,8 @@ _INHERITED = (
     "TZ",
 )
 
+JOB_SECRETS = "KEYSCALE_JOB_SECRET_"  # as in jobs.secret, which is part of what users import
+
 
 def master_of(settings: Settings, parallelism: int) -> str:
     """Returns the Spark master; `local` becomes one core a subtask and one for the source, with retries of tasks."""
@@ -68,13 +70,15 @@ def driver_environment(settings: Settings, token: str, work_directory: Path, hos
         settings: The control plane's.
         token: The attempt's own.
         work_directory: The attempt's own, ephemeral.
-        host: The control plane's environment, of which only harmless variables are passed on.
+        host: The control plane's environment, of which only harmless variables and the secrets of jobs are passed on.
     """
     inherited = {name: host[name] for name in _INHERITED if name in host}
+    secrets = {name: value for name, value in host.items() if name.startswith(JOB_SECRETS)}
     is_local = settings.spark_master.startswith("local")
     return {
         "PATH": os.defpath,
         **inherited,
+        **secrets,
         **settings.store_environment,
         **({"SPARK_LOCAL_IP": "127.0.0.1"} if is_local else {}),
         "KEYSCALE_ATTEMPT_TOKEN": token,

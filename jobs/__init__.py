@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from jobs.bloom_filter import BloomFilter
     from jobs.environment import StreamEnvironment
     from jobs.functions import KeyedProcessFunction, OnTimerContext, OutputTag, ProcessContext, Row, RuntimeContext
+    from jobs.secret import Secret
     from jobs.sinks import FileSink, ForeachBatchSink, Sink, SinkContext
+    from jobs.sinks.postgres import PostgresSink
     from jobs.stream import DataStream, KeyedStream
     from jobs.timers import TimerService
     from jobs.window_contents import ProcessWindowFunction
@@ -44,11 +46,13 @@ _HOMES = {
     "MapStateDescriptor": "state.descriptors",
     "OnTimerContext": "jobs.functions",
     "OutputTag": "jobs.functions",
+    "PostgresSink": "jobs.sinks.postgres",
     "ProcessContext": "jobs.functions",
     "ProcessWindowFunction": "jobs.window_contents",
     "ReducingStateDescriptor": "state.descriptors",
     "Row": "jobs.functions",
     "RuntimeContext": "jobs.functions",
+    "Secret": "jobs.secret",
     "SessionWindows": "jobs.windows",
     "Sink": "jobs.sinks",
     "SinkContext": "jobs.sinks",
@@ -78,11 +82,13 @@ __all__ = [
     "MapStateDescriptor",
     "OnTimerContext",
     "OutputTag",
+    "PostgresSink",
     "ProcessContext",
     "ProcessWindowFunction",
     "ReducingStateDescriptor",
     "Row",
     "RuntimeContext",
+    "Secret",
     "SessionWindows",
     "Sink",
     "SinkContext",

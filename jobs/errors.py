@@ -146,3 +146,30 @@ class TaskFailedError(JobError):
     code = "JOB_TASK_FAILED"
     retryable = True
     advice = "See the executor's log; the batch is run again from the last commit."
+
+
+class MissingSecretError(JobError):
+    """A secret that the job's script names is not in the driver's environment."""
+
+    code = "JOB_SECRET_MISSING"
+    domain = "user"
+    advice = "Start the control plane with the variable that the message names; it hands those on to drivers."
+
+
+class SinkRowsRefusedError(JobError):
+    """The sink's system refuses rows, or the table that they are for."""
+
+    code = "SINK_ROWS_REFUSED"
+    domain = "user"
+    advice = (
+        "Correct the job, or the table, as the message says. A batch that is committed is published at the next start."
+    )
+
+
+class SinkUnavailableError(JobError):
+    """The system that a sink writes to does not answer, or does not let it in."""
+
+    code = "SINK_UNAVAILABLE"
+    domain = "external"
+    retryable = True
+    advice = "Check its address, its credentials and its health; the batch is tried again."

@@ -13,11 +13,12 @@ import psutil
 import pytest
 
 from api import supervisor
-from api.driver_command import driver_command, driver_environment, master_of
+from api.driver_command import JOB_SECRETS, driver_command, driver_environment, master_of
 from api.launcher import Launcher
 from api.lifecycle.facts import ProcessState
 from api.settings import Settings
 from db.models import Attempt, Job
+from jobs.secret import PREFIX
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -180,6 +181,13 @@ def test_a_driver_gets_no_secret_but_its_own(tmp_path: Path) -> None:
     assert {"own", "for-the-store"} <= set(environment.values())
     assert not any("secret@" in value for value in environment.values())
     assert not {"KEYSCALE_DATABASE_URL", "KEYSCALE_TOKEN", "OTHER", "KEYSCALE_HOME"} & set(environment)
+
+
+def test_a_driver_gets_the_secrets_that_are_meant_for_jobs(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    environment = driver_environment(settings, "own", tmp_path / "work", {f"{JOB_SECRETS}ORDERS": "hidden"})
+    assert environment[f"{JOB_SECRETS}ORDERS"] == "hidden"
+    assert JOB_SECRETS == PREFIX
 
 
 def test_a_jobs_settings_do_not_outrank_those_that_promises_rest_on(tmp_path: Path) -> None:

@@ -1,79 +1,24 @@
-"""Where a job's records go, exactly once.
-
-A sink works in two phases around the commit of a batch: `prepare` writes where no reader looks and returns a token, which the
-commit record names; `publish` makes what the token stands for visible. A driver that dies between the two publishes again at
-its next start, so publishing the same token any number of times is publishing it once. What was prepared and never committed
-is never published.
-"""
+"""Files: one directory a batch, which appears by one rename."""
 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 from pyspark.sql import SparkSession
 
-from jobs.errors import SinkFunctionError, SinkOccupiedError, SinkPublishError
+from jobs.errors import SinkOccupiedError, SinkPublishError
 from jobs.hadoop_files import HadoopDirectory
-from jobs.runtime.failures import TaskOrigin, exception_line, user_traceback, with_origin
-from state.errors import KeyscaleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import DataFrame
+
+    from jobs.sinks.contract import SinkContext
 
 _STAGING = "_staging"  # names that begin with an underscore are no data to any reader of Hadoop files
 _MARKER = "_keyscale"  # without an ending, so that no glob for data files finds it
 _BATCH = "batch="
-
-
-@dataclass(frozen=True, slots=True)
-class SinkContext:
-    """Which output this is. (job_id, uid, batch_id) is the key under which a batch may be visible once.
-
-    Attributes:
-        job_id: The job.
-        uid: The sink's uid.
-        batch_id: The batch.
-        attempt: The fencing number; of two tries of a batch by different attempts only the higher one can commit.
-        unique: What no other try of this batch has.
-    """
-
-    job_id: str
-    uid: str
-    batch_id: int
-    attempt: int
-    unique: str
-
-
-class Sink(Protocol):
-    """Takes each batch in two phases. All methods run on the driver."""
-
-    reads_repeatedly: ClassVar[bool]
-    """Whether `prepare` may evaluate its frame more than once; the batch is then kept until it has returned."""
-
-    def prepare(self, frame: DataFrame, context: SinkContext) -> str:
-        """Writes the batch where no reader sees it, durably; returns what `publish` needs to find it again."""
-        ...
-
-    def publish(self, token: str) -> None:
-        """Makes a committed batch visible. Idempotent."""
-        ...
-
-    def discard(self, token: str) -> None:
-        """Forgets a prepared batch that was not committed. Idempotent."""
-        ...
-
-    def recover(self, context: SinkContext) -> None:
-        """Removes what earlier attempts left: called once at start, after the last committed batch was published.
-
-        Args:
-            context: Of the batch committed last (-1: none), and of the attempt that starts.
-        """
-        ...
 
 
 class _FileToken(msgspec.Struct, frozen=True):
@@ -183,37 +128,3 @@ def _refuse_unless_disowned(marker: str, key: _FileToken, target: HadoopDirector
             f"{target.path} holds the output of attempt {there.attempt}, which attempt {key.attempt} may not replace"
         )
         raise SinkOccupiedError(message)
-
-
-class ForeachBatchSink:
-    """Hands each batch to a function, such as one that writes to a database.
-
-    The function is called before the batch is committed, and called again if the batch has to be run again: by a later try,
-    whose rows may differ in order-dependent values. To be exact it must, in one transaction,
-    lock its row of (job_id, uid), give up if that row names a higher attempt, replace what an earlier try of the same
-    batch_id has written, and record attempt and batch_id. The frame is kept meanwhile: it may be read several times.
-    """
-
-    reads_repeatedly: ClassVar[bool] = True
-
-    def __init__(self, function: Callable[[DataFrame, SinkContext], None]) -> None:
-        self._function = function
-
-    def prepare(self, frame: DataFrame, context: SinkContext) -> str:
-        try:
-            self._function(frame, context)
-        except KeyscaleError:
-            raise
-        except Exception as error:
-            failure = SinkFunctionError(f"the function of sink {context.uid} failed: {exception_line(error)}")
-            raise with_origin(failure, TaskOrigin(context.uid, None, user_traceback(error))) from error
-        return ""
-
-    def publish(self, token: str) -> None:
-        """Nothing is left to do: the function has written."""
-
-    def discard(self, token: str) -> None:
-        """Nothing is staged."""
-
-    def recover(self, context: SinkContext) -> None:
-        """Nothing is left behind."""
