@@ -16,6 +16,7 @@ from bench.latency import LatencySizes, run_latency
 from bench.machine import describe, load
 from bench.measure import CHECKOUT, ContenderFailedError
 from bench.scale import ScaleSizes, run_scale
+from bench.small_batches import SmallBatchSizes, run_small_batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,6 +88,18 @@ def state(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: i
     """The state library beside a plain rocksdict loop and the heap; parts: insert, large, record, bytes, map, rescale, checkpoint."""
     root, markdown = place
     show(run_state(root, StateSizes(**sizes), only, _say), sizes["cores"], markdown)
+
+
+@main.command()
+@click.option("--batches", default=60, show_default=True, help="Micro-batches of each kind.")
+@click.option("--records", default=100, show_default=True, help="Records of a small batch.")
+@rounds_option
+@cores_option
+@click.pass_obj
+def batches(place: tuple[Path, Path | None], /, **sizes: int) -> None:
+    """What a small batch and one without data cost, with warm stores and without, beside Spark's dropDuplicates."""
+    root, markdown = place
+    show(run_small_batches(root, SmallBatchSizes(**sizes), _say), sizes["cores"], markdown)
 
 
 @main.command()

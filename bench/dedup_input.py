@@ -48,9 +48,16 @@ class DedupInput:
     fingerprint: str
 
 
-def dedup_input(root: Path, events: int, batches: int) -> DedupInput:
-    """Make the files, or find them from last time. Nine in ten ids are new; a repeated one was first seen anywhere before."""
-    folder = root / f"dedup-{events}-{batches}-{SEED}"
+def dedup_input(root: Path, events: int, batches: int, *, only_ends: bool = False) -> DedupInput:
+    """Make the files, or find them from last time. Nine in ten ids are new; a repeated one was first seen anywhere before.
+
+    Args:
+        root: Where they are kept.
+        events: Rows in all.
+        batches: Batches that they are spread over.
+        only_ends: Only the first and the last batch have rows; those between have files without any.
+    """
+    folder = root / f"dedup-{events}-{batches}-{SEED}{'-ends' if only_ends else ''}"
     facts = folder.with_suffix(".json")
     if facts.exists():
         return DedupInput(**json.loads(facts.read_text(encoding="utf-8")))
@@ -59,6 +66,8 @@ def dedup_input(root: Path, events: int, batches: int) -> DedupInput:
     ids = _ids(events)
     files = batches * FILES_PER_BATCH
     edges = np.linspace(0, events, files + 1).astype(np.int64)
+    if only_ends:
+        edges = np.repeat([0, events // 2, events], [1, files - 1, 1])
     for number, (first, end) in enumerate(itertools.pairwise(edges)):
         rows = range(int(first), int(end))
         table = pa.table(

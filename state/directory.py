@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from state.identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
 
 LOCK_WAIT_SECONDS = 5.0
-_LOCK_POLL_SECONDS = 0.01
+_LOCK_POLL_SECONDS = 0.003
 _LOCK_NAME = "lock"
 _CLEAN_NAME = "CLEAN"
 _WANTED_NAME = "wanted"

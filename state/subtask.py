@@ -18,6 +18,7 @@ from state.restore import version_of
 from state.snapshot import LocalSnapshot, link_snapshot, local_snapshot_directory
 from state.subtask_spec import SubtaskSpec
 from state.syncpoint import reach
+from state.ttl import BatchClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -131,12 +132,19 @@ class SubtaskStore:
         self._usable = True
         return handle
 
-    def resume(self, version: StateVersion) -> bool:
-        """Begin another batch without having been closed in between: whether the state is exactly what is wanted."""
+    def resume(self, version: StateVersion, clock: Clock | Callable[[], int] | None = None) -> bool:
+        """Begin another batch without having been closed in between: whether the state is exactly what is wanted.
+
+        Args:
+            version: What is wanted.
+            clock: Its times are the batch's, if it is a clock; the store's own clock goes on otherwise.
+        """
         if not self._usable or self._closed or version.lineage != self.version.lineage:
             return False
         self.keyed.discard()
         self.keyed.clear_current_key()
+        if clock is not None and not callable(clock) and isinstance(self.keyed.clock, BatchClock):
+            self.keyed.clock.become(clock)
         self.version = version
         return True
 

@@ -127,6 +127,10 @@ class BatchClock:
         if event_time_ms is not None:
             self.event_time_ms = max(self.event_time_ms, event_time_ms)
 
+    def become(self, other: Clock) -> None:
+        """Take over both times as they are, also if they lie before: a batch may be run again, and expires the same then."""
+        self.processing_time_ms, self.event_time_ms = other.processing_time_ms, other.event_time_ms
+
 
 def is_expired(stamp_ms: int, duration_ms: int, at_ms: int) -> bool:
     """Whether an entry last accessed at `stamp_ms` is expired at `at_ms`."""

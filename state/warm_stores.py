@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from state.restore import version_of
 from state.subtask import SubtaskStore, now_ms, open_subtask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from state.objects import ObjectStore
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
     from state.version import StateVersion
 
 logger = logging.getLogger(__name__)
-IDLE_SECONDS_MAX = 10.0
-_POLL_SECONDS = 0.01
+IDLE_SECONDS_MAX = 30.0  # less than the minute after which Spark ends a Python worker that nobody needs
+STORES_MAX = 64
+_LIVELY_SECONDS = 2.0  # so soon after a batch another process may want the store: it is looked for more often
+_LIVELY_POLL_SECONDS = 0.003
+_POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +41,18 @@ class WarmStores:
     """One process's stores between two batches. Make one a process, after its fork.
 
     An idle store keeps its subtask's directory locked. A thread closes it cleanly as soon as another process asks for the
-    directory, or when it has been idle for long: a process that is killed while it keeps stores warm costs a rebuild.
+    directory, or when it has been idle for long: a process that is killed while it keeps stores warm costs a rebuild from the
+    last checkpoint and the changelogs since.
+
+    Args:
+        idle_seconds_max: For how long a store is kept; 0 closes each at once.
+        stores_max: How many are kept; those that have been idle longest are closed first.
     """
 
-    def __init__(self, idle_seconds_max: float = IDLE_SECONDS_MAX) -> None:
+    def __init__(self, idle_seconds_max: float = IDLE_SECONDS_MAX, stores_max: int = STORES_MAX) -> None:
         self._idle_seconds_max = idle_seconds_max
-        self._idle: dict[Path, _Idle] = {}
+        self._stores_max = stores_max
+        self._idle: dict[Path, _Idle] = {}  # the longest idle first
         self._changed = threading.Condition()
         self._watcher: threading.Thread | None = None
 
@@ -58,19 +68,46 @@ class WarmStores:
     ) -> SubtaskStore:
         """As `open_subtask`, with a store that is still open at exactly this version if there is one.
 
-        The clock is the one that the store was opened with.
+        Such a store shows the clock's times, if both are clocks; a function is only asked by the store that was opened with it.
         """
         with self._changed:
             idle = self._idle.pop(spec.local_directory(local_root), None)
         if idle is not None:
             led_to = version_of(plan, spec.key_group_range, version.batch_id)
-            if idle.store.spec == spec and led_to == version and idle.store.resume(version):
+            if idle.store.spec == spec and led_to == version and idle.store.resume(version, clock):
                 return idle.store
             idle.store.abandon()
         return open_subtask(spec, version, plan, local_root, store, clock=clock)
 
+    @contextmanager
+    def held(
+        self,
+        spec: SubtaskSpec,
+        version: StateVersion,
+        plan: RestorePlan,
+        local_root: Path,
+        store: ObjectStore,
+        *,
+        clock: Clock | Callable[[], int] = now_ms,
+    ) -> Iterator[SubtaskStore]:
+        """A store that is taken, and given back if all goes well; on any exception it is abandoned."""
+        taken = self.take(spec, version, plan, local_root, store, clock=clock)
+        try:
+            yield taken
+        except BaseException:
+            taken.abandon()
+            raise
+        self.give_back(taken)
+
     def give_back(self, store: SubtaskStore) -> None:
-        """Keep a store whose batch is finished; it is this object's to close from now on."""
+        """Keep a store whose batch is finished; it is this object's to close from now on.
+
+        Raises:
+            StateError: Its files cannot be written. It has been abandoned.
+        """
+        if not self._idle_seconds_max:
+            store.close()
+            return
         try:
             store.rest()
         except KeyscaleError:
@@ -78,10 +115,13 @@ class WarmStores:
             raise
         with self._changed:
             self._idle[store.local_directory] = _Idle(store, time.monotonic())
+            surplus = [self._idle.pop(path) for path in list(self._idle)[: -self._stores_max]]
             if self._watcher is None:
                 self._watcher = threading.Thread(target=self._watch, name="warm-stores", daemon=True)
                 self._watcher.start()
             self._changed.notify_all()
+        for idle in surplus:
+            _close(idle.store)
 
     def close(self) -> None:
         """Close all idle stores cleanly."""
@@ -96,12 +136,14 @@ class WarmStores:
             with self._changed:
                 while not self._idle:
                     self._changed.wait()
-                due = time.monotonic() - self._idle_seconds_max
+                now = time.monotonic()
+                due = now - self._idle_seconds_max
                 released = [path for path, idle in self._idle.items() if idle.since < due or idle.store.is_wanted()]
                 stores = [self._idle.pop(path).store for path in released]
+                lively = any(idle.since > now - _LIVELY_SECONDS for idle in self._idle.values())
             for store in stores:
                 _close(store)
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_LIVELY_POLL_SECONDS if lively else _POLL_SECONDS)
 
 
 def _close(store: SubtaskStore) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.peers.driver import Driver
 from bench.peers.task import DedupTask, Progress, folder_bytes
+from jobs.runtime.worker import WARM_IDLE_VARIABLE
 from state.log import AttemptOpened, BatchCommitted
 
 if TYPE_CHECKING:
@@ -20,7 +22,12 @@ POLL_SECONDS = 0.1
 
 
 def run(
-    *, form: str, restore_from: str | None = None, ttl_hours: int | None = None, **options: Any
+    *,
+    form: str,
+    restore_from: str | None = None,
+    ttl_hours: int | None = None,
+    warm_idle_ms: int | None = None,
+    **options: Any,
 ) -> Mapping[str, Any]:
     """Deduplicate with `deduplicate` or with a KeyedProcessFunction.
 
@@ -28,8 +35,11 @@ def run(
         form: batch, or process_element.
         restore_from: Location of a savepoint to start from; state is then kept in the same object store.
         ttl_hours: How long the batch form remembers an id; for ever if None.
+        warm_idle_ms: For how long state stays open after a batch; 0 closes it each time. None: as by default.
         options: As of DedupTask.
     """
+    if warm_idle_ms is not None:
+        os.environ[WARM_IDLE_VARIABLE] = str(warm_idle_ms)
     task = DedupTask(**options)
     parameters = {
         "input": task.input,

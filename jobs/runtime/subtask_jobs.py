@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.runtime.clock import now_ms
+from jobs.runtime.worker import object_store, warm_stores
 from state.layout import Layout
-from state.objects import open_store
 from state.restore import check_cover
 from state.snapshot import upload_snapshot
-from state.subtask import open_subtask
 from state.syncpoint import reach
+from state.ttl import BatchClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from jobs.runtime.task import SubtaskStart
     from state.identifiers import CheckpointId, OperatorUid, SubtaskIndex
     from state.key_groups import KeyGroupRange
     from state.manifest import SnapshotHandle
     from state.snapshot import LocalSnapshot
-    from state.subtask import SubtaskSpec
-    from state.ttl import BatchClock
+    from state.subtask import SubtaskSpec, SubtaskStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,14 @@ class SubtaskPlaces:
     specs: Mapping[OperatorUid, Sequence[SubtaskSpec]]
     store_url: str
     local_root: str
+
+    def held(
+        self, uid: OperatorUid, subtask: SubtaskIndex, start: SubtaskStart
+    ) -> AbstractContextManager[SubtaskStore]:
+        """A subtask's state at a version, open in this worker, which keeps it open for the next batch."""
+        store, clock = object_store(self.store_url), BatchClock()  # the next batch sets the clock
+        spec = self.specs[uid][subtask]
+        return warm_stores().held(spec, start.version, start.plan, Path(self.local_root), store, clock=clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +95,10 @@ class RestoreSubtasks:
     starts: Mapping[OperatorUid, Sequence[SubtaskStart]]
 
     def __call__(self, subtask: SubtaskIndex) -> bytes:
-        store = open_store(self.places.store_url)
         restored = []
         for uid, specs in self.places.specs.items():
             start = self.starts[uid][subtask]
-            with open_subtask(specs[subtask], start.version, start.plan, Path(self.places.local_root), store) as state:
+            with self.places.held(uid, subtask, start) as state:
                 downloaded = state.fetched.downloaded_bytes if state.fetched else 0
             restored.append(RestoredSubtask(uid, specs[subtask].key_group_range, downloaded))
         return pickle.dumps(restored)
@@ -106,12 +113,11 @@ class SnapshotSubtasks:
     checkpoint_id: CheckpointId
 
     def __call__(self, subtask: SubtaskIndex) -> bytes:
-        store = open_store(self.places.store_url)
         linked = []
         for uid, specs in self.places.specs.items():
             started_at_ms, began = now_ms(), time.perf_counter()
             start = self.starts[uid][subtask]
-            with open_subtask(specs[subtask], start.version, start.plan, Path(self.places.local_root), store) as state:
+            with self.places.held(uid, subtask, start) as state:
                 snapshot = state.snapshot(self.checkpoint_id)
             linked.append(LinkedSubtask(uid, snapshot, started_at_ms, _elapsed_ms(began)))
         return pickle.dumps(linked)
@@ -138,7 +144,7 @@ class UploadSnapshots:
     clocks: Mapping[OperatorUid, BatchClock] = field(default_factory=dict)
 
     def __call__(self, subtask: SubtaskIndex) -> bytes:
-        store = open_store(self.places.store_url)
+        store = object_store(self.places.store_url)
         stored = []
         for part in self.linked[subtask]:
             began = time.perf_counter()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,11 +17,10 @@ from jobs.runtime.body import SubtaskFacts, SubtaskProgress, run_subtask
 from jobs.runtime.failures import CarriedFailure, TaskOrigin, origin_of
 from jobs.runtime.reports import TaskReport
 from jobs.runtime.side_outputs import to_wire
+from jobs.runtime.worker import object_store, warm_stores
 from jobs.timers import NO_WATERMARK_MS
 from state.errors import KeyscaleError
 from state.identifiers import SubtaskIndex
-from state.objects import ObjectStore, open_store
-from state.subtask import open_subtask
 from state.syncpoint import reach
 from state.ttl import BatchClock
 
@@ -103,22 +101,21 @@ class OperatorTask:
             self.reports.add([TaskReport(self.run, self.facts.operator_uid, index)])
             return
         began = time.perf_counter()
-        # Where warm stores belong: a worker that still holds this subtask's store at this version need not open it.
-        start = self.starts[index]
-        objects = _object_store(self.store_url)
+        start, local_root = self.starts[index], Path(self.local_root)
         records_ms = NO_WATERMARK_MS if self.time.records_ms is None else self.time.records_ms
         clock = BatchClock(processing_time_ms=self.time.processing_ms, event_time_ms=records_ms)
-        store = open_subtask(self.specs[index], start.version, start.plan, Path(self.local_root), objects, clock=clock)
+        objects, warm = object_store(self.store_url), warm_stores()
+        store = warm.take(self.specs[index], start.version, start.plan, local_root, objects, clock=clock)
         try:
             opened = time.perf_counter()
             progress = SubtaskProgress()
             yield from self._process(index, store, chain([] if first is None else [first], with_rows), progress)
             processed = time.perf_counter()
             changelog = store.finish_batch(self.batch_id, uuid.uuid4().hex)
-            store.close()
         except BaseException:  # GeneratorExit, too: whoever reads the rows stopped early
             store.abandon()
             raise
+        warm.give_back(store)
         finished = time.perf_counter()
         report = TaskReport(
             run=self.run,
@@ -181,9 +178,3 @@ def _partition_id() -> SubtaskIndex:
     context = TaskContext.get()
     assert context is not None  # noqa: S101 - always there in a task
     return SubtaskIndex(context.partitionId())
-
-
-@lru_cache(maxsize=4)
-def _object_store(url: str) -> ObjectStore:
-    """One client a worker and store: making one costs more than a small batch does. Never made before the fork."""
-    return open_store(url)

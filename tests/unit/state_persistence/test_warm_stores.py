@@ -10,6 +10,7 @@ import pytest
 
 from state.identifiers import BatchId
 from state.objects import LocalObjectStore
+from state.ttl import BatchClock
 from state.warm_stores import WarmStores
 from tests.support.state_job import StateJob, add, entries
 from tests.support.waiting import wait_until
@@ -101,3 +102,49 @@ def test_a_store_that_nobody_takes_is_closed_cleanly(job: StateJob) -> None:
     wait_until(lambda: list(job.local_root.rglob("CLEAN")), what="the idle store to be closed")
     with job.open(0) as store:
         assert store.fetched is None
+
+
+def test_a_store_that_is_taken_again_goes_by_the_times_of_its_batch_also_if_they_lie_before(
+    job: StateJob, warm: WarmStores
+) -> None:
+    """A batch that is run again, after a try that moved the clock on and changed nothing, must expire the same entries."""
+    spec, version, plan = job.spec(0), job.version(0), job.plans[0]
+    first = warm.take(
+        spec, version, plan, job.local_root, job.store, clock=BatchClock(processing_time_ms=50, event_time_ms=5)
+    )
+    assert isinstance(first.keyed.clock, BatchClock)
+    first.keyed.clock.advance(event_time_ms=9)
+    first.finish_batch(BatchId(1), "unique")
+    warm.give_back(first)
+    again = warm.take(
+        spec, version, plan, job.local_root, job.store, clock=BatchClock(processing_time_ms=40, event_time_ms=5)
+    )
+    assert again is first
+    assert (again.keyed.clock.processing_time_ms, again.keyed.clock.event_time_ms) == (40, 5)
+    again.close()
+
+
+def test_of_more_stores_than_may_be_open_the_longest_idle_one_is_closed_cleanly(job: StateJob) -> None:
+    warm = WarmStores(stores_max=1)
+    job.start(2)
+    stores = [warm.take(job.spec(i), job.version(i), job.plans[i], job.local_root, job.store) for i in range(2)]
+    for store in stores:
+        warm.give_back(store)
+    with job.open(0) as reopened:
+        assert reopened.fetched is None
+        assert reopened is not stores[0]
+    assert warm.take(job.spec(1), job.version(1), job.plans[1], job.local_root, job.store) is stores[1]
+    stores[1].close()
+
+
+def test_a_store_on_which_something_failed_is_not_kept(job: StateJob, warm: WarmStores) -> None:
+    with (
+        pytest.raises(ZeroDivisionError),
+        warm.held(job.spec(0), job.version(0), job.plans[0], job.local_root, job.store) as failed,
+    ):
+        add(failed, {1: 1})
+        _ = 1 / 0
+    again = take(warm, job)
+    assert again is not failed
+    assert entries(again) == {1: 1}, "as committed"
+    again.close()
