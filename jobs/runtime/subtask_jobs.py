@@ -114,7 +114,7 @@ class SnapshotSubtasks:
 
     def __call__(self, subtask: SubtaskIndex) -> bytes:
         linked = []
-        for uid, specs in self.places.specs.items():
+        for uid in self.places.specs:
             started_at_ms, began = now_ms(), time.perf_counter()
             start = self.starts[uid][subtask]
             with self.places.held(uid, subtask, start) as state:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from state.objects import open_store
@@ -25,7 +25,7 @@ def object_store(url: str) -> ObjectStore:
     return _object_store_of(os.getpid(), url)
 
 
-@lru_cache(maxsize=None)  # nothing is dropped: a fork would close what is its parent's
+@cache  # nothing is dropped: a fork would close what is its parent's
 def _warm_stores_of(process: int) -> WarmStores:  # noqa: ARG001 - a fork must not use its parent's
     told = os.environ.get(WARM_IDLE_VARIABLE)
     return WarmStores(IDLE_SECONDS_MAX if told is None else float(told) / 1000)
