@@ -101,6 +101,14 @@ class RuntimeContext:
         """A map a key, each entry of which is stored by itself."""
         return self._state.map_state(descriptor)
 
+    def get_migrating_map_state(self, old: ValueStateDescriptor, new: MapStateDescriptor) -> MapState:
+        """A map state that takes over from a value state of whole maps: whatever touches a key first moves its map.
+
+        Raises:
+            StateSchemaMismatchError: The two do not hold the same, or have different TTLs or namespaces.
+        """
+        return self._state.migrating_map_state(old, new)
+
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
         """A list a key, each element of which is stored by itself."""
         return self._state.list_state(descriptor)

@@ -1,4 +1,4 @@
-"""`python -m state`: look into a checkpoint or savepoint, from its location alone."""
+"""`python -m state`: look into a checkpoint or savepoint, or write another one of it, from its location alone."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from state.checkpoint_reader import CheckpointReader
 from state.dump import write_parquet
 from state.errors import KeyscaleError
 from state.inspection import summarize
+from state.layout import location_of
+from state.map_migration import MapMigration, migrate_map
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,9 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code: 0 done, 1 failed with a coded error, 2 wrong usage."""
     options = _parser().parse_args(arguments)
     try:
-        with tempfile.TemporaryDirectory(prefix="keyscale-inspect-", dir=options.scratch) as scratch:
+        with tempfile.TemporaryDirectory(prefix="keyscale-state-", dir=options.scratch) as scratch:
             reader = CheckpointReader.open(options.location, Path(scratch))
-            print(_dump(reader, options) if options.command == "dump" else _inspect(reader, options))
+            print(_COMMANDS[options.command](reader, options))
     except KeyscaleError as error:
         print(f"{error.code}: {error}\n{error.advice}", file=sys.stderr)
         return 1
@@ -38,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m state", description="Look into a checkpoint or savepoint.")
+    parser = argparse.ArgumentParser(
+        prog="python -m state", description="Look into a checkpoint or savepoint, or write another one of it."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     inspect = commands.add_parser("inspect", help="operators, states, schemas, key groups, entries and bytes")
     inspect.add_argument("--json", action="store_true", help="as JSON instead of tables")
@@ -46,7 +50,14 @@ def _parser() -> argparse.ArgumentParser:
     dump.add_argument("--operator", required=True, help="the operator's uid")
     dump.add_argument("--state", required=True, help="the state's name")
     dump.add_argument("--output", required=True, type=Path, help="the file to write")
-    for command in (inspect, dump):
+    migrate = commands.add_parser("migrate-map", help="write a savepoint in which a value state of maps is a map state")
+    migrate.add_argument("--operator", required=True, help="the operator's uid")
+    migrate.add_argument("--state", required=True, help="the value state's name")
+    migrate.add_argument("--map-state", required=True, help="the map state's name, which must be another one")
+    migrate.add_argument(
+        "--savepoint-id", required=True, help="the new savepoint's id; it is written beside the job's others"
+    )
+    for command in (inspect, dump, migrate):
         command.add_argument("location", help="URL of the manifest: file:///... or s3://..., ending in manifest.json")
         command.add_argument("--scratch", type=Path, help="a directory with room for one subtask's state")
     return parser
@@ -55,6 +66,13 @@ def _parser() -> argparse.ArgumentParser:
 def _dump(reader: CheckpointReader, options: argparse.Namespace) -> str:
     entries = write_parquet(reader, reader.operator(options.operator), options.state, options.output)
     return f"{entries:,} entries written to {options.output}"
+
+
+def _migrate_map(reader: CheckpointReader, options: argparse.Namespace) -> str:
+    migration = MapMigration(options.operator, options.state, options.map_state, options.savepoint_id)
+    migrated = migrate_map(reader, migration)
+    location = location_of(reader.store.url, migrated.manifest.path)
+    return f"{migrated.keys:,} maps are {migrated.entries:,} map entries in {location}"
 
 
 def _inspect(reader: CheckpointReader, options: argparse.Namespace) -> str:
@@ -109,6 +127,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]
     for cells in (heads, *rows):
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
+
+_COMMANDS = {"dump": _dump, "inspect": _inspect, "migrate-map": _migrate_map}
 
 if __name__ == "__main__":
     sys.exit(main())

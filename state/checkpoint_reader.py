@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state.engine import Engine
+    from state.key_groups import KeyGroupRange
     from state.manifest import Manifest, OperatorSnapshot, SnapshotHandle
     from state.objects import ObjectStore
     from state.schema import KeyedSchema, StateSchema
@@ -65,11 +66,12 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SubtaskState:
-    """One subtask's restored state, open for reading."""
+    """One subtask's restored state, open for reading, as one engine and as the engines of its shards."""
 
     snapshot: SnapshotHandle
     engine: Engine
     schema: KeyedSchema | None
+    shards: tuple[Engine, ...] = ()
 
     def entries(self, state: StateSchema) -> Iterator[Entry]:
         """All entries of a state, by stored key."""
@@ -88,8 +90,8 @@ class CheckpointReader:
 
     def __init__(self, store: ObjectStore, manifest: Manifest, scratch: Path) -> None:
         self.manifest = manifest
-        self._store = store
-        self._scratch = scratch
+        self.store = store
+        self.scratch = scratch
 
     @classmethod
     def open(cls, location: str, scratch: Path) -> CheckpointReader:
@@ -147,23 +149,22 @@ class CheckpointReader:
         """
         schema = self.schema(operator)
         for snapshot in operator.subtasks:
-            with self._opened(snapshot) as engine:
-                yield SubtaskState(snapshot, engine, schema)
+            with self._opened(snapshot) as shards:
+                engine = ShardedEngine(shards)
+                yield SubtaskState(snapshot, engine, schema, tuple(shard for _, shard in shards))
 
     @contextmanager
-    def _opened(self, snapshot: SnapshotHandle) -> Iterator[Engine]:
+    def _opened(self, snapshot: SnapshotHandle) -> Iterator[list[tuple[KeyGroupRange, Engine]]]:
         assignments = assign_to_range([snapshot], snapshot.key_groups)
-        folder = self._scratch / uuid.uuid4().hex
+        folder = self.scratch / uuid.uuid4().hex
         directories = [folder / str(number) for number in range(len(assignments))]
-        fetch_shards(self._store, assignments, directories, ())
+        fetch_shards(self.store, assignments, directories, ())
         engines: list[RocksDbEngine] = []
         try:
             for assignment, directory in zip(assignments, directories, strict=True):
                 engines.append(RocksDbEngine(directory))
                 clip(engines[-1], assignment)
-            yield ShardedEngine(
-                [(assignment.key_groups, engine) for assignment, engine in zip(assignments, engines, strict=True)]
-            )
+            yield [(assignment.key_groups, engine) for assignment, engine in zip(assignments, engines, strict=True)]
         finally:
             for engine in engines:
                 engine.close()

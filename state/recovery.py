@@ -109,7 +109,7 @@ def choose_base(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded
             manifests.append(read_manifest(store, path))
         except (DocumentCorruptError, ObjectNotFoundError) as error:
             skipped.append(SkippedManifest(path, str(error)))
-    for manifest in sorted(manifests, key=lambda found: (log_start(found, job_id), found.checkpoint_id), reverse=True):
+    for manifest in sorted(manifests, key=lambda found: _rank(found, job_id, hint), reverse=True):
         missing = missing_files(store, manifest)
         if not missing:
             for skip in skipped:
@@ -131,6 +131,14 @@ def missing_files(store: ObjectStore, manifest: Manifest) -> list[str]:
     return [
         file.path for file, info in zip(files, found, strict=True) if info is None or info.size_bytes != file.size_bytes
     ]
+
+
+def _rank(manifest: Manifest, job_id: JobId, hint: str | None) -> tuple[int, int, bool, int]:
+    """The higher, the sooner it is started from.
+
+    Of several forms of one savepoint (see `state.map_migration`) that is the first one, unless another is hinted at.
+    """
+    return (log_start(manifest, job_id), manifest.checkpoint_id, manifest.path == hint, -manifest.created_at_ms)
 
 
 def _candidates(store: ObjectStore, job_id: JobId, hint: str | None) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +16,7 @@ from state.errors import KeyscaleError
 from state.local_files import FileIdentity, IndexedFile, hash_file, known_hashes, write_index
 from state.manifest import FileHandle, ShardHandle, SnapshotHandle
 from state.objects import ObjectNotFoundError
+from state.settings import RocksDbSettings
 from state.syncpoint import reach
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from state.layout import Layout
     from state.objects import ObjectStore
     from state.schema import KeyedSchema
-    from state.settings import RocksDbSettings
     from state.ttl import Clock, Ttl
     from state.version import StateVersion
 
@@ -78,8 +78,8 @@ class LocalSnapshot:
     key_groups: KeyGroupRange
     shards: tuple[KeyGroupRange, ...]
     schema: KeyedSchema | None
-    ttls: Mapping[str, Ttl]
-    settings: RocksDbSettings
+    ttls: Mapping[str, Ttl] = field(default_factory=dict)
+    settings: RocksDbSettings = field(default_factory=RocksDbSettings)
 
 
 class UploadedSnapshot(NamedTuple):

@@ -230,3 +230,15 @@ def test_a_function_that_fails_to_open_or_close_fails_the_batch(moment: str) -> 
     function = type("Failing", (Totals,), {moment: fail})()
     with pytest.raises(UserFunctionError, match="OSError"):
         Process(function).start(backend(), facts()).close()
+
+
+@pytest.mark.filterwarnings("ignore:value state 'old' holds a map")
+def test_a_function_moves_a_keys_whole_map_to_a_map_state_when_it_touches_the_key() -> None:
+    keyed = backend()
+    context = RuntimeContext(keyed, facts())
+    old = ValueStateDescriptor("old", pa.map_(pa.string(), pa.int64()))
+    keyed.set_current_key(1, ("ann",))
+    context.get_state(old).update({"x": 1})
+    entries = context.get_migrating_map_state(old, MapStateDescriptor("new", pa.string(), pa.int64()))
+    assert dict(entries.items()) == {"x": 1}
+    assert context.get_state(old).value() is None
