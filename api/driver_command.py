@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from api.settings import LOOPBACK_HOSTS
 from jobs.runtime.class_archive import ClassArchive
 from jobs.runtime.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from db.models import Attempt, Job
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+STANDALONE_SCHEME = "spark://"
 DRIVER_PROGRAM = CHECKOUT / "jobs" / "runtime" / "driver.py"
 TASK_TRIES = 4
 # What any program needs of its surroundings; everything else of the control plane's environment stays there. Sync points are
@@ -44,14 +46,22 @@ def master_of(settings: Settings, parallelism: int) -> str:
     return settings.spark_master
 
 
+def stays_on_loopback(master: str) -> bool:
+    """Whether all of Spark is on this host: then nothing of a driver may listen beyond the loopback interface."""
+    if not master.startswith(STANDALONE_SCHEME):
+        return master.startswith("local")
+    addresses = master.removeprefix(STANDALONE_SCHEME).split(",")
+    return all(address.rpartition(":")[0] in LOOPBACK_HOSTS for address in addresses)
+
+
 def driver_command(settings: Settings, job: Job, attempt: Attempt, work_directory: Path) -> list[str]:
     """Returns the command line of an attempt's driver. It holds no secret: other users may see it."""
     master = master_of(settings, attempt.parallelism)
-    is_local = master.startswith("local")
     conf = {
         **DEFAULT_SETTINGS,
         **ClassArchive.of_environment().settings(),
-        **(LOCAL_SETTINGS if is_local else {}),
+        **(LOCAL_SETTINGS if stays_on_loopback(master) else {}),
+        **(_share_of_cluster(attempt.parallelism) if master.startswith(STANDALONE_SCHEME) else {}),
         "spark.driver.memory": settings.driver_memory,
         **job.spark_conf,
         **REQUIRED_SETTINGS,
@@ -74,13 +84,13 @@ def driver_environment(settings: Settings, token: str, work_directory: Path, hos
     """
     inherited = {name: host[name] for name in _INHERITED if name in host}
     secrets = {name: value for name, value in host.items() if name.startswith(JOB_SECRETS)}
-    is_local = settings.spark_master.startswith("local")
+    is_loopback = stays_on_loopback(settings.spark_master)
     return {
         "PATH": os.defpath,
         **inherited,
         **secrets,
         **settings.store_environment,
-        **({"SPARK_LOCAL_IP": "127.0.0.1"} if is_local else {}),
+        **({"SPARK_LOCAL_IP": "127.0.0.1"} if is_loopback else {}),
         "KEYSCALE_ATTEMPT_TOKEN": token,
         "KEYSCALE_CONTROL_URL": settings.control_url,
         "KEYSCALE_WORK_DIR": str(work_directory),
@@ -90,6 +100,11 @@ def driver_environment(settings: Settings, token: str, work_directory: Path, hos
         "PYTHONUNBUFFERED": "1",
         "SPARK_HOME": str(spark_home()),
     }
+
+
+def _share_of_cluster(parallelism: int) -> dict[str, str]:
+    """A core a subtask. A driver that takes all cores leaves none to other jobs, nor to the one that is to replace it."""
+    return {"spark.cores.max": str(parallelism)}
 
 
 def spark_home() -> Path:

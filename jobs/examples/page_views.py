@@ -15,10 +15,10 @@ from jobs import FileSink, KeyedProcessFunction, MapStateDescriptor, StreamEnvir
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jobs import ProcessContext, Row, RuntimeContext
+    from jobs import DataStream, ProcessContext, Row, RuntimeContext
 
 INPUT_COLUMNS = {"view_id": "string", "page": "string"}
-OUTPUT_COLUMNS = {"page": "string", "view_id": "string", "views": "bigint"}
+OUTPUT_COLUMNS = pa.schema([("page", pa.string()), ("view_id", pa.string()), ("views", pa.int64())])
 
 
 class CountViews(KeyedProcessFunction):
@@ -37,13 +37,17 @@ class CountViews(KeyedProcessFunction):
         yield {"page": context.current_key, "view_id": view.view_id, "views": views}
 
 
+def declare(views: DataStream) -> DataStream:
+    """Every view that counts, and its page's count after it."""
+    return views.key_by("page").process(CountViews(), output=OUTPUT_COLUMNS).uid("views")
+
+
 def main() -> None:
-    """Declares the job and runs it until it is stopped."""
+    """Runs the job until it is stopped."""
     env = StreamEnvironment.current()
     schema = ", ".join(f"{name} {kind}" for name, kind in INPUT_COLUMNS.items())
     files = env.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(env.parameters["input"])
-    counted = env.stream(files).key_by("page").process(CountViews(), output=OUTPUT_COLUMNS).uid("views")
-    counted.sink_to(FileSink(env.parameters["output"], format="json")).uid("files")
+    declare(env.stream(files)).sink_to(FileSink(env.parameters["output"], format="json")).uid("files")
     env.execute()
 
 

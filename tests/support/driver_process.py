@@ -41,9 +41,25 @@ class DriverProcess:
 
     @classmethod
     def start(
-        cls, home: Path, *, cores: int = 2, artifact: Path = CHAIN_JOB, environment: Mapping[str, str] | None = None
+        cls,
+        home: Path,
+        *,
+        cores: int = 2,
+        artifact: Path = CHAIN_JOB,
+        environment: Mapping[str, str] | None = None,
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
     ) -> DriverProcess:
-        """Start a driver; it waits in standby until `assign` is called."""
+        """Start a driver; it waits in standby until `assign` is called.
+
+        Args:
+            home: A directory of its own.
+            cores: Of the local master.
+            artifact: The job's script.
+            environment: Further variables.
+            master: Another master than a local one.
+            conf: Further settings.
+        """
         home.mkdir(parents=True)
         ARCHIVE.build_if_missing()
         settings = {**DEFAULT_SETTINGS, **REQUIRED_SETTINGS, **LOCAL_SETTINGS}
@@ -53,7 +69,8 @@ class DriverProcess:
         settings["spark.sql.shuffle.partitions"] = "2"
         settings["spark.local.dir"] = str(home / "spark")
         settings["spark.sql.warehouse.dir"] = str(home / "warehouse")
-        command = [str(Path(sys.executable).parent / "spark-submit"), "--master", f"local[{cores},4]"]
+        settings |= conf or {}
+        command = [str(Path(sys.executable).parent / "spark-submit"), "--master", master or f"local[{cores},4]"]
         for key, value in settings.items():
             command += ["--conf", f"{key}={value}"]
         command.append(str(REPOSITORY / "jobs" / "runtime" / "driver.py"))
@@ -126,7 +143,7 @@ class DriverProcess:
     def kill(self, victim: Literal["jvm", "python", "all"] = "all") -> None:
         """SIGKILL the JVM, the Python process that runs driver.py, or everything at once; wait until all have ended."""
         family = self.family()
-        driver = [member for member in family if "driver.py" in " ".join(_command_line(member))]
+        driver = [member for member in family if "driver.py" in " ".join(command_line(member))]
         victims = {"jvm": driver[:1], "python": driver[1:2], "all": family}[victim]
         assert victims, "nothing is left to be killed"
         for process in victims:
@@ -147,7 +164,8 @@ class DriverProcess:
             self.kill()
 
 
-def _command_line(process: psutil.Process) -> list[str]:
+def command_line(process: psutil.Process) -> list[str]:
+    """How a process was started; empty if it has ended."""
     try:
         return list(process.cmdline())
     except psutil.Error:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from api import supervisor
-from api.driver_command import JOB_SECRETS, driver_command, driver_environment, master_of
+from api.driver_command import JOB_SECRETS, driver_command, driver_environment, master_of, stays_on_loopback
 from api.launcher import Launcher
 from api.lifecycle.facts import ProcessState
 from api.settings import Settings
@@ -204,3 +204,25 @@ def test_a_cluster_is_used_as_it_is_named(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, spark_master="spark://master:7077")
     assert master_of(settings, 3) == "spark://master:7077"
     assert "SPARK_LOCAL_IP" not in driver_environment(settings, "t", tmp_path, {})
+    command = driver_command(settings, Job(name="x", spark_conf={}), Attempt(number=1, parallelism=3), tmp_path)
+    assert not any(part.startswith("spark.driver.bindAddress") for part in command)
+
+
+@pytest.mark.parametrize("master", ["local", "spark://127.0.0.1:7077", "spark://localhost:7077,[::1]:7078"])
+def test_a_driver_whose_spark_is_on_this_host_listens_on_loopback_only(tmp_path: Path, master: str) -> None:
+    settings = Settings(home=tmp_path, spark_master=master)
+    command = driver_command(settings, Job(name="x", spark_conf={}), Attempt(number=1, parallelism=3), tmp_path)
+    assert {"spark.driver.bindAddress=127.0.0.1", "spark.driver.host=127.0.0.1"} <= set(command)
+    assert driver_environment(settings, "t", tmp_path, {})["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("master", ["spark://master:7077", "spark://127.0.0.1:7077,other:7077", "yarn"])
+def test_a_driver_of_another_hosts_cluster_can_be_reached_by_it(master: str) -> None:
+    assert not stays_on_loopback(master)
+
+
+def test_a_driver_takes_a_core_a_subtask_of_a_cluster_unless_the_job_says_otherwise(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, spark_master="spark://master:7077")
+    for conf, cores in (({}, 3), ({"spark.cores.max": "8"}, 8)):
+        command = driver_command(settings, Job(name="x", spark_conf=conf), Attempt(number=1, parallelism=3), tmp_path)
+        assert f"spark.cores.max={cores}" in command

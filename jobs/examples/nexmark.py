@@ -1,0 +1,282 @@
+"""Queries after the Nexmark benchmark: an auction house's persons, auctions and bids, in one stream of events.
+
+Each query has a sink of its own, `<output>/<query>/`. An event has the columns of its kind and nulls in all others.
+Parameters: `input` (a directory that JSON-lines files appear in), `output`, `queries` (names, separated by commas; all by
+default), `out_of_order_ms` (by how much events may be older than one before them; 2000 by default).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
+
+from jobs import (
+    FileSink,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    ProcessWindowFunction,
+    SessionWindows,
+    SlidingWindows,
+    StreamEnvironment,
+    TimeDomain,
+    TumblingWindows,
+    ValueStateDescriptor,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from jobs import DataStream, OnTimerContext, ProcessContext, Row, RuntimeContext, Window
+
+EVENT_COLUMNS = {
+    "kind": "string",  # person, auction or bid
+    "at": "bigint",  # milliseconds since the epoch
+    "id": "bigint",  # of the person or the auction
+    "name": "string",  # person: and where they live
+    "city": "string",
+    "state": "string",
+    "seller": "bigint",  # auction: the person
+    "category": "bigint",
+    "expires": "bigint",  # when it closes: bids count before that
+    "auction": "bigint",  # bid
+    "bidder": "bigint",
+    "price": "bigint",  # US cents
+    "channel": "string",
+}
+NEAR_STATES = ("OR", "ID", "CA")
+LOCAL_CATEGORY = 10
+EUROS_OF_100_DOLLARS = 89
+SAMPLED = 7  # one auction in so many
+WINDOW_MS = 10_000
+SLIDE_MS = 2_000
+SESSION_GAP_MS = 3_000
+CLOCK_WINDOW_MS = 1_000
+
+
+class LocalItems(KeyedProcessFunction):
+    """Joins persons with the auctions that they open, whichever comes first."""
+
+    def open(self, context: RuntimeContext) -> None:
+        columns = pa.struct([(name, pa.string()) for name in ("name", "city", "state")])
+        self.person = context.get_state(ValueStateDescriptor("person", columns))
+        self.waiting = context.get_list_state(ListStateDescriptor("waiting_auctions", pa.int64()))
+
+    def process_element(self, row: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - the state is the key's
+        if row.kind == "person":
+            person = {"name": row.name, "city": row.city, "state": row.state}
+            self.person.update(person)
+            for auction in self.waiting.get():
+                yield {**person, "auction": auction}
+            self.waiting.clear()
+        elif (person := self.person.value()) is not None:
+            yield {**person, "auction": row.id}
+        else:
+            self.waiting.add(row.id)
+
+
+class WinningBid(KeyedProcessFunction):
+    """The highest bid of each auction, when the auction closes."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.category = context.get_state(ValueStateDescriptor("category", pa.int64()))
+        self.bids = context.get_list_state(
+            ListStateDescriptor("bids", pa.struct([("at", pa.int64()), ("price", pa.int64())]))
+        )
+
+    def process_element(self, row: Row, context: ProcessContext) -> None:
+        if row.kind == "auction":
+            self.category.update(row.category)
+            context.timer_service().register_event_time_timer(row.expires)
+        else:
+            self.bids.add({"at": row.at, "price": row.price})
+
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterator[dict[str, Any]]:
+        prices = [bid["price"] for bid in self.bids.get() if bid["at"] < timestamp]
+        if prices:
+            yield {"auction": context.current_key, "category": self.category.value(), "price": max(prices)}
+        self.bids.clear()
+        self.category.clear()
+
+
+class Count:
+    """Counts records."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, _: Row, accumulator: int, /) -> int:
+        return accumulator + 1
+
+    def get_result(self, accumulator: int, /) -> dict[str, int]:
+        return {"count": accumulator}
+
+    def merge(self, left: int, right: int, /) -> int:
+        return left + right
+
+
+class AveragePrice:
+    """The average of prices, and of how many."""
+
+    def create_accumulator(self) -> dict[str, int]:
+        return {"count": 0, "sum": 0}
+
+    def add(self, row: Row, accumulator: dict[str, int], /) -> dict[str, int]:
+        return {"count": accumulator["count"] + 1, "sum": accumulator["sum"] + row.price}
+
+    def get_result(self, accumulator: dict[str, int], /) -> dict[str, Any]:
+        return {"auctions": accumulator["count"], "average": accumulator["sum"] / accumulator["count"]}
+
+    def merge(self, left: dict[str, int], right: dict[str, int], /) -> dict[str, int]:
+        return {name: left[name] + right[name] for name in left}
+
+
+class Hottest(KeyedProcessFunction):
+    """Of the counts of one window, the highest ones. They all come in the batch in which the window is complete."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.most = context.get_state(ValueStateDescriptor("most", pa.int64()))
+        self.auctions = context.get_list_state(ListStateDescriptor("auctions", pa.int64()))
+
+    def process_element(self, row: Row, context: ProcessContext) -> None:
+        most = self.most.value() or 0
+        if row["count"] > most:
+            self.most.update(row["count"])
+            self.auctions.update([row.auction])
+        elif row["count"] == most:
+            self.auctions.add(row.auction)
+        context.timer_service().register_event_time_timer(context.current_key - 1)
+
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - the key says it
+        for auction in self.auctions.get():
+            yield {"window_end": context.current_key, "auction": auction, "count": self.most.value()}
+        self.most.clear()
+        self.auctions.clear()
+
+
+class NewSellers(ProcessWindowFunction):
+    """Persons who have opened auctions in the window in which they came."""
+
+    def process(self, key: Any, window: Window, elements: Sequence[Row]) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - the elements say it
+        names = [row.name for row in elements if row.kind == "person"]
+        auctions = sum(row.kind == "auction" for row in elements)
+        if names and auctions:
+            yield {"name": names[0], "auctions": auctions}
+
+
+def higher(left: Row, right: Row) -> Row:
+    """The higher of two bids; of two equal ones the earlier."""
+    return max(left, right, key=lambda bid: (bid.price, -bid.at, -bid.bidder, -bid.auction))
+
+
+def bids_of(events: DataStream) -> DataStream:
+    """The bids, with their own columns only."""
+    return events.where("kind = 'bid'").select("auction", "bidder", "price", "channel", "at")
+
+
+def q1_currency(events: DataStream) -> DataStream:
+    """Bids in euros: a stateless step."""
+    return bids_of(events).with_column("price", F.expr(f"price * {EUROS_OF_100_DOLLARS} div 100"))
+
+
+def q2_selection(events: DataStream) -> DataStream:
+    """Bids on some auctions: a filter."""
+    return bids_of(events).where(f"auction % {SAMPLED} = 0").select("auction", "price")
+
+
+def q3_local_items(events: DataStream) -> DataStream:
+    """Who sells in one category and lives near: a join for ever."""
+    near = ", ".join(f"'{state}'" for state in NEAR_STATES)
+    wanted = f"kind = 'person' AND state IN ({near}) OR kind = 'auction' AND category = {LOCAL_CATEGORY}"
+    people = events.where(wanted).with_column("person", F.expr("if(kind = 'person', id, seller)"))
+    output = {"name": "string", "city": "string", "state": "string", "auction": "bigint"}
+    return people.key_by("person").process(LocalItems(), output=output).uid("q3-local-items")
+
+
+def q4_category_averages(events: DataStream) -> DataStream:
+    """The average closing price of each category: timers, and a second operator."""
+    auctions = events.where("kind <> 'person'").with_column("auction", F.expr("if(kind = 'auction', id, auction)"))
+    output = {"auction": "bigint", "category": "bigint", "price": "bigint"}
+    closed = auctions.key_by("auction").process(WinningBid(), output=output).uid("q4-winning-bids")
+    accumulator = pa.struct([("count", pa.int64()), ("sum", pa.int64())])
+    averages = {"auctions": "bigint", "average": "double"}
+    return (
+        closed.key_by("category")
+        .aggregate(AveragePrice(), accumulator=accumulator, output=averages)
+        .uid("q4-category-averages")
+    )
+
+
+def q5_hot_items(events: DataStream) -> DataStream:
+    """The auctions with the most bids of the last ten seconds: sliding windows."""
+    counts = (
+        bids_of(events)
+        .key_by("auction")
+        .window(SlidingWindows(WINDOW_MS, SLIDE_MS))
+        .aggregate(Count(), accumulator=pa.int64(), output={"count": "bigint"})
+        .uid("q5-counts")
+    )
+    output = {"window_end": "bigint", "auction": "bigint", "count": "bigint"}
+    return counts.key_by("window_end").process(Hottest(), output=output).uid("q5-hottest")
+
+
+def q7_highest_bids(events: DataStream) -> DataStream:
+    """The highest bid of each channel and window: tumbling windows, reduced."""
+    windows = bids_of(events).key_by("channel").window(TumblingWindows(WINDOW_MS))
+    return windows.reduce(higher).uid("q7-highest-bids")
+
+
+def q8_new_sellers(events: DataStream) -> DataStream:
+    """New persons with auctions of their own: tumbling windows, all records kept."""
+    people = events.where("kind <> 'bid'").with_column("person", F.expr("if(kind = 'person', id, seller)"))
+    windows = people.key_by("person").window(TumblingWindows(WINDOW_MS))
+    return windows.process(NewSellers(), output={"name": "string", "auctions": "bigint"}).uid("q8-new-sellers")
+
+
+def q11_bidder_sessions(events: DataStream) -> DataStream:
+    """How many bids bidders make in one go: session windows."""
+    windows = bids_of(events).key_by("bidder").window(SessionWindows(SESSION_GAP_MS))
+    return windows.aggregate(Count(), accumulator=pa.int64(), output={"count": "bigint"}).uid("q11-sessions")
+
+
+def q12_bids_by_clock(events: DataStream) -> DataStream:
+    """How many bids bidders make in a second of ours: windows by the clock."""
+    windows = (
+        bids_of(events).key_by("bidder").window(TumblingWindows(CLOCK_WINDOW_MS, time_domain=TimeDomain.PROCESSING))
+    )
+    return windows.aggregate(Count(), accumulator=pa.int64(), output={"count": "bigint"}).uid("q12-counts")
+
+
+QUERIES = {
+    query.__name__: query
+    for query in (
+        q1_currency,
+        q2_selection,
+        q3_local_items,
+        q4_category_averages,
+        q5_hot_items,
+        q7_highest_bids,
+        q8_new_sellers,
+        q11_bidder_sessions,
+        q12_bids_by_clock,
+    )
+}
+
+
+def main() -> None:
+    """Declares the job and runs it until it is stopped."""
+    env = StreamEnvironment.current()
+    parameters = env.parameters
+    schema = ", ".join(f"{name} {kind}" for name, kind in EVENT_COLUMNS.items())
+    files = env.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(parameters["input"])
+    bound_ms = int(parameters.get("out_of_order_ms", "2000"))
+    events = env.stream(files, timestamp="at", max_out_of_orderness_ms=bound_ms)
+    for name in parameters.get("queries", ",".join(QUERIES)).split(","):
+        results = QUERIES[name](events)
+        results.sink_to(FileSink(f"{parameters['output']}/{name}", format="json")).uid(f"{name}-files")
+    env.execute()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,333 @@
+"""A whole job in one process and without Spark: all that Keyscale does of it, with RocksDB, log, checkpoints and sinks.
+
+The graph is a job's own. Spark's parts are played: the query hands over given batches, tasks run one after the other, and
+transforms are applied by whoever rehearses. A rehearsal of many jobs at many parallelisms takes seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.runtime.affinity import SUBTASK_COLUMN
+from jobs.runtime.attempt import open_attempt
+from jobs.runtime.batch import BatchOutcome, RunFacts, subtask_specs
+from jobs.runtime.body import KEY_GROUP_COLUMN
+from jobs.runtime.checkpoints import Checkpoints, SnapshotContext
+from jobs.runtime.clock import now_ms
+from jobs.runtime.committed import CommittedState
+from jobs.runtime.execution import existing_checkpoints, next_checkpoint_id, operator_facts, with_schemas
+from jobs.runtime.query import BatchLoop
+from jobs.runtime.reports import TaskReport, complete_reports
+from jobs.runtime.status import DriverStatus
+from jobs.runtime.subtask_jobs import RestoreSubtasks, SubtaskPlaces
+from jobs.runtime.task import OperatorTask, subtask_facts
+from jobs.runtime.watermarks import batch_times, due_subtasks
+from jobs.sinks import SinkContext
+from jobs.topology import OperatorNode, SideOutputNode, SinkNode, SourceNode, TransformNode
+from jobs.wire import Assignment
+from state.hashing import HashId, hash_codes
+from state.identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
+from state.key_groups import assign_to_key_groups, subtask_for_key_group
+from state.layout import Layout
+from state.objects import LocalObjectStore
+from tests.support.rehearsed_sink import RehearsedSink
+from tests.support.rehearsed_spark import RehearsedAnchor, RehearsedContext, RehearsedQuery
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from jobs.runtime.body import NextTimers
+    from jobs.runtime.task import SubtaskStart
+    from jobs.topology import NodeId, Topology
+    from state.identifiers import BatchId
+    from state.job_time import JobTime
+    from state.subtask import SubtaskSpec
+
+JOB = JobId("rehearsed")
+MAX_PARALLELISM = 16
+
+
+class _Reports:
+    """A Spark accumulator of task reports."""
+
+    def __init__(self) -> None:
+        self.value: list[TaskReport] = []
+
+    def add(self, reports: list[TaskReport]) -> None:
+        self.value.extend(reports)
+
+
+@dataclass(slots=True)
+class RehearsedRunner:
+    """Plays `BatchRunner`, on tables: the same plan, tasks and outcome.
+
+    Attributes:
+        topology: With RehearsedSinks.
+        facts: Of the run.
+        specs: The subtasks of each operator.
+        transform: Applies a stateless step to a table.
+    """
+
+    topology: Topology
+    facts: RunFacts
+    specs: Mapping[OperatorUid, Sequence[SubtaskSpec]]
+    transform: Callable[[TransformNode, pa.Table], pa.Table]
+    _processing_time_ms: int = 0
+
+    def run(
+        self,
+        frame: pa.Table,
+        batch_id: BatchId,
+        starts: Mapping[OperatorUid, Sequence[SubtaskStart]],
+        *,
+        time: JobTime,
+        timers: Mapping[OperatorUid, Sequence[NextTimers | None]],
+    ) -> BatchOutcome:
+        times = batch_times(self.topology, time, self._now_ms())
+        reports, run = _Reports(), uuid.uuid4().hex
+        tables: dict[NodeId, pa.Table] = {}
+        sides: dict[tuple[NodeId, str], pa.Table] = {}
+        tokens: dict[OperatorUid, str] = {}
+        for node in self.topology.nodes:
+            if isinstance(node, SourceNode):
+                tables[node.id] = frame
+            elif isinstance(node, TransformNode):
+                tables[node.id] = self.transform(node, tables[node.input]).cast(node.schema)
+            elif isinstance(node, SideOutputNode):
+                tables[node.id] = sides[node.input, node.tag]
+            elif isinstance(node, OperatorNode):
+                task = self._task(node, run, batch_id, starts, reports)
+                task = replace(task, time=times[node.uid], due=self._due(node, times[node.uid], timers))
+                outputs = self._run_operator(node, task, tables[node.input])
+                tables[node.id] = outputs[""]
+                sides |= {(node.id, tag): outputs[tag] for tag in node.side_outputs}
+            else:
+                tokens[node.uid] = node.sink.prepare(cast("Any", tables[node.input]), self._sink(node.uid, batch_id))
+        uids = [node.uid for node in self.topology.operators]
+        complete = complete_reports(reports.value, uids, self.facts.parallelism)
+        return BatchOutcome(
+            changelogs={uid: tuple(report.changelog for report in found) for uid, found in complete.items()},
+            sinks=tokens,
+            input_records=frame.num_rows,
+            output_records=0,
+            reports=complete,
+            times=times,
+        )
+
+    def empty_frame(self) -> pa.Table:
+        return self.topology.source.schema.empty_table()
+
+    def is_due(self, time: JobTime, timers: Mapping[OperatorUid, Sequence[NextTimers | None]]) -> bool:
+        times = batch_times(self.topology, time, self._now_ms())
+        return any(any(self._due(node, times[node.uid], timers)) for node in self.topology.operators)
+
+    def publish(self, tokens: Mapping[OperatorUid, str]) -> None:
+        for node in self.topology.sinks:
+            if node.uid in tokens:
+                node.sink.publish(tokens[node.uid])
+
+    def recover(self, committed: BatchId) -> None:
+        for node in self.topology.sinks:
+            node.sink.recover(self._sink(node.uid, committed))
+
+    def _due(
+        self, node: OperatorNode, time: Any, timers: Mapping[OperatorUid, Sequence[NextTimers | None]]
+    ) -> tuple[bool, ...]:
+        return due_subtasks(node, time, timers.get(node.uid, (None,) * self.facts.parallelism))
+
+    def _now_ms(self) -> int:
+        self._processing_time_ms = max(self._processing_time_ms, now_ms())
+        return self._processing_time_ms
+
+    def _sink(self, uid: OperatorUid, batch_id: BatchId) -> SinkContext:
+        return SinkContext(JOB, uid, batch_id, self.facts.attempt, uuid.uuid4().hex)
+
+    def _task(
+        self,
+        node: OperatorNode,
+        run: str,
+        batch_id: BatchId,
+        starts: Mapping[OperatorUid, Sequence[SubtaskStart]],
+        reports: _Reports,
+    ) -> OperatorTask:
+        specs = tuple(self.specs[node.uid])
+        return OperatorTask(
+            run=run,
+            batch_id=batch_id,
+            specs=specs,
+            starts=tuple(starts[node.uid]),
+            logic=node.logic,
+            facts=subtask_facts(node, specs),
+            store_url=self.facts.store_url,
+            local_root=str(self.facts.local_root),
+            time=cast("Any", None),
+            due=(),
+            reports=cast("Any", reports),
+        )
+
+    def _run_operator(self, node: OperatorNode, task: OperatorTask, table: pa.Table) -> dict[str, pa.Table]:
+        """Routes the records, runs all subtasks, and sorts what they put out by output; "" is the main one."""
+        parallelism, max_parallelism = self.facts.parallelism, self.facts.max_parallelism
+        batches: list[pa.RecordBatch] = []
+        if table.num_rows:
+            (records,) = table.combine_chunks().to_batches()
+            codes = hash_codes([records.column(name) for name in node.key_columns], self.facts.hash_id)
+            groups = assign_to_key_groups(codes, max_parallelism)
+            subtasks = [subtask_for_key_group(group, max_parallelism, parallelism) for group in groups.tolist()]
+            routed = records.append_column(KEY_GROUP_COLUMN, pa.array(groups, pa.int32()))
+            batches = [routed.append_column(SUBTASK_COLUMN, pa.array(subtasks, pa.int32()))]
+        made: list[pa.RecordBatch] = []
+        for index in range(parallelism):
+            mine = [batch.filter(pc.equal(batch.column(SUBTASK_COLUMN), index)) for batch in batches]
+            made.extend(task._run(SubtaskIndex(index), iter(mine)))  # a task without its TaskContext
+        schemas = {"": node.schema, **node.side_outputs}
+        if not node.side_outputs:
+            return {"": pa.Table.from_batches(made, node.schema)}
+        places = enumerate(schemas.items())
+        return {tag: pa.Table.from_batches(_of_output(made, at, schema), schema) for at, (tag, schema) in places}
+
+
+def _of_output(wire: Sequence[pa.RecordBatch], place: int, schema: pa.Schema) -> list[pa.RecordBatch]:
+    mine = [batch.filter(pc.equal(batch.column("__output"), place)) for batch in wire]
+    return [
+        pa.RecordBatch.from_arrays(batch.column(f"__output_{place}").flatten(), schema=schema)
+        for batch in mine
+        if batch.num_rows
+    ]
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """A job that is run, killed, restored and rescaled.
+
+    Attributes:
+        directory: Of its object store, its outputs and its local files.
+        topology: The job's graph.
+        batches: Its whole input.
+        transform: Applies the graph's stateless steps.
+        attempt: The one that runs; 0 before the first.
+    """
+
+    directory: Path
+    topology: Topology
+    batches: Sequence[pa.Table]
+    transform: Callable[[TransformNode, pa.Table], pa.Table]
+    attempt: int = 0
+    _query: RehearsedQuery = field(init=False)
+    _loop: BatchLoop = field(init=False)
+    _checkpoints: Checkpoints = field(init=False)
+
+    def __post_init__(self) -> None:
+        nodes = [
+            replace(node, sink=RehearsedSink(self.directory / "out" / node.uid)) if isinstance(node, SinkNode) else node
+            for node in self.topology.nodes
+        ]
+        self.topology = replace(self.topology, nodes=tuple(nodes))
+
+    def start(self, parallelism: int, restore_from: str | None = None, *, local: str = "local") -> None:
+        """Opens the next attempt, which knows nothing of the one before but what the store holds.
+
+        Args:
+            parallelism: Subtasks.
+            restore_from: A checkpoint's or savepoint's location, as a hint.
+            local: Name of the directory of local files: another one is another host.
+        """
+        self.attempt += 1
+        store = LocalObjectStore(self.directory / "store")
+        assignment = Assignment(
+            job_id=JOB,
+            job_name=JOB,
+            attempt=self.attempt,
+            parallelism=parallelism,
+            max_parallelism=MAX_PARALLELISM,
+            artifact_filename="none.py",
+            artifact_sha256=hashlib.sha256(b"").hexdigest(),
+            store_url=store.url,
+            restore_from=restore_from,
+        )
+        local_root = self.directory / local
+        facts = RunFacts(JOB, Attempt(self.attempt), parallelism, MAX_PARALLELISM, HashId.SPARK, store.url, local_root)
+        operators = operator_facts(self.topology)
+        opened = open_attempt(store, assignment, operators)
+        specs = {node.uid: subtask_specs(node, facts) for node in self.topology.operators}
+        places = with_schemas(SubtaskPlaces(specs, store.url, str(local_root)), opened.resume)
+        committed = CommittedState.resumed(opened.resume, places.specs, opened.positions, opened.journal.last_position)
+        runner = RehearsedRunner(self.topology, facts, places.specs, self.transform)
+        runner.publish({OperatorUid(uid): token for uid, token in committed.sinks.items()})
+        runner.recover(committed.batch_id)
+        for index in range(parallelism):
+            RestoreSubtasks(places, committed.starts)(SubtaskIndex(index))
+        self._query = RehearsedQuery(self.batches)
+        self._loop = BatchLoop(
+            cast("Any", self._query),
+            cast("Any", runner),
+            opened,
+            committed,
+            directory=self.directory / f"positions-{self.attempt}",
+            status=DriverStatus(),
+            on_failure=lambda _: None,
+        )
+        self._loop.start()
+        layout = Layout(JOB)
+        context = SnapshotContext(
+            spark=cast("Any", _RehearsedSession()),
+            anchor=cast("Any", RehearsedAnchor(parallelism)),
+            facts=facts,
+            operators=operators,
+            places=places,
+            store=store,
+            layout=layout,
+            timeout_ms=60_000,
+        )
+        existing = existing_checkpoints(store, layout)
+        self._checkpoints = Checkpoints(
+            context=context,
+            loop=self._loop,
+            report=lambda _: None,
+            next_id=next_checkpoint_id(assignment, opened.manifest, existing),
+            retained_ids=existing,
+            retained_count=3,
+            base=opened.manifest,
+            input_records=lambda: 0,
+        )
+
+    @property
+    def is_at_end(self) -> bool:
+        return self._query.is_at_end
+
+    def run_batches(self, count: int) -> None:
+        """Processes the next batches of input."""
+        for _ in range(count):
+            self._query.run_next()
+
+    def checkpoint(self, savepoint_id: str | None = None) -> str:
+        """Takes a checkpoint, or a savepoint if it is named; returns its location."""
+        return self._checkpoints.take(savepoint_id).location
+
+    def drain(self) -> None:
+        """Processes all input, and fires all timers that are due by then."""
+        while not self.is_at_end:
+            self._query.run_next()
+        self.fire_timers()
+
+    def fire_timers(self) -> None:
+        """Fires all timers that are due now, as an idle job does."""
+        while self._loop.fire_timers(wait=True):
+            pass
+
+    def output(self, uid: str) -> list[dict[str, Any]]:
+        """All that a reader of a sink sees."""
+        (sink,) = (node.sink for node in self.topology.sinks if node.uid == uid)
+        assert isinstance(sink, RehearsedSink)
+        return sink.rows()
+
+
+class _RehearsedSession:
+    sparkContext = RehearsedContext()  # noqa: N815 - Spark's name
