@@ -28,6 +28,7 @@ from jobs.runtime.status import DriverStatus
 from jobs.runtime.subtask_jobs import RestoreSubtasks, SubtaskPlaces
 from jobs.runtime.task import OperatorTask, subtask_facts
 from jobs.runtime.watermarks import batch_times, due_subtasks
+from jobs.runtime.worker import warm_stores
 from jobs.sinks import SinkContext
 from jobs.topology import OperatorNode, SideOutputNode, SinkNode, SourceNode, TransformNode
 from jobs.wire import Assignment
@@ -264,6 +265,7 @@ class Rehearsal:
         runner.recover(committed.batch_id)
         for index in range(parallelism):
             RestoreSubtasks(places, committed.starts)(SubtaskIndex(index))
+        warm_stores().close()  # this process also played the one that is dead, whose files were found as it had left them
         self._query = RehearsedQuery(self.batches)
         self._loop = BatchLoop(
             cast("Any", self._query),
