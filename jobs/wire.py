@@ -161,6 +161,9 @@ class DriverMetrics(Message):
     batch_duration_ms: float = 0.0
     waits_for_input: bool = Field(default=False, description="The query has looked for input and found none.")
     state_bytes: int = 0
+    subtask_runs: int = Field(default=0, description="Tasks that worked with state.")
+    subtask_runs_moved: int = Field(default=0, description="Of them, those on another executor than the one before.")
+    subtask_runs_rebuilt: int = Field(default=0, description="Of them, those that rebuilt their state from the store.")
 
 
 class Heartbeat(Message):

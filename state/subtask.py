@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
 from state.changelog import write_changelog
@@ -34,11 +35,19 @@ if TYPE_CHECKING:
     from state.ttl import Clock, Ttl
     from state.version import StateVersion
 
-__all__ = ["LineageError", "StoreUnusableError", "SubtaskSpec", "SubtaskStore", "now_ms", "open_subtask"]
+__all__ = ["LineageError", "StateSource", "StoreUnusableError", "SubtaskSpec", "SubtaskStore", "now_ms", "open_subtask"]
 
 SORTED_FILE_MUTATIONS_MIN = 10_000
 UNFLUSHED_MUTATIONS_MAX = 50_000
 logger = logging.getLogger(__name__)
+
+
+class StateSource(StrEnum):
+    """Where a task found its subtask's state."""
+
+    WARM = "warm"  # still open in the process that ran the batch before
+    LOCAL = "local"  # in files of this host that had been closed cleanly
+    REBUILT = "rebuilt"  # in the object store: a snapshot, and the changelogs since
 
 
 class LineageError(KeyscaleError):
@@ -77,6 +86,7 @@ class SubtaskStore:
         self.spec = spec
         self.version = version
         self.fetched = opened.fetched
+        self.source = StateSource.LOCAL if opened.fetched is None else StateSource.REBUILT
         self._directory = directory
         self._shards = opened.shards
         self._store = store
@@ -146,6 +156,7 @@ class SubtaskStore:
         if clock is not None and not callable(clock) and isinstance(self.keyed.clock, BatchClock):
             self.keyed.clock.become(clock)
         self.version = version
+        self.source = StateSource.WARM
         return True
 
     @property

@@ -6,10 +6,12 @@ import logging
 import threading
 import time
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from jobs.runtime.clock import now_ms
 from jobs.runtime.errors import BatchOrderError, CheckpointTimeoutError, RunEndedError
+from jobs.runtime.placement import Placement
 from jobs.runtime.positions import PositionsDirectory, check_planned, merged
 from jobs.runtime.watermarks import time_after
 from jobs.wire import Commit
@@ -67,6 +69,7 @@ class BatchLoop:
         self._directory = PositionsDirectory(directory)
         self._status = status
         self._on_failure = on_failure
+        self._placement = Placement()
         self._lock = threading.Lock()
         self._halted = False
         self._committed_at = time.monotonic()
@@ -192,6 +195,9 @@ class BatchLoop:
         commit = self._commit(batch_id, outcome, of_spark=of_spark)
         reach("batch.committed")
         duration_ms = (time.perf_counter() - began) * 1000
+        for move in self._placement.saw(chain.from_iterable(outcome.reports.values())):
+            _log.info("batch %d: %s", batch_id, move)
+        self._status.placed(self._placement)
         self._status.committed(
             commit,
             input_records=outcome.input_records,

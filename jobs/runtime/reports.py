@@ -15,6 +15,7 @@ from jobs.errors import IncompleteReportsError
 from jobs.runtime.body import NextTimers
 from state.changelog import ChangelogHandle
 from state.identifiers import OperatorUid, SubtaskIndex
+from state.subtask import StateSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -38,6 +39,8 @@ class TaskReport(msgspec.Struct, frozen=True):
         finish_ms: Time to write the changelog and close the state.
         latest_event_ms: The latest event time among the records; None if there was none.
         next_timers: Its earliest timers after the batch; None if nobody has looked.
+        executor: The executor that it ran on, by the name that `executor_name` gives.
+        source: Where its state was; None if it had nothing to do, and did not look.
     """
 
     run: str
@@ -51,6 +54,8 @@ class TaskReport(msgspec.Struct, frozen=True):
     finish_ms: float = 0.0
     latest_event_ms: int | None = None
     next_timers: NextTimers | None = None
+    executor: str = ""
+    source: StateSource | None = None
 
 
 class _Lists(AccumulatorParam[list[TaskReport]]):

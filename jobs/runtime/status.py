@@ -10,6 +10,7 @@ from jobs.wire import Commit, DriverMetrics, DriverState, Failure, Heartbeat
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from jobs.runtime.placement import Placement
     from jobs.wire import CommandResult
 
 _SMOOTHING = 0.3  # weight of the newest batch in rates and durations
@@ -75,6 +76,16 @@ class DriverStatus:
                     "batch_duration_ms": duration_ms if first else _smoothed(old.batch_duration_ms, duration_ms),
                 }
             )
+
+    def placed(self, placement: Placement) -> None:
+        """Tell how often subtasks have run where their state was, and how often not."""
+        counts = {
+            "subtask_runs": placement.runs,
+            "subtask_runs_moved": placement.moved,
+            "subtask_runs_rebuilt": placement.rebuilt,
+        }
+        with self._lock:
+            self._metrics = self._metrics.model_copy(update=counts)
 
     def waits_for_input(self, waits: bool) -> None:
         """Tell whether the query has looked for input and found none."""

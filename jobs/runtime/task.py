@@ -17,7 +17,7 @@ from jobs.runtime.body import SubtaskFacts, SubtaskProgress, run_subtask
 from jobs.runtime.failures import CarriedFailure, TaskOrigin, origin_of
 from jobs.runtime.reports import TaskReport
 from jobs.runtime.side_outputs import to_wire
-from jobs.runtime.worker import object_store, warm_stores
+from jobs.runtime.worker import executor_name, object_store, warm_stores
 from jobs.timers import NO_WATERMARK_MS
 from state.errors import KeyscaleError
 from state.identifiers import SubtaskIndex
@@ -106,6 +106,7 @@ class OperatorTask:
         clock = BatchClock(processing_time_ms=self.time.processing_ms, event_time_ms=records_ms)
         objects, warm = object_store(self.store_url), warm_stores()
         store = warm.take(self.specs[index], start.version, start.plan, local_root, objects, clock=clock)
+        source = store.source
         try:
             opened = time.perf_counter()
             progress = SubtaskProgress()
@@ -129,6 +130,8 @@ class OperatorTask:
             finish_ms=(finished - processed) * 1000,
             latest_event_ms=progress.latest_event_ms,
             next_timers=progress.next_timers,
+            executor=executor_name(),
+            source=source,
         )
         self.reports.add([report])
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from state.objects import open_store
@@ -23,6 +25,25 @@ def warm_stores() -> WarmStores:
 def object_store(url: str) -> ObjectStore:
     """One client a process and store: making one costs more than a small batch does."""
     return _object_store_of(os.getpid(), url)
+
+
+def executor_name() -> str:
+    """The executor that this worker belongs to: its host, and the process that all its workers descend from."""
+    return _executor_name_of(os.getppid())
+
+
+@cache
+def _executor_name_of(parent: int) -> str:
+    return f"{platform.node()}/{_parent_of(parent) or parent}"
+
+
+def _parent_of(process: int) -> int | None:
+    """The executor itself, where workers are forked by a process between; None where the system does not tell."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return int(fields[1])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 @cache  # nothing is dropped: a fork would close what is its parent's

@@ -13,7 +13,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 def dump(location: str, operator: str, state: str, scratch: Path) -> list[dict[str, Any]]:
-    """All entries of a state, as the command writes them, without the subtask that holds them."""
+    """All entries of a state, as the command writes them."""
     scratch.mkdir(parents=True, exist_ok=True)
     file = scratch / f"{operator}-{state}.parquet"
     command = [sys.executable, "-m", "state", "dump", location]
