@@ -106,6 +106,13 @@ class UnknownOutputError(UserFunctionError):
     advice = "Declare every side output where the function is used: side_outputs=[tag]."
 
 
+class ProcessorCallError(UserFunctionError):
+    """A StatefulProcessor asked for something that its time mode or this runtime does not have."""
+
+    code = "JOB_PROCESSOR_CALL_REFUSED"
+    advice = "The message says what; choose another time mode, or do it where Spark's documentation allows it."
+
+
 class IncompleteReportsError(JobError):
     """Not exactly one task of each subtask has reported, so the batch is not committed; it is run again."""
 

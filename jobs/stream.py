@@ -15,6 +15,7 @@ from jobs.errors import InvalidTopologyError, UnknownColumnError
 from jobs.output_schema import Schema, arrow_schema
 from jobs.process import Process
 from jobs.topology import Timestamps, check_column, dead_letter_tag, key_schema
+from jobs.transform_with_state import InitialState, RecordForm, TimeMode, TransformWithState
 from jobs.windowed_stream import WindowedStream
 from state.ttl import TimeDomain
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     from jobs.bloom_filter import BloomFilter
     from jobs.functions import KeyedProcessFunction, OutputTag, Row
@@ -257,6 +259,44 @@ class KeyedStream:
             raise InvalidTopologyError(message)
         logic = Deduplicate(ttl, hashed) if approximate is None else ApproximateDeduplicate.of(approximate, ttl)
         return self._operator(logic, self._builder.schema(self._node), self._timestamps)
+
+    def transform_with_state(
+        self,
+        processor: StatefulProcessor,
+        output: Schema,
+        *,
+        time_mode: str = "None",
+        output_mode: str = "Append",
+        initial_state: DataFrame | None = None,
+        pandas: bool = False,
+    ) -> DataStream:
+        """Runs a Spark `StatefulProcessor`, unchanged, on our state. Give the result a `.uid(...)`.
+
+        As Spark's `groupBy(...).transformWithState(...)`, or `transformWithStateInPandas` with `pandas=True`; how it differs is in the
+        guide. The result has no event time; say which column it is with `with_timestamps`.
+
+        Args:
+            processor: Pickled into each subtask.
+            output: Columns and types of what it puts out.
+            time_mode: `None`, `ProcessingTime` or `EventTime`; event time needs a stream with timestamps.
+            output_mode: `Append` or `Update`, which mean the same here.
+            initial_state: Rows that `handleInitialState` is given once, before any record; it has the key's columns, and 16 MB at most.
+            pandas: Whether the processor takes and gives pandas frames instead of Rows.
+
+        Raises:
+            InvalidSchemaError: `output` is not a schema.
+            InvalidTopologyError: A mode is none, event time is not there, or the initial state does not fit.
+        """
+        mode = TimeMode.of(time_mode)
+        if output_mode.lower() not in {"append", "update"}:
+            message = f"the output mode is {output_mode!r}; Append and Update are there"
+            raise InvalidTopologyError(message)
+        if mode is TimeMode.EVENT_TIME and self._timestamps is None:
+            message = "the time mode EventTime needs a stream with timestamps: see with_timestamps"
+            raise InvalidTopologyError(message)
+        initial = None if initial_state is None else InitialState.of(initial_state.toArrow(), self.key_schema)
+        logic = TransformWithState(processor, mode, RecordForm.PANDAS if pandas else RecordForm.ROWS, initial)
+        return self._operator(logic, arrow_schema(output), None)
 
     def window(self, assigner: WindowAssigner) -> WindowedStream:
         """Cuts the records of each key into windows: `TumblingWindows`, `SlidingWindows` or `SessionWindows`.

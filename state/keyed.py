@@ -94,6 +94,7 @@ class KeyedStateBackend:
         self._context = KeyContext(self._serializer, key_group_range)
         self._states: dict[str, tuple[StateDescriptor, Entries, AnyState]] = {}
         self._timers: dict[str, TimerQueue] = {}
+        self._removals: dict[str, Pending] = {}
         self._sweepers: list[Sweeper] = []
         self._key: tuple[Any, ...] | None = None
         self._batch_entries_max = batch_entries_max
@@ -236,6 +237,26 @@ class KeyedStateBackend:
             queue = self._timers[name] = TimerQueue(name, self._engine, self._context, namespace)
         return queue
 
+    def remove_state(self, name: str, entries_max: int = 50_000) -> int:
+        """Remove all entries of a state that the job no longer declares, or as many as one batch should; call it every batch.
+
+        Its name and types stay in the schema: it may be declared again as it was.
+
+        Returns:
+            How many are removed with this batch.
+
+        Raises:
+            StateSchemaMismatchError: The state is declared.
+        """
+        if name in self._states or name in self._timers:
+            message = f"state {name!r} is declared, and cannot be removed"
+            raise StateSchemaMismatchError(message)
+        if self._schema.state(name) is None:
+            return 0
+        pending = self._removals.setdefault(name, Pending(name))
+        pending.entries.update((key, None) for key, _ in self._engine.scan(name, b"", None, entries_max))
+        return len(pending)
+
     @property
     def pending_count(self) -> int:
         """How many entries have changed since the last drain."""
@@ -318,7 +339,7 @@ class KeyedStateBackend:
     def _pendings(self) -> dict[str, Pending]:
         """What has changed, by column family."""
         pendings = {name: entries.pending for name, (_, entries, _) in self._states.items()}
-        return pendings | {name: queue.pending for name, queue in self._timers.items()}
+        return pendings | {name: queue.pending for name, queue in self._timers.items()} | self._removals
 
     def _advance(self) -> None:
         if self._read_clock is not None and isinstance(self.clock, BatchClock):

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from jobs.runtime.columns import latest_ms
+from state.hashing import HashId
 from state.ttl import BatchClock
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class SubtaskFacts:
         timestamp_column: The one that is the event time; None if there is none.
         output_schema: Of the main output.
         side_outputs: Schemas of the declared side outputs, by the tag's name.
+        hash_id: How keys are hashed to key groups.
     """
 
     operator_uid: OperatorUid
@@ -51,6 +53,7 @@ class SubtaskFacts:
     timestamp_column: str | None
     output_schema: pa.Schema
     side_outputs: Mapping[str, pa.Schema] = field(default_factory=dict)
+    hash_id: HashId = HashId.SPARK
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,7 @@ def subtask_facts(node: OperatorNode, specs: tuple[SubtaskSpec, ...]) -> Subtask
         timestamp_column=node.timestamp_column,
         output_schema=node.schema,
         side_outputs=node.side_outputs,
+        hash_id=spec.hash_id,
     )
 
 

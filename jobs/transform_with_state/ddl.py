@@ -13,7 +13,9 @@ from pyspark.sql import types as T  # noqa: N812 - the name that every Spark use
 
 from jobs.errors import InvalidSchemaError
 
-_TOKEN: Final = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][A-Za-z0-9_]*)|(\d+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:]))")
+_TOKEN: Final = re.compile(
+    r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][A-Za-z0-9_]*)|(\d+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:]))"
+)
 _ATOMIC: Final[dict[str, T.DataType]] = {
     "bigint": T.LongType(),
     "binary": T.BinaryType(),

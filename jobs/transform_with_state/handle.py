@@ -48,7 +48,9 @@ class ProcessorHandle(spark.StatefulProcessorHandle):
         descriptor = ValueStateDescriptor(stateName, codec.type, ttl=self._ttl(stateName, ttlDurationMs))
         return ProcessorValueState(self._state.value_state(descriptor), codec)
 
-    def getListState(self, stateName: str, schema: StateColumns, ttlDurationMs: int | None = None) -> ProcessorListState:
+    def getListState(
+        self, stateName: str, schema: StateColumns, ttlDurationMs: int | None = None
+    ) -> ProcessorListState:
         codec = RowCodec(schema)
         descriptor = ListStateDescriptor(stateName, codec.type, ttl=self._ttl(stateName, ttlDurationMs))
         return ProcessorListState(self._state.list_state(descriptor), codec)

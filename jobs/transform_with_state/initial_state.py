@@ -48,7 +48,9 @@ class InitialState:
             message = f"the initial state lacks the key's columns [{', '.join(missing)}]"
             raise InvalidTopologyError(message)
         if table.nbytes > BYTES_MAX:
-            message = f"the initial state has {table.nbytes} bytes; {BYTES_MAX} are allowed, so send it through the stream"
+            message = (
+                f"the initial state has {table.nbytes} bytes; {BYTES_MAX} are allowed, so send it through the stream"
+            )
             raise InvalidTopologyError(message)
         for field in key:
             at = table.schema.get_field_index(field.name)

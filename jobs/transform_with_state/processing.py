@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 
@@ -127,8 +126,8 @@ class TransformWithStateBody(OperatorBody):
     def _without_late(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Leaves out what Spark drops: records at or before the watermark that the batch before fired its timers with."""
         column = self._facts.timestamp_column
-        if self._logic.time_mode is not TimeMode.EVENT_TIME or column is None:
+        if self._logic.time_mode is not TimeMode.EVENT_TIME or column is None or not self._time.has_watermark:
             return batch
         watermark_ms = self._time.watermark_ms
-        in_time = [at is not None and at > watermark_ms for at in timestamps_ms(batch, column)]
-        return batch if all(in_time) else batch.filter(pa.array(np.array(in_time, np.bool_)))
+        in_time = [at_ms is None or at_ms > watermark_ms for at_ms in timestamps_ms(batch, column)]
+        return batch if all(in_time) else batch.filter(pa.array(in_time))

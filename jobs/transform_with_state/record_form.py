@@ -40,7 +40,9 @@ class KeyRecords(NamedTuple):
     records: Iterator[Any]
 
 
-def records_by_key(batches: list[pa.RecordBatch], key_columns: tuple[str, ...], form: RecordForm) -> Iterator[KeyRecords]:
+def records_by_key(
+    batches: list[pa.RecordBatch], key_columns: tuple[str, ...], form: RecordForm
+) -> Iterator[KeyRecords]:
     """The records of each key one after another, in their order within it; Rows one by one, or frames of many rows."""
     if not batches:
         return
@@ -53,7 +55,7 @@ def records_by_key(batches: list[pa.RecordBatch], key_columns: tuple[str, ...], 
         (piece for chunk, chunk_codes in ordered for piece in pieces(chunk, chunk_codes, key_columns)), itemgetter(0)
     ):
         first = next(group)
-        yield KeyRecords(first[1], first[2], _records(first, group))
+        yield KeyRecords(first[1], first[2], _records(first, group))  # noqa: B031 - what `next` took is put back
 
 
 def output_batch(result: Any, schema: pa.Schema, form: RecordForm) -> pa.RecordBatch:

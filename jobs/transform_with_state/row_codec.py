@@ -35,7 +35,7 @@ class RowCodec:
         Raises:
             InvalidSchemaError: It is none.
         """
-        schema = parse_columns(columns) if isinstance(columns, str) else columns
+        schema: Any = parse_columns(columns) if isinstance(columns, str) else columns  # a user may give anything
         if not isinstance(schema, T.StructType) or not schema.fields:
             message = f"a state's schema is declared as a {type(columns).__name__}; give a StructType or a DDL string"
             raise InvalidSchemaError(message)

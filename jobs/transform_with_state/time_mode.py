@@ -61,8 +61,11 @@ class ProcessorTime:
     def watermark_ms(self) -> int:
         if self.mode is not TimeMode.EVENT_TIME:
             return _NO_TIME_MS
-        at_ms = self.clock.event_time_ms
-        return _BEFORE_ANY_WATERMARK_MS if at_ms == NO_WATERMARK_MS else at_ms + 1
+        return self.clock.event_time_ms + 1 if self.has_watermark else _BEFORE_ANY_WATERMARK_MS
+
+    @property
+    def has_watermark(self) -> bool:
+        return self.clock.event_time_ms != NO_WATERMARK_MS
 
     @property
     def due_ms(self) -> int:
