@@ -132,6 +132,7 @@ class Failure(Message):
     traceback: str | None = None
     operator_uid: str | None = None
     subtask: int | None = None
+    advice: str | None = Field(default=None, description="What its user can do about it.")
 
 
 class CommandResult(Message):

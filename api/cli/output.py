@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 # A pipe or a file has no width of its own; cutting values there would make them useless to grep.
 PIPE_WIDTH = 220
@@ -46,7 +46,29 @@ class Output:
 
     def fields(self, answer: dict[str, Any]) -> None:
         """Prints one thing's fields, a line each; what is nested in it as indented JSON."""
-        self.show(answer, lambda console: console.print(make_fields(answer)))
+        self.show(answer, lambda console: _print_fields(console, answer))
+
+
+def _print_fields(console: Console, answer: dict[str, Any]) -> None:
+    failure = answer.get("failure")
+    if not isinstance(failure, dict):
+        console.print(make_fields(answer))
+        return
+    # Once and to be read: the attempt's is mostly the same, and a traceback in JSON is one long line.
+    attempt = answer.get("attempt")
+    if isinstance(attempt, dict) and attempt.get("failure") == failure:
+        answer = {**answer, "attempt": {**attempt, "failure": "as below"}}
+    console.print(make_fields({field: value for field, value in answer.items() if field != "failure"}))
+    console.print(describe_failure(failure), markup=False, highlight=False, soft_wrap=True)
+
+
+def describe_failure(failure: Mapping[str, Any]) -> str:
+    """Why something failed, in lines: what and where, the user's traceback, what can be done."""
+    names = {"operator_uid": "operator", "subtask": "subtask"}
+    where = ", ".join(f"{name} {failure[field]}" for field, name in names.items() if failure.get(field) is not None)
+    lines = [f"{failure['code']}: {failure['message']}{f' ({where})' if where else ''}"]
+    lines += [text.rstrip() for text in (failure.get("traceback"), failure.get("advice")) if text]
+    return "\n".join(lines)
 
 
 def make_fields(answer: dict[str, Any]) -> Table:

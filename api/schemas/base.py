@@ -38,6 +38,7 @@ class FailureAnswer(Answer):
     traceback: str | None = None
     operator_uid: str | None = None
     subtask: int | None = None
+    advice: str | None = None
 
 
 def example(**fields: Any) -> ConfigDict:

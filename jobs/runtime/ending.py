@@ -39,6 +39,7 @@ class Ending:
             traceback=origin.user_traceback,
             operator_uid=origin.operator_uid,
             subtask=origin.subtask,
+            advice=self.error.advice,
         )
 
 

@@ -65,11 +65,11 @@ function showFailure(job) {
   const box = byId("failure");
   box.hidden = !job.failure;
   if (!job.failure) return;
-  const { code, message, traceback, operator_uid: uid, subtask } = job.failure;
+  const { code, message, traceback, operator_uid: uid, subtask, advice } = job.failure;
   const where = [uid && `operator ${uid}`, subtask != null && `subtask ${subtask}`].filter(Boolean).join(", ");
   setChildren(box,
     element("strong", {}, job.status === "FAILED" ? "The job has failed. " : "The job had to restart. "),
-    message, " ", element("code", {}, code), where ? ` (${where})` : "",
+    message, " ", element("code", {}, code), where ? ` (${where})` : "", advice ? ` ${advice}` : "",
     traceback ? element("details", {}, element("summary", {}, "Traceback"), element("pre", { tabindex: 0 }, traceback)) : "");
 }
 

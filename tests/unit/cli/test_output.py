@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from api.cli.output import cell
+from api.cli.output import Output, cell
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,21 @@ from api.cli.output import cell
 )
 def test_a_value_is_shown_in_the_unit_that_its_field_names(field: str, value: object, shown: str) -> None:
     assert cell(field, value) == shown
+
+
+def test_a_failure_is_shown_once_with_its_traceback_in_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = {
+        "code": "JOB_FUNCTION_FAILED",
+        "message": "the function raised KeyError",
+        "traceback": 'File "job.py", line 3\nKeyError\n',
+        "operator_uid": "totals",
+        "subtask": 1,
+        "advice": "Correct the function.",
+    }
+    Output(as_json=False).fields({"name": "x", "attempt": {"number": 2, "failure": failure}, "failure": failure})
+    shown = capsys.readouterr().out
+    assert shown.count("raised KeyError") == 1
+    assert shown.endswith(
+        "JOB_FUNCTION_FAILED: the function raised KeyError (operator totals, subtask 1)\n"
+        'File "job.py", line 3\nKeyError\nCorrect the function.\n'
+    )
