@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from jobs.topology import Topology
+    from state.settings import RocksDbSettings
 
 
 class StreamEnvironment:
@@ -85,6 +86,13 @@ class StreamEnvironment:
             check_column(schema, timestamp, "timestamp")
         timestamps = None if timestamp is None else Timestamps(timestamp, max_out_of_orderness_ms)
         return DataStream(self.spark, self._builder, node, timestamps)
+
+    def rocksdb_settings(self, settings: RocksDbSettings) -> None:
+        """Sets up the stores of the job's state, such as by `RocksDbSettings.of(Profile.FLASH_SSD)`; else they have defaults.
+
+        They apply from the job's next start on, to the state that is there as well. docs/settings.md explains each option.
+        """
+        self._builder.rocksdb = settings
 
     def execute(self) -> None:
         """Checks the job and runs it; returns when it has ended.

@@ -23,6 +23,7 @@ from jobs.errors import (
 )
 from jobs.functions import OutputTag
 from state.identifiers import OperatorUid
+from state.settings import RocksDbSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -117,9 +118,10 @@ Node: TypeAlias = SourceNode | TransformNode | OperatorNode | SideOutputNode | S
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """A job's checked graph; every node comes after its input."""
+    """A job's checked graph; every node comes after its input. `rocksdb` sets up the stores of its state."""
 
     nodes: tuple[Node, ...]
+    rocksdb: RocksDbSettings = field(default_factory=RocksDbSettings)
 
     @property
     def source(self) -> SourceNode:
@@ -149,6 +151,7 @@ class Topology:
 class TopologyBuilder:
     """Collects a job's nodes while its script runs. Operators and sinks get their uids after they were added."""
 
+    rocksdb: RocksDbSettings = field(default_factory=RocksDbSettings)
     _nodes: list[Node] = field(default_factory=list)
 
     def add_source(self, frame: DataFrame, schema: pa.Schema) -> NodeId:
@@ -250,7 +253,7 @@ class TopologyBuilder:
         Raises:
             InvalidTopologyError: One of its kinds, that says what to correct.
         """
-        topology = Topology(tuple(self._nodes))
+        topology = Topology(tuple(self._nodes), self.rocksdb)
         sources = [node for node in topology.nodes if isinstance(node, SourceNode)]
         if len(sources) != 1:
             message = f"the job has {len(sources)} sources and needs exactly one; union streaming DataFrames before env.stream(...)"

@@ -22,6 +22,7 @@ from jobs.topology import OperatorNode, SideOutputNode, SinkNode, SourceNode, Tr
 from state.errors import KeyscaleError
 from state.identifiers import SubtaskIndex
 from state.job_time import JobTime
+from state.settings import RocksDbSettings
 from state.subtask import SubtaskSpec
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class RunFacts:
         hash_id: How keys become key groups.
         store_url: Root of the object store.
         local_root: Directory of local state, the same path on every host.
+        rocksdb: Of the stores of all operators' state.
     """
 
     job_id: JobId
@@ -62,6 +64,7 @@ class RunFacts:
     hash_id: HashId
     store_url: str
     local_root: Path
+    rocksdb: RocksDbSettings = field(default_factory=RocksDbSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +329,7 @@ def subtask_specs(node: OperatorNode, facts: RunFacts) -> tuple[SubtaskSpec, ...
             hash_id=facts.hash_id,
             key_schema=node.key_schema,
             attempt=facts.attempt,
+            settings=facts.rocksdb,
         )
         for index in range(facts.parallelism)
     )

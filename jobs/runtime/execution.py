@@ -101,6 +101,7 @@ class Execution:
             hash_id=HashId(assignment.hash_id),
             store_url=assignment.store_url,
             local_root=context.local_root,
+            rocksdb=topology.rocksdb,
         )
         self._operators = operator_facts(topology)
         specs = {node.uid: subtask_specs(node, self._facts) for node in topology.operators}

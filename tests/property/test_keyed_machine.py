@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -22,6 +21,7 @@ from state.keyed import KeyedStateBackend
 from state.rocksdb import RocksDbEngine
 from state.shards import ShardedEngine
 from state.ttl import BatchClock, Ttl, UpdateType
+from tests.property.histories import EXAMPLES, SCRATCH
 
 MAX_PARALLELISM = 8
 TTL_MS = 100
@@ -48,7 +48,7 @@ class KeyedMachine(RuleBasedStateMachine):
 
     @initialize()
     def start(self):
-        self.directory = Path(tempfile.mkdtemp())
+        self.directory = Path(tempfile.mkdtemp(dir=SCRATCH))
         self.number = 0
         self.clock = BatchClock(processing_time_ms=1000)
         self.model, self.committed = Model(), Model()
@@ -237,7 +237,7 @@ class KeyedMachine(RuleBasedStateMachine):
 
 KeyedMachine.TestCase.settings = settings(
     deadline=None,
-    max_examples=int(os.environ.get("KEYSCALE_TEST_EXAMPLES", "25")),
+    max_examples=EXAMPLES,
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow],
 )

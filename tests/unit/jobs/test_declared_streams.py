@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -12,16 +13,25 @@ from jobs import (
     KeyedBatchFunction,
     KeyedProcessFunction,
     OutputTag,
+    Profile,
+    RocksDbSettings,
     SessionWindows,
+    StreamEnvironment,
     TimeDomain,
     TumblingWindows,
 )
 from jobs.errors import InvalidSchemaError, InvalidTopologyError
+from jobs.runtime.batch import RunFacts, subtask_specs
 from jobs.topology import OperatorNode, SideOutputNode, Timestamps, TopologyBuilder
 from jobs.window_operator import Windowing
+from state.hashing import HashId
+from state.identifiers import Attempt, JobId
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from jobs import KeyedBatch, ProcessContext, Row
+    from jobs.topology import Topology
 
 SCHEMA = pa.schema([("user", pa.string()), ("at", pa.int64()), ("amount", pa.int64())])
 OUTPUT = pa.schema([("user", pa.string())])
@@ -125,3 +135,20 @@ def test_windows_that_cannot_be_are_refused(stream: DataStream) -> None:
         by_clock.early_firing(0)
     with pytest.raises(InvalidSchemaError, match="window_start"):
         by_clock.process(cast("Any", None), output=pa.schema([("window_start", pa.int64())]))
+
+
+def test_a_jobs_own_settings_reach_the_store_of_every_subtask(tmp_path: Path) -> None:
+    topologies: list[Topology] = []
+    env = StreamEnvironment(cast("Any", None), {}, topologies.append)
+    settings = replace(RocksDbSettings.of(Profile.FLASH_SSD), memory_budget_bytes=64 << 20)
+    env.rocksdb_settings(settings)
+    source = env._builder.add_source(cast("Any", None), SCHEMA)
+    stream = DataStream(cast("Any", None), env._builder, source, None)
+    end(stream.key_by("user").reduce(lambda left, _: left).uid("last"), "sink")
+    env.execute()
+    (topology,) = topologies
+    assert topology.rocksdb == settings
+    facts = RunFacts(
+        JobId("job"), Attempt(1), 2, 8, HashId.SPARK, tmp_path.as_uri(), tmp_path, rocksdb=topology.rocksdb
+    )
+    assert [spec.settings for spec in subtask_specs(topology.operators[0], facts)] == [settings, settings]
