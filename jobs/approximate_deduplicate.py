@@ -105,37 +105,50 @@ class ApproximateDeduplicateBody(OperatorBody):
         touched, rows = np.unique(cells, return_inverse=True)
         places = places_of(hashes, self._bits_a_key)
         generation = self._generation
-        current = self._read(generation, touched)
+        current, generations = self._read(touched, generation)
         is_current = contained(current, rows, places)
         is_known = is_current
         if self._ttl is not None:
-            is_known = is_current | contained(self._read(generation - 1, touched), rows, places)
+            before, _ = self._read(touched, generation - 1)
+            is_known = is_current | contained(before, rows, places)
         refreshes = self._ttl is not None and self._ttl.update_type is UpdateType.ON_READ_AND_WRITE
         added = ~(is_current if refreshes else is_known)
         insert(current, rows[added], places[added])
         changed = np.unique(rows[added])
-        self._write(generation, touched[changed], current[changed])
+        self._write(generation, touched[changed], generations[changed], current[changed])
         return ~is_known
 
-    def _read(self, generation: int, cells: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint8]:
-        """A generation's blocks as the rows of a matrix; those that are not there are empty."""
+    def _read(
+        self, cells: npt.NDArray[np.uint64], generation: int
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        """A generation's blocks as the rows of a matrix, empty where there is none; and the generation of each.
+
+        A later one counts, too: event time goes back once, when the first watermark takes over from the first events.
+        """
         groups, keys = _keys_of(generation, cells)
         column = self._blocks.get_many(groups, keys)
         there = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
         blocks = np.zeros((len(cells), BLOCK_BYTES), np.uint8)
+        generations = np.full(len(cells), generation, np.int64)
         if len(there):
             raw = np.frombuffer(column.buffers()[1], np.uint8).reshape(-1, _STORED_BYTES)
             stored = raw[column.offset + there]
-            own = np.ascontiguousarray(stored[:, :_GENERATION_BYTES]).view("<i8").ravel() == generation
+            numbers = np.ascontiguousarray(stored[:, :_GENERATION_BYTES]).view("<i8").ravel()
+            own = numbers >= generation
             blocks[there[own]] = stored[own, _GENERATION_BYTES:]
-        return blocks
+            generations[there[own]] = numbers[own]
+        return blocks, generations
 
-    def _write(self, generation: int, cells: npt.NDArray[np.uint64], blocks: npt.NDArray[np.uint8]) -> None:
+    def _write(
+        self,
+        generation: int,
+        cells: npt.NDArray[np.uint64],
+        generations: npt.NDArray[np.int64],
+        blocks: npt.NDArray[np.uint8],
+    ) -> None:
         groups, keys = _keys_of(generation, cells)
         stored = np.empty((len(cells), _STORED_BYTES), np.uint8)
-        stored[:, :_GENERATION_BYTES] = np.frombuffer(
-            generation.to_bytes(_GENERATION_BYTES, "little", signed=True), np.uint8
-        )
+        stored[:, :_GENERATION_BYTES] = generations.astype("<i8").view(np.uint8).reshape(-1, _GENERATION_BYTES)
         stored[:, _GENERATION_BYTES:] = blocks
         values = pa.Array.from_buffers(_STORED_TYPE, len(cells), [None, pa.py_buffer(stored)])
         self._blocks.put_many(groups, keys, values)
@@ -146,7 +159,7 @@ class ApproximateDeduplicateBody(OperatorBody):
         if self._ttl is None:
             return 0
         by_event = self._ttl.time_domain is TimeDomain.EVENT
-        now_ms = self._clock.event_time_ms if by_event else self._clock.processing_time_ms
+        now_ms = self._clock.event_stamp_ms if by_event else self._clock.processing_time_ms
         return now_ms // self._ttl.duration_ms
 
 

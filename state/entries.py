@@ -70,7 +70,7 @@ class Entries:
         self._engine = engine
         self._clock = clock
         event = self.ttl is not None and self.ttl.time_domain is TimeDomain.EVENT
-        self._time = attrgetter("event_time_ms" if event else "processing_time_ms")
+        self._time = attrgetter("event_stamp_ms" if event else "processing_time_ms")
         self._touches = self.ttl is not None and self.ttl.update_type is UpdateType.ON_READ_AND_WRITE
         self._returns_expired = (
             self.ttl is not None and self.ttl.visibility is Visibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP

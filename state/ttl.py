@@ -109,6 +109,11 @@ class Clock(Protocol):
     @property
     def event_time_ms(self) -> int: ...
 
+    @property
+    def event_stamp_ms(self) -> int:
+        """The event time that TTLs go by; it goes back once, when the first watermark takes over from the first events."""
+        ...
+
 
 @dataclass(slots=True)
 class BatchClock:
@@ -120,6 +125,16 @@ class BatchClock:
 
     processing_time_ms: int = 0
     event_time_ms: int = STAMP_MIN_MS
+    latest_event_ms: int = STAMP_MIN_MS
+
+    @property
+    def event_stamp_ms(self) -> int:
+        """The watermark; before there is one, the latest event: else all that the first batch writes would be expired in the second."""
+        return self.event_time_ms if self.event_time_ms > STAMP_MIN_MS else self.latest_event_ms
+
+    def saw(self, event_ms: int) -> None:
+        """Takes note of an event's time."""
+        self.latest_event_ms = max(self.latest_event_ms, event_ms)
 
     def advance(self, *, processing_time_ms: int | None = None, event_time_ms: int | None = None) -> None:
         if processing_time_ms is not None:
@@ -130,6 +145,7 @@ class BatchClock:
     def become(self, other: Clock) -> None:
         """Take over both times as they are, also if they lie before: a batch may be run again, and expires the same then."""
         self.processing_time_ms, self.event_time_ms = other.processing_time_ms, other.event_time_ms
+        self.latest_event_ms = STAMP_MIN_MS
 
 
 def is_expired(stamp_ms: int, duration_ms: int, at_ms: int) -> bool:

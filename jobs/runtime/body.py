@@ -159,6 +159,8 @@ def run_subtask(
         progress.input_records += batch.num_rows
         if facts.timestamp_column is not None:
             progress.saw(latest_ms(batch, facts.timestamp_column))
+            if progress.latest_event_ms is not None and isinstance(state.clock, BatchClock):
+                state.clock.saw(progress.latest_event_ms)
         yield from _counted(body.process(batch), progress)
     if watermark_ms is not None and isinstance(state.clock, BatchClock):
         state.clock.advance(event_time_ms=watermark_ms)

@@ -152,6 +152,21 @@ def test_a_ttl_by_event_time_turns_generations_by_the_watermark() -> None:
     assert kept(tested, ["ada"]) == ["ada"]
 
 
+@pytest.mark.parametrize("bound_ms", [0, 5, 150])
+def test_what_comes_before_any_watermark_is_remembered_for_its_ttl_too(bound_ms: int) -> None:
+    ttl = replace(Ttl(100), time_domain=TimeDomain.EVENT)
+    for logic in (Deduplicate(ttl), Deduplicate(ttl, hashed=True), approximate(ROOMY, ttl)):
+        columns = {"id": "string", "n": "bigint"}
+        tested = OperatorHarness(logic, input=columns, key=["id"], output=columns, timestamp="n")
+        tested.process(("ada", 1000), ("bob", 1001))
+        tested.advance_watermark(1000 - bound_ms)
+        tested.process(("ada", 1002), ("eve", 1003))
+        assert [row.id for row in tested.take_output()] == ["ada", "bob", "eve"]
+        tested.advance_watermark(1201)
+        tested.process(("ada", 1202))
+        assert [row.id for row in tested.take_output()] == ["ada"]
+
+
 def test_a_filter_takes_no_more_room_than_two_generations_of_it_whatever_has_come() -> None:
     tested = harness(approximate(BloomFilter(100_000, 0.01), Ttl(100)))
     one_generation = geometry_of(0.005).blocks_a_group(100_000, 128) * 128

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd  # type: ignore[import-untyped]  # publishes no types
 import pyarrow as pa
 import pytest
@@ -18,6 +17,7 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 from jobs.errors import InvalidSchemaError, InvalidTopologyError, OutputTypeError, ProcessorCallError, UserFunctionError
 from jobs.testing import OperatorHarness
 from jobs.transform_with_state import InitialState, RecordForm, TimeMode, TransformWithState
+from tests.support.processors import CountWords, CountWordsInPandas, History, Reminders, RunningMaximum
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,112 +31,6 @@ OUTPUT = {"id": "string", "what": "string", "number": "bigint"}
 BATCHES = st.lists(
     st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 300), st.integers(-9, 9)), max_size=12), max_size=5
 )
-
-
-class CountWords(StatefulProcessor):
-    """Counts a key's rows, and adds up their amounts."""
-
-    def init(self, handle: Any) -> None:
-        self.counts = handle.getValueState("counts", "rows bigint, total bigint")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
-        count, total = self.counts.get() if self.counts.exists() else (0, 0)
-        for row in rows:
-            count, total = count + 1, total + row.amount
-        self.counts.update((count, total))
-        yield Row(id=key[0], what="count", number=count)
-        yield Row(number=total, id=key[0], what="total")
-
-    def close(self) -> None:
-        pass
-
-
-class CountWordsInPandas(CountWords):
-    """The same on frames."""
-
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
-        count, total = self.counts.get() if self.counts.exists() else (0, 0)
-        for frame in rows:
-            count, total = count + len(frame), total + frame["amount"].sum()
-        self.counts.update((np.int64(count), total))
-        yield pd.DataFrame({"what": ["count", "total"], "number": [count, total], "id": [key[0]] * 2})
-
-
-class RunningMaximum(StatefulProcessor):
-    """Puts out a key's highest amount whenever it rises; never reads more rows than it must."""
-
-    def init(self, handle: Any) -> None:
-        self.highest = handle.getValueState("highest", T.StructType().add("value", T.LongType()))
-
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
-        for row in rows:
-            before = self.highest.get()
-            if before is None or row.amount > before[0]:
-                self.highest.update((row.amount,))
-                yield Row(id=key[0], what="max", number=row.amount)
-            if row.amount == 9:
-                self.highest.clear()
-                return
-
-
-class History(StatefulProcessor):
-    """Keeps rows in a list and amounts in a map, and says what is there."""
-
-    def init(self, handle: Any) -> None:
-        self.seen = handle.getListState("seen", "at bigint")
-        self.by_amount = handle.getMapState("by_amount", "amount bigint", "rows bigint, latest bigint")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
-        for row in rows:
-            self.seen.appendValue((row.at,))
-            slot = (row.amount,)
-            rows_there = self.by_amount.getValue(slot)[0] if self.by_amount.containsKey(slot) else 0
-            self.by_amount.updateValue(slot, (rows_there + 1, row.at))
-        if sum(1 for _ in self.seen.get()) > 6:
-            self.seen.put(list(self.seen.get())[-2:])
-            self.seen.appendList([(1,), (2,)])
-        for (amount,), (count, latest) in sorted(self.by_amount.iterator()):
-            yield Row(id=key[0], what=f"{amount} at {latest}", number=count)
-            if count > 3:
-                self.by_amount.removeKey((amount,))
-        yield Row(id=key[0], what="map", number=len(list(self.by_amount.keys())) + len(list(self.by_amount.values())))
-        yield Row(id=key[0], what="list", number=sum(at for (at,) in self.seen.get()))
-        if len(list(self.by_amount.keys())) in {0, 6, 7}:
-            self.by_amount.clear()
-            self.seen.clear()
-        if (
-            self.by_amount.exists() == self.seen.exists()
-        ):  # Spark's tester says of a map that was emptied that it exists
-            yield Row(id=key[0], what="there", number=int(self.by_amount.exists()))
-
-
-class Reminders(StatefulProcessor):
-    """Registers timers, lists them, deletes some, and registers further ones when one fires."""
-
-    def init(self, handle: Any) -> None:
-        self.handle = handle
-        self.fired = handle.getValueState("fired", "n bigint")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
-        now = max(timerValues.getCurrentProcessingTimeInMs(), timerValues.getCurrentWatermarkInMs())
-        for row in rows:
-            if row.amount == 0:
-                for timer in list(self.handle.listTimers())[:1]:
-                    self.handle.deleteTimer(timer)
-            else:
-                self.handle.registerTimer(now + 20 * abs(row.amount))
-                self.handle.registerTimer(now + 20 * abs(row.amount))
-        yield Row(id=key[0], what=f"timers {list(self.handle.listTimers())}", number=0)
-
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
-        at = expiredTimerInfo.getExpiryTimeInMs()
-        fired = (self.fired.get() or (0,))[0] + 1
-        self.fired.update((fired,))
-        yield Row(id=key[0], what=f"fired {at} of {list(self.handle.listTimers())}", number=fired)
-        if fired % 3 == 1:
-            self.handle.registerTimer(at + 50_000)
-            if timerValues.getCurrentWatermarkInMs() < 0:
-                self.handle.registerTimer(at)
 
 
 def harness(processor: StatefulProcessor, parallelism: int = 1, **options: Any) -> OperatorHarness:
