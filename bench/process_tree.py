@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psutil
 
-SAMPLE_INTERVAL_SECONDS = 0.25
+SAMPLE_INTERVAL_SECONDS = 1.0
+MEMORY_INTERVAL_SAMPLES = 3  # asking for proportional sizes takes a tenth of a second of a JVM that is being measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +50,19 @@ class ProcessTree:
         return TreeUsage(cpu_seconds=sum(self._cpu_seconds.values()), memory_peak_bytes=self._memory_peak_bytes)
 
     def _sample_until_ended(self) -> None:
+        number = 0
         while not self._ended.wait(SAMPLE_INTERVAL_SECONDS):
-            self._sample()
+            self._sample(with_memory=number % MEMORY_INTERVAL_SAMPLES == 0)
+            number += 1
 
-    def _sample(self) -> None:
+    def _sample(self, *, with_memory: bool) -> None:
         memory_bytes = 0
         for process in self._members():
             with contextlib.suppress(psutil.Error):
                 times = process.cpu_times()
                 self._cpu_seconds[process.pid, process.create_time()] = times.user + times.system
-            memory_bytes += _proportional_set_size_bytes(process.pid)
+            if with_memory:
+                memory_bytes += _proportional_set_size_bytes(process.pid)
         self._memory_peak_bytes = max(self._memory_peak_bytes, memory_bytes)
 
     def _members(self) -> list[psutil.Process]:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pyspark
 
 from bench.peers.spark import DRIVER_MEMORY
+from jobs.runtime.class_archive import ClassArchive
 from jobs.runtime.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 from jobs.wire import Assignment, CheckpointSettings, Command, CommandKind, Heartbeat
 from state.identifiers import JobId
@@ -125,6 +126,7 @@ def _command(work: Path, cores: int, jars: str) -> list[str]:
     settings = {
         **REQUIRED_SETTINGS,
         **DEFAULT_SETTINGS,
+        **ClassArchive.of_environment().settings(),
         **LOCAL_SETTINGS,
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.local.dir": f"{work}/spark",

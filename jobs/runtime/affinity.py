@@ -28,6 +28,7 @@ class Anchor:
     """
 
     frame: DataFrame
+    hinted: DataFrame
     parallelism: int
 
     @classmethod
@@ -37,12 +38,12 @@ class Anchor:
         partitions = max(parallelism, PARTITIONS_MIN)
         frame = spark.range(partitions).select(subtask).repartitionById(partitions, SUBTASK_COLUMN).cache()
         frame.count()
-        return cls(frame, parallelism)
+        return cls(frame, frame.hint("shuffle_hash"), parallelism)
 
     def hold(self, frame: DataFrame) -> DataFrame:
         """Moves each row to the partition that its `__subtask` names, on the executor of that subtask."""
         moved = frame.repartitionById(max(self.parallelism, PARTITIONS_MIN), SUBTASK_COLUMN)
-        return moved.join(self.frame.hint("shuffle_hash"), SUBTASK_COLUMN)
+        return moved.join(self.hinted, SUBTASK_COLUMN)
 
     @property
     def subtasks(self) -> DataFrame:

@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from jobs.runtime.clock import now_ms
 from jobs.runtime.failures import typed_failure, user_code
 from jobs.runtime.reports import ReportCollector, TaskReport, complete_reports
-from jobs.runtime.routing import route
+from jobs.runtime.routing import Routing
 from jobs.runtime.side_outputs import main_output, side_output, wire_schema
 from jobs.runtime.task import OperatorTask, subtask_facts
 from jobs.runtime.watermarks import batch_times, due_subtasks
@@ -126,6 +126,11 @@ class BatchRunner:
         self._collector = ReportCollector(spark.sparkContext)
         self._processing_time_ms = 0
         self._specs = specs or {node.uid: subtask_specs(node, facts) for node in topology.operators}
+        self._routings = {node.uid: _routing(node, facts) for node in topology.operators}
+        self._wires = {
+            node.uid: from_arrow_schema(wire_schema(node.schema, node.side_outputs), prefer_timestamp_ntz=True)
+            for node in topology.operators
+        }
 
     def run(
         self,
@@ -290,15 +295,8 @@ class BatchRunner:
             due=plan.due[node.uid],
             reports=self._collector.accumulator,
         )
-        routed = route(
-            frame,
-            node.key_columns,
-            max_parallelism=self._facts.max_parallelism,
-            parallelism=self._facts.parallelism,
-            hash_id=self._facts.hash_id,
-        )
-        schema = from_arrow_schema(wire_schema(node.schema, node.side_outputs), prefer_timestamp_ntz=True)
-        return self._anchor.hold(routed).mapInArrow(task.run_partition, schema)
+        routed = self._routings[node.uid].mark(frame)
+        return self._anchor.hold(routed).mapInArrow(task.run_partition, self._wires[node.uid])
 
     def _is_read_repeatedly(self, node: NodeId) -> bool:
         consumers = self._topology.consumers(node)
@@ -315,6 +313,15 @@ class BatchRunner:
     def _last_uids(self) -> set[OperatorUid]:
         before = (self._topology.operator_before(node.input) for node in self._topology.sinks)
         return {node.uid for node in before if node is not None}
+
+
+def _routing(node: OperatorNode, facts: RunFacts) -> Routing:
+    return Routing.of(
+        node.key_columns,
+        max_parallelism=facts.max_parallelism,
+        parallelism=facts.parallelism,
+        hash_id=facts.hash_id,
+    )
 
 
 def subtask_specs(node: OperatorNode, facts: RunFacts) -> tuple[SubtaskSpec, ...]:

@@ -23,7 +23,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.runtime.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
+from jobs.runtime.spark_settings import DEFAULT_SETTINGS, JAVA_OPTIONS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 
 _log = logging.getLogger(__name__)
 
@@ -51,10 +51,11 @@ class ClassArchive:
         return cls(directory / f"spark-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.jsa")
 
     def settings(self) -> dict[str, str]:
-        """Spark settings that make a driver use the archive; none if it is missing."""
-        if not self.path.is_file():
-            return {}
-        return {"spark.driver.extraJavaOptions": f"-XX:SharedArchiveFile={self.path} -Xshare:auto {_QUIET}"}
+        """Spark settings for the JVMs of a job: `JAVA_OPTIONS`, and in the driver the archive, unless it is missing."""
+        driver = JAVA_OPTIONS
+        if self.path.is_file():
+            driver += f" -XX:SharedArchiveFile={self.path} -Xshare:auto {_QUIET}"
+        return {"spark.driver.extraJavaOptions": driver, "spark.executor.extraJavaOptions": JAVA_OPTIONS}
 
     def build_if_missing(self, python: str = sys.executable) -> bool:
         """Make the archive, unless it is there. Safe to be called by several processes at once.

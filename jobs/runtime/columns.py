@@ -10,9 +10,36 @@ import pyarrow.compute as pc
 from jobs.errors import OutputTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+COMBINED_ROWS_MAX = 100_000
+COMBINED_BYTES_MAX = 32 << 20
 
 _MS_IN = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
+
+
+def combined(
+    batches: Iterable[pa.RecordBatch], rows_max: int = COMBINED_ROWS_MAX, bytes_max: int = COMBINED_BYTES_MAX
+) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches, none of them empty: the larger a batch, the less its state costs a row.
+
+    Args:
+        batches: As Spark sends them.
+        rows_max: A batch that has as many rows is not added to.
+        bytes_max: Neither is one that has as many bytes, so that little more than that is in memory at once.
+    """
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if batch.num_rows:
+            waiting.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+        if rows >= rows_max or size >= bytes_max:
+            yield pa.concat_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
 def tuples_of(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:

@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_QUERY_POLL_SECONDS = 0.2
+_QUERY_POLL_SECONDS = 1.0
+_FIRST_COMMIT_POLL_SECONDS = 0.2
 _CLOSE_SECONDS = 30.0
 _WAITING_MESSAGE = "Waiting for data to arrive"  # Spark's own words; no flag tells this from a start
 
@@ -227,8 +228,10 @@ class Execution:
 
     def _wait_for_end(self, query: StreamingQuery) -> None:
         endings = self._context.endings
-        while endings.wait(_QUERY_POLL_SECONDS) is None:
-            self._context.status.waits_for_input(is_waiting_for_input(query))
+        status = self._context.status
+        # Asking costs a busy driver some milliseconds; only who waits for the first commit needs the answer at once.
+        while endings.wait(_QUERY_POLL_SECONDS if status.commits else _FIRST_COMMIT_POLL_SECONDS) is None:
+            status.waits_for_input(is_waiting_for_input(query))
             if not query.isActive:
                 failure = query.exception()
                 # A batch that fails gives its own, better reason; it comes before the query ends.

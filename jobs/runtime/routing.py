@@ -6,6 +6,7 @@ in an Arrow UDF.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,15 +26,25 @@ _MASK = 0xFFFFFFFF
 _SPARK_SEED = 42
 
 
-def route(
-    frame: DataFrame, key_columns: tuple[str, ...], *, max_parallelism: int, parallelism: int, hash_id: HashId
-) -> DataFrame:
-    """Adds `__key_group` and `__subtask` to every row."""
-    keys = [_column(frame, name) for name in key_columns]
-    code = F.hash(*keys) if hash_id is HashId.SPARK else _java_hash(keys)
-    key_group = key_group_of(code, max_parallelism)
-    routed = frame.withColumn(KEY_GROUP_COLUMN, key_group)
-    return routed.withColumn(SUBTASK_COLUMN, subtask_of(F.col(KEY_GROUP_COLUMN), max_parallelism, parallelism))
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The columns that say where a row goes, made once: to write them down anew for every batch takes longer than to plan it."""
+
+    key_group: Column
+    subtask: Column
+
+    @classmethod
+    def of(cls, key_columns: tuple[str, ...], *, max_parallelism: int, parallelism: int, hash_id: HashId) -> Routing:
+        keys = [F.col("`" + name.replace("`", "``") + "`") for name in key_columns]
+        code = F.hash(*keys) if hash_id is HashId.SPARK else _java_hash(keys)
+        return cls(
+            key_group=key_group_of(code, max_parallelism),
+            subtask=subtask_of(F.col(KEY_GROUP_COLUMN), max_parallelism, parallelism),
+        )
+
+    def mark(self, frame: DataFrame) -> DataFrame:
+        """Adds `__key_group` and `__subtask` to every row."""
+        return frame.withColumn(KEY_GROUP_COLUMN, self.key_group).withColumn(SUBTASK_COLUMN, self.subtask)
 
 
 def key_group_of(code: Column, max_parallelism: int) -> Column:
@@ -80,7 +91,3 @@ def _java_hash(keys: list[Column]) -> Column:
 
     hashed: Column = arrow_udf(code, returnType=IntegerType())(*keys)  # type: ignore[call-overload]  # its stub forgets a default
     return hashed
-
-
-def _column(frame: DataFrame, name: str) -> Column:
-    return frame["`" + name.replace("`", "``") + "`"]

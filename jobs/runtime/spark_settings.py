@@ -37,7 +37,10 @@ DEFAULT_SETTINGS = MappingProxyType(
         "spark.sql.streaming.numRecentProgressUpdates": "10",
         # Tasks without a preferred executor that is free wait this long for it before they run elsewhere.
         "spark.locality.wait": "3s",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        # Spark asks for the bytes of a batch at each of its rows, which takes as long as copying them: rows alone bound a batch
+        # on its way into Python, where batches are put together again, by rows and by bytes. For rows of megabytes, lower it.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
         "spark.log.level": "WARN",
     }
 )
@@ -45,3 +48,14 @@ DEFAULT_SETTINGS = MappingProxyType(
 
 LOCAL_SETTINGS = MappingProxyType({"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"})
 """Further settings where the master is `local[...]`: nothing listens beyond the loopback interface."""
+
+JAVA_OPTIONS = (
+    "-XX:+IgnoreUnrecognizedVMOptions"
+    " -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=10000"
+    " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
+"""For drivers and executors: compile only what is really hot a second time.
+
+Java's own thresholds make its optimising compiler spend as many CPU seconds in a driver's first minute as the job's records do, for
+code that runs a few hundred times a batch. Ten times higher, it spends half of that, and the hot loops are still compiled.
+"""

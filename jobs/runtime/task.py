@@ -14,10 +14,11 @@ from pyspark import TaskContext
 from jobs.errors import IncompleteReportsError
 from jobs.runtime.affinity import PARTITIONS_MIN, SUBTASK_COLUMN
 from jobs.runtime.body import SubtaskFacts, SubtaskProgress, run_subtask
+from jobs.runtime.columns import combined
 from jobs.runtime.failures import CarriedFailure, TaskOrigin, origin_of
 from jobs.runtime.reports import TaskReport
 from jobs.runtime.side_outputs import to_wire
-from jobs.runtime.worker import executor_name, object_store, warm_stores
+from jobs.runtime.worker import executor_name, object_store, settle, warm_stores
 from jobs.timers import NO_WATERMARK_MS
 from state.errors import KeyscaleError
 from state.identifiers import SubtaskIndex
@@ -83,6 +84,7 @@ class OperatorTask:
         Raises:
             CarriedFailure: An error of ours or the user's, for `typed_failure` on the driver.
         """
+        settle()
         index = _partition_id()
         try:
             yield from self._run(index, batches)
@@ -91,7 +93,7 @@ class OperatorTask:
             raise CarriedFailure(error, origin) from None
 
     def _run(self, index: SubtaskIndex, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with_rows = (batch for batch in batches if batch.num_rows)
+        with_rows = combined(batches)
         first = next(with_rows, None)
         if index >= len(self.specs):
             if index < PARTITIONS_MIN and first is None:  # the spare partition beside a single subtask

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
 from jobs.key_hash import key_hashes
-from jobs.runtime.routing import murmur_hash_of, route
+from jobs.runtime.routing import Routing, murmur_hash_of
 from state.hashing import HashId, hash_code, hash_codes
 from state.key_groups import assign_to_key_group, assign_to_key_groups, murmur_hash, subtask_for_key_group
 from state.serializers import KeySerializer
@@ -104,7 +104,7 @@ def frame(spark: SparkSession) -> DataFrame:
 
 
 def routed(frame: DataFrame, key: tuple[str, ...], hash_id: HashId) -> pa.Table:
-    marked = route(frame, key, max_parallelism=MAX_PARALLELISM, parallelism=PARALLELISM, hash_id=hash_id)
+    marked = Routing.of(key, max_parallelism=MAX_PARALLELISM, parallelism=PARALLELISM, hash_id=hash_id).mark(frame)
     return marked.select(*key, "__key_group", "__subtask").toArrow()
 
 
@@ -152,15 +152,13 @@ def test_the_code_whose_murmur_hash_has_no_absolute_value_gives_key_group_zero(s
 
 def test_a_row_goes_to_the_subtask_that_owns_its_key_group_at_any_parallelism(spark: SparkSession) -> None:
     for max_parallelism, parallelism in [(1, 1), (128, 128), (128, 5), (32768, 7), (1000, 999)]:
-        frame = route(
-            spark.range(2000), ("id",), max_parallelism=max_parallelism, parallelism=parallelism, hash_id=HashId.SPARK
-        )
-        for row in frame.collect():
+        routing = Routing.of(("id",), max_parallelism=max_parallelism, parallelism=parallelism, hash_id=HashId.SPARK)
+        for row in routing.mark(spark.range(2000)).collect():
             assert row["__subtask"] == subtask_for_key_group(row["__key_group"], max_parallelism, parallelism)
 
 
 def test_no_python_runs_before_the_shuffle_in_the_spark_form(frame: DataFrame) -> None:
-    marked = route(frame, ("a_string",), max_parallelism=128, parallelism=2, hash_id=HashId.SPARK)
+    marked = Routing.of(("a_string",), max_parallelism=128, parallelism=2, hash_id=HashId.SPARK).mark(frame)
     plan = marked._jdf.queryExecution().executedPlan().toString()
     assert "Python" not in plan
     assert "ArrowEval" not in plan

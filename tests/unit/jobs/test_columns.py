@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jobs.errors import OutputTypeError
 from jobs.functions import row_type
-from jobs.runtime.columns import batch_of, timestamps_ms, tuples_of
+from jobs.runtime.columns import batch_of, combined, timestamps_ms, tuples_of
 
 SCHEMA = pa.schema([("name", pa.string()), ("count", pa.int64())])
 RECORDS = st.lists(st.tuples(st.none() | st.text(), st.none() | st.integers(-(2**63), 2**63 - 1)))
@@ -64,3 +64,16 @@ def test_a_time_before_the_epoch_belongs_to_the_millisecond_that_began_before_it
 
 def test_an_integer_column_holds_milliseconds() -> None:
     assert timestamps_ms(pa.record_batch({"at": pa.array([7, None])}), "at") == [7, None]
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=5), max_size=9), st.integers(1, 12), st.integers(1, 100))
+def test_combined_batches_hold_the_same_rows_in_order_and_stop_growing_at_the_limits(
+    parts: list[list[int]], rows_max: int, bytes_max: int
+) -> None:
+    batches = [pa.record_batch({"n": pa.array(part, pa.int64())}) for part in parts]
+    whole = list(combined(batches, rows_max, bytes_max))
+    assert [n for batch in whole for n in batch.column("n").to_pylist()] == [n for part in parts for n in part]
+    assert all(batch.num_rows for batch in whole)
+    largest = max(map(len, parts), default=0)
+    assert all(batch.num_rows < rows_max + largest for batch in whole)
+    assert all(batch.num_rows * 8 < bytes_max + largest * 8 for batch in whole)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobs.runtime.class_archive import ClassArchive
+from jobs.runtime.spark_settings import JAVA_OPTIONS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
 
 
 def test_a_driver_starts_without_an_archive_that_is_missing(tmp_path: Path) -> None:
-    assert ClassArchive.at(tmp_path).settings() == {}
+    settings = ClassArchive.at(tmp_path).settings()
+    assert settings == {"spark.driver.extraJavaOptions": JAVA_OPTIONS, "spark.executor.extraJavaOptions": JAVA_OPTIONS}
 
 
 def test_an_archive_that_is_there_is_used_and_not_made_again(tmp_path: Path) -> None:
