@@ -55,7 +55,7 @@ def main(context: click.Context, root: Path, markdown: Path | None) -> None:
 @click.option("--slow-batches", default=4, show_default=True, help="Micro-batches of it.")
 @click.option(
     "--checkpoint-interval-ms",
-    default=2000,
+    default=10_000,
     show_default=True,
     help="For Flink, and for our checkpoints beside each batch's changelog.",
 )

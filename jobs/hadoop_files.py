@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it publishes no types
@@ -71,8 +72,13 @@ class HadoopDirectory:
             raise SinkPublishError(message) from failure
 
     def _java_path(self) -> Any:
-        assert self.spark._jvm is not None  # noqa: S101 - a session that runs has a JVM
-        return self.spark._jvm.org.apache.hadoop.fs.Path(self.path)
+        return _path_class(self.spark._jvm)(self.path)
+
+
+@lru_cache(maxsize=2)
+def _path_class(jvm: Any) -> Any:
+    """Hadoop's Path in a JVM: to find a class by its name takes a round trip a package, and a batch makes many paths."""
+    return jvm.org.apache.hadoop.fs.Path
 
 
 def _children(files: Any, path: Any) -> list[Any]:

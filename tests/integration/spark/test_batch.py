@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -26,6 +28,7 @@ from state.identifiers import Attempt, BatchId, JobId, SubtaskIndex
 from state.job_time import JobTime
 from state.restore import RestorePlan, version_of
 from state.version import NO_BATCH
+from tests.support.driver_process import command_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -211,12 +214,11 @@ def test_a_batch_that_was_not_committed_is_run_again_from_the_state_before_it(ri
     assert_totals_equal_a_fold(rig.output(), batches)
 
 
-def test_local_files_that_are_gone_are_rebuilt_from_the_changelogs(rig: Rig) -> None:
-    import shutil  # noqa: PLC0415 - this test's own
-
+def test_local_files_that_are_gone_with_their_workers_are_rebuilt_from_the_changelogs(rig: Rig) -> None:
     batches = [random_reports(seed, 200) for seed in range(3)]
     for reports in batches:
         rig.run(reports)
+        kill_python_workers()  # one that lives keeps its files, and goes on with them
         shutil.rmtree(rig.path / "local")
     assert_totals_equal_a_fold(rig.output(), batches)
 
@@ -342,3 +344,16 @@ def test_batch_and_anchored_jobs_shuffle_each_operator_once_and_keep_the_anchor(
     assert plan.count("ShuffledHashJoin") == operators
     assert plan.count("ShufflePartitionIdPassThrough") + plan.count("REPARTITION_BY_NUM") >= operators
     assert plan.count("BroadcastExchange") == 0
+
+
+def kill_python_workers() -> None:
+    """Ends the workers that Spark's daemon has forked in this process's JVM; it forks new ones as they are needed."""
+    daemons = [
+        process for process in psutil.Process().children(recursive=True) if "pyspark.daemon" in command_line(process)
+    ]
+    workers = [process for process in daemons if process.parent() in daemons]
+    assert workers
+    for worker in workers:
+        worker.kill()
+    gone, alive = psutil.wait_procs(workers, timeout=10)
+    assert len(gone) == len(workers), alive
