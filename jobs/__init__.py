@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jobs.window_contents import ProcessWindowFunction
     from jobs.windowed_stream import WindowedStream
     from jobs.windows import SessionWindows, SlidingWindows, TumblingWindows, Window
+    from jobs.wire import ExponentialDelayRestart, FailureRateRestart, FixedDelayRestart, NoRestart
     from state.descriptors import (
         AggregateFunction,
         AggregatingStateDescriptor,
@@ -36,7 +37,10 @@ _HOMES = {
     "AggregatingStateDescriptor": "state.descriptors",
     "BloomFilter": "jobs.bloom_filter",
     "DataStream": "jobs.stream",
+    "ExponentialDelayRestart": "jobs.wire",
+    "FailureRateRestart": "jobs.wire",
     "FileSink": "jobs.sinks",
+    "FixedDelayRestart": "jobs.wire",
     "ForeachBatchSink": "jobs.sinks",
     "KeyedBatch": "jobs.batch_function",
     "KeyedBatchFunction": "jobs.batch_function",
@@ -44,6 +48,7 @@ _HOMES = {
     "KeyedStream": "jobs.stream",
     "ListStateDescriptor": "state.descriptors",
     "MapStateDescriptor": "state.descriptors",
+    "NoRestart": "jobs.wire",
     "OnTimerContext": "jobs.functions",
     "OutputTag": "jobs.functions",
     "PostgresSink": "jobs.sinks.postgres",
@@ -74,7 +79,10 @@ __all__ = [
     "AggregatingStateDescriptor",
     "BloomFilter",
     "DataStream",
+    "ExponentialDelayRestart",
+    "FailureRateRestart",
     "FileSink",
+    "FixedDelayRestart",
     "ForeachBatchSink",
     "KeyedBatch",
     "KeyedBatchFunction",
@@ -82,6 +90,7 @@ __all__ = [
     "KeyedStream",
     "ListStateDescriptor",
     "MapStateDescriptor",
+    "NoRestart",
     "OnTimerContext",
     "OutputTag",
     "PostgresSink",

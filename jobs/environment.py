@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from jobs.topology import Topology
+    from jobs.wire import RestartStrategy
     from state.settings import RocksDbSettings
 
 
@@ -27,6 +28,7 @@ class StreamEnvironment:
     Attributes:
         spark: The session to read sources with.
         parameters: What the job was created with: text by name.
+        restart: The restart strategy that the script has set, if any.
     """
 
     _provided: ClassVar[StreamEnvironment | None] = None
@@ -41,6 +43,7 @@ class StreamEnvironment:
         """
         self.spark = spark
         self.parameters = MappingProxyType(dict(parameters))
+        self.restart: RestartStrategy | None = None
         self._run = run
         self._builder = TopologyBuilder()
 
@@ -93,6 +96,10 @@ class StreamEnvironment:
         They apply from the job's next start on, to the state that is there as well. docs/settings.md explains each option.
         """
         self._builder.rocksdb = settings
+
+    def set_restart_strategy(self, strategy: RestartStrategy) -> None:
+        """Say whether and when the job is started again after a failure, unless it was created with a strategy."""
+        self.restart = strategy
 
     def execute(self) -> None:
         """Checks the job and runs it; returns when it has ended.

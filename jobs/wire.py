@@ -1,6 +1,6 @@
 """What a driver and the control plane say to each other, over HTTP, as JSON.
 
-The only module of `jobs` that the control plane may import: values, no behaviour. A driver authenticates with the token
+Values without behaviour: this and the decisions of `restart.py` are all of `jobs` that the control plane may import. A driver authenticates with the token
 of its attempt (`Authorization: Bearer ...`), which also says which job and attempt it is, so no message names them twice.
 
     POST /driver/attach        AttachRequest     -> AttachResponse      ask for work; repeated while told to wait
@@ -14,9 +14,11 @@ Every message may arrive twice or late; every one is idempotent.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+FAILURE_TIMES_MAX = 100
 
 
 class Message(BaseModel):
@@ -69,6 +71,85 @@ class CheckpointSettings(Message):
     tolerable_failed_checkpoints: int = Field(
         default=10, ge=0, description="Consecutive failures before the job fails."
     )
+    store_outage_max_ms: int = Field(
+        default=300_000,
+        ge=0,
+        description="For how long a batch waits for an object store that is away before it fails.",
+    )
+
+
+class NoRestart(Message):
+    """A job that fails stays so."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["none"] = "none"
+
+
+class FixedDelayRestart(Message):
+    """A number of restarts in all, each after the same time."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["fixed-delay"] = "fixed-delay"
+    attempts: int = Field(default=1, ge=1, description="How many restarts, until the job's user starts it again.")
+    delay_ms: int = Field(default=1000, ge=0, description="Between a failure and the restart.")
+
+
+class ExponentialDelayRestart(Message):
+    """Restarts ever later, and soon again once the job has run well for a while."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["exponential-delay"] = "exponential-delay"
+    initial_backoff_ms: int = Field(default=1000, ge=1, description="Before the first restart.")
+    max_backoff_ms: int = Field(default=60_000, ge=1, description="The longest pause.")
+    backoff_multiplier: float = Field(default=1.5, ge=1, le=100, description="Each pause over the one before.")
+    reset_backoff_threshold_ms: int = Field(
+        default=3_600_000, ge=1, description="After so long without a failure the next pause is the initial one again."
+    )
+    jitter_factor: float = Field(
+        default=0.1, ge=0, le=1, description="By what share of itself a pause is longer or shorter, at random."
+    )
+    attempts_before_reset_backoff: int | None = Field(
+        default=None,
+        ge=1,
+        le=FAILURE_TIMES_MAX - 1,
+        description="Restarts without a reset in between; None: any number.",
+    )
+
+    @model_validator(mode="after")
+    def _check_backoffs(self) -> Self:
+        if self.max_backoff_ms < self.initial_backoff_ms:
+            message = "max_backoff_ms is less than initial_backoff_ms"
+            raise ValueError(message)
+        return self
+
+
+class FailureRateRestart(Message):
+    """Restarts for as long as failures are not too frequent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["failure-rate"] = "failure-rate"
+    max_failures_per_interval: int = Field(
+        default=1, ge=1, le=FAILURE_TIMES_MAX - 1, description="One more within the interval, and the job has failed."
+    )
+    failure_rate_interval_ms: int = Field(default=60_000, ge=1, description="In which failures are counted.")
+    delay_ms: int = Field(default=1000, ge=0, description="Between a failure and the restart.")
+
+
+RestartStrategy = Annotated[
+    NoRestart | FixedDelayRestart | ExponentialDelayRestart | FailureRateRestart, Field(discriminator="type")
+]
+"""Whether and when a job that has failed is started again; the names are Flink's."""
+
+
+class FailureHistory(Message):
+    """The failures of a job since its user started it: how many, and when the latest ones were (milliseconds, ascending)."""
+
+    count: int = 0
+    times_ms: list[int] = Field(default_factory=list, max_length=FAILURE_TIMES_MAX)
 
 
 class Assignment(Message):
@@ -95,6 +176,11 @@ class Assignment(Message):
     )
     next_checkpoint_id: int = Field(default=1, ge=1, description="Checkpoint numbers never start over.")
     checkpoints: CheckpointSettings = CheckpointSettings()
+    restart: RestartStrategy | None = Field(
+        default=None,
+        description="What the job was created with; None: what its script says, else the control plane's own.",
+    )
+    failures: FailureHistory = FailureHistory()
 
 
 class AttachRequest(Message):
@@ -133,6 +219,7 @@ class Failure(Message):
     operator_uid: str | None = None
     subtask: int | None = None
     advice: str | None = Field(default=None, description="What its user can do about it.")
+    final: bool = Field(default=False, description="The restart strategy has given the job up.")
 
 
 class CommandResult(Message):
@@ -165,6 +252,14 @@ class DriverMetrics(Message):
     subtask_runs: int = Field(default=0, description="Tasks that worked with state.")
     subtask_runs_moved: int = Field(default=0, description="Of them, those on another executor than the one before.")
     subtask_runs_rebuilt: int = Field(default=0, description="Of them, those that rebuilt their state from the store.")
+    store_away_since_ms: int | None = Field(
+        default=None, description="Since when the object store has not answered: batches wait for it. None: it answers."
+    )
+    restart: RestartStrategy | None = Field(default=None, description="The strategy in force, if there is one.")
+    failures: FailureHistory = Field(
+        default_factory=FailureHistory, description="Those before the attempt, and those that it has restarted after."
+    )
+    last_failure: Failure | None = Field(default=None, description="The last one that the driver has restarted after.")
 
 
 class Heartbeat(Message):

@@ -142,12 +142,18 @@ class SubtaskStore:
         self._usable = True
         return handle
 
-    def resume(self, version: StateVersion, clock: Clock | Callable[[], int] | None = None) -> bool:
+    def resume(
+        self,
+        version: StateVersion,
+        clock: Clock | Callable[[], int] | None = None,
+        store: ObjectStore | None = None,
+    ) -> bool:
         """Begin another batch without having been closed in between: whether the state is exactly what is wanted.
 
         Args:
             version: What is wanted.
             clock: Its times are the batch's, if it is a clock; the store's own clock goes on otherwise.
+            store: Where the batch's changelog goes; None: where the last one went.
         """
         if not self._usable or self._closed or version.lineage != self.version.lineage:
             return False
@@ -155,6 +161,7 @@ class SubtaskStore:
         self.keyed.clear_current_key()
         if clock is not None and not callable(clock) and isinstance(self.keyed.clock, BatchClock):
             self.keyed.clock.become(clock)
+        self._store = store or self._store
         self.version = version
         self.source = StateSource.WARM
         return True

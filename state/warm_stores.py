@@ -74,7 +74,7 @@ class WarmStores:
             idle = self._idle.pop(spec.local_directory(local_root), None)
         if idle is not None:
             led_to = version_of(plan, spec.key_group_range, version.batch_id)
-            if idle.store.spec == spec and led_to == version and idle.store.resume(version, clock):
+            if idle.store.spec == spec and led_to == version and idle.store.resume(version, clock, store):
                 return idle.store
             idle.store.abandon()
         return open_subtask(spec, version, plan, local_root, store, clock=clock)

@@ -54,6 +54,14 @@ def jobs() -> None:
 @click.option("--spark-conf", "spark_conf", type=Pair(), multiple=True, help="A Spark setting of the job, key=value.")
 @click.option("--checkpoint-interval-ms", type=int, help="Time between the starts of two checkpoints.")
 @click.option("--retained-checkpoints", type=int, help="How many completed checkpoints are kept.")
+@click.option(
+    "--restart-strategy",
+    type=click.Choice(["none", "fixed-delay", "exponential-delay", "failure-rate"]),
+    help="Whether and when it is started again after a failure.",
+)
+@click.option(
+    "--restart-option", "restart_options", type=Pair(), multiple=True, help="Of the strategy, such as attempts=3."
+)
 @click.option("--start", is_flag=True, help="Start it at once.")
 @json_option
 @pass_session
@@ -83,10 +91,15 @@ def job_request(
     spark_conf: Sequence[tuple[str, str]] = (),
     checkpoint_interval_ms: int | None = None,
     retained_checkpoints: int | None = None,
+    restart_strategy: str | None = None,
+    restart_options: Sequence[tuple[str, str]] = (),
 ) -> dict[str, Any]:
     """Builds the body of a request for a job; what is None is left to the control plane's defaults."""
     checkpoints = {"interval_ms": checkpoint_interval_ms, "retained_count": retained_checkpoints}
-    optional = {"max_parallelism": max_parallelism, "hash_id": hash_id}
+    if restart_options and restart_strategy is None:
+        raise InvalidArgumentError("--restart-option needs --restart-strategy")
+    restart = None if restart_strategy is None else {"type": restart_strategy, **dict(restart_options)}
+    optional = {"max_parallelism": max_parallelism, "hash_id": hash_id, "restart": restart}
     return {
         "name": name,
         "artifact_id": artifact_id,

@@ -50,6 +50,8 @@ def _(step: steps.ReplaceAttempt, transaction: JobTransaction) -> None:
     job = transaction.job
     job.failure = dict(step.failure)
     job.consecutive_failures = step.consecutive_failures
+    if step.failures is not None:
+        job.failures = step.failures.model_dump()
     job.restarts += 1
     if job.desired is DesiredState.RUNNING and job.status is JobStatus.RUNNING:
         enter(job, JobStatus.RESTARTING)

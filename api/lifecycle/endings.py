@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from api.lifecycle.facts import AttemptFacts, JobFacts, ProcessState, Timeouts
 from api.lifecycle.steps import FailJob, ReplaceAttempt
+from jobs.restart import FATAL_CODES, GiveUp, next_restart, with_failure
 from jobs.wire import DriverState
 
 if TYPE_CHECKING:
@@ -16,29 +17,6 @@ FAILURES_MAX = 8
 """So many attempts in a row without any progress, and the job is given up."""
 
 _BACKOFF_MS = 1000
-
-# What fails the same way every time: the script, its graph, its settings, its state's form.
-FATAL_CODES = frozenset(
-    {
-        "DRIVER_ENVIRONMENT_INVALID",
-        "JOB_ARTIFACT_UNSUPPORTED",
-        "JOB_COLUMN_UNKNOWN",
-        "JOB_INPUT_NOT_STREAMING",
-        "JOB_KEY_TYPE_UNSUPPORTED",
-        "JOB_NOT_DECLARED",
-        "JOB_NO_ENVIRONMENT",
-        "JOB_NO_SINK",
-        "JOB_RESTORE_REFUSED",
-        "JOB_SCHEMA_INVALID",
-        "JOB_SCRIPT_FAILED",
-        "JOB_SPARK_STATE_UNSUPPORTED",
-        "JOB_TOPOLOGY_INVALID",
-        "JOB_UID_DUPLICATE",
-        "JOB_UID_INVALID",
-        "JOB_UID_MISSING",
-        "SINK_TARGET_OCCUPIED",
-    }
-)
 
 
 class Ending(StrEnum):
@@ -103,13 +81,19 @@ def failure(code: str, message: str) -> Mapping[str, Any]:
 def replace_or_fail(
     facts: JobFacts, attempt: AttemptFacts, ending: Ending, timeouts: Timeouts
 ) -> ReplaceAttempt | FailJob:
-    """Decides between another attempt and giving the job up.
+    """Decides between another attempt and giving the job up, as its restart strategy says.
 
-    The first replacement starts at once, each further one without progress in between twice as late.
+    Without one the first replacement starts at once, each further one without progress in between twice as late.
     """
     why = failure_of(attempt, ending)
-    if ending is Ending.FAILED and why.get("code") in FATAL_CODES:
+    if ending is Ending.FAILED and (why.get("code") in FATAL_CODES or why.get("final")):
         return FailJob(why)
+    if facts.restart is not None:
+        history = with_failure(facts.failures, facts.now_ms)
+        restart = next_restart(facts.restart, history, facts.jitter)
+        if isinstance(restart, GiveUp):
+            return FailJob({**why, "message": f"{why['message']} ({restart.reason})"})
+        return ReplaceAttempt(attempt.number, why, facts.consecutive_failures + 1, restart.delay_ms, history)
     failures = 1 if attempt.has_progressed else facts.consecutive_failures + 1
     if failures >= FAILURES_MAX:
         return FailJob(why)

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from jobs.wire import FailureHistory
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from db.statuses import CommandStatus, DesiredState, JobStatus, RescalePhase
-    from jobs.wire import DriverState
+    from jobs.wire import DriverState, RestartStrategy
+
+NO_FAILURES = FailureHistory()
 
 
 class ProcessState(StrEnum):
@@ -120,6 +124,10 @@ class JobFacts:
 
     Attributes:
         start_in_ms: Until the next start may be tried.
+        restart: What the job was created with, or what its script says; None: the control plane's own rule.
+        failures: Since its user started it, as far as a restart strategy has counted them.
+        now_ms: Milliseconds since the epoch.
+        jitter: Drawn for this decision, between -1 and 1.
         ended: Ended attempts of which processes may be left.
     """
 
@@ -129,6 +137,10 @@ class JobFacts:
     consecutive_failures: int = 0
     restarts: int = 0
     start_in_ms: int = 0
+    restart: RestartStrategy | None = None
+    failures: FailureHistory = NO_FAILURES
+    now_ms: int = 0
+    jitter: float = 0.0
     active: AttemptFacts | None = None
     standby: AttemptFacts | None = None
     ended: tuple[AttemptFacts, ...] = ()

@@ -56,6 +56,7 @@ def start(session: Session, job: Job, user: Principal) -> None:
     job.failure = None
     job.stop_operation_id = None
     job.consecutive_failures = job.next_start_at_ms = job.restarts = 0
+    job.failures = None
     job.started_at_ms, job.ended_at_ms = now, None
     enter(job, JobStatus.SUBMITTING)
     events.record(session, job_id=job.id, at_ms=now, kind="JOB_STARTED", actor=user.name, message="start was requested")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
 
 from api.clock import now_ms
 from api.lifecycle.facts import AttemptFacts, JobFacts, OrderFacts, RescaleFacts, Timeouts
@@ -10,7 +13,8 @@ from api.lifecycle.job_transaction import rescale_order_id
 from api.lifecycle.steps import Cause
 from db.repositories import attempts, commands, rescales
 from db.statuses import AttemptStage
-from jobs.wire import DriverState
+from jobs.restart import delay_ms_max
+from jobs.wire import DriverState, FailureHistory, RestartStrategy
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
     from api.launcher import Launcher
     from api.lifecycle.stopwatch import Stopwatch
     from db.models import Attempt, Command, Job, Rescale
+
+
+_STRATEGY: TypeAdapter[Any] = TypeAdapter(RestartStrategy)
 
 
 class FactReader:
@@ -35,14 +42,21 @@ class FactReader:
         active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
         standby = attempts.of_stage(session, job.id, AttemptStage.STANDBY)
         # A clock that was set back must not make a job wait for longer than the longest pause there is.
-        start_in_ms = job.next_start_at_ms - now_ms()
+        now = now_ms()
+        start_in_ms = job.next_start_at_ms - now
+        restart = restart_of(job, active)
+        longest_ms = self._timeouts.backoff_ms_max if restart is None else delay_ms_max(restart)
         return JobFacts(
             status=job.status,
             desired=job.desired,
             parallelism=job.parallelism,
             consecutive_failures=job.consecutive_failures,
             restarts=job.restarts,
-            start_in_ms=start_in_ms if 0 < start_in_ms <= self._timeouts.backoff_ms_max else 0,
+            start_in_ms=start_in_ms if 0 < start_in_ms <= longest_ms else 0,
+            restart=restart,
+            failures=failures_of(job, active),
+            now_ms=now,
+            jitter=random.uniform(-1, 1),  # noqa: S311 - it keeps jobs from starting together
             active=self._attempt(active) if active else None,
             standby=self._attempt(standby) if standby else None,
             ended=tuple(self._attempt(attempt) for attempt in attempts.unreaped(session, job.id)),
@@ -98,6 +112,19 @@ class FactReader:
             tries=sum(attempt.cause == Cause.RESCALE and attempt.number > rescale.old_attempt for attempt in tried),
             phase_age_ms=self._stopwatch.elapsed_ms(("rescale", rescale.id), rescale.phase),
         )
+
+
+def restart_of(job: Job, attempt: Attempt | None) -> RestartStrategy | None:
+    """Returns the job's restart strategy: its creator's word comes before that of its script, which its driver knows."""
+    told = job.restart or (attempt.metrics or {}).get("restart") if attempt is not None else job.restart
+    return _STRATEGY.validate_python(told) if told else None
+
+
+def failures_of(job: Job, attempt: Attempt | None) -> FailureHistory:
+    """Returns the job's failures as whoever counted last knows them: the driver, which has restarted it, or we."""
+    known = [job.failures, (attempt.metrics or {}).get("failures") if attempt is not None else None]
+    histories = [FailureHistory.model_validate(history) for history in known if history]
+    return max(histories, key=lambda history: history.count, default=FailureHistory())
 
 
 def _driver_state(text: str | None) -> DriverState | None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from db.statuses import JobStatus, RescalePhase
+    from jobs.wire import FailureHistory
 
 
 class Cause(StrEnum):
@@ -61,12 +62,16 @@ class EndAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceAttempt:
-    """Ends an attempt that was lost or failed; the next one starts after `backoff_ms`."""
+    """Ends an attempt that was lost or failed; the next one starts after `backoff_ms`.
+
+    `failures` is what the job's restart strategy goes by, if it has one.
+    """
 
     attempt: int
     failure: Mapping[str, Any]
     consecutive_failures: int
     backoff_ms: int
+    failures: FailureHistory | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field
 
 from api.schemas.base import NAME_PATTERN, Answer, FailureAnswer, OperationId, Request, example
 from db.statuses import AttemptStage, DesiredState, JobStatus
-from jobs.wire import CheckpointSettings, DriverMetrics
+from jobs.wire import CheckpointSettings, DriverMetrics, RestartStrategy
 
 
 class JobRequest(Request):
@@ -37,6 +37,11 @@ class JobRequest(Request):
     parameters: dict[str, str] = Field(default_factory=dict, description="What the script reads as env.parameters.")
     spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings of the allow-list.")
     checkpoints: CheckpointSettings = CheckpointSettings()
+    restart: RestartStrategy | None = Field(
+        default=None,
+        description="Whether and when it is started again after a failure. Default: as its script says; else at once the first "
+        "time, then ever later up to a minute, until 8 attempts in a row have made no progress.",
+    )
 
 
 class StopRequest(Request):
@@ -97,6 +102,7 @@ class JobAnswer(Answer):
         parameters={"input": "/data/reports", "output": "/data/out"},
         spark_conf={},
         checkpoints={"interval_ms": 5000},
+        restart={"type": "fixed-delay", "attempts": 3, "delay_ms": 1000},
         store_url="file:///home/me/.keyscale/store",
         created_at_ms=1_795_000_000_000,
         started_at_ms=1_795_000_001_000,
@@ -121,6 +127,7 @@ class JobAnswer(Answer):
     parameters: dict[str, str]
     spark_conf: dict[str, str]
     checkpoints: CheckpointSettings
+    restart: RestartStrategy | None = Field(description="What it was created with.")
     store_url: str
     created_at_ms: int
     started_at_ms: int | None

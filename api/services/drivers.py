@@ -8,7 +8,7 @@ from api.clock import now_ms
 from api.errors import AttemptOverError
 from api.lifecycle.orders import settle_command
 from db.models import Checkpoint, CheckpointSubtask
-from db.repositories import artifacts, attempts, checkpoints, commands, jobs, rescales
+from db.repositories import artifacts, attempts, checkpoints, commands, events, jobs, rescales
 from db.statuses import AttemptStage, CheckpointStatus, CommandStatus, RescalePhase
 from jobs.wire import (
     Assignment,
@@ -89,6 +89,7 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         attempt = attempts.find(session, driver.job_id, driver.attempt, lock=True)
         if attempt is None or attempt.stage is AttemptStage.ENDED:
             raise AttemptOverError("another attempt runs the job, or none")
+        _note_restart(session, attempt, message)
         is_news = _store_heartbeat(attempt, message)
         for result in message.results:
             is_news |= _store_result(session, attempt, result)
@@ -151,6 +152,8 @@ def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
             "restore_from": attempt.restore_from,
             "next_checkpoint_id": checkpoints.next_id(session, job.id),
             "checkpoints": CheckpointSettings.model_validate(job.checkpoints),
+            "restart": job.restart,
+            "failures": job.failures or {},
         }
     )
 
@@ -179,6 +182,22 @@ def _store_heartbeat(attempt: Attempt, message: Heartbeat) -> bool:
     if message.failure is not None:
         attempt.failure = message.failure.model_dump()
     return is_news
+
+
+def _note_restart(session: Session, attempt: Attempt, message: Heartbeat) -> None:
+    """Records that a driver has counted a failure since its last heartbeat."""
+    known = ((attempt.metrics or {}).get("failures") or {}).get("count", 0)
+    metrics = message.metrics
+    if attempt.metrics is not None and metrics.failures.count > known and metrics.last_failure is not None:
+        events.record(
+            session,
+            job_id=attempt.job_id,
+            at_ms=now_ms(),
+            kind="RUN_FAILED",
+            actor=f"attempt {attempt.number}",
+            message=f"attempt {attempt.number} has failed and judges by the restart strategy: {metrics.last_failure.message}",
+            failure_code=metrics.last_failure.code,
+        )
 
 
 def _store_result(session: Session, attempt: Attempt, result: CommandResult) -> bool:

@@ -66,6 +66,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         parameters=request.parameters,
         spark_conf=request.spark_conf,
         checkpoints=request.checkpoints.model_dump(),
+        restart=request.restart.model_dump() if request.restart is not None else None,
         store_url=context.settings.store_url,
         desired=DesiredState.STOPPED,
         status=JobStatus.CREATED,

@@ -23,12 +23,14 @@ class Job(Base):
     parameters: Mapped[dict[str, str]]
     spark_conf: Mapped[dict[str, str]]
     checkpoints: Mapped[dict[str, Any]]
+    restart: Mapped[dict[str, Any] | None]
     store_url: Mapped[str]
     desired: Mapped[DesiredState] = mapped_column(closed_set(DesiredState, "desired"))
     status: Mapped[JobStatus] = mapped_column(closed_set(JobStatus, "status"), index=True)
     stop_operation_id: Mapped[str | None]
     failure: Mapped[dict[str, Any] | None]
     consecutive_failures: Mapped[int] = mapped_column(default=0)
+    failures: Mapped[dict[str, Any] | None]
     restarts: Mapped[int] = mapped_column(default=0)
     next_start_at_ms: Mapped[int] = mapped_column(default=0)
     created_at_ms: Mapped[int]

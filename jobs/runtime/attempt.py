@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jobs.runtime.clock import now_ms
 from jobs.runtime.errors import RestoreRefusedError
+from jobs.runtime.patience import Patience
 from jobs.runtime.positions import merged, with_commit
 from state.claim import ClaimMode, check_claim, take_claim
 from state.hashing import HashId
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+IMPATIENT = Patience(0)
+
 
 class Journal:
     """The one appender of an attempt: its entries follow each other without a gap, or the attempt is fenced.
@@ -37,9 +40,10 @@ class Journal:
     Not for several threads at once: batches append while they hold the batch lock.
     """
 
-    def __init__(self, log: CommitLog, next_position: int) -> None:
+    def __init__(self, log: CommitLog, next_position: int, patience: Patience = IMPATIENT) -> None:
         self._log = log
         self._next_position = next_position
+        self._patience = patience
 
     @property
     def last_position(self) -> int:
@@ -51,9 +55,18 @@ class Journal:
 
         Raises:
             FencedError: A newer attempt has taken over.
-            StoreUnavailableError: It is unknown whether the entry is there; the attempt must end.
+            StoreUnavailableError: The store was away for too long. It is unknown whether the entry is there; the run must end.
         """
-        self._next_position = self._log.append(self._next_position, entry)
+        position = self._next_position
+        self._next_position = self._patience.wait_out(lambda: self._log.append(position, entry))
+
+    def at(self, next_position: int) -> Journal:
+        """Another one of the same attempt, which goes on at this position."""
+        return Journal(self._log, next_position, self._patience)
+
+    def patient(self, patience: Patience) -> Journal:
+        """The same one, which waits while the store is away. An entry that is appended again is the same entry."""
+        return Journal(self._log, self._next_position, patience)
 
     def is_overtaken(self) -> bool:
         """Whether a newer attempt has appended; asked where there is nothing to append."""
@@ -120,6 +133,31 @@ def open_attempt(
     recovery, positions, unusable = _recover(store, assignment, unusable)
     base = recovery.base.manifest
     return OpenAttempt(attempt, journal, recovery.resume, base, positions, unusable, claims and base == manifest)
+
+
+def reopen_attempt(store: ObjectStore, assignment: Assignment, opened: OpenAttempt) -> OpenAttempt:
+    """The same attempt once more, in the same process, from what it has committed: its fence still stands.
+
+    A write that was given up as failed, and is applied only now, takes the position that this run appends at next: then that
+    append is refused, and the attempt ends. So nothing can be committed twice.
+
+    Raises:
+        FencedError: A newer attempt has taken over meanwhile.
+        KeyscaleError: The checkpoint or the log cannot be read.
+    """
+    recovery, positions, unusable = _recover(store, assignment, opened.unusable)
+    if recovery.resume.attempt != opened.attempt:
+        message = f"attempt {recovery.resume.attempt} has taken over from attempt {opened.attempt}, which had failed"
+        raise FencedError(message)
+    return replace(
+        opened,
+        journal=opened.journal.at(recovery.resume.next_position),
+        resume=recovery.resume,
+        manifest=recovery.base.manifest,
+        positions=positions,
+        unusable=unusable,
+        claims=opened.claims and recovery.base.manifest == opened.manifest,
+    )
 
 
 def fall_back(store: ObjectStore, assignment: Assignment, opened: OpenAttempt) -> OpenAttempt:

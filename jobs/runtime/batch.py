@@ -55,6 +55,7 @@ class RunFacts:
         store_url: Root of the object store.
         local_root: Directory of local state, the same path on every host.
         rocksdb: Of the stores of all operators' state.
+        store_outage_max_ms: For how long tasks wait for an object store that is away.
     """
 
     job_id: JobId
@@ -65,6 +66,7 @@ class RunFacts:
     store_url: str
     local_root: Path
     rocksdb: RocksDbSettings = field(default_factory=RocksDbSettings)
+    store_outage_max_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +293,7 @@ class BatchRunner:
             facts=subtask_facts(node, tuple(specs)),
             store_url=self._facts.store_url,
             local_root=str(self._facts.local_root),
+            store_outage_max_ms=self._facts.store_outage_max_ms,
             time=plan.times[node.uid],
             due=plan.due[node.uid],
             reports=self._collector.accumulator,

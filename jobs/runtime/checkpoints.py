@@ -99,6 +99,7 @@ class Checkpoints:
         retained_count: How many are kept.
         base: The newest complete one, or what the attempt was restored from: its files are not uploaded again.
         input_records: How many records the attempt has committed so far.
+        reported_records: How many of them earlier checkpoints were told of.
         claims: Whether the files of what the attempt was restored from are the job's own now.
     """
 
@@ -111,7 +112,7 @@ class Checkpoints:
     base: Manifest | None
     input_records: Callable[[], int]
     claims: bool = False
-    _reported_records: int = field(default=0, init=False)
+    reported_records: int = 0
     _copyable: bool = field(default=True, init=False)
 
     def find_savepoint(self, savepoint_id: str) -> CompletedSnapshot | None:
@@ -171,7 +172,7 @@ class Checkpoints:
         reach("checkpoint.uploaded")
         manifest = taking.publish(committed, stored)
         reach("checkpoint.published")
-        records, self._reported_records = self.input_records() - self._reported_records, self.input_records()
+        records, self.reported_records = self.input_records() - self.reported_records, self.input_records()
         subsumed = self._retain(taking)
         report = taking.completed(manifest, stored, records)
         self.report(report.model_copy(update={"subsumed_checkpoint_ids": subsumed}))

@@ -69,6 +69,7 @@ class Coordinator:
         self._commands = commands
         self._pace = CheckpointPace(started_at=time.monotonic())
         self._fence_checked_at = time.monotonic()
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
 
     def start(self) -> None:
@@ -76,13 +77,14 @@ class Coordinator:
         self._thread.start()
 
     def close(self, timeout_seconds: float) -> None:
-        """End the thread after what it is doing."""
+        """End the thread after what it is doing; what comes of that ends nobody's run any more."""
+        self._closed.set()
         self._commands.put(None)
         if self._thread.ident is not None:
             self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
-        while self._endings.ending is None:
+        while self._endings.ending is None and not self._closed.is_set():
             now = time.monotonic()
             wait_seconds = min(self._pace.due_at(self._settings), self._fence_checked_at + _FENCE_CHECK_SECONDS) - now
             try:
@@ -105,7 +107,8 @@ class Coordinator:
         except RunEndedError:
             return
         except Exception as failure:  # noqa: BLE001 - whatever it is ends the run, not just this thread
-            self._endings.give(Ending.by(failure))
+            if not self._closed.is_set():
+                self._endings.give(Ending.by(failure))
 
     def _check_fence(self) -> None:
         try:

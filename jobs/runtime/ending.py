@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The terminal state of a run, and why."""
+    """The terminal state of a run, and why; `given_up` says by which rule a restart strategy tries no more."""
 
     state: DriverState
     error: KeyscaleError | None = None
+    given_up: str | None = None
 
     @classmethod
     def by(cls, failure: BaseException) -> Ending:
@@ -35,11 +36,12 @@ class Ending:
         origin = origin_of(self.error)
         return Failure(
             code=self.error.code,
-            message=str(self.error),
+            message=str(self.error) if self.given_up is None else f"{self.error} ({self.given_up})",
             traceback=origin.user_traceback,
             operator_uid=origin.operator_uid,
             subtask=origin.subtask,
             advice=self.error.advice,
+            final=self.given_up is not None,
         )
 
 
@@ -50,6 +52,7 @@ class EndingBox:
         self._lock = threading.Lock()
         self._given = threading.Event()
         self._ending: Ending | None = None
+        self._later: Ending | None = None
 
     @property
     def ending(self) -> Ending | None:
@@ -61,6 +64,20 @@ class EndingBox:
             if self._ending is None:
                 self._ending = ending
                 self._given.set()
+            elif ending.state is not DriverState.FAILED:
+                self._later = self._later or ending
+
+    def reopen(self) -> Ending | None:
+        """Take a failure back, so that the job can start again.
+
+        Returns:
+            An order to end, or a fence, that came after the failure: it stays, and the job must not start again.
+        """
+        with self._lock:
+            self._ending, self._later = self._later, None
+            if self._ending is None:
+                self._given.clear()
+            return self._ending
 
     def wait(self, timeout_seconds: float) -> Ending | None:
         self._given.wait(timeout_seconds)

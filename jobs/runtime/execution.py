@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from jobs.runtime.affinity import Anchor
 from jobs.runtime.anchored import run_anchored
-from jobs.runtime.attempt import fall_back, open_attempt
+from jobs.runtime.attempt import fall_back, open_attempt, reopen_attempt
 from jobs.runtime.batch import BatchRunner, RunFacts, subtask_specs
 from jobs.runtime.checkpoints import Checkpoints, SnapshotContext
 from jobs.runtime.clock import now_ms
@@ -21,7 +21,9 @@ from jobs.runtime.committed import CommittedState
 from jobs.runtime.coordinator import Coordinator
 from jobs.runtime.ending import Ending
 from jobs.runtime.errors import SparkLostError
+from jobs.runtime.patience import Patience
 from jobs.runtime.query import BatchLoop
+from jobs.runtime.store_watch import StoreWatch
 from jobs.runtime.subtask_jobs import RestoreSubtasks, SubtaskPlaces, check_restored
 from jobs.runtime.timekeeper import Timekeeper
 from jobs.wire import DriverState
@@ -88,11 +90,22 @@ class RunContext:
 
 
 class Execution:
-    """One topology in one attempt."""
+    """One topology in one attempt.
 
-    def __init__(self, context: RunContext, topology: Topology) -> None:
+    Args:
+        context: What the driver gives.
+        topology: The job.
+        after: The execution in this process that has failed, if this one goes on with its attempt.
+    """
+
+    def __init__(self, context: RunContext, topology: Topology, after: Execution | None = None) -> None:
         self._context = context
         self._topology = topology
+        self._after = after
+        self._number: int = 0 if after is None else after._number + 1
+        self._opened: OpenAttempt | None = None
+        self._anchor: Anchor | None = None
+        self._checkpoints: Checkpoints | None = None
         assignment = context.assignment
         self._facts = RunFacts(
             job_id=JobId(assignment.job_id),
@@ -103,10 +116,19 @@ class Execution:
             store_url=assignment.store_url,
             local_root=context.local_root,
             rocksdb=topology.rocksdb,
+            store_outage_max_ms=assignment.checkpoints.store_outage_max_ms,
+        )
+        self._patience = Patience(
+            assignment.checkpoints.store_outage_max_ms, lambda: context.endings.ending is not None
         )
         self._operators = operator_facts(topology)
         specs = {node.uid: subtask_specs(node, self._facts) for node in topology.operators}
         self._places = SubtaskPlaces(specs, assignment.store_url, str(context.local_root))
+
+    @property
+    def has_opened(self) -> bool:
+        """Whether the attempt's fence stands, so that another execution may go on with it."""
+        return self._opened is not None
 
     def run(self) -> None:
         """Run until the end is given, by this or any other thread; nothing is committed after this returns.
@@ -115,23 +137,22 @@ class Execution:
             KeyscaleError: The attempt could not begin.
         """
         context = self._context
-        probe(context.store)
-        opened = open_attempt(context.store, context.assignment, self._operators)
-        reach("run.fenced")
+        opened = self._open()
         _log.info(
-            "attempt %d opened after batch %d, restored from %s",
+            "attempt %d opened (%d times before) after batch %d, restored from %s",
             opened.attempt,
+            self._number,
             opened.resume.batch_id,
             opened.manifest.path if opened.manifest else "nothing",
         )
-        anchor = Anchor.create(context.spark, self._facts.parallelism)
+        anchor = self._anchor = Anchor.create(context.spark, self._facts.parallelism)
         opened, committed, runner = self._resumed(opened, anchor)
         loop = BatchLoop(
             self._topology.source.frame,
             runner,
             opened,
             committed,
-            directory=context.work_dir / f"positions-{opened.attempt}",
+            directory=context.work_dir / positions_name(opened.attempt, self._number),
             status=context.status,
             on_failure=lambda failure: context.endings.give(Ending.by(failure)),
         )
@@ -140,6 +161,8 @@ class Execution:
         _log.info("the query runs")
         coordinator = self._coordinator(opened, anchor, loop, query)
         coordinator.start()
+        watch = StoreWatch(context.store, Layout(self._facts.job_id).log_entry(1), context.status)
+        watch.start()
         timekeeper = Timekeeper(loop)
         if any(node.logic.uses_timers for node in self._topology.operators):
             timekeeper.start()
@@ -147,7 +170,23 @@ class Execution:
             self._wait_for_end(query)
         finally:
             timekeeper.end()
+            watch.end()
             self._go_down(loop, query, coordinator)
+
+    def _open(self) -> OpenAttempt:
+        context, after = self._context, self._after
+        if after is None or after._opened is None:
+            self._patience.wait_out(lambda: probe(context.store))
+            opened = open_attempt(context.store, context.assignment, self._operators)
+            reach("run.fenced")
+        else:
+            if after._anchor is not None:
+                after._anchor.release()
+            before = after._opened
+            opened = self._patience.wait_out(lambda: reopen_attempt(context.store, context.assignment, before))
+            reach("run.reopened")
+        self._opened = replace(opened, journal=opened.journal.patient(self._patience))
+        return self._opened
 
     def _resumed(self, opened: OpenAttempt, anchor: Anchor) -> tuple[OpenAttempt, CommittedState, BatchRunner]:
         """Publish what is committed and restore the state; from an older checkpoint if files of the newest are damaged."""
@@ -195,15 +234,21 @@ class Execution:
             layout=layout,
             timeout_ms=settings.timeout_ms,
         )
-        checkpoints = Checkpoints(
+        before = None if self._after is None else self._after._checkpoints
+        self._after = None  # it and those before it are needed no more
+        checkpoints = self._checkpoints = Checkpoints(
             context=snapshots,
             loop=loop,
             report=context.reporter.report_checkpoint,
-            next_id=next_checkpoint_id(context.assignment, opened.manifest, existing),
+            next_id=max(
+                next_checkpoint_id(context.assignment, opened.manifest, existing),
+                before.next_id if before is not None else CheckpointId(0),
+            ),
             retained_ids=existing,
             retained_count=settings.retained_count,
             base=opened.manifest,
             input_records=lambda: context.status.input_records,
+            reported_records=context.status.input_records,
             claims=opened.claims,
         )
         protected = frozenset({opened.manifest.path} if opened.manifest else ())
@@ -248,6 +293,11 @@ class Execution:
         with contextlib.suppress(Exception):  # Spark may be gone, which is an end as well
             query.stop()
         coordinator.close(_CLOSE_SECONDS)
+
+
+def positions_name(attempt: Attempt, number: int) -> str:
+    """Name of Spark's checkpoint directory of an execution, the `number`-th in its attempt."""
+    return f"positions-{attempt}-{number}" if number else f"positions-{attempt}"
 
 
 def drain(query: StreamingQuery, loop: BatchLoop) -> None:

@@ -13,6 +13,7 @@ from jobs.runtime.ending import Ending, EndingBox
 from jobs.runtime.errors import JobNotDeclaredError, RunEndedError
 from jobs.runtime.execution import Execution, RunContext
 from jobs.runtime.reporter import Reporter
+from jobs.runtime.restarts import Restarts, is_session_good
 from jobs.runtime.status import DriverStatus
 from jobs.wire import CommandKind, CommandResult, DriverState
 from state.objects import open_store
@@ -25,7 +26,19 @@ if TYPE_CHECKING:
     from jobs.runtime.control import ControlChannel
     from jobs.runtime.errors import AttemptOverError
     from jobs.topology import Topology
-    from jobs.wire import Assignment, Command
+    from jobs.wire import Assignment, Command, RestartStrategy
+
+
+def forget_ends(commands: queue.SimpleQueue[Command | None]) -> None:
+    """Remove what ended the thread that took commands; the commands stay, in order."""
+    left = []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            left.append(commands.get_nowait())
+    for command in left:
+        if command is not None:
+            commands.put(command)
+
 
 _log = logging.getLogger(__name__)
 
@@ -78,10 +91,15 @@ class JobRun:
         directory.mkdir(parents=True, exist_ok=True)
         assignment = self._assignment
         artifact = Artifact.fetch(self._channel, assignment.artifact_filename, assignment.artifact_sha256, directory)
-        with StreamEnvironment(self._spark, assignment.parameters, self._run_topology).provided():
+        environment = StreamEnvironment(
+            self._spark,
+            assignment.parameters,
+            lambda topology: self._run_topology(topology, assignment.restart or environment.restart),
+        )
+        with environment.provided():
             artifact.run(self._spark)
 
-    def _run_topology(self, topology: Topology) -> None:
+    def _run_topology(self, topology: Topology, restart: RestartStrategy | None) -> None:
         """What the script's `env.execute()` does: returns when the job has ended, and raises what ended it."""
         if self._topology_given:
             message = "a script executes one job"
@@ -98,11 +116,7 @@ class JobRun:
             work_dir=self._work_dir,
             local_root=self._local_root,
         )
-        try:
-            Execution(context, topology).run()
-        except Exception as failure:
-            self._endings.give(Ending.by(failure))
-            raise
+        self._execute(context, topology, Restarts(restart, self._assignment.failures, self._status))
         ending = self._endings.ending
         if ending is not None:
             # Told before the script's last lines run: the next attempt need not wait for them.
@@ -110,6 +124,21 @@ class JobRun:
             self._reporter.nudge()
             if ending.error is not None:
                 raise ending.error
+
+    def _execute(self, context: RunContext, topology: Topology, restarts: Restarts) -> None:
+        """Execute the job until it ends, or its restart strategy gives it up."""
+        execution: Execution | None = None
+        while True:
+            execution = Execution(context, topology, execution)
+            try:
+                execution.run()
+            except Exception as failure:  # noqa: BLE001 - whatever it was, this run has failed
+                self._endings.give(Ending.by(failure))
+            failed = self._endings.ending is not None and self._endings.ending.state is DriverState.FAILED
+            good = failed and execution.has_opened and is_session_good(self._spark)
+            if not good or not restarts.wait_to_restart(self._endings):
+                return
+            forget_ends(self._commands)
 
     def _on_command(self, command: Command) -> None:
         if command.kind is CommandKind.CANCEL:

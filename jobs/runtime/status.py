@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from jobs.runtime.placement import Placement
-    from jobs.wire import CommandResult
+    from jobs.wire import CommandResult, FailureHistory, RestartStrategy
 
 _SMOOTHING = 0.3  # weight of the newest batch in rates and durations
 
@@ -86,6 +86,19 @@ class DriverStatus:
         }
         with self._lock:
             self._metrics = self._metrics.model_copy(update=counts)
+
+    def restarts(self, strategy: RestartStrategy | None, history: FailureHistory, last: Failure | None = None) -> None:
+        """Tell by which strategy the job is started again, and after which failures it was."""
+        with self._lock:
+            known = last or self._metrics.last_failure
+            self._metrics = self._metrics.model_copy(
+                update={"restart": strategy, "failures": history, "last_failure": known}
+            )
+
+    def store_seen(self, away_since_ms: int | None) -> None:
+        """Tell since when the object store has not answered; None: it does."""
+        with self._lock:
+            self._metrics = self._metrics.model_copy(update={"store_away_since_ms": away_since_ms})
 
     def waits_for_input(self, waits: bool) -> None:
         """Tell whether the query has looked for input and found none."""

@@ -16,6 +16,7 @@ from jobs.runtime.affinity import PARTITIONS_MIN, SUBTASK_COLUMN
 from jobs.runtime.body import SubtaskFacts, SubtaskProgress, run_subtask
 from jobs.runtime.columns import combined
 from jobs.runtime.failures import CarriedFailure, TaskOrigin, origin_of
+from jobs.runtime.patience import Patience, PatientStore
 from jobs.runtime.reports import TaskReport
 from jobs.runtime.side_outputs import to_wire
 from jobs.runtime.worker import executor_name, object_store, settle, warm_stores
@@ -64,6 +65,7 @@ class OperatorTask:
         time: The operator's times in this batch.
         due: Which subtasks have timers to fire, by index: they run without records, too.
         reports: Where to report.
+        store_outage_max_ms: For how long an object store that is away is waited for.
     """
 
     run: str
@@ -77,6 +79,7 @@ class OperatorTask:
     time: BatchTime
     due: tuple[bool, ...]
     reports: Accumulator[list[TaskReport]]
+    store_outage_max_ms: int = 0
 
     def run_partition(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Processes one partition, which is one subtask. Reports last of all, and only when all went well.
@@ -106,7 +109,8 @@ class OperatorTask:
         start, local_root = self.starts[index], Path(self.local_root)
         records_ms = NO_WATERMARK_MS if self.time.records_ms is None else self.time.records_ms
         clock = BatchClock(processing_time_ms=self.time.processing_ms, event_time_ms=records_ms)
-        objects, warm = object_store(self.store_url), warm_stores()
+        patience = Patience(self.store_outage_max_ms)
+        objects, warm = PatientStore(object_store(self.store_url), patience), warm_stores()
         store = warm.take(self.specs[index], start.version, start.plan, local_root, objects, clock=clock)
         source = store.source
         try:

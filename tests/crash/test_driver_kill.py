@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobs.runtime.worker import WARM_IDLE_VARIABLE
-from jobs.wire import CheckpointSettings, CheckpointStatus, DriverState
+from jobs.wire import CheckpointSettings, CheckpointStatus, DriverState, FixedDelayRestart
 from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
 
@@ -149,3 +149,26 @@ def test_an_idle_driver_finds_out_that_a_newer_one_has_taken_over(tmp_path: Path
 def _batches(driver: DriverProcess) -> int:
     beat = driver.heartbeat()
     return beat.metrics.batches if beat else 0
+
+
+def test_a_failed_run_starts_again_in_its_process_and_the_sink_is_exact(
+    tmp_path: Path, drivers: list[DriverProcess]
+) -> None:
+    job = chain_job(tmp_path, seed=102)
+    job.restart = FixedDelayRestart(attempts=50, delay_ms=100)
+    driver = start(job, drivers, "first")
+    driver.assign(job.assignment(1))
+    driver.wait_for(lambda: _batches(driver) >= 2, "commits before the fault")
+    (tmp_path / "fault").touch()
+    driver.wait_for(lambda: _failures(driver) >= 1, "a failure")
+    (tmp_path / "fault").unlink()
+    assert not job.is_complete(), "the fault came after the end of the work"
+    driver.wait_for(job.is_complete, "the rest of the output")
+    job.check_output()
+    checkpoints = [report.checkpoint_id for report in driver.checkpoints()]
+    assert len(set(checkpoints)) == len(checkpoints)
+
+
+def _failures(driver: DriverProcess) -> int:
+    beat = driver.heartbeat()
+    return beat.metrics.failures.count if beat else 0

@@ -19,7 +19,15 @@ import psutil
 
 from jobs.runtime.class_archive import ClassArchive
 from jobs.runtime.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
-from jobs.wire import Assignment, CheckpointReport, CheckpointSettings, Command, CommandResult, Heartbeat
+from jobs.wire import (
+    Assignment,
+    CheckpointReport,
+    CheckpointSettings,
+    Command,
+    CommandResult,
+    Heartbeat,
+    RestartStrategy,
+)
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -230,6 +238,8 @@ class ChainJob:
     input: ChainInput
     parallelism: int = 2
     checkpoints: CheckpointSettings = field(default_factory=lambda: CheckpointSettings(interval_ms=1000))
+    restart: RestartStrategy | None = None
+    store_url: str | None = None
 
     @property
     def output(self) -> Path:
@@ -255,8 +265,13 @@ class ChainJob:
             max_parallelism=16,
             artifact_filename="chain_job.py",
             artifact_sha256=hashlib.sha256(CHAIN_JOB.read_bytes()).hexdigest(),
-            parameters={"input": str(self.input.directory), "output": str(self.output)},
-            store_url=self.store.as_uri(),
+            parameters={
+                "input": str(self.input.directory),
+                "output": str(self.output),
+                "fault": str(self.home / "fault"),
+            },
+            restart=self.restart,
+            store_url=self.store_url or self.store.as_uri(),
             restore_from=restore_from,
             next_checkpoint_id=next_checkpoint_id,
             checkpoints=self.checkpoints,

@@ -33,6 +33,36 @@ class S3Server:
         return name
 
 
+class RestartableS3Server:
+    """A server that can be stopped and started again with all that it holds, at the same address."""
+
+    def __init__(self) -> None:
+        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        self._server.start()
+        self._host, self._port = self._server.get_host_and_port()
+
+    @property
+    def server(self) -> S3Server:
+        return S3Server(f"http://{self._host}:{self._port}")
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What a process needs in its environment to use it."""
+        return {
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": self.server.endpoint_url,
+        }
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def start_again(self) -> None:
+        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=self._port, verbose=False)
+        self._server.start()
+
+
 @contextmanager
 def running_s3_server() -> Iterator[S3Server]:
     """Starts the server on a free port and stops it."""

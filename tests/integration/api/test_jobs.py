@@ -48,6 +48,9 @@ def test_a_parallelism_out_of_range_is_refused(client: httpx.Client, job: dict[s
         {"name": "x", "hash_id": "python"},
         {"name": "x", "parameters": {"a": 1}},
         {"name": "x", "checkpoints": {"interval_ms": 0}},
+        {"name": "x", "restart": {"type": "sometimes"}},
+        {"name": "x", "restart": {"type": "fixed-delay", "attempts": 0}},
+        {"name": "x", "restart": {"type": "none", "attempts": 1}},
         {},
     ],
 )
@@ -57,6 +60,15 @@ def test_a_request_of_the_wrong_form_is_refused_without_repeating_it(
     answer = client.post("/jobs", json={"artifact_id": job["artifact_id"], **body})
     assert code_of(answer) == (422, "REQUEST_INVALID")
     assert "0123456789abcdef" not in answer.text
+
+
+def test_a_job_keeps_its_restart_strategy_with_the_defaults_filled_in(
+    client: httpx.Client, job: dict[str, Any]
+) -> None:
+    body = {"name": "x", "artifact_id": job["artifact_id"], "restart": {"type": "fixed-delay", "attempts": 3}}
+    assert client.post("/jobs", json=body).json()["restart"] == {"type": "fixed-delay", "attempts": 3, "delay_ms": 1000}
+    assert client.get("/jobs/x").json()["restart"]["attempts"] == 3
+    assert job["restart"] is None
 
 
 def test_a_name_is_had_once(client: httpx.Client, job: dict[str, Any]) -> None:

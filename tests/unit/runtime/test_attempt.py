@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.runtime.attempt import OpenAttempt, check_fit, fall_back, open_attempt, resume_positions
+from jobs.runtime.attempt import OpenAttempt, check_fit, fall_back, open_attempt, reopen_attempt, resume_positions
 from jobs.runtime.errors import PositionsCorruptError, RestoreRefusedError
 from jobs.wire import Assignment
 from state.claim import ClaimRefusedError
@@ -289,3 +289,31 @@ def test_a_savepoint_is_the_jobs_once_it_was_claimed_and_no_other_jobs(store: Ob
             open_attempt(store, further, OPERATORS)
     else:
         assert not open_attempt(store, further, OPERATORS).claims
+
+
+def test_an_attempt_that_failed_goes_on_in_its_process_from_what_it_has_committed(store: ObjectStore) -> None:
+    opened = open_attempt(store, assignment(store, 1), OPERATORS)
+    opened.journal.append(BatchPlanned(Attempt(1), BatchId(0), plan(0)))
+    opened.journal.append(commit(1, 0))
+    opened.journal.append(BatchPlanned(Attempt(1), BatchId(1), plan(1)))
+    again = reopen_attempt(store, assignment(store, 1), opened)
+    assert (again.attempt, again.resume.batch_id) == (1, 0)
+    assert again.resume.planned is not None, "the batch that failed is run again with its own positions"
+    again.journal.append(commit(1, 1))
+    assert reopen_attempt(store, assignment(store, 1), again).resume.batch_id == 1
+
+
+def test_what_a_failed_run_writes_late_is_refused_or_refuses_the_run_after_it(store: ObjectStore) -> None:
+    opened = open_attempt(store, assignment(store, 1), OPERATORS)
+    opened.journal.append(BatchPlanned(Attempt(1), BatchId(0), plan(0)))
+    again = reopen_attempt(store, assignment(store, 1), opened)
+    opened.journal.append(commit(1, 0).__class__(Attempt(1), BatchId(0), {UID: [None, None]}, {"files": "late"}, 0))
+    with pytest.raises(FencedError):
+        again.journal.append(commit(1, 0))
+
+
+def test_an_attempt_that_was_overtaken_while_it_had_failed_does_not_go_on(store: ObjectStore) -> None:
+    opened = open_attempt(store, assignment(store, 1), OPERATORS)
+    open_attempt(store, assignment(store, 2), OPERATORS)
+    with pytest.raises(FencedError, match="attempt 2"):
+        reopen_attempt(store, assignment(store, 1), opened)
