@@ -68,6 +68,8 @@ class Settings:
         """
         source = os.environ if environment is None else environment
         home = Path(source.get("KEYSCALE_HOME") or ".keyscale").expanduser().absolute()
+        if "," in str(home):
+            raise SettingInvalidError("KEYSCALE_HOME must have no comma in it: Spark would take it for two directories")
         port = source.get("KEYSCALE_PORT") or "8080"
         if not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise SettingInvalidError("KEYSCALE_PORT must be a number from 0 to 65535")

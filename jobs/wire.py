@@ -239,19 +239,56 @@ class Commit(Message):
     at_ms: int
 
 
+class SubtaskMetrics(Message):
+    """One subtask in the last batch."""
+
+    index: int
+    read_records: int = 0
+    write_records: int = 0
+    busy_ratio: float = Field(default=0.0, description="Share of the time since the batch before in which it had work.")
+    open_ms: float = Field(default=0.0, description="To open its state, or to rebuild it.")
+    process_ms: float = Field(
+        default=0.0, description="Between its first record and its last, waiting for input included."
+    )
+    finish_ms: float = Field(default=0.0, description="To write what changed.")
+    state_bytes: int = Field(default=0, description="Of its state on its host, about.")
+
+
+class OperatorMetrics(Message):
+    """One operator in the last batch."""
+
+    uid: str
+    read_records: int = Field(default=0, description="Since the driver started.")
+    write_records: int = Field(default=0, description="Likewise, to all outputs.")
+    watermark_ms: int | None = Field(default=None, description="Event time up to which its timers have fired.")
+    watermark_lag_ms: int | None = Field(default=None, description="By how much that is behind the clock.")
+    event_time_lag_ms: int | None = Field(
+        default=None,
+        description="By how much the latest event of the batch was behind the clock when it was committed.",
+    )
+    subtasks: list[SubtaskMetrics] = Field(default_factory=list)
+
+
 class DriverMetrics(Message):
     """Rates and sizes since the driver started or over its last batches."""
 
     batches: int = 0
     input_records: int = 0
     output_records: int = 0
-    input_records_per_second: float = 0.0
+    input_records_per_second: float = Field(default=0.0, description="That came in, waiting for input included.")
+    processed_records_per_second: float = Field(default=0.0, description="That are processed while batches run.")
     batch_duration_ms: float = 0.0
+    busy_ratio: float = Field(default=0.0, description="Share of the time in which batches run.")
     waits_for_input: bool = Field(default=False, description="The query has looked for input and found none.")
-    state_bytes: int = 0
     subtask_runs: int = Field(default=0, description="Tasks that worked with state.")
     subtask_runs_moved: int = Field(default=0, description="Of them, those on another executor than the one before.")
     subtask_runs_rebuilt: int = Field(default=0, description="Of them, those that rebuilt their state from the store.")
+    pending_records: int | None = Field(
+        default=None,
+        description="By how many offsets the last batch was behind its sources; None where they do not tell.",
+    )
+    state_bytes: int = Field(default=0, description="As of the last batch, about.")
+    operators: list[OperatorMetrics] = Field(default_factory=list)
     store_away_since_ms: int | None = Field(
         default=None, description="Since when the object store has not answered: batches wait for it. None: it answers."
     )
@@ -296,6 +333,11 @@ class SubtaskCheckpointReport(Message):
     checkpointed_size: int = Field(default=0, description="bytes uploaded for this checkpoint")
     state_size: int = Field(default=0, description="bytes of the whole state")
     files: int = 0
+    entries: int = Field(default=0, description="entries of the state, about: overwritten ones count until compaction")
+    key_group_entries: list[int] = Field(
+        default_factory=list, description="of each key group, the first one first; empty if there are very many"
+    )
+    key_group_bytes: list[int] = Field(default_factory=list, description="likewise")
 
 
 class CheckpointReport(Message):

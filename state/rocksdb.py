@@ -32,6 +32,7 @@ from state.errors import (
     StoreIOError,
     StoreLockedError,
 )
+from state.key_group_sizes import FileFacts
 from state.rocksdb_options import database_options
 from state.settings import RocksDbSettings
 
@@ -238,6 +239,20 @@ class RocksDbEngine:
             total += table.property_int_value("rocksdb.estimate-live-data-size") or 0
             total += table.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
         return total
+
+    def files(self) -> list[FileFacts]:
+        """Of what has been flushed."""
+        self._check_open()
+        return [
+            FileFacts(
+                first=file["start_key"],
+                last=file["end_key"],
+                entries=max(0, file["num_entries"] - 2 * file["num_deletions"]),
+                size_bytes=file["size"],
+            )
+            for file in self._database.live_files()
+            if file["start_key"] is not None and file["end_key"] is not None
+        ]
 
     def close(self) -> None:
         if self._closed:

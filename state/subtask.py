@@ -12,6 +12,7 @@ from state.changelog import write_changelog
 from state.directory import CleanMarker, SubtaskDirectory, boot_id
 from state.errors import BatchTooLargeError, KeyscaleError, StateError
 from state.identifiers import BatchId
+from state.key_group_sizes import key_group_sizes
 from state.keyed import KeyedStateBackend
 from state.opened_shards import rebuild_shards, reopen_shards
 from state.placement import place_subtask
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from state.changelog import ChangelogHandle
     from state.engine import SortedRun
     from state.identifiers import CheckpointId
+    from state.key_group_sizes import KeyGroupSizes
     from state.objects import ObjectStore
     from state.opened_shards import OpenedShards
     from state.restore import RestorePlan
@@ -258,6 +260,11 @@ class SubtaskStore:
             ttls=self.ttls,
             settings=self.spec.settings,
         )
+
+    def key_group_sizes(self) -> KeyGroupSizes:
+        """Entries and bytes by key group, of what has been flushed, as it is after `snapshot`."""
+        shards = [(shard.key_groups, shard.engine.files()) for shard in self._shards]
+        return key_group_sizes(shards, self.spec.key_group_range)
 
     def close(self) -> None:
         """Flush, close, and mark the local files as exactly at `version`; mutations of an unfinished batch are dropped."""

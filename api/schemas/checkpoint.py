@@ -124,6 +124,11 @@ class SubtaskAnswer(Answer):
     key_group_start: int
     key_group_end: int
     files: int
+    entries: int = Field(description="Of the state, about: overwritten ones count until compaction.")
+    key_group_entries: list[int] = Field(
+        description="Of each key group, the first one first; empty if there are very many."
+    )
+    key_group_bytes: list[int] = Field(description="Likewise.")
 
 
 class SubtasksDurationsSummary(Answer):
@@ -138,6 +143,7 @@ class SubtasksSummary(Answer):
 
     checkpointed_size: RangeAnswer
     state_size: RangeAnswer
+    entries: RangeAnswer
     end_to_end_duration: RangeAnswer
     checkpoint_duration: SubtasksDurationsSummary
     start_delay: RangeAnswer
@@ -152,6 +158,7 @@ class OperatorAnswer(Answer):
     checkpointed_size: int
     state_size: int
     end_to_end_duration: int
+    entries: int = Field(description="Of the state, about.")
     num_subtasks: int
     num_acknowledged_subtasks: int
     summary: SubtasksSummary

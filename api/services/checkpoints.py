@@ -170,11 +170,13 @@ def _operator(uid: str, members: list[CheckpointSubtask], trigger_timestamp: int
         checkpointed_size=sum(member.checkpointed_size for member in members),
         state_size=sum(member.state_size for member in members),
         end_to_end_duration=0 if last_ack is None else max(0, last_ack - trigger_timestamp),
+        entries=sum(member.entries for member in members),
         num_subtasks=len(members),
         num_acknowledged_subtasks=len(acknowledged),
         summary=SubtasksSummary(
             checkpointed_size=spread([member.checkpointed_size for member in acknowledged]),
             state_size=spread([member.state_size for member in acknowledged]),
+            entries=spread([member.entries for member in acknowledged]),
             end_to_end_duration=spread([member.end_to_end_duration for member in acknowledged]),
             checkpoint_duration=SubtasksDurationsSummary(
                 sync=spread([member.sync_duration for member in acknowledged]),
@@ -206,4 +208,7 @@ def _subtask(member: CheckpointSubtask) -> SubtaskAnswer:
         key_group_start=member.key_group_start,
         key_group_end=member.key_group_end,
         files=member.files,
+        entries=member.entries,
+        key_group_entries=member.key_group_entries,
+        key_group_bytes=member.key_group_bytes,
     )

@@ -57,3 +57,6 @@ class CheckpointSubtask(Base):
     checkpointed_size: Mapped[int]
     state_size: Mapped[int]
     files: Mapped[int]
+    entries: Mapped[int] = mapped_column(default=0, server_default="0")
+    key_group_entries: Mapped[list[int]] = mapped_column(default=list, server_default="[]")
+    key_group_bytes: Mapped[list[int]] = mapped_column(default=list, server_default="[]")

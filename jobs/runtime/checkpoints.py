@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+KEY_GROUPS_REPORTED_MAX = 4096  # of more the control plane is told no sizes one by one
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotContext:
@@ -342,7 +344,14 @@ class _Taking:
             checkpointed_size=part.uploaded_bytes,
             state_size=part.handle.state_size_bytes,
             files=sum(1 for _ in part.handle.files()),
+            entries=sum(part.sizes.entries),
+            key_group_entries=list(part.sizes.entries) if self._reports_key_groups else [],
+            key_group_bytes=list(part.sizes.size_bytes) if self._reports_key_groups else [],
         )
+
+    @property
+    def _reports_key_groups(self) -> bool:
+        return self.context.facts.max_parallelism <= KEY_GROUPS_REPORTED_MAX
 
 
 def snapshot_clocks(time: JobTime, uids: Iterable[OperatorUid], processing_ms: int) -> dict[OperatorUid, BatchClock]:

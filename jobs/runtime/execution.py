@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from jobs.runtime.affinity import Anchor
 from jobs.runtime.anchored import run_anchored
 from jobs.runtime.attempt import fall_back, open_attempt, reopen_attempt
+from jobs.runtime.backlog import pending_records
 from jobs.runtime.batch import BatchRunner, RunFacts, subtask_specs
 from jobs.runtime.checkpoints import Checkpoints, SnapshotContext
 from jobs.runtime.clock import now_ms
@@ -277,6 +278,12 @@ class Execution:
         # Asking costs a busy driver some milliseconds; only who waits for the first commit needs the answer at once.
         while endings.wait(_QUERY_POLL_SECONDS if status.commits else _FIRST_COMMIT_POLL_SECONDS) is None:
             status.waits_for_input(is_waiting_for_input(query))
+        endings, seen = self._context.endings, 0
+        while endings.wait(_QUERY_POLL_SECONDS) is None:
+            self._context.status.waits_for_input(is_waiting_for_input(query))
+            if self._context.status.commits != seen:
+                seen = self._context.status.commits
+                self._context.status.sources_are_behind(pending_records(query.lastProgress))
             if not query.isActive:
                 failure = query.exception()
                 # A batch that fails gives its own, better reason; it comes before the query ends.

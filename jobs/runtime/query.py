@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from jobs.runtime.batch_metrics import operator_metrics
 from jobs.runtime.clock import now_ms
 from jobs.runtime.errors import BatchOrderError, CheckpointTimeoutError, RunEndedError
 from jobs.runtime.placement import Placement
@@ -203,6 +204,7 @@ class BatchLoop:
             input_records=outcome.input_records,
             output_records=outcome.output_records,
             duration_ms=duration_ms,
+            operators=operator_metrics(outcome.reports, self._committed.time, commit.at_ms),
         )
         if self._status.commits == 1:
             _log.info("first commit: batch %d after %.0f ms", batch_id, duration_ms)

@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_SECONDS = 0.25
 _QUIET_SECONDS = 60.0  # of an outage, one line a minute is logged
+REPORTS_MAX = 5000
+REPORTS_SECONDS = 5.0  # between two heartbeats: a driver that is silent for a minute is replaced
 
 
 class Reporter:
@@ -46,7 +48,8 @@ class Reporter:
         self._status = status
         self._on_command = on_command
         self._on_attempt_over = on_attempt_over
-        self._reports: collections.deque[CheckpointReport] = collections.deque()
+        self._reports: collections.deque[CheckpointReport] = collections.deque()  # the first one may be on its way
+        self._lock = threading.Lock()
         self._seen: set[str] = set()
         self._wake = threading.Event()
         self._closing = threading.Event()
@@ -57,8 +60,18 @@ class Reporter:
         self._thread.start()
 
     def report_checkpoint(self, report: CheckpointReport) -> None:
-        """Send a report as soon as can be, after those before it."""
-        self._reports.append(report)
+        """Send a report as soon as can be, after those before it.
+
+        While the control plane is away, a checkpoint's newer report takes the place of its older one, and beyond `REPORTS_MAX`
+        the oldest checkpoints are forgotten, which newer ones have superseded; savepoints are not.
+        """
+        with self._lock:
+            if len(self._reports) > 1 and self._reports[-1].checkpoint_id == report.checkpoint_id:
+                self._reports[-1] = report
+            else:
+                self._reports.append(report)
+            if len(self._reports) > REPORTS_MAX:
+                self._forget_oldest()
         self._wake.set()
 
     @property
@@ -93,9 +106,10 @@ class Reporter:
     def _exchange(self) -> bool:
         """Send everything once; returns whether nothing is left to be sent."""
         try:
-            while self._reports:
-                self._send_first_report()
+            all_sent = self._send_reports()
             heartbeat = self._status.heartbeat()
+            if not all_sent:  # a command's result comes after the report of its savepoint
+                heartbeat = heartbeat.model_copy(update={"results": []})
             response = self._channel.heartbeat(heartbeat)
         except AttemptOverError as over:
             self._on_attempt_over(over)
@@ -108,7 +122,23 @@ class Reporter:
             if command.id not in self._seen:
                 self._seen.add(command.id)
                 self._on_command(command)
-        return not self._status.heartbeat().results
+        return all_sent and not self._status.heartbeat().results
+
+    def _send_reports(self) -> bool:
+        """Send what is waiting, but not for so long that the driver seems to be silent; whether all of it was."""
+        until = time.monotonic() + REPORTS_SECONDS
+        while self._reports and time.monotonic() < until:
+            self._send_first_report()
+        if self._reports:
+            self._wake.set()
+        return not self._reports
+
+    def _forget_oldest(self) -> None:
+        for place in range(1, len(self._reports)):
+            if not self._reports[place].is_savepoint:
+                _log.warning("the report of checkpoint %d is given up", self._reports[place].checkpoint_id)
+                del self._reports[place]
+                return
 
     def _send_first_report(self) -> None:
         report = self._reports[0]
@@ -117,7 +147,8 @@ class Reporter:
         except ControlRefusedError:
             # Sending it again would be refused again, and would hold up the reports behind it.
             _log.exception("the report of checkpoint %d was refused", report.checkpoint_id)
-        self._reports.popleft()
+        with self._lock:
+            self._reports.popleft()
 
     def _log_sparsely(self, error: ControlError) -> None:
         now = time.monotonic()

@@ -41,6 +41,7 @@ class TaskReport(msgspec.Struct, frozen=True):
         next_timers: Its earliest timers after the batch; None if nobody has looked.
         executor: The executor that it ran on, by the name that `executor_name` gives.
         source: Where its state was; None if it had nothing to do, and did not look.
+        state_bytes: Size of its state on its host, about; None if the state was not opened.
     """
 
     run: str
@@ -56,6 +57,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     next_timers: NextTimers | None = None
     executor: str = ""
     source: StateSource | None = None
+    state_bytes: int | None = None
 
 
 class _Lists(AccumulatorParam[list[TaskReport]]):

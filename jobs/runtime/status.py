@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
+from jobs.runtime.batch_metrics import added_up, state_bytes_of
 from jobs.wire import Commit, DriverMetrics, DriverState, Failure, Heartbeat
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from jobs.runtime.placement import Placement
-    from jobs.wire import CommandResult, FailureHistory, RestartStrategy
+    from jobs.wire import CommandResult, FailureHistory, OperatorMetrics, RestartStrategy
 
 _SMOOTHING = 0.3  # weight of the newest batch in rates and durations
+IDLE_MS = 5000  # without a batch for so long, and with no input found, nothing comes in
 
 TERMINAL_STATES = frozenset({DriverState.STOPPED, DriverState.FINISHED, DriverState.FAILED, DriverState.FENCED})
 
@@ -24,7 +27,10 @@ class DriverStatus:
     A terminal state is final: the first one stays, whatever happens while the driver goes down.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Of a new driver; the clock counts seconds."""
+        self._clock = clock
+        self._committed_at: float | None = None
         self._lock = threading.Lock()
         self._state = DriverState.STANDBY
         self._failure: Failure | None = None
@@ -60,20 +66,42 @@ class DriverStatus:
         with self._lock:
             self._restored_at_ms = at_ms
 
-    def committed(self, commit: Commit, *, input_records: int, output_records: int, duration_ms: float) -> None:
-        """Count a committed batch."""
+    def committed(
+        self,
+        commit: Commit,
+        *,
+        input_records: int,
+        output_records: int,
+        duration_ms: float,
+        operators: Sequence[OperatorMetrics] = (),
+    ) -> None:
+        """Count a committed batch; `operators` is what each did in it."""
         with self._lock:
             self._first_commit = self._first_commit or commit
             self._last_commit = commit
-            rate = 1000.0 * input_records / max(duration_ms, 1.0)
+            committed_at, before = self._clock(), self._committed_at
+            self._committed_at = committed_at
+            # From one commit to the next: the time in which the batch's input has come.
+            cycle_ms = duration_ms if before is None else max(duration_ms, 1000 * (committed_at - before))
             old, first = self._metrics, self._metrics.batches == 0
+            newest = {
+                "input_records_per_second": 1000 * input_records / max(cycle_ms, 1.0),
+                "processed_records_per_second": 1000 * input_records / max(duration_ms, 1.0),
+                "batch_duration_ms": duration_ms,
+                "busy_ratio": duration_ms / max(cycle_ms, duration_ms, 1.0),
+            }
+            smoothed = {
+                name: value if first else _smoothed(getattr(old, name), value) for name, value in newest.items()
+            }
+            with_totals = added_up(old.operators, operators, cycle_ms)
             self._metrics = old.model_copy(
                 update={
+                    **smoothed,
                     "batches": old.batches + 1,
                     "input_records": old.input_records + input_records,
                     "output_records": old.output_records + output_records,
-                    "input_records_per_second": rate if first else _smoothed(old.input_records_per_second, rate),
-                    "batch_duration_ms": duration_ms if first else _smoothed(old.batch_duration_ms, duration_ms),
+                    "operators": with_totals,
+                    "state_bytes": state_bytes_of(with_totals) or old.state_bytes,
                 }
             )
 
@@ -86,6 +114,12 @@ class DriverStatus:
         }
         with self._lock:
             self._metrics = self._metrics.model_copy(update=counts)
+
+    def sources_are_behind(self, records: int | None) -> None:
+        """Tell by how many records the last batch was behind its sources."""
+        with self._lock:
+            if self._metrics.pending_records != records:
+                self._metrics = self._metrics.model_copy(update={"pending_records": records})
 
     def restarts(self, strategy: RestartStrategy | None, history: FailureHistory, last: Failure | None = None) -> None:
         """Tell by which strategy the job is started again, and after which failures it was."""
@@ -125,12 +159,18 @@ class DriverStatus:
 
     def heartbeat(self) -> Heartbeat:
         with self._lock:
+            metrics = self._metrics
+            if metrics.waits_for_input and self._committed_at is not None:
+                idle_ms = 1000 * (self._clock() - self._committed_at)
+                if idle_ms > IDLE_MS:  # the last batch says nothing any more
+                    quiet = {"input_records_per_second": 0.0, "busy_ratio": 0.0, "pending_records": 0}
+                    metrics = metrics.model_copy(update=quiet)
             return Heartbeat(
                 state=self._state,
                 first_commit=self._first_commit,
                 last_commit=self._last_commit,
                 restored_at_ms=self._restored_at_ms,
-                metrics=self._metrics,
+                metrics=metrics,
                 results=list(self._results.values()),
                 failure=self._failure,
             )

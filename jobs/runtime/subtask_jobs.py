@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from jobs.runtime.task import SubtaskStart
     from state.identifiers import CheckpointId, OperatorUid, SubtaskIndex
+    from state.key_group_sizes import KeyGroupSizes
     from state.key_groups import KeyGroupRange
     from state.manifest import SnapshotHandle
     from state.snapshot import LocalSnapshot
@@ -72,6 +73,7 @@ class LinkedSubtask:
     snapshot: LocalSnapshot
     started_at_ms: int
     sync_ms: int
+    sizes: KeyGroupSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class StoredSubtask:
     sync_ms: int
     async_ms: int
     acknowledged_at_ms: int
+    sizes: KeyGroupSizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,9 @@ class SnapshotSubtasks:
             start = self.starts[uid][subtask]
             with self.places.held(uid, subtask, start) as state:
                 snapshot = state.snapshot(self.checkpoint_id)
-            linked.append(LinkedSubtask(uid, snapshot, started_at_ms, _elapsed_ms(began)))
+                sync_ms = _elapsed_ms(began)
+                sizes = state.key_group_sizes()
+            linked.append(LinkedSubtask(uid, snapshot, started_at_ms, sync_ms, sizes))
         return pickle.dumps(linked)
 
 
@@ -167,6 +172,7 @@ class UploadSnapshots:
                     sync_ms=part.sync_ms,
                     async_ms=_elapsed_ms(began),
                     acknowledged_at_ms=now_ms(),
+                    sizes=part.sizes,
                 )
             )
         reach("checkpoint.subtask_uploaded")

@@ -119,6 +119,7 @@ class OperatorTask:
             yield from self._process(index, store, chain([] if first is None else [first], with_rows), progress)
             processed = time.perf_counter()
             changelog = store.finish_batch(self.batch_id, uuid.uuid4().hex)
+            state_bytes = store.engine.size_bytes()
         except BaseException:  # GeneratorExit, too: whoever reads the rows stopped early
             store.abandon()
             raise
@@ -138,6 +139,7 @@ class OperatorTask:
             next_timers=progress.next_timers,
             executor=executor_name(),
             source=source,
+            state_bytes=state_bytes,
         )
         self.reports.add([report])
 

@@ -56,3 +56,6 @@ export function time(atMs) {
 
 /** Records a second. */
 export const rate = (perSecond) => (missing(perSecond) ? NONE : `${perSecond < 10 ? short.format(perSecond) : count.format(perSecond)}/s`);
+
+/** A share of one. */
+export const percent = (ratio) => (missing(ratio) ? NONE : `${count.format(100 * ratio)} %`);

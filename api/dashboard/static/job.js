@@ -4,7 +4,7 @@ import { Actions } from "./actions.js";
 import { ApiError, get } from "./api.js";
 import { Checkpoints } from "./checkpoints.js";
 import { byId, element, facts, keyed, setChildren, setPill, setText, words } from "./dom.js";
-import { ago, bytes, duration, number, rate, time, NONE } from "./format.js";
+import { ago, bytes, duration, number, percent, rate, time, NONE } from "./format.js";
 import { poll } from "./poll.js";
 import { Rescale } from "./rescale.js";
 
@@ -23,6 +23,7 @@ refresher.now = poll(async () => {
     actions.refresh(), checkpoints.refreshDetails(),
   ]).catch(explainMissing);
   showJob(job, statistics.latest.completed);
+  showOperators(job.attempt?.metrics?.operators ?? []);
   actions.show(job);
   rescale.show(job, rescales.rescales[0]);
   checkpoints.show(job, statistics);
@@ -53,12 +54,36 @@ function showJob(job, checkpoint) {
     ["Parallelism", number(job.parallelism), `of at most ${number(job.max_parallelism)}`],
     ["Last commit", ago(attempt?.last_commit_at_ms), attempt?.last_commit_batch_id != null ? `batch ${number(attempt.last_commit_batch_id)}` : null],
     ["Input rate", up ? rate(metrics?.input_records_per_second) : NONE, metrics && `${number(metrics.input_records)} records in this attempt`],
+    ["Processed rate", up ? rate(metrics?.processed_records_per_second) : NONE, metrics && `busy ${percent(metrics.busy_ratio)}`],
+    ["Backlog", up && metrics?.pending_records != null ? number(metrics.pending_records) : NONE,
+      up && metrics?.store_away_since_ms ? `object store away since ${time(metrics.store_away_since_ms)}; batches wait` : "records behind the sources"],
     ["Batch duration", up ? duration(metrics?.batch_duration_ms) : NONE, metrics && `${number(metrics.batches)} batches`],
     ["State", bytes(metrics?.state_bytes || checkpoint?.state_size), metrics?.state_bytes || !checkpoint ? null : `at checkpoint #${checkpoint.id}`],
     ["Uptime", up ? duration(Math.floor((Date.now() - job.started_at_ms) / 1000) * 1000) : NONE,
       job.restarts ? `${number(job.restarts)} restart${job.restarts === 1 ? "" : "s"}` : "no restart"],
     ["Artifact", job.artifact_name, `version ${job.artifact_version}`],
   ]));
+}
+
+// One row a subtask; an operator's own figures stand in the row of its first one.
+function showOperators(operators) {
+  byId("no-operators").hidden = operators.length > 0;
+  byId("operators-table").hidden = operators.length === 0;
+  const rows = operators.flatMap((operator) => operator.subtasks.map((subtask) => ({ operator, subtask })));
+  setChildren(byId("operators"), ...rows.map(({ operator, subtask }) => {
+    const first = subtask.index === 0;
+    return element("tr", {},
+      first ? element("th", { scope: "rowgroup", rowspan: operator.subtasks.length, class: "mono" }, operator.uid) : null,
+      element("td", { class: "number" }, number(subtask.index)),
+      element("td", { class: "number" }, number(subtask.read_records)),
+      element("td", { class: "number" }, number(subtask.write_records)),
+      element("td", { class: "number" }, percent(subtask.busy_ratio)),
+      element("td", { class: "number" }, bytes(subtask.state_bytes)),
+      first ? element("td", { class: "number", rowspan: operator.subtasks.length },
+        operator.watermark_lag_ms == null ? NONE : duration(operator.watermark_lag_ms)) : null,
+      first ? element("td", { class: "number", rowspan: operator.subtasks.length },
+        operator.event_time_lag_ms == null ? NONE : duration(operator.event_time_lag_ms)) : null);
+  }));
 }
 
 function showFailure(job) {

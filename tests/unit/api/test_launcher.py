@@ -14,6 +14,7 @@ import pytest
 
 from api import supervisor
 from api.driver_command import JOB_SECRETS, driver_command, driver_environment, master_of, stays_on_loopback
+from api.errors import SettingInvalidError
 from api.launcher import Launcher
 from api.lifecycle.facts import ProcessState
 from api.settings import Settings
@@ -226,3 +227,8 @@ def test_a_driver_takes_a_core_a_subtask_of_a_cluster_unless_the_job_says_otherw
     for conf, cores in (({}, 3), ({"spark.cores.max": "8"}, 8)):
         command = driver_command(settings, Job(name="x", spark_conf=conf), Attempt(number=1, parallelism=3), tmp_path)
         assert f"spark.cores.max={cores}" in command
+
+
+def test_a_home_that_spark_would_split_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingInvalidError, match="comma"):
+        Settings.from_environment({"KEYSCALE_HOME": str(tmp_path / "a,b")})

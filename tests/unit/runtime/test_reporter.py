@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from jobs.runtime import reporter
 from jobs.runtime.errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
 from jobs.runtime.reporter import Reporter
 from jobs.runtime.status import DriverStatus
@@ -78,8 +79,10 @@ def running() -> Iterator[Running]:
     running.reporter.close(5)
 
 
-def report(checkpoint_id: int, status: CheckpointStatus = CheckpointStatus.COMPLETED) -> CheckpointReport:
-    return CheckpointReport(checkpoint_id=checkpoint_id, status=status, trigger_timestamp=0)
+def report(
+    checkpoint_id: int, status: CheckpointStatus = CheckpointStatus.COMPLETED, *, is_savepoint: bool = False
+) -> CheckpointReport:
+    return CheckpointReport(checkpoint_id=checkpoint_id, status=status, trigger_timestamp=0, is_savepoint=is_savepoint)
 
 
 def test_a_command_is_carried_out_once_however_often_it_is_delivered(running: Running) -> None:
@@ -147,3 +150,50 @@ def test_metrics_count_every_batch_and_keep_the_first_commit() -> None:
     assert beat.last_commit == Commit(batch_id=5, at_ms=5)
     assert (beat.metrics.batches, beat.metrics.input_records, beat.metrics.output_records) == (2, 20, 6)
     assert beat.metrics.input_records_per_second == pytest.approx(100.0)
+    assert beat.metrics.processed_records_per_second == pytest.approx(100.0)
+
+
+def test_while_the_control_plane_is_away_the_newest_report_of_a_checkpoint_is_kept(running: Running) -> None:
+    running.control.failure = ControlUnreachableError("away")
+    running.reporter.report_checkpoint(report(1, CheckpointStatus.IN_PROGRESS))
+    for number in (2, 3):
+        running.reporter.report_checkpoint(report(number, CheckpointStatus.IN_PROGRESS))
+        running.reporter.report_checkpoint(report(number, CheckpointStatus.COMPLETED))
+    running.control.failure = None
+    wait_until(lambda: len(running.control.reports) == 3, what="the reports")
+    assert [(each.checkpoint_id, each.status) for each in running.control.reports] == [
+        (1, CheckpointStatus.IN_PROGRESS),
+        (2, CheckpointStatus.COMPLETED),
+        (3, CheckpointStatus.COMPLETED),
+    ]
+
+
+def test_of_too_many_reports_the_oldest_checkpoints_are_given_up_and_no_savepoint(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter, "REPORTS_MAX", 3)
+    running.control.failure = ControlUnreachableError("away")
+    for number in range(1, 7):
+        running.reporter.report_checkpoint(report(number, is_savepoint=number == 2))
+    running.control.failure = None
+    wait_until(lambda: len(running.control.reports) == 3, what="the reports")
+    assert [each.checkpoint_id for each in running.control.reports] == [1, 2, 6]
+
+
+def test_a_driver_with_very_many_reports_shows_that_it_lives_before_all_are_sent(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat after the last of them would come too late: a silent driver is replaced, and its reports are lost."""
+    running.control.failure = ControlUnreachableError("away")
+    for number in range(1, 6):
+        running.reporter.report_checkpoint(report(number))
+    running.status.answer(CommandResult(command_id="savepoint", status="COMPLETED"))
+    monkeypatch.setattr(reporter, "REPORTS_SECONDS", 0.0)
+    before = len(running.control.heartbeats)
+    running.control.failure = None
+    wait_until(lambda: len(running.control.heartbeats) > before, what="a heartbeat")
+    assert running.control.reports == []
+    assert running.control.heartbeats[-1].results == [], "a result comes after the report of its savepoint"
+    monkeypatch.undo()
+    wait_until(lambda: len(running.control.reports) == 5, what="the reports")
+    wait_until(lambda: running.control.heartbeats[-1].results, what="the result")

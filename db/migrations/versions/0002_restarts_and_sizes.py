@@ -1,0 +1,32 @@
+"""A job's restart strategy and its failures since its user started it; a snapshot's sizes by key group."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects.postgresql import JSONB
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+SNAPSHOTS = "checkpoint_subtasks"
+SIZES = ("key_group_entries", "key_group_bytes")
+
+
+def upgrade() -> None:
+    """Adds the columns; a job that is there has neither strategy nor failures, a snapshot no sizes."""
+    op.add_column("jobs", sa.Column("restart", JSONB(none_as_null=True), nullable=True))
+    op.add_column("jobs", sa.Column("failures", JSONB(none_as_null=True), nullable=True))
+    op.add_column(SNAPSHOTS, sa.Column("entries", sa.BigInteger, nullable=False, server_default="0"))
+    for name in SIZES:
+        op.add_column(SNAPSHOTS, sa.Column(name, JSONB(none_as_null=True), nullable=False, server_default="[]"))
+
+
+def downgrade() -> None:
+    """Removes them."""
+    for name in ("entries", *SIZES):
+        op.drop_column(SNAPSHOTS, name)
+    op.drop_column("jobs", "failures")
+    op.drop_column("jobs", "restart")
