@@ -36,7 +36,7 @@ from api.lifecycle.steps import (
     SwitchOver,
 )
 from db.statuses import CommandStatus, DesiredState, JobStatus, RescalePhase
-from jobs.wire import DriverState, FailureHistory, FixedDelayRestart
+from jobs.wire import DriverState
 
 TIMEOUTS = Timeouts()
 
@@ -139,32 +139,6 @@ def test_a_job_that_never_gets_anywhere_is_given_up_with_its_last_failure() -> N
 def test_what_fails_the_same_way_every_time_fails_the_job_at_once(code: str) -> None:
     failure = {"code": code, "message": "no", "traceback": "Traceback ..."}
     assert step_of(job(active=attempt(driver_state=DriverState.FAILED, failure=failure))) == FailJob(failure)
-
-
-def test_a_job_with_a_restart_strategy_is_started_again_as_that_says_until_it_gives_up() -> None:
-    facts = job(active=lost(), restart=FixedDelayRestart(attempts=2, delay_ms=700), now_ms=5000, consecutive_failures=9)
-    for count in (1, 2):
-        step = step_of(facts)
-        assert isinstance(step, ReplaceAttempt)
-        assert (step.backoff_ms, step.failures) == (700, FailureHistory(count=count, times_ms=[5000] * count))
-        facts = replace(facts, failures=step.failures)
-    given_up = step_of(facts)
-    assert isinstance(given_up, FailJob)
-    assert "2 restarts are allowed" in given_up.failure["message"]
-
-
-def test_a_driver_that_gave_up_by_the_strategy_is_not_replaced() -> None:
-    why = {"code": "JOB_FUNCTION_FAILED", "message": "ValueError", "final": True}
-    failed = attempt(driver_state=DriverState.FAILED, failure=why)
-    assert step_of(job(active=failed, restart=FixedDelayRestart(attempts=99))) == FailJob(why)
-    retried = replace(failed, failure={**why, "final": False})
-    assert isinstance(step_of(job(active=retried, restart=FixedDelayRestart(attempts=99))), ReplaceAttempt)
-
-
-def test_what_fails_the_same_way_every_time_is_tried_again_by_no_strategy() -> None:
-    why = {"code": "JOB_SCRIPT_FAILED", "message": "no"}
-    failed = attempt(driver_state=DriverState.FAILED, failure=why)
-    assert step_of(job(active=failed, restart=FixedDelayRestart(attempts=99))) == FailJob(why)
 
 
 def test_during_a_pause_nothing_is_started() -> None:
