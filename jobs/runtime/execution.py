@@ -273,17 +273,14 @@ class Execution:
         )
 
     def _wait_for_end(self, query: StreamingQuery) -> None:
-        endings = self._context.endings
-        status = self._context.status
+        endings, status = self._context.endings, self._context.status
+        seen = status.commits
         # Asking costs a busy driver some milliseconds; only who waits for the first commit needs the answer at once.
         while endings.wait(_QUERY_POLL_SECONDS if status.commits else _FIRST_COMMIT_POLL_SECONDS) is None:
             status.waits_for_input(is_waiting_for_input(query))
-        endings, seen = self._context.endings, 0
-        while endings.wait(_QUERY_POLL_SECONDS) is None:
-            self._context.status.waits_for_input(is_waiting_for_input(query))
-            if self._context.status.commits != seen:
-                seen = self._context.status.commits
-                self._context.status.sources_are_behind(pending_records(query.lastProgress))
+            if status.commits != seen:
+                seen = status.commits
+                status.sources_are_behind(pending_records(query.lastProgress))
             if not query.isActive:
                 failure = query.exception()
                 # A batch that fails gives its own, better reason; it comes before the query ends.
