@@ -62,7 +62,7 @@ def dump_batches(reader: CheckpointReader, operator: OperatorSnapshot, name: str
 
 
 def write_parquet(reader: CheckpointReader, operator: OperatorSnapshot, name: str, file: Path) -> int:
-    """Write a state's entries as one Parquet file; returns how many there are.
+    """Write a state's entries as one Parquet file, which is there when it is whole; returns how many there are.
 
     Raises:
         UnknownStateError: The operator has no such state.
@@ -72,10 +72,15 @@ def write_parquet(reader: CheckpointReader, operator: OperatorSnapshot, name: st
     keys = reader.schema(operator)
     assert keys is not None  # noqa: S101 - the state was found in it
     entries = 0
-    with parquet.ParquetWriter(file, dump_schema(keys, state)) as writer:
-        for batch in dump_batches(reader, operator, name):
-            writer.write_batch(batch)
-            entries += batch.num_rows
+    unfinished = file.with_name(f"{file.name}.unfinished")
+    try:
+        with parquet.ParquetWriter(unfinished, dump_schema(keys, state)) as writer:
+            for batch in dump_batches(reader, operator, name):
+                writer.write_batch(batch)
+                entries += batch.num_rows
+        unfinished.replace(file)
+    finally:
+        unfinished.unlink(missing_ok=True)
     return entries
 
 

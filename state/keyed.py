@@ -27,9 +27,9 @@ from state.map import MapState
 from state.migrating import MigratingMapState, check_migration
 from state.object_formats import formats_of
 from state.pending import Pending
-from state.schema import KeyedSchema, check_same_key, register, schema_of_key, value_type
+from state.schema import KeyedSchema, TimersSchema, check_same_key, register, schema_of_key, value_type
 from state.serializers import KeySerializer, key_codec_for
-from state.serializers.type_names import type_from_json
+from state.serializers.type_names import type_from_json, type_to_json
 from state.stored_key import StoredKey, parse_stored_key
 from state.timers import TimerQueue
 from state.ttl import BatchClock, Clock
@@ -225,7 +225,7 @@ class KeyedStateBackend:
             namespace_type: The type of the scope under a key that each timer has; None: the void namespace.
 
         Raises:
-            StateSchemaMismatchError: The name is a state's, or other timers'.
+            StateSchemaMismatchError: The name is a state's, or that of timers with another type of namespace.
         """
         queue = self._timers.get(name)
         known = None if queue is None or queue.namespace is None else queue.namespace.type
@@ -233,6 +233,8 @@ class KeyedStateBackend:
             message = f"the name {name!r} is declared twice, once as timers"
             raise StateSchemaMismatchError(message)
         if queue is None:
+            declared = TimersSchema(name, None if namespace_type is None else type_to_json(namespace_type))
+            self._schema = self._schema.with_timers(declared)
             namespace = None if namespace_type is None else key_codec_for(namespace_type)
             queue = self._timers[name] = TimerQueue(name, self._engine, self._context, namespace)
         return queue

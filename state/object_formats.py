@@ -9,11 +9,14 @@ import pyarrow as pa
 
 from state.errors import UnsupportedTypeError
 from state.formats import ValueFormats
+from state.serializers import serializer_for
+from state.serializers.evolution import conversion
 from state.serializers.pickled import Pickled, decode_pickle, encode_pickle
 from state.serializers.structured import Structured
+from state.serializers.type_names import type_from_json, type_to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from state.schema import StateSchema
 
@@ -25,6 +28,30 @@ def formats_of(declared: pa.DataType, schema: StateSchema, write_format: int) ->
     if isinstance(declared, Pickled):
         return PickledFormats(schema, write_format)
     return ValueFormats(schema, write_format)
+
+
+def encoder_of(declared: pa.DataType) -> Callable[[Any], bytes]:
+    """Writes single values of a declared type, objects among them, without a header."""
+    if isinstance(declared, Pickled):
+        return encode_pickle
+    if isinstance(declared, Structured):
+        encode, encodable = serializer_for(declared.storage_type).encode, declared.encodable
+        return lambda value: encode(encodable(value))
+    return serializer_for(declared).encode
+
+
+def decoder_of(written: pa.DataType, declared: pa.DataType) -> Callable[[bytes], Any]:
+    """Reads what `encoder_of` of a type has written as values of a declared type that can read it."""
+    if isinstance(declared, Pickled):
+        return lambda raw: decode_pickle(raw, 0)
+    decode = serializer_for(written).decode
+    convert = conversion(written, type_from_json(type_to_json(declared)))
+    plain: Callable[[bytes], Any] = lambda raw: decode(raw, 0)  # noqa: E731 (one of two)
+    if convert is not None:
+        plain = lambda raw: convert(decode(raw, 0))  # noqa: E731 (as above)
+    if isinstance(declared, Structured):
+        return lambda raw: declared.instance(plain(raw))
+    return plain
 
 
 class StructuredFormats(ValueFormats):

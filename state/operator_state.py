@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from state.errors import DescriptorError, SerializationError, StateSchemaMismatchError
-from state.serializers import key_codec_for, serializer_for
-from state.serializers.evolution import can_read, conversion
+from state.object_formats import decoder_of, encoder_of
+from state.serializers import key_codec_for
+from state.serializers.evolution import can_read
 from state.serializers.type_names import TypeJson, type_from_json, type_to_json
 
 if TYPE_CHECKING:
@@ -214,11 +215,11 @@ class OperatorStateBackend:
         """
         states = dict(self._restored)
         for name, (distribution, listed, elements) in self._lists.items():
-            encode = serializer_for(listed.element_type).encode
+            encode = encoder_of(listed.element_type)
             items = tuple(encode(value) for value in elements.get())
             states[name] = StoredOperatorState(distribution, type_to_json(listed.element_type), items)
         for name, (mapped, entries) in self._maps.items():
-            encode_key, encode = key_codec_for(mapped.key_type).encode, serializer_for(mapped.value_type).encode
+            encode_key, encode = key_codec_for(mapped.key_type).encode, encoder_of(mapped.value_type)
             pairs = tuple((encode_key(k), None if v is None else encode(v)) for k, v in entries.items())
             key_type = type_to_json(mapped.key_type)
             states[name] = StoredOperatorState(Distribution.BROADCAST, type_to_json(mapped.value_type), pairs, key_type)
@@ -260,10 +261,7 @@ class OperatorStateBackend:
 
 
 def _reader(stored: StoredOperatorState, wanted: Any) -> Any:
-    written = type_from_json(stored.value_type)
-    decode = serializer_for(written).decode
-    convert = conversion(written, type_from_json(type_to_json(wanted)))
-    return (lambda raw: decode(raw, 0)) if convert is None else (lambda raw: convert(decode(raw, 0)))
+    return decoder_of(type_from_json(stored.value_type), wanted)
 
 
 def _declared_twice(name: str) -> StateSchemaMismatchError:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _READERS = 16
+_SAME_TIME_MS = 5_000  # stores tell an object's time to a second or so
 
 
 class NothingUsableError(KeyscaleError):
@@ -100,27 +101,54 @@ def choose_base(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded
         NothingUsableError: There are manifests, and none of them can be used.
         FormatTooNewError: A newer version wrote one of them: an older one must not be used behind its back.
     """
-    skipped = [SkippedManifest(path, "the job cannot go on from it") for path in sorted(excluded)]
-    manifests = []
-    for path in _candidates(store, job_id, hint):
-        if path in {skip.path for skip in skipped}:
-            continue
-        try:
-            manifests.append(read_manifest(store, path))
-        except (DocumentCorruptError, ObjectNotFoundError) as error:
-            skipped.append(SkippedManifest(path, str(error)))
-    for manifest in sorted(manifests, key=lambda found: _rank(found, job_id, hint), reverse=True):
-        missing = missing_files(store, manifest)
-        if not missing:
-            for skip in skipped:
-                logger.error("skipping %s: %s", skip.path, skip.reason)
-            return Base(manifest, tuple(skipped))
-        skipped.append(
-            SkippedManifest(manifest.path, f"{len(missing)} files are missing or cut off, such as {missing[0]}")
+    checkpoints, savepoints = _published(store, job_id)
+    search = _Search(store, job_id, hint, excluded)
+    search.read([*checkpoints, *([hint] if hint is not None and hint not in checkpoints else [])])
+    newest = search.newest_usable()
+    # A savepoint that is older than a usable checkpoint is never the newest: it need not even be read.
+    since_ms = 0 if newest is None else checkpoints.get(newest.path, 0) - _SAME_TIME_MS
+    search.read(path for path, modified_ms in savepoints.items() if modified_ms >= since_ms)
+    newest = search.newest_usable()
+    if newest is not None:
+        for skip in search.skipped.values():
+            logger.error("skipping %s: %s", skip.path, skip.reason)
+    elif search.skipped:
+        raise NothingUsableError("; ".join(f"{skip.path}: {skip.reason}" for skip in [*search.skipped.values()][:3]))
+    return Base(newest, tuple(search.skipped.values()))
+
+
+class _Search:
+    """For the newest manifest that can be used: what was read so far, and what cannot be used of it."""
+
+    def __init__(self, store: ObjectStore, job_id: JobId, hint: str | None, excluded: Iterable[str]) -> None:
+        self.skipped = {path: SkippedManifest(path, "the job cannot go on from it") for path in sorted(excluded)}
+        self._store = store
+        self._job_id = job_id
+        self._hint = hint
+        self._manifests: dict[str, Manifest] = {}
+
+    def read(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            if path in self.skipped or path in self._manifests:
+                continue
+            try:
+                self._manifests[path] = read_manifest(self._store, path)
+            except (DocumentCorruptError, ObjectNotFoundError) as error:
+                self.skipped[path] = SkippedManifest(path, str(error))
+
+    def newest_usable(self) -> Manifest | None:
+        ranked = sorted(
+            self._manifests.values(), key=lambda found: _rank(found, self._job_id, self._hint), reverse=True
         )
-    if skipped:
-        raise NothingUsableError("; ".join(f"{skip.path}: {skip.reason}" for skip in skipped[:3]))
-    return Base(None)
+        for manifest in ranked:
+            if manifest.path in self.skipped:
+                continue
+            missing = missing_files(self._store, manifest)
+            if not missing:
+                return manifest
+            reason = f"{len(missing)} files are missing or cut off, such as {missing[0]}"
+            self.skipped[manifest.path] = SkippedManifest(manifest.path, reason)
+        return None
 
 
 def missing_files(store: ObjectStore, manifest: Manifest) -> list[str]:
@@ -141,12 +169,11 @@ def _rank(manifest: Manifest, job_id: JobId, hint: str | None) -> tuple[int, int
     return (log_start(manifest, job_id), manifest.checkpoint_id, manifest.path == hint, -manifest.created_at_ms)
 
 
-def _candidates(store: ObjectStore, job_id: JobId, hint: str | None) -> list[str]:
+def _published(store: ObjectStore, job_id: JobId) -> tuple[dict[str, int], dict[str, int]]:
+    """The job's checkpoints and its savepoints: paths of their manifests, and when they were published."""
     layout = Layout(job_id)
-    paths = [
-        info.path
+    checkpoints, savepoints = (
+        {info.path: info.modified_ms for info in store.list(prefix) if info.path.rpartition("/")[2] == MANIFEST_NAME}
         for prefix in (layout.checkpoints, layout.savepoints)
-        for info in store.list(prefix)
-        if info.path.rpartition("/")[2] == MANIFEST_NAME
-    ]
-    return paths if hint is None or hint in paths else [hint, *paths]
+    )
+    return checkpoints, savepoints

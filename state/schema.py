@@ -52,12 +52,49 @@ class StateSchema(msgspec.Struct, frozen=True):
     namespace: TypeJson | None = None
 
 
+class TimersSchema(msgspec.Struct, frozen=True):
+    """Timers of one name: the type of the scope under a key that each has; None: the void namespace."""
+
+    name: str
+    namespace: TypeJson | None = None
+
+
 class KeyedSchema(msgspec.Struct, frozen=True):
-    """All keyed state of an operator: JSON-able with msgspec, and part of manifests and of the commit log."""
+    """All keyed state of an operator: JSON-able with msgspec, and part of manifests and of the commit log.
+
+    Attributes:
+        key: Names and types of the key's columns.
+        states: By name.
+        version: Of the schema's own form.
+        timers: By name; left out where none are known, which there may be nevertheless: earlier versions did not say.
+    """
 
     key: tuple[tuple[str, TypeJson], ...]
     states: tuple[StateSchema, ...] = ()
     version: int = SCHEMA_VERSION
+    timers: tuple[TimersSchema, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    def timers_of(self, name: str) -> TimersSchema | None:
+        """The schema of timers; None if none of the name are known."""
+        return next((timers for timers in self.timers or () if timers.name == name), None)
+
+    def with_timers(self, declared: TimersSchema) -> KeyedSchema:
+        """The schema with timers added.
+
+        Raises:
+            StateSchemaMismatchError: They are stored with another namespace, or the name is a state's.
+        """
+        known = self.timers_of(declared.name)
+        if self.state(declared.name) is not None:
+            message = f"{declared.name!r} is the name of a state, and cannot be that of timers"
+            raise StateSchemaMismatchError(message)
+        if known is not None:
+            if known != declared:
+                message = f"timers {declared.name!r} are stored as {_text(known)} and declared as {_text(declared)}"
+                raise StateSchemaMismatchError(message)
+            return self
+        timers = sorted([*(self.timers or ()), declared], key=lambda each: each.name)
+        return msgspec.structs.replace(self, timers=tuple(timers))
 
     def state(self, name: str) -> StateSchema | None:
         """The schema of a state; None if there is no such state."""
@@ -68,7 +105,14 @@ class KeyedSchema(msgspec.Struct, frozen=True):
         return pa.schema([pa.field(name, type_from_json(each)) for name, each in self.key])
 
     def with_state(self, state: StateSchema) -> KeyedSchema:
-        """The schema with a state added or replaced."""
+        """The schema with a state added or replaced.
+
+        Raises:
+            StateSchemaMismatchError: The name is that of timers.
+        """
+        if self.timers_of(state.name) is not None:
+            message = f"{state.name!r} is the name of timers, and cannot be that of a state"
+            raise StateSchemaMismatchError(message)
         others = [each for each in self.states if each.name != state.name]
         return msgspec.structs.replace(self, states=tuple(sorted([*others, state], key=lambda each: each.name)))
 

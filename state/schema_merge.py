@@ -35,6 +35,8 @@ def merge_schemas(schemas: Iterable[KeyedSchema | None]) -> KeyedSchema | None:
         for state in schema.states:
             known = merged.state(state.name)
             merged = merged.with_state(state if known is None else _merge_states(known, state))
+        for timers in schema.timers or ():
+            merged = merged.with_timers(timers)
     return merged
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from state.descriptors import ListStateDescriptor, MapStateDescriptor
 from state.errors import DescriptorError, SerializationError, StateSchemaMismatchError
 from state.operator_state import OperatorStateBackend, OperatorStateSnapshot, redistribute
+from state.serializers import Pickled, Structured
 from state.ttl import Ttl
 
 SPLIT, UNION = ListStateDescriptor("split", pa.int64()), ListStateDescriptor("union", pa.string())
@@ -124,3 +126,44 @@ def test_subtasks_that_disagree_are_refused():
 def test_damaged_bytes_are_no_snapshot():
     with pytest.raises(SerializationError):
         OperatorStateSnapshot.from_bytes(b"\xc1")
+
+
+class Offset(msgspec.Struct, frozen=True):
+    partition: int
+    offset: int
+
+
+class OffsetWithLag(msgspec.Struct, frozen=True):
+    partition: int
+    offset: int
+    lag: int | None = None
+
+
+@pytest.mark.parametrize(
+    ("of_type", "value", "wrong"),
+    [(Structured(Offset), Offset(1, 2), OffsetWithLag(1, 2)), (Pickled(), {"any": {1, 2}}, lambda: None)],
+    ids=["structured", "pickled"],
+)
+def test_objects_come_back_as_they_were_and_others_are_refused(of_type, value, wrong):
+    backend = OperatorStateBackend()
+    listed, mapped = ListStateDescriptor("listed", of_type), MapStateDescriptor("mapped", pa.string(), of_type)
+    backend.union_list_state(listed).add(value)
+    backend.broadcast_state(mapped).put_all({"one": value, "none": None})
+    taken = OperatorStateSnapshot.from_bytes(backend.snapshot().to_bytes())
+    restored = OperatorStateBackend(redistribute([taken], 2)[1])
+    assert restored.union_list_state(listed).get() == [value]
+    assert dict(restored.broadcast_state(mapped).items()) == {"one": value, "none": None}
+    restored.union_list_state(listed).add(wrong)
+    with pytest.raises(SerializationError):
+        restored.snapshot()
+
+
+def test_a_class_of_operator_state_evolves_and_a_pickle_is_read_by_no_other_type():
+    backend = OperatorStateBackend()
+    backend.list_state(ListStateDescriptor("offsets", Structured(Offset))).add(Offset(1, 2))
+    backend.list_state(ListStateDescriptor("any", Pickled())).add(Offset(1, 2))
+    restored = OperatorStateBackend(backend.snapshot())
+    evolved = restored.list_state(ListStateDescriptor("offsets", Structured(OffsetWithLag)))
+    assert evolved.get() == [OffsetWithLag(1, 2, None)]
+    with pytest.raises(StateSchemaMismatchError):
+        restored.list_state(ListStateDescriptor("any", pa.binary()))

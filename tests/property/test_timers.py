@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -11,6 +12,8 @@ from state.descriptors import ValueStateDescriptor
 from state.errors import NoCurrentKeyError, StateSchemaMismatchError
 from state.heap import HeapEngine
 from state.keyed import KeyedStateBackend
+from state.schema import KeyedSchema, TimersSchema
+from state.schema_merge import merge_schemas
 
 KEY = pa.schema([("user", pa.string())])
 KEYS = ["", "a", "b\0", "ü"]
@@ -89,3 +92,31 @@ def test_timers_need_a_key_and_a_name_of_their_own() -> None:
         backend.timers("_timers", pa.int64())
     with pytest.raises(StateSchemaMismatchError):
         backend.value_state(ValueStateDescriptor("_timers", pa.int64()))
+
+
+def test_stored_timers_of_another_namespace_are_refused_with_both_in_the_error() -> None:
+    engine = HeapEngine()
+    before = KeyedStateBackend(engine, KEY)
+    before.timers("windows", pa.int64())
+    schema = msgspec.json.decode(msgspec.json.encode(before.schema), type=KeyedSchema)
+    after = KeyedStateBackend(engine, KEY, schema=schema)
+    with pytest.raises(StateSchemaMismatchError, match=r'"namespace":"int64".* declared as .*"namespace":"string"'):
+        after.timers("windows", pa.string())
+    with pytest.raises(StateSchemaMismatchError):
+        after.timers("windows")
+    with pytest.raises(StateSchemaMismatchError, match="name of timers"):
+        after.value_state(ValueStateDescriptor("windows", pa.int64()))
+    assert after.timers("windows", pa.int64()).next_ms is None
+    assert after.schema == schema
+
+
+def test_a_schema_from_before_timers_were_in_it_is_read_and_takes_what_is_declared() -> None:
+    old = msgspec.json.decode(b'{"key":[["user","string"]],"states":[],"version":1}', type=KeyedSchema)
+    backend = KeyedStateBackend(HeapEngine(), KEY, schema=old)
+    backend.timers("windows", pa.int64())
+    assert backend.schema.timers_of("windows") == TimersSchema("windows", "int64")
+    assert merge_schemas([old, backend.schema]) == merge_schemas([backend.schema, old]) == backend.schema
+    other = KeyedStateBackend(HeapEngine(), KEY, schema=old)
+    other.timers("windows")
+    with pytest.raises(StateSchemaMismatchError):
+        merge_schemas([backend.schema, other.schema])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
+from state import dump as state_dump
 from state.__main__ import main
 from state.checkpoint_reader import CheckpointReader, UnknownStateError
 from state.descriptors import ValueStateDescriptor
@@ -185,3 +186,21 @@ def test_pickles_are_counted_and_not_dumped(tmp_path: Path, capsys: pytest.Captu
     output = str(tmp_path / "out.parquet")
     assert main(["dump", "--operator", "count", "--state", "any", "--output", output, location]) == 1
     assert capsys.readouterr().err.startswith("STATE_PICKLE_NOT_ASKED_FOR")
+    assert not list(tmp_path.glob("out.parquet*")), "what is refused leaves no file"
+
+
+def test_a_dump_that_fails_leaves_an_earlier_one_as_it_was(
+    fresh: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "map.parquet"
+    assert main(["dump", "--operator", UID, "--state", "map", "--output", str(file), fresh]) == 0
+    before = file.read_bytes()
+
+    def cut_short(*_: object) -> Iterator[object]:
+        yield from ()
+        raise ObjectCorruptError("a file is damaged")
+
+    monkeypatch.setattr(state_dump, "dump_batches", cut_short)
+    assert main(["dump", "--operator", UID, "--state", "map", "--output", str(file), fresh]) == 1
+    assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["map.parquet"]

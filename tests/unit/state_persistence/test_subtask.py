@@ -5,13 +5,16 @@ from __future__ import annotations
 import pickle
 import random
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+import state.recovery
 from state.directory import CleanMarker, SubtaskDirectory, boot_id
 from state.errors import StateError
 from state.identifiers import BatchId, CheckpointId, JobId
+from state.manifest import read_manifest
 from state.objects import LocalObjectStore, ObjectCorruptError, StoreUnavailableError
 from state.recovery import NothingUsableError, choose_base
 from state.restore import RestorePlan
@@ -22,7 +25,10 @@ from tests.support.faulty_store import FaultyStore
 from tests.support.state_job import COUNT, StateJob, add, entries
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from state.objects import ObjectInfo
 
 
 @pytest.fixture
@@ -392,3 +398,48 @@ def test_a_damaged_sorted_file_is_noticed(job: StateJob, tmp_path: Path) -> None
         job.dump()
     job.store.put(path, content)
     assert job.dump() == job.reference
+
+
+def age(job: StateJob, paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the store say that objects are old."""
+    listed = job.store.list
+
+    def aged(prefix: str) -> Iterator[ObjectInfo]:
+        return (replace(info, modified_ms=0) if info.path in paths else info for info in listed(prefix))
+
+    monkeypatch.setattr(job.store, "list", aged)
+
+
+def test_savepoints_from_before_a_usable_checkpoint_are_not_even_read(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.start(1)
+    old = []
+    for number in range(3):
+        job.run_batch(random_batch(number))
+        old.append(job.checkpoint(f"old-{number}")[0].path)
+    age(job, old, monkeypatch)
+    job.run_batch(random_batch(4))
+    checkpoint, _ = job.checkpoint()
+    later, _ = job.checkpoint("later")
+    read: list[str] = []
+    monkeypatch.setattr(
+        state.recovery, "read_manifest", lambda store, path: (read.append(path), read_manifest(store, path))[1]
+    )
+    assert choose_base(job.store, job.job_id, None).manifest == later
+    assert read == [checkpoint.path, later.path]
+    assert choose_base(job.store, job.job_id, old[0]).manifest == later
+    assert read[2:] == [checkpoint.path, old[0], later.path]
+
+
+def test_without_a_usable_checkpoint_every_savepoint_counts(job: StateJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.start(1)
+    job.run_batch(random_batch(1))
+    savepoint, _ = job.checkpoint("old")
+    age(job, [savepoint.path], monkeypatch)
+    job.run_batch(random_batch(2))
+    damaged, _ = job.checkpoint()
+    job.store.put(damaged.path, b"{}")
+    base = choose_base(job.store, job.job_id, damaged.path)
+    assert base.manifest == savepoint
+    assert [skip.path for skip in base.skipped] == [damaged.path]
