@@ -25,6 +25,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from state.decoding import json_decoder
 from state.engine import SortedRun
 from state.errors import KeyscaleError
 from state.identifiers import BatchId, SubtaskIndex
@@ -216,7 +217,7 @@ def decode_changelog(data: bytes, where: str) -> list[SortedRun]:
     if hashlib.sha256(memoryview(data)[:end]).digest() != data[end:]:
         raise ChangelogCorruptError(f"the checksum of {where} is wrong")
     at = _PREFIX.size + header_bytes
-    header = msgspec.json.decode(data[_PREFIX.size : at], type=_Header)
+    header = json_decoder(_Header).decode(data[_PREFIX.size : at])
     runs = []
     for run in header.runs:
         payload = pa.decompress(data[at : at + run.stored_bytes], run.payload_bytes, codec=header.codec, asbytes=True)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from state.decoding import json_decoder
 from state.errors import DiskFullError, DiskReadOnlyError, StateError, StoreIOError
 from state.identifiers import BatchId
 from state.layout import path_segment
@@ -119,7 +120,7 @@ class SubtaskDirectory:
                 return None
             marker.unlink()
         try:
-            clean = msgspec.json.decode(data, type=CleanMarker)
+            clean = json_decoder(CleanMarker).decode(data)
         except msgspec.MsgspecError:
             return None
         return clean if clean.format_version == _MARKER_VERSION and clean.boot_id == boot_id() else None

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from state.decoding import json_decoder
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
@@ -51,7 +53,7 @@ def write_index(directory: Path, files: Iterable[IndexedFile]) -> None:
 def read_index(directory: Path) -> list[IndexedFile]:
     """A directory's index; empty if there is none that can be read."""
     try:
-        return msgspec.json.decode((directory / INDEX_NAME).read_bytes(), type=list[IndexedFile])
+        return json_decoder(list[IndexedFile]).decode((directory / INDEX_NAME).read_bytes())
     except (OSError, msgspec.MsgspecError):
         return []
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from state.decoding import json_decoder
 from state.errors import KeyscaleError
 
 _Body = TypeVar("_Body", bound=msgspec.Struct)
@@ -66,16 +67,16 @@ def unseal(data: bytes, kind: str, format_version_max: int, body_type: type[_Bod
         DocumentCorruptError: It is not such a document, or its checksum is not its body's.
     """
     try:
-        head = msgspec.json.decode(data, type=_Head)
+        head = json_decoder(_Head).decode(data)
         if head.keyscale != kind:
             raise DocumentCorruptError(f"{where} is a {head.keyscale[:40]} and no {kind}")
         if head.format_version > format_version_max:
             raise FormatTooNewError(
                 f"{where} has format {head.format_version}; this version reads up to {format_version_max}"
             )
-        envelope = msgspec.json.decode(data, type=_Envelope)
+        envelope = json_decoder(_Envelope).decode(data)
         if hashlib.sha256(envelope.body).hexdigest() != envelope.sha256:
             raise DocumentCorruptError(f"the checksum of {where} is wrong")
-        return msgspec.json.decode(envelope.body, type=body_type)
+        return json_decoder(body_type).decode(envelope.body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise DocumentCorruptError(f"{where} cannot be read as a {kind}") from error

@@ -157,6 +157,28 @@ def test_a_record_that_is_late_fires_its_window_again_until_the_lateness_is_over
     assert not any(tested.snapshot().families.values())
 
 
+@pytest.mark.parametrize("assigner", [TumblingWindows(60_000), SlidingWindows(60_000, 30_000), SessionWindows(60_000)])
+def test_a_record_may_be_days_late_and_early_and_late_firings_go_together(assigner: Any) -> None:
+    day_ms = 86_400_000
+    tested = harness(assigner, allowed_lateness_ms=3 * day_ms, early_every_ms=1000)
+    tested.process(("a", 50_000, 1))
+    tested.advance_processing_time(1000)
+    early = tested.take_output()
+    assert {row.total for row in early} == {1}
+    tested.advance_watermark(3 * day_ms)
+    assert sorted(tested.take_output()) == sorted(early)
+    tested = tested.restored(tested.snapshot(), parallelism=3)
+    tested.process(("a", 50_001, 2))
+    late = tested.take_output()
+    assert {row.total for row in late} == {3}
+    assert len(late) == len(early)
+    tested.advance_watermark(3 * day_ms + 200_000)
+    tested.process(("a", 50_002, 4))
+    assert tested.take_output() == []
+    assert tested.take_side_output(LATE) == [("a", 50_002, 4)]
+    assert not any(entries for name, entries in tested.snapshot().families.items() if name != "_processing_timers")
+
+
 def test_records_without_an_event_time_go_to_the_late_output() -> None:
     tested = harness(TumblingWindows(10))
     tested.process(("a", None, 1))
