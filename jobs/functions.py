@@ -48,9 +48,9 @@ class Row(tuple[Any, ...]):
     def __getitem__(self, key: Any) -> Any:
         return tuple.__getitem__(self, self._positions[key] if isinstance(key, str) else key)
 
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
+    def __getattr__(self, name: str) -> Any:  # asked for what is no column only
+        message = f"the record has no column {name!r}; it has: {', '.join(self.columns)}"
+        raise AttributeError(message)
 
     def as_dict(self) -> dict[str, Any]:
         """The record as a dict from column to value."""

@@ -84,13 +84,14 @@ class RehearsedRunner:
 
     def run(
         self,
-        frame: pa.Table,
+        frame: pa.Table | None,
         batch_id: BatchId,
         starts: Mapping[OperatorUid, Sequence[SubtaskStart]],
         *,
         time: JobTime,
         timers: Mapping[OperatorUid, Sequence[NextTimers | None]],
     ) -> BatchOutcome:
+        frame = self.empty_frame() if frame is None else frame
         times = batch_times(self.topology, time, self._now_ms())
         reports, run = _Reports(), uuid.uuid4().hex
         tables: dict[NodeId, pa.Table] = {}
@@ -123,7 +124,8 @@ class RehearsedRunner:
         )
 
     def empty_frame(self) -> pa.Table:
-        return self.topology.source.schema.empty_table()
+        (source,) = (node for node in self.topology.nodes if isinstance(node, SourceNode))
+        return source.schema.empty_table()
 
     def is_due(self, time: JobTime, timers: Mapping[OperatorUid, Sequence[NextTimers | None]]) -> bool:
         times = batch_times(self.topology, time, self._now_ms())

@@ -31,3 +31,9 @@ def test_a_column_that_is_not_there_is_an_error() -> None:
 def test_a_row_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         row_type(("a",))((1,)).a = 2
+
+
+def test_a_column_that_is_not_there_is_named_beside_those_that_are() -> None:
+    row = row_type(("user", "amount"))(("ada", 2))
+    with pytest.raises(AttributeError, match="no column 'amont'; it has: user, amount"):
+        row.amont  # noqa: B018 - it raises
