@@ -132,6 +132,7 @@ def write_changelog(
     key_groups: KeyGroupRange,
     schema: KeyedSchema | None = None,
     files: Sequence[tuple[SortedRun, Path]] = (),
+    spilled: Sequence[SortedFile] = (),
 ) -> ChangelogHandle:
     """Store a batch's mutations; durable when this returns.
 
@@ -144,8 +145,11 @@ def write_changelog(
         key_groups: The subtask's range; every key is in it.
         schema: For the handle.
         files: Further runs, each with the file that the engine has written of it.
+        spilled: Files of the batch that are stored already. All of its files are applied in order, after the runs: where
+            there are any of these, every run must be among `files`.
     """
-    sorted_files = tuple(_upload_sorted(store, f"{path}.{number}.sst", *file) for number, file in enumerate(files))
+    uploaded = (upload_sorted(store, f"{path}.{number}.sst", *file) for number, file in enumerate(files))
+    sorted_files = (*spilled, *uploaded)
     data = encode_changelog(runs)
     store.put(path, data)
     return ChangelogHandle(
@@ -226,7 +230,8 @@ def decode_changelog(data: bytes, where: str) -> list[SortedRun]:
     return runs
 
 
-def _upload_sorted(store: ObjectStore, path: str, run: SortedRun, file: Path) -> SortedFile:
+def upload_sorted(store: ObjectStore, path: str, run: SortedRun, file: Path) -> SortedFile:
+    """Store a run as the file that the engine has written of it."""
     handle = SortedFile(run.family, path, file.stat().st_size, hash_file(file), len(run))
     store.upload(file, path, immutable=True)
     return handle

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from state.changelog import write_changelog
 from state.directory import CleanMarker, SubtaskDirectory, boot_id
-from state.errors import BatchTooLargeError, KeyscaleError, StateError
+from state.errors import BatchTooLargeError, StateError
 from state.identifiers import BatchId
 from state.key_group_sizes import key_group_sizes
 from state.keyed import KeyedStateBackend
@@ -18,6 +18,8 @@ from state.opened_shards import rebuild_shards, reopen_shards
 from state.placement import place_subtask
 from state.restore import version_of
 from state.snapshot import LocalSnapshot, link_snapshot, local_snapshot_directory
+from state.spill import spill_entries, spill_runs
+from state.subtask_errors import LineageError, StoreUnusableError
 from state.subtask_spec import SubtaskSpec
 from state.syncpoint import reach
 from state.ttl import BatchClock
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from state.changelog import ChangelogHandle
+    from state.changelog import ChangelogHandle, SortedFile
     from state.engine import SortedRun
     from state.identifiers import CheckpointId
     from state.key_group_sizes import KeyGroupSizes
@@ -50,21 +52,6 @@ class StateSource(StrEnum):
     WARM = "warm"  # still open in the process that ran the batch before
     LOCAL = "local"  # in files of this host that had been closed cleanly
     REBUILT = "rebuilt"  # in the object store: a snapshot, and the changelogs since
-
-
-class LineageError(KeyscaleError):
-    """A task asks for a version that its restore plan does not lead to."""
-
-    code = "STATE_LINEAGE_MISMATCH"
-    advice = "The batch is run again; report this with the driver's log if it happens more than once."
-
-
-class StoreUnusableError(KeyscaleError):
-    """A batch failed in the middle of being finished; the open store may not be used any more."""
-
-    code = "STATE_SUBTASK_STORE_UNUSABLE"
-    retryable = True
-    advice = "The batch is run again on rebuilt state."
 
 
 class SubtaskStore:
@@ -96,6 +83,7 @@ class SubtaskStore:
         self._usable = True
         self._closed = False
         self._unflushed_mutations = 0
+        self._spilled: list[SortedFile] = []
         self.engine = opened.engine()
         self._schema = opened.schema
         self._known_ttls = opened.ttls
@@ -139,7 +127,8 @@ class SubtaskStore:
             raise LineageError(f"batch {batch_id} cannot follow batch {self.version.batch_id}")
         self._usable = False  # until all of it is done
         runs = self.keyed.drain()
-        handle = self._write(batch_id, unique, runs) if runs else None
+        handle = self._write(batch_id, unique, runs) if runs or self._spilled else None
+        self._spilled = []
         self.version = self.version.advanced(batch_id, handle.path if handle is not None else None)
         self._usable = True
         return handle
@@ -157,7 +146,7 @@ class SubtaskStore:
             clock: Its times are the batch's, if it is a clock; the store's own clock goes on otherwise.
             store: Where the batch's changelog goes; None: where the last one went.
         """
-        if not self._usable or self._closed or version.lineage != self.version.lineage:
+        if not self._usable or self._closed or self._spilled or version.lineage != self.version.lineage:
             return False
         self.keyed.discard()
         self.keyed.clear_current_key()
@@ -181,6 +170,26 @@ class SubtaskStore:
     def is_wanted(self) -> bool:
         """Whether another process waits for this subtask's directory."""
         return self._directory.is_wanted()
+
+    def spill_if_large(self, batch_id: BatchId) -> None:
+        """Between two parts of a batch: bring its changes into files if they take too much memory.
+
+        Several shards would each have to ingest a whole file: there a batch is limited by `batch_entries_max`.
+        """
+        if len(self._shards) == 1 and self.keyed.pending_count >= spill_entries(self.spec.settings):
+            self.spill(batch_id)
+
+    def spill(self, batch_id: BatchId) -> None:
+        """Make the batch's changes so far durable, and part of the local state. If it fails now, the state is rebuilt."""
+        self._check_usable()
+        assert len(self._shards) == 1  # noqa: S101 - see above
+        self._usable = False
+        spec, unique = self.spec, uuid.uuid4().hex
+        path = spec.layout.changelog(
+            spec.operator_uid, batch_id=batch_id, subtask=spec.index, attempt=spec.attempt, unique=unique
+        )
+        self._spilled += spill_runs(self.keyed.drain(), self.engine, self._store, path, self._directory.path)
+        self._usable = True
 
     def rest(self) -> None:
         """Between two batches: bring a large write buffer into files, so that the next snapshot stops nobody for long."""
@@ -206,6 +215,7 @@ class SubtaskStore:
             key_groups=spec.key_group_range,
             schema=schema if schema != self._schema else None,
             files=files,
+            spilled=self._spilled,
         )
         self._schema = schema
         reach("batch.changelog_written")
@@ -217,7 +227,7 @@ class SubtaskStore:
         return handle
 
     def _check_size(self, framed: Sequence[SortedRun], files: Sequence[tuple[SortedRun, Path]]) -> None:
-        size = sum(file.stat().st_size for _, file in files)
+        size = sum(file.stat().st_size for _, file in files) + sum(file.size_bytes for file in self._spilled)
         for run in framed:
             size += sum(map(len, run.keys)) + sum(map(len, filter(None, run.values)))
         allowed = self.spec.settings.batch_bytes_max
@@ -232,12 +242,13 @@ class SubtaskStore:
         if len(self._shards) > 1:
             return list(runs), []
         files = []
+        least = 0 if self._spilled else SORTED_FILE_MUTATIONS_MIN  # what comes after spilled files must be one, too
         for run in runs:
-            if len(run) >= SORTED_FILE_MUTATIONS_MIN:
+            if len(run) >= least:
                 file = self._directory.path / f"{uuid.uuid4().hex}.sst"
                 self.engine.write_sorted_file(run, file)
                 files.append((run, file))
-        return [run for run in runs if len(run) < SORTED_FILE_MUTATIONS_MIN], files
+        return [run for run in runs if len(run) < least], files
 
     def snapshot(self, checkpoint_id: CheckpointId) -> LocalSnapshot:
         """Hard-link the state at `version` on this host, for `upload_snapshot`: the only part that stops the batches."""
@@ -270,7 +281,7 @@ class SubtaskStore:
         """Flush, close, and mark the local files as exactly at `version`; mutations of an unfinished batch are dropped."""
         if self._closed:
             return
-        if not self._usable:
+        if not self._usable or self._spilled:
             self.abandon()
             return
         self._closed = True

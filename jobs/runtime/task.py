@@ -151,7 +151,7 @@ class OperatorTask:
             self.logic,
             store.keyed,
             facts,
-            _placed(batches, index),
+            _spilling(_placed(batches, index), store, self.batch_id),
             progress=progress,
             watermark_ms=self.time.timers_ms,
         )
@@ -184,6 +184,13 @@ def _placed(batches: Iterator[pa.RecordBatch], index: SubtaskIndex) -> Iterator[
             raise IncompleteReportsError(f"partition {index} was given rows of subtask {there}")
         yield batch
         reach("task-mid-batch")
+
+
+def _spilling(batches: Iterator[pa.RecordBatch], store: SubtaskStore, batch_id: BatchId) -> Iterator[pa.RecordBatch]:
+    """Record batches, with the state's changes brought into files between two of them when they are too many for memory."""
+    for batch in batches:
+        yield batch
+        store.spill_if_large(batch_id)
 
 
 def _partition_id() -> SubtaskIndex:
