@@ -98,9 +98,9 @@ def test_memory_is_bounded_in_a_batch_that_is_much_larger_than_the_budget(tmp_pa
     process.join()
     assert mutations == ROUNDS * KEYS_A_ROUND
     if spills:
-        assert grown_bytes < 96 * MEBIBYTE
+        assert grown_bytes < 48 * MEBIBYTE
     else:
-        assert grown_bytes > 128 * MEBIBYTE, "the batch is not large enough to show anything"
+        assert grown_bytes > 96 * MEBIBYTE, "the batch is not large enough to show anything"
 
 
 def _large_batch(home: Path, spills: bool, grown: multiprocessing.Queue[tuple[int, int]]) -> None:
