@@ -1,0 +1,52 @@
+"""While input is idle, somebody looks for timers that are due often enough for them to fire within a second."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from statistics import median
+from typing import Any, cast
+
+from jobs.runtime.timekeeper import IDLE_SECONDS, Timekeeper
+from tests.support.waiting import wait_until
+
+
+class Loop:
+    """Stands for the loop of batches: notes when it was asked to fire timers, and fails at the n-th time."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.asked_at: list[float] = []
+        self.idle_seconds: list[float] = []
+        self._fails_at = fails_at
+
+    def fire_timers(self, idle_seconds: float) -> bool:
+        self.asked_at.append(time.monotonic())
+        self.idle_seconds.append(idle_seconds)
+        if len(self.asked_at) == self._fails_at:
+            raise RuntimeError
+        return False
+
+
+def kept(loop: Loop) -> Timekeeper:
+    return Timekeeper(cast("Any", loop))
+
+
+def test_it_looks_so_often_that_idle_time_and_two_looks_are_less_than_a_second() -> None:
+    loop = Loop()
+    keeper = kept(loop)
+    keeper.start()
+    wait_until(lambda: len(loop.asked_at) >= 6, 30, what="six looks")
+    keeper.end()
+    looks = median(after - before for before, after in pairwise(loop.asked_at))
+    assert IDLE_SECONDS + 2 * looks < 1
+    assert set(loop.idle_seconds) == {IDLE_SECONDS}
+
+
+def test_it_looks_no_more_once_it_has_ended_or_a_batch_of_timers_has_failed() -> None:
+    for loop in (Loop(), Loop(fails_at=2)):
+        keeper = kept(loop)
+        keeper.start()
+        wait_until(lambda loop=loop: len(loop.asked_at) >= 2, 30, what="two looks")  # type: ignore[misc]  # a lambda's default
+        keeper.end()
+        wait_until(lambda keeper=keeper: not keeper._thread.is_alive(), 30, what="its end")  # type: ignore[misc]
+        assert len(loop.asked_at) <= 3
