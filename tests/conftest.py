@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.postgres import create_database, temporary_postgres
 
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.control_plane import RunningControlPlane
+
+# No limit of time, as the machine may be busy; and examples that a failure prints to be run again.
+settings.register_profile("keyscale", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("keyscale")
 
 
 @pytest.fixture(scope="session")
