@@ -134,6 +134,7 @@ const SUBTASK_COLUMNS = [
   ["Async", (one) => duration(one.checkpoint.async)],
   ["Checkpointed", (one) => bytes(one.checkpointed_size)],
   ["Full", (one) => bytes(one.state_size)],
+  ["Entries", (one) => number(one.entries)],
   ["Files", (one) => number(one.files)],
 ];
 

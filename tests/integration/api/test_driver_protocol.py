@@ -80,6 +80,9 @@ def report(checkpoint_id: int, status: str = "COMPLETED", **fields: Any) -> dict
         "checkpointed_size": 10,
         "state_size": 100,
         "files": 2,
+        "entries": 36,
+        "key_group_entries": list(range(1, 9)),
+        "key_group_bytes": [10] * 8,
     }
     other = {
         **subtask,
@@ -185,6 +188,28 @@ def test_a_checkpoint_is_shown_under_flinks_names(
     assert operator["summary"]["checkpoint_duration"]["sync"] == {"min": 7, "max": 9, "avg": 8}
     assert operator["subtasks"][1]["checkpoint"] == {"sync": 9, "async": 400}
     assert (operator["subtasks"][1]["index"], operator["subtasks"][1]["key_group_start"]) == (1, 8)
+    assert (operator["entries"], operator["summary"]["entries"]) == (72, {"min": 36, "max": 36, "avg": 36})
+    assert operator["subtasks"][0]["key_group_entries"] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert operator["subtasks"][0]["key_group_bytes"] == [10] * 8
+
+
+def test_a_failure_that_a_driver_restarts_after_is_an_event_once(
+    client: httpx.Client, attempt: Callable[..., int], driver: Driver
+) -> None:
+    number = attempt()
+    driver(number, "heartbeat", state="RUNNING")
+    failed = {
+        "failures": {"count": 1, "times_ms": [5]},
+        "last_failure": {"code": "JOB_FUNCTION_FAILED", "message": "ValueError"},
+        "restart": {"type": "fixed-delay", "attempts": 3, "delay_ms": 9},
+    }
+    for _ in range(2):
+        assert driver(number, "heartbeat", state="RESTORING", metrics=failed).status_code == 200
+    events = client.get("/jobs/flights/events").json()["events"]
+    [event] = [event for event in events if event["kind"] == "RUN_FAILED"]
+    assert event["details"]["failure_code"] == "JOB_FUNCTION_FAILED"
+    shown = client.get("/jobs/flights").json()["attempt"]["metrics"]
+    assert (shown["failures"]["count"], shown["restart"]["attempts"]) == (1, 3)
 
 
 def test_a_complete_checkpoint_stays_complete_and_numbers_never_start_over(
