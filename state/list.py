@@ -107,7 +107,11 @@ class ListState(KeyedState):
 
 
 def _checked(values: Iterable[Any]) -> list[Any]:
-    elements = list(values)
+    try:
+        elements = list(values)
+    except TypeError as error:
+        message = f"a {type(values).__name__} is no list of elements"
+        raise SerializationError(message) from error
     if any(value is None for value in elements):
         message = "a list state takes no null elements"
         raise SerializationError(message)

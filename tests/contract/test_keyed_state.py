@@ -226,6 +226,8 @@ def test_a_list_takes_no_null_and_stays_as_it_was(store):
         lambda: elements.add(None),
         lambda: elements.add_all(["y", None]),
         lambda: elements.update(["y", 7]),
+        lambda: elements.add_all(None),
+        lambda: elements.update(None),
     ):
         with pytest.raises(SerializationError):
             change()

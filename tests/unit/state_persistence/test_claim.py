@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from state import retention
-from state.claim import ClaimRefusedError
+from state.claim import FORMAT_VERSION, KIND, Claim, ClaimRefusedError, read_claim
 from state.identifiers import JobId
 from state.objects import LocalObjectStore
 from state.recovery import missing_files
 from state.retention import RetentionPolicy, carry_out, gather_facts, plan_deletion
+from state.sealed import seal
 from tests.support.state_job import StateJob
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from state.manifest import Manifest
 
+GOLDEN = Path(__file__).parents[2] / "golden" / "claim-v1.json"
 FAR_FUTURE_MS = 4_000_000_000_000
 KEYS = dict.fromkeys(range(300), 1)
 CHANGED = dict.fromkeys(range(20), 5)
@@ -170,3 +171,10 @@ def test_another_jobs_checkpoint_cannot_be_claimed(owner: StateJob, tmp_path: Pa
     checkpoint, _ = owner.checkpoint()
     with pytest.raises(ClaimRefusedError, match="shares files"):
         another(owner, tmp_path).start(2, checkpoint.path, claims=True)
+
+
+def test_todays_reader_reads_last_years_claim(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path / "store")
+    store.put("job/savepoints/s/claim.json", GOLDEN.read_bytes())
+    assert read_claim(store, "job/savepoints/s/claim.json") == Claim(JobId("other"))
+    assert seal(KIND, FORMAT_VERSION, Claim(JobId("other"))) == GOLDEN.read_bytes()
