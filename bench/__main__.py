@@ -85,7 +85,7 @@ def dedup(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: i
 @only_option
 @click.pass_obj
 def state(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: int) -> None:
-    """The state library beside a plain rocksdict loop and the heap; parts: insert, large, record, bytes, map, rescale, checkpoint."""
+    """The state library beside a plain rocksdict loop and the heap; parts: insert, large, record, small, bytes, map, rescale, checkpoint."""
     root, markdown = place
     show(run_state(root, StateSizes(**sizes), only, _say), sizes["cores"], markdown)
 

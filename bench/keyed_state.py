@@ -47,6 +47,7 @@ def run_state(root: Path, sizes: StateSizes, only: Sequence[str], say: Callable[
         "insert": _insert,
         "large": _large,
         "record": _per_record,
+        "small": _small,
         "bytes": _bytes,
         "map": _map,
         "rescale": _rescale,
@@ -98,6 +99,23 @@ def _per_record(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Ta
     )
     table = _rates(f"ValueState.value and update, record by record, {sizes.records:,} records of 200,000 keys", rounds)
     table.notes.append("reach: 100,000 a second")
+    return table
+
+
+def _small(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
+    names = {"store left open": True, "store closed after each batch": False}
+    options = {"batches": 100, "records": 100}
+    rounds = _run(
+        {name: ("small_batch", {**options, "stays_open": stays_open}) for name, stays_open in names.items()},
+        work,
+        sizes,
+        say,
+    )
+    table = Table(
+        "One subtask's batch of 100 records, its changelog included", ("store", "ms a batch", "processor ms a batch")
+    )
+    for name in names:
+        table.add(name, *(decimal(rounds.median(name, figure)) for figure in ("batch_ms", "batch_cpu_ms")))
     return table
 
 
