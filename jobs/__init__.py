@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jobs.batch_function import KeyedBatch, KeyedBatchFunction
     from jobs.bloom_filter import BloomFilter
+    from jobs.broadcast import (
+        BroadcastContext,
+        KeyedBroadcastProcessFunction,
+        KeyedReadOnlyContext,
+        KeyedReadOnlyTimerContext,
+    )
+    from jobs.co_process import KeyedCoProcessFunction
+    from jobs.connected_streams import BroadcastStream
     from jobs.environment import StreamEnvironment
     from jobs.functions import KeyedProcessFunction, OnTimerContext, OutputTag, ProcessContext, Row, RuntimeContext
+    from jobs.keyed_stream import KeyedStream
     from jobs.secret import Secret
     from jobs.sinks import FileSink, ForeachBatchSink, Sink, SinkContext
     from jobs.sinks.postgres import PostgresSink
-    from jobs.stream import DataStream, KeyedStream
+    from jobs.stream import DataStream
     from jobs.timers import TimerService
     from jobs.window_contents import ProcessWindowFunction
     from jobs.windowed_stream import WindowedStream
@@ -36,6 +45,8 @@ _HOMES = {
     "AggregateFunction": "state.descriptors",
     "AggregatingStateDescriptor": "state.descriptors",
     "BloomFilter": "jobs.bloom_filter",
+    "BroadcastContext": "jobs.broadcast",
+    "BroadcastStream": "jobs.connected_streams",
     "DataStream": "jobs.stream",
     "ExponentialDelayRestart": "jobs.wire",
     "FailureRateRestart": "jobs.wire",
@@ -44,8 +55,12 @@ _HOMES = {
     "ForeachBatchSink": "jobs.sinks",
     "KeyedBatch": "jobs.batch_function",
     "KeyedBatchFunction": "jobs.batch_function",
+    "KeyedBroadcastProcessFunction": "jobs.broadcast",
+    "KeyedCoProcessFunction": "jobs.co_process",
     "KeyedProcessFunction": "jobs.functions",
-    "KeyedStream": "jobs.stream",
+    "KeyedReadOnlyContext": "jobs.broadcast",
+    "KeyedReadOnlyTimerContext": "jobs.broadcast",
+    "KeyedStream": "jobs.keyed_stream",
     "ListStateDescriptor": "state.descriptors",
     "MapStateDescriptor": "state.descriptors",
     "NoRestart": "jobs.wire",
@@ -78,6 +93,8 @@ __all__ = [
     "AggregateFunction",
     "AggregatingStateDescriptor",
     "BloomFilter",
+    "BroadcastContext",
+    "BroadcastStream",
     "DataStream",
     "ExponentialDelayRestart",
     "FailureRateRestart",
@@ -86,7 +103,11 @@ __all__ = [
     "ForeachBatchSink",
     "KeyedBatch",
     "KeyedBatchFunction",
+    "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
     "KeyedProcessFunction",
+    "KeyedReadOnlyContext",
+    "KeyedReadOnlyTimerContext",
     "KeyedStream",
     "ListStateDescriptor",
     "MapStateDescriptor",

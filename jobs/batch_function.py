@@ -12,6 +12,7 @@ from jobs.errors import OutputTypeError
 from jobs.functions import RuntimeContext
 from jobs.runtime.body import KEY_GROUP_COLUMN, OperatorBody, OperatorLogic
 from jobs.runtime.failures import user_code
+from state.operator_state import OperatorStateBackend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -78,17 +79,28 @@ class ProcessBatch(OperatorLogic):
     function: KeyedBatchFunction
 
     def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> ProcessBatchBody:
-        return ProcessBatchBody(self.function, state, facts)
+        return self.start_with(state, facts, OperatorStateBackend())
+
+    def start_with(
+        self, state: KeyedStateBackend, facts: SubtaskFacts, operator: OperatorStateBackend
+    ) -> ProcessBatchBody:
+        return ProcessBatchBody(self.function, state, facts, operator)
 
 
 class ProcessBatchBody(OperatorBody):
     """A user's batch function at work in one task."""
 
-    def __init__(self, function: KeyedBatchFunction, state: KeyedStateBackend, facts: SubtaskFacts) -> None:
+    def __init__(
+        self,
+        function: KeyedBatchFunction,
+        state: KeyedStateBackend,
+        facts: SubtaskFacts,
+        operator: OperatorStateBackend,
+    ) -> None:
         self._function = function
         self._facts = facts
         with user_code():
-            function.open(RuntimeContext(state, facts))
+            function.open(RuntimeContext(state, facts, operator))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         facts = self._facts

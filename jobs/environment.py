@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from jobs.errors import NoEnvironmentError, NotStreamingError
 from jobs.stream import DataStream
-from jobs.topology import Timestamps, TopologyBuilder, check_column
+from jobs.topology import TopologyBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -68,13 +68,23 @@ class StreamEnvironment:
         finally:
             StreamEnvironment._provided = None
 
-    def stream(self, frame: DataFrame, *, timestamp: str | None = None, max_out_of_orderness_ms: int = 0) -> DataStream:
-        """A stream of the records of a streaming DataFrame.
+    def stream(
+        self,
+        frame: DataFrame,
+        *,
+        timestamp: str | None = None,
+        max_out_of_orderness_ms: int = 0,
+        idle_after_ms: int | None = None,
+    ) -> DataStream:
+        """A stream of the records of a streaming DataFrame: a source of the job.
+
+        A job may have several. Each then needs a `.uid(...)`, by which a later run finds how far it was read.
 
         Args:
             frame: What `spark.readStream` gave, with any stateless Spark transformations.
-            timestamp: A column that holds each record's event time: a timestamp, or milliseconds since the epoch.
+            timestamp: A column that holds each record's event time; see `DataStream.with_timestamps`, also for the other two.
             max_out_of_orderness_ms: By how much a record may be older than one that came before it, and not be late.
+            idle_after_ms: For how long it must have no records until other sources need not wait for it.
 
         Raises:
             NotStreamingError: The DataFrame is not a streaming one.
@@ -84,11 +94,12 @@ class StreamEnvironment:
             message = "the input is a DataFrame of a fixed content"
             raise NotStreamingError(message)
         schema = to_arrow_schema(frame.schema, timezone="UTC")
-        node = self._builder.add_source(frame, schema)
-        if timestamp is not None:
-            check_column(schema, timestamp, "timestamp")
-        timestamps = None if timestamp is None else Timestamps(timestamp, max_out_of_orderness_ms)
-        return DataStream(self.spark, self._builder, node, timestamps)
+        stream = DataStream(self.spark, self._builder, self._builder.add_source(frame, schema), None)
+        if timestamp is None:
+            return stream
+        return stream.with_timestamps(
+            timestamp, max_out_of_orderness_ms=max_out_of_orderness_ms, idle_after_ms=idle_after_ms
+        )
 
     def rocksdb_settings(self, settings: RocksDbSettings) -> None:
         """Sets up the stores of the job's state, such as by `RocksDbSettings.of(Profile.FLASH_SSD)`; else they have defaults.

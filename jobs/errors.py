@@ -29,17 +29,17 @@ class InvalidTopologyError(JobError):
 
 
 class MissingUidError(InvalidTopologyError):
-    """A stateful operator or a sink has no uid, so its state could not be found again."""
+    """A stateful operator, a sink, or one of several sources has no uid, so it could not be found again."""
 
     code = "JOB_UID_MISSING"
-    advice = 'Call .uid("a-stable-name") on the operator or sink.'
+    advice = 'Call .uid("a-stable-name") on the operator, sink or source.'
 
 
 class DuplicateUidError(InvalidTopologyError):
-    """Two operators or sinks of a job have the same uid."""
+    """Two sources, operators or sinks of a job have the same uid."""
 
     code = "JOB_UID_DUPLICATE"
-    advice = "Give each operator and sink a uid of its own, and never reuse one for something else."
+    advice = "Give each source, operator and sink a uid of its own, and never reuse one for something else."
 
 
 class InvalidUidError(InvalidTopologyError):
@@ -77,6 +77,22 @@ class InvalidSchemaError(InvalidTopologyError):
     advice = 'Declare it as {"column": "type", ...}, as a DDL string, a StructType or a pyarrow schema.'
 
 
+class UnionSchemaError(InvalidTopologyError):
+    """Streams that are to be one have not the same columns."""
+
+    code = "JOB_UNION_SCHEMAS_DIFFER"
+    advice = "Bring them to the same columns, in name, type and order, with .select(...) before the union."
+
+
+class UnionTimestampsError(InvalidTopologyError):
+    """Streams that are to be one have their event times in different columns, or some have none."""
+
+    code = "JOB_UNION_TIMESTAMPS_DIFFER"
+    advice = (
+        "Give all of them timestamps from one column, or none of them and the union its own: .with_timestamps(...)."
+    )
+
+
 class NotStreamingError(InvalidTopologyError):
     """The input is not a streaming DataFrame."""
 
@@ -111,6 +127,32 @@ class ProcessorCallError(UserFunctionError):
 
     code = "JOB_PROCESSOR_CALL_REFUSED"
     advice = "The message says what; choose another time mode, or do it where Spark's documentation allows it."
+
+
+class OperatorStateUnavailableError(UserFunctionError):
+    """A user's function asked for operator state where there is none for it."""
+
+    code = "JOB_OPERATOR_STATE_UNAVAILABLE"
+    advice = "Keep operator state in a function without dead letters, and declare each broadcast state: stream.broadcast(descriptor)."
+
+
+class BroadcastTooLargeError(JobError):
+    """A batch of a broadcast stream is larger than what is sent to every subtask at once."""
+
+    code = "JOB_BROADCAST_TOO_LARGE"
+    domain = "user"
+    advice = (
+        "Limit how much a batch reads of the broadcast source, such as by maxFilesPerTrigger or maxOffsetsPerTrigger."
+    )
+
+
+class BroadcastDivergedError(UserFunctionError):
+    """The broadcast state of an operator is no longer the same in all subtasks."""
+
+    code = "JOB_BROADCAST_STATE_DIVERGED"
+    advice = (
+        "Change broadcast state by nothing but the broadcast record and that state: not by subtask, clock or chance."
+    )
 
 
 class IncompleteReportsError(JobError):

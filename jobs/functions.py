@@ -7,7 +7,7 @@ from collections import namedtuple
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
-from jobs.errors import UnknownOutputError
+from jobs.errors import OperatorStateUnavailableError, UnknownOutputError
 from state.ttl import TimeDomain
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from state.keyed import KeyedStateBackend
     from state.list import ListState
     from state.map import MapState
+    from state.operator_state import OperatorListState, OperatorStateBackend
     from state.value import ValueState
 
 _fields_of: Any = namedtuple  # noqa: PYI024 - the names are known only at run time, which mypy has no form for
@@ -69,9 +70,12 @@ def row_type(columns: tuple[str, ...]) -> type[Row]:
 class RuntimeContext:
     """What a function is opened with: its place, and access to keyed state."""
 
-    def __init__(self, state: KeyedStateBackend, facts: SubtaskFacts) -> None:
+    def __init__(
+        self, state: KeyedStateBackend, facts: SubtaskFacts, operator: OperatorStateBackend | None = None
+    ) -> None:
         self._state = state
         self._facts = facts
+        self._operator = operator
 
     @property
     def operator_uid(self) -> str:
@@ -120,6 +124,33 @@ class RuntimeContext:
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
         """One accumulator a key, to which every added value is added."""
         return self._state.aggregating_state(descriptor)
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether operator state is what an earlier run left, dealt out anew: true in the first batch after a restart."""
+        return self._operator is not None and self._operator.is_restored
+
+    def get_operator_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        """A list of this subtask, whatever the key. After a restart the elements of all subtasks' lists are dealt out round robin.
+
+        Raises:
+            OperatorStateUnavailableError: The function has dead letters, whose effects could not be undone here.
+        """
+        return self._operator_state().list_state(descriptor)
+
+    def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        """A list of this subtask, whatever the key. After a restart every subtask has the elements of all; keep what is yours.
+
+        Raises:
+            OperatorStateUnavailableError: As `get_operator_list_state`.
+        """
+        return self._operator_state().union_list_state(descriptor)
+
+    def _operator_state(self) -> OperatorStateBackend:
+        if self._operator is None:
+            message = "operator state is not for functions with dead letters"
+            raise OperatorStateUnavailableError(message)
+        return self._operator
 
 
 @dataclass(frozen=True, slots=True)

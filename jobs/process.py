@@ -11,12 +11,15 @@ from jobs.runtime.columns import batch_of, timestamps_ms, tuples_of
 from jobs.runtime.failures import exception_line, user_code
 from jobs.timers import TimerService
 from state.errors import KeyscaleError
+from state.operator_state import OperatorStateBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
+    from jobs.broadcast import KeyedBroadcastProcessFunction
+    from jobs.co_process import KeyedCoProcessFunction
     from jobs.functions import Row
     from jobs.runtime.body import NextTimers, OutputBatch, SubtaskFacts
     from state.keyed import KeyedStateBackend
@@ -41,7 +44,10 @@ class Process(OperatorLogic):
         return type(self.function).on_timer is not KeyedProcessFunction.on_timer
 
     def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> ProcessBody:
-        return ProcessBody(self, state, facts)
+        return self.start_with(state, facts, OperatorStateBackend())
+
+    def start_with(self, state: KeyedStateBackend, facts: SubtaskFacts, operator: OperatorStateBackend) -> ProcessBody:
+        return ProcessBody(self.function, state, facts, operator, self.dead_letters)
 
 
 class Results:
@@ -75,10 +81,16 @@ class Results:
 class ProcessBody(OperatorBody):
     """A user's function at work in one task."""
 
-    def __init__(self, logic: Process, state: KeyedStateBackend, facts: SubtaskFacts) -> None:
-        function = logic.function
-        self._function = function
-        self._dead_letters = logic.dead_letters
+    def __init__(
+        self,
+        function: KeyedProcessFunction | KeyedBroadcastProcessFunction | KeyedCoProcessFunction,
+        state: KeyedStateBackend,
+        facts: SubtaskFacts,
+        operator: OperatorStateBackend,
+        dead_letters: str | None = None,
+    ) -> None:
+        self._function: Any = function
+        self._dead_letters = dead_letters
         self._record = 0
         self._key_group = 0
         self._state = state
@@ -88,19 +100,27 @@ class ProcessBody(OperatorBody):
         self._results = Results(facts)
         self._single = len(facts.key_columns) == 1
         with user_code():
-            function.open(RuntimeContext(state, facts))
+            # What a record that fails has done to keyed state is undone, to operator state it could not be.
+            function.open(RuntimeContext(state, facts, operator if dead_letters is None else None))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
-        results = self._results
         process_element = self._function.process_element if self._dead_letters is None else self._process_or_divert
+        yield from self._run(process_element, self._records(batch))
+
+    def _run(
+        self,
+        process_element: Callable[[Row, Any], Iterable[Any] | None],
+        records: Iterator[tuple[Row, ProcessContext]],
+    ) -> Iterator[OutputBatch]:
+        results = self._results
         with user_code(self._coordinates):
-            for row, context in self._records(batch):
+            for row, context in records:
                 if results.add(process_element(row, context)):
                     yield from results.rest()
         yield from results.rest()
 
     def fire(self) -> Iterator[OutputBatch]:
-        context = OnTimerContext(self._timers, self._results.side)
+        context = self._timer_context()
         on_timer = self._function.on_timer
         with user_code():
             for domain, timer in self._timers.due():
@@ -135,17 +155,27 @@ class ProcessBody(OperatorBody):
             self._results.side[self._dead_letters].append((*row, exception_line(error)))
             return []
 
+    def _context(self) -> ProcessContext:
+        return ProcessContext(self._timers, self._results.side)
+
+    def _timer_context(self) -> OnTimerContext:
+        return OnTimerContext(self._timers, self._results.side)
+
     def _coordinates(self) -> str:
         return f"at record {self._record} of subtask {self._facts.subtask} in its batch, key group {self._key_group}"
 
-    def _records(self, batch: pa.RecordBatch) -> Iterator[tuple[Row, ProcessContext]]:
-        """Each record, with the state of its key made current."""
-        context = ProcessContext(self._timers, self._results.side)
+    def _records(
+        self, batch: pa.RecordBatch, facts: SubtaskFacts | None = None, kind: type[Row] | None = None
+    ) -> Iterator[tuple[Row, ProcessContext]]:
+        """Each record, with the state of its key made current; of the second input by the facts and the rows of that."""
+        facts = facts or self._facts
+        context = self._context()
         set_current_key = self._state.set_current_key
         groups = batch.column(KEY_GROUP_COLUMN).to_pylist()
-        keys = tuples_of(batch, self._facts.key_columns)
-        rows = map(self._row_type, tuples_of(batch, self._facts.input_columns))
-        times = self._timestamps(batch)
+        keys = tuples_of(batch, facts.key_columns)
+        rows = map(kind or self._row_type, tuples_of(batch, facts.input_columns))
+        column = facts.timestamp_column
+        times = [None] * batch.num_rows if column is None else timestamps_ms(batch, column)
         for key_group, key, row, timestamp in zip(groups, keys, rows, times, strict=True):
             self._record += 1
             self._key_group = key_group
@@ -153,7 +183,3 @@ class ProcessBody(OperatorBody):
             context.current_key = key[0] if self._single else key
             context.timestamp = timestamp
             yield row, context
-
-    def _timestamps(self, batch: pa.RecordBatch) -> list[int | None]:
-        column = self._facts.timestamp_column
-        return [None] * batch.num_rows if column is None else timestamps_ms(batch, column)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NewType, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -22,110 +22,65 @@ from jobs.errors import (
     UnknownColumnError,
 )
 from jobs.functions import OutputTag
+from jobs.nodes import (
+    ONLY_SOURCE_UID,
+    Arrival,
+    Node,
+    NodeId,
+    OperatorNode,
+    Origin,
+    SecondInput,
+    SideOutputNode,
+    SinkNode,
+    SourceNode,
+    Timestamps,
+    TimestampsNode,
+    TransformNode,
+    UnionNode,
+)
+from jobs.union_schema import union_schema
 from state.identifiers import OperatorUid
 from state.settings import RocksDbSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame
 
     from jobs.runtime.body import OperatorLogic
     from jobs.sinks import Sink
 
-NodeId = NewType("NodeId", int)
+__all__ = [
+    "NodeId",
+    "OperatorNode",
+    "SideOutputNode",
+    "SinkNode",
+    "SourceNode",
+    "Timestamps",
+    "Topology",
+    "TopologyBuilder",
+    "TransformNode",
+    "check_column",
+    "check_keys_alike",
+    "check_schema",
+    "dead_letter_tag",
+    "key_schema",
+]
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it is a part of paths in every object store
 _RESERVED_PREFIX = "__"  # columns that the runtime adds
 
 
 @dataclass(frozen=True, slots=True)
-class Timestamps:
-    """Where a stream's records have their event time.
-
-    Attributes:
-        column: A timestamp, or milliseconds since the epoch.
-        out_of_orderness_ms: By how much a record may be older than one that came before it, and not be late.
-    """
-
-    column: str
-    out_of_orderness_ms: int = 0
-
-    def __post_init__(self) -> None:
-        if self.out_of_orderness_ms < 0:
-            message = f"records cannot be {self.out_of_orderness_ms} ms out of order"
-            raise InvalidTopologyError(message)
-
-
-@dataclass(frozen=True, slots=True)
-class SourceNode:
-    """Where records come in: a streaming DataFrame."""
-
-    id: NodeId
-    frame: DataFrame
-    schema: pa.Schema
-
-
-@dataclass(frozen=True, slots=True)
-class TransformNode:
-    """A stateless Spark step, applied to each batch."""
-
-    id: NodeId
-    input: NodeId
-    apply: Callable[[DataFrame], DataFrame]
-    schema: pa.Schema
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorNode:
-    """A keyed, stateful step. Its state is found again by its uid; `key_schema` is what it is stored by."""
-
-    id: NodeId
-    input: NodeId
-    uid: OperatorUid
-    key_columns: tuple[str, ...]
-    key_schema: pa.Schema
-    input_schema: pa.Schema
-    schema: pa.Schema
-    timestamp_column: str | None
-    logic: OperatorLogic
-    out_of_orderness_ms: int = 0
-    side_outputs: Mapping[str, pa.Schema] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class SideOutputNode:
-    """One of the side outputs of an operator, which is its input."""
-
-    id: NodeId
-    input: NodeId
-    tag: str
-    schema: pa.Schema
-
-
-@dataclass(frozen=True, slots=True)
-class SinkNode:
-    """Where records go out."""
-
-    id: NodeId
-    input: NodeId
-    uid: OperatorUid
-    sink: Sink
-
-
-Node: TypeAlias = SourceNode | TransformNode | OperatorNode | SideOutputNode | SinkNode
-
-
-@dataclass(frozen=True, slots=True)
 class Topology:
-    """A job's checked graph; every node comes after its input. `rocksdb` sets up the stores of its state."""
+    """A job's checked graph; every node comes after its inputs. `rocksdb` sets up the stores of its state."""
 
     nodes: tuple[Node, ...]
     rocksdb: RocksDbSettings = field(default_factory=RocksDbSettings)
 
     @property
-    def source(self) -> SourceNode:
-        return next(node for node in self.nodes if isinstance(node, SourceNode))
+    def sources(self) -> tuple[SourceNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, SourceNode))
 
     @property
     def operators(self) -> tuple[OperatorNode, ...]:
@@ -137,14 +92,33 @@ class Topology:
 
     def consumers(self, node: NodeId) -> tuple[Node, ...]:
         """The nodes that read the output of `node`."""
-        return tuple(reader for reader in self.nodes if not isinstance(reader, SourceNode) and reader.input == node)
+        return tuple(reader for reader in self.nodes if node in reader.inputs)
 
-    def operator_before(self, node: NodeId) -> OperatorNode | None:
-        """The operator whose output, perhaps transformed, `node` puts out; None if there is none up to the source."""
+    def origins(self, node: NodeId) -> tuple[Origin, ...]:
+        """The sources and operators whose records, perhaps transformed, `node` puts out; itself if it is one of them."""
         at = self.nodes[node]
-        while isinstance(at, TransformNode | SideOutputNode):
-            at = self.nodes[at.input]
-        return at if isinstance(at, OperatorNode) else None
+        if isinstance(at, SourceNode | OperatorNode):
+            return (Origin(at),)
+        found: dict[NodeId, Origin] = {}
+        for origin in (origin for each in at.inputs for origin in self.origins(each)):
+            known = found.get(origin.node.id)
+            found[origin.node.id] = origin if known is None else known.joined(origin)
+        if isinstance(at, TimestampsNode):
+            return tuple(Origin(origin.node, at.timestamps) for origin in found.values())
+        return tuple(found.values())
+
+    def arrivals(self, operator: OperatorNode) -> tuple[Arrival, ...]:
+        """Whose records come in at an operator, first those of its first input."""
+        first = (operator.timestamp_column, operator.out_of_orderness_ms)
+        arrivals = [Arrival(origin, 0, *first) for origin in self.origins(operator.input)]
+        if (second := operator.second) is not None:
+            times = (second.timestamp_column, second.out_of_orderness_ms)
+            arrivals += [Arrival(origin, 1, *times) for origin in self.origins(second.node)]
+        return tuple(arrivals)
+
+    def operators_before(self, node: NodeId) -> tuple[OperatorNode, ...]:
+        """The operators among the origins of what `node` puts out."""
+        return tuple(origin.node for origin in self.origins(node) if isinstance(origin.node, OperatorNode))
 
 
 @dataclass(slots=True)
@@ -162,6 +136,26 @@ class TopologyBuilder:
         check_schema(schema, "a transform's result")
         return self._add(TransformNode(self._next_id(), source, apply, schema))
 
+    def add_timestamps(self, source: NodeId, timestamps: Timestamps) -> NodeId:
+        """Adds the stream of `source` with event times.
+
+        Raises:
+            UnknownColumnError: It has no such column.
+        """
+        schema = self.schema(source)
+        check_column(schema, timestamps.column, "timestamp")
+        return self._add(TimestampsNode(self._next_id(), source, timestamps, schema))
+
+    def add_union(self, streams: Sequence[NodeId]) -> NodeId:
+        """Adds several streams as one.
+
+        Raises:
+            UnionSchemaError: They have not the same columns, in name, type and order.
+        """
+        return self._add(
+            UnionNode(self._next_id(), tuple(streams), union_schema([self.schema(each) for each in streams]))
+        )
+
     def add_operator(
         self,
         source: NodeId,
@@ -172,6 +166,8 @@ class TopologyBuilder:
         timestamp_column: str | None,
         out_of_orderness_ms: int = 0,
         side_outputs: Iterable[OutputTag] = (),
+        broadcast: NodeId | None = None,
+        second: SecondInput | None = None,
     ) -> NodeId:
         """Adds a keyed operator over the stream of `source`; `schema` is that of its main output."""
         check_schema(schema, "an operator's output")
@@ -182,6 +178,8 @@ class TopologyBuilder:
             message = "two side outputs of an operator have one name"
             raise InvalidTopologyError(message)
         input_schema = self.schema(source)
+        if second is not None:
+            check_keys_alike(key_schema(input_schema, key_columns), key_schema(second.schema, second.key_columns))
         node = OperatorNode(
             id=self._next_id(),
             input=source,
@@ -194,6 +192,9 @@ class TopologyBuilder:
             logic=logic,
             out_of_orderness_ms=out_of_orderness_ms,
             side_outputs={tag.name: tag.schema for tag in tags},
+            broadcast=broadcast,
+            broadcast_schema=None if broadcast is None else self.schema(broadcast),
+            second=second,
         )
         return self._add(node)
 
@@ -219,25 +220,29 @@ class TopologyBuilder:
         return self._add(SinkNode(self._next_id(), source, OperatorUid(""), sink))
 
     def name(self, node_id: NodeId, uid: str) -> None:
-        """Gives an operator or a sink its uid.
+        """Gives a source, an operator or a sink its uid.
 
         Raises:
             InvalidUidError: The uid cannot be part of a path.
-            InvalidTopologyError: The node keeps no state, or has a uid already.
+            InvalidTopologyError: The node is none of them, or has a uid already.
         """
         node = self._nodes[node_id]
+        while isinstance(node, TimestampsNode):
+            node = self._nodes[node.input]
         if not _UID.fullmatch(uid):
             message = (
                 f"the uid {uid!r} is not 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or digit"
             )
             raise InvalidUidError(message)
-        if not isinstance(node, OperatorNode | SinkNode):
-            message = f"the uid {uid!r} is on a stream that is neither a stateful operator's output nor a sink"
+        if not isinstance(node, SourceNode | OperatorNode | SinkNode):
+            message = (
+                f"the uid {uid!r} is on a stream that is neither a source, nor a stateful operator's output, nor a sink"
+            )
             raise InvalidTopologyError(message)
         if node.uid:
-            message = f"the operator or sink {node.uid!r} cannot also be {uid!r}"
+            message = f"the source, operator or sink {node.uid!r} cannot also be {uid!r}"
             raise InvalidTopologyError(message)
-        self._nodes[node_id] = replace(node, uid=OperatorUid(uid))
+        self._nodes[node.id] = replace(node, uid=OperatorUid(uid))
 
     def schema(self, node_id: NodeId) -> pa.Schema:
         """The schema of the stream that a node puts out."""
@@ -253,11 +258,13 @@ class TopologyBuilder:
         Raises:
             InvalidTopologyError: One of its kinds, that says what to correct.
         """
-        topology = Topology(tuple(self._nodes), self.rocksdb)
-        sources = [node for node in topology.nodes if isinstance(node, SourceNode)]
-        if len(sources) != 1:
-            message = f"the job has {len(sources)} sources and needs exactly one; union streaming DataFrames before env.stream(...)"
+        sources = [node for node in self._nodes if isinstance(node, SourceNode)]
+        if not sources:
+            message = "the job has no source: see env.stream(...)"
             raise InvalidTopologyError(message)
+        if len(sources) == 1 and not sources[0].uid:
+            self._nodes[sources[0].id] = replace(sources[0], uid=ONLY_SOURCE_UID)
+        topology = Topology(tuple(self._nodes), self.rocksdb)
         if not topology.sinks:
             message = "the job has no sink"
             raise NoSinkError(message)
@@ -314,6 +321,14 @@ def key_schema(schema: pa.Schema, key_columns: tuple[str, ...]) -> pa.Schema:
     return pa.schema([pa.field(name, schema.field(name).type) for name in key_columns])
 
 
+def check_keys_alike(first: pa.Schema, second: pa.Schema) -> None:
+    """Raises InvalidKeyError if the keys of two streams are not of the same types: equal keys would not meet."""
+    if first.types != second.types:
+        kinds = " and ".join(f"({', '.join(map(str, keys.types))})" for keys in (first, second))
+        message = f"the keys of two connected streams have the types {kinds}, and need the same"
+        raise InvalidKeyError(message)
+
+
 def check_column(schema: pa.Schema, name: str, role: str) -> None:
     """Raises UnknownColumnError if `name`, wanted as `role`, is not a column of `schema`."""
     if name not in schema.names:
@@ -329,18 +344,24 @@ def _holds_map(kind: Any) -> bool:
 
 def _check_uids(topology: Topology) -> None:
     seen: set[str] = set()
-    named: tuple[OperatorNode | SinkNode, ...] = (*topology.operators, *topology.sinks)
-    for node in named:
+    several: tuple[Node, ...] = topology.sources if len(topology.sources) > 1 else ()
+    for node in (*several, *topology.operators, *topology.sinks):
+        assert isinstance(node, SourceNode | OperatorNode | SinkNode)  # noqa: S101 - as just put together
         if not node.uid:
-            what = (
-                f"the operator keyed by {', '.join(node.key_columns)}" if isinstance(node, OperatorNode) else "a sink"
-            )
-            message = f"{what} has no uid"
+            message = f"{_described(node)} has no uid"
             raise MissingUidError(message)
         if node.uid in seen:
             message = f"the uid {node.uid!r} is used twice"
             raise DuplicateUidError(message)
         seen.add(node.uid)
+
+
+def _described(node: SourceNode | OperatorNode | SinkNode) -> str:
+    if isinstance(node, OperatorNode):
+        return f"the operator keyed by {', '.join(node.key_columns)}"
+    if isinstance(node, SourceNode):
+        return f"one of several sources, that of {', '.join(node.schema.names)},"
+    return "a sink"
 
 
 def _downstream(topology: Topology, node: NodeId) -> Iterator[Node]:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from typing import Self
 
     from jobs.functions import OutputTag, Row
+    from jobs.keyed_stream import KeyedStream
     from jobs.output_schema import Schema
-    from jobs.stream import DataStream, KeyedStream
+    from jobs.stream import DataStream
     from jobs.window_contents import ContentsLogic, ProcessWindowFunction
     from jobs.windows import WindowAssigner
     from state.descriptors import AggregateFunction

@@ -31,6 +31,7 @@ from state.errors import KeyscaleError
 from state.identifiers import BatchId, SubtaskIndex
 from state.key_groups import KeyGroupRange
 from state.local_files import hash_file
+from state.manifest import FileHandle
 from state.objects import ObjectCorruptError
 from state.schema import KeyedSchema
 from state.sealed import FormatTooNewError
@@ -87,6 +88,7 @@ class ChangelogHandle(msgspec.Struct, frozen=True):
         mutations: How many there are.
         schema: How entries are to be read, where that is more than was known before; else None.
         sorted_files: Large runs, of other families than the framed ones.
+        operator_state: The subtask's operator state after the batch, whole; None if the batch did not change it.
     """
 
     path: str
@@ -100,6 +102,7 @@ class ChangelogHandle(msgspec.Struct, frozen=True):
     mutations: int
     schema: KeyedSchema | None = None
     sorted_files: tuple[SortedFile, ...] = ()
+    operator_state: FileHandle | None = None
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -107,7 +110,8 @@ class ChangelogHandle(msgspec.Struct, frozen=True):
 
     def paths(self) -> list[str]:
         """All of its objects."""
-        return [self.path, *(file.path for file in self.sorted_files)]
+        operator_state = [] if self.operator_state is None else [self.operator_state.path]
+        return [self.path, *(file.path for file in self.sorted_files), *operator_state]
 
 
 class _Run(msgspec.Struct, frozen=True):
@@ -133,6 +137,7 @@ def write_changelog(
     schema: KeyedSchema | None = None,
     files: Sequence[tuple[SortedRun, Path]] = (),
     spilled: Sequence[SortedFile] = (),
+    operator_state: FileHandle | None = None,
 ) -> ChangelogHandle:
     """Store a batch's mutations; durable when this returns.
 
@@ -147,6 +152,7 @@ def write_changelog(
         files: Further runs, each with the file that the engine has written of it.
         spilled: Files of the batch that are stored already. All of its files are applied in order, after the runs: where
             there are any of these, every run must be among `files`.
+        operator_state: For the handle: stored already.
     """
     uploaded = (upload_sorted(store, f"{path}.{number}.sst", *file) for number, file in enumerate(files))
     sorted_files = (*spilled, *uploaded)
@@ -164,6 +170,7 @@ def write_changelog(
         mutations=sum(len(run) for run in runs) + sum(file.mutations for file in sorted_files),
         schema=schema,
         sorted_files=sorted_files,
+        operator_state=operator_state,
     )
 
 

@@ -13,10 +13,13 @@ class EventTime(msgspec.Struct, frozen=True):
     Attributes:
         latest_ms: The latest event time among all records of all batches so far; None if no record had one.
         watermark_ms: The watermark that timers have been fired up to; None before any. It never goes back.
+        origins: Of an operator that is fed by several sources or operators, `latest_ms` of each by its name; left out where
+            there is but one.
     """
 
     latest_ms: int | None = None
     watermark_ms: int | None = None
+    origins: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class JobTime(msgspec.Struct, frozen=True):

@@ -149,6 +149,19 @@ class Layout:
         folder = self.snapshot(checkpoint_id, savepoint_id)
         return f"{folder}{path_segment(uid)}/{subtask}-{path_segment(unique)}/{shard}/{name}"
 
+    def operator_state_file(
+        self,
+        *,
+        checkpoint_id: CheckpointId,
+        savepoint_id: str | None,
+        uid: OperatorUid,
+        subtask: SubtaskIndex,
+        unique: str,
+    ) -> str:
+        """Path of a subtask's operator state in a snapshot; arguments as of `exclusive_file`."""
+        folder = self.snapshot(checkpoint_id, savepoint_id)
+        return f"{folder}{path_segment(uid)}/{subtask}-{path_segment(unique)}/operator-state"
+
     def savepoint_file(self, savepoint_id: str, sha256: str, attempt: Attempt) -> str:
         """Path of a savepoint's own copy of an immutable file."""
         return f"{self.savepoint(savepoint_id)}files/{sha256}-{attempt}"

@@ -85,6 +85,7 @@ class SnapshotHandle(msgspec.Struct, frozen=True):
         lineage: Identifies the state's content; see `state.version`.
         shards: Ordered by key group.
         schema: How its entries are to be read; None if there are none.
+        operator_state: The subtask's operator state; left out where there is none.
     """
 
     subtask: SubtaskIndex
@@ -94,6 +95,7 @@ class SnapshotHandle(msgspec.Struct, frozen=True):
     lineage: str
     shards: tuple[ShardHandle, ...]
     schema: KeyedSchema | None = None
+    operator_state: FileHandle | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -103,8 +105,14 @@ class SnapshotHandle(msgspec.Struct, frozen=True):
     def state_size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files())
 
+    @property
+    def operator_state_file(self) -> FileHandle | None:
+        return None if isinstance(self.operator_state, msgspec.UnsetType) else self.operator_state
+
     def files(self) -> Iterator[FileHandle]:
-        return (file for shard in self.shards for file in shard.files)
+        yield from (file for shard in self.shards for file in shard.files)
+        if self.operator_state_file is not None:
+            yield self.operator_state_file
 
 
 class OperatorFacts(msgspec.Struct, frozen=True):

@@ -267,12 +267,21 @@ class _Work:
         finally:
             shutil.rmtree(root, ignore_errors=True)
         reach("migration.subtask_stored")
-        return handle
+        return self._with_operator_state(operator.uid, snapshot, handle)
 
     def _copied_subtask(self, uid: OperatorUid, snapshot: SnapshotHandle) -> SnapshotHandle:
         shards = []
         for number, shard in enumerate(snapshot.shards):
-            folder = f"{self.unique}-{hashlib.sha256(uid.encode()).hexdigest()[:16]}/{snapshot.subtask}/{number}"
-            files = tuple(self.copied_file(file, folder) for file in shard.files)
+            files = tuple(self.copied_file(file, f"{self._folder(uid, snapshot)}/{number}") for file in shard.files)
             shards.append(msgspec.structs.replace(shard, files=files))
-        return msgspec.structs.replace(snapshot, shards=tuple(shards))
+        return self._with_operator_state(uid, snapshot, msgspec.structs.replace(snapshot, shards=tuple(shards)))
+
+    def _with_operator_state(self, uid: OperatorUid, source: SnapshotHandle, handle: SnapshotHandle) -> SnapshotHandle:
+        file = source.operator_state_file
+        if file is None:
+            return handle
+        copied = self.copied_file(file, self._folder(uid, source))
+        return msgspec.structs.replace(handle, operator_state=copied)
+
+    def _folder(self, uid: OperatorUid, snapshot: SnapshotHandle) -> str:
+        return f"{self.unique}-{hashlib.sha256(uid.encode()).hexdigest()[:16]}/{snapshot.subtask}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -67,11 +69,19 @@ class OperatorStateSnapshot(msgspec.Struct, frozen=True):
             raise SerializationError(message) from error
 
 
-def redistribute(snapshots: Sequence[OperatorStateSnapshot], parallelism: int) -> list[OperatorStateSnapshot]:
+def redistribute(
+    snapshots: Sequence[OperatorStateSnapshot], parallelism: int, *, claimed: bool = True
+) -> list[OperatorStateSnapshot]:
     """What each of `parallelism` subtasks starts with, from the snapshots of all subtasks before, in their order. Pure.
 
     Split elements are dealt round robin, in the order of subtasks and of their lists. A broadcast map is taken from the
     subtask of the same index, counted round, as all have the same.
+
+    Args:
+        snapshots: Of all subtasks before, in their order.
+        parallelism: How many there are now.
+        claimed: Whether a function takes its state over. As long as none does, the elements of a union list are kept once, by
+            one subtask each: else every restart would multiply them.
 
     Raises:
         StateSchemaMismatchError: Subtasks disagree on what a state is.
@@ -88,16 +98,25 @@ def redistribute(snapshots: Sequence[OperatorStateSnapshot], parallelism: int) -
         for index in range(parallelism):
             items = parts[index % len(parts)].items
             if first.distribution is not Distribution.BROADCAST:
-                items = together if first.distribution is Distribution.UNION else together[index::parallelism]
+                to_all = first.distribution is Distribution.UNION and claimed
+                items = together if to_all else together[index::parallelism]
             fresh[index][name] = msgspec.structs.replace(first, items=items)
     return [OperatorStateSnapshot(states) for states in fresh]
+
+
+@dataclass(slots=True)
+class Changes:
+    """Whether operator state was changed since it was last stored."""
+
+    any: bool = False
 
 
 class OperatorListState:
     """A list of a subtask."""
 
-    def __init__(self, elements: list[Any]) -> None:
+    def __init__(self, elements: list[Any], changes: Changes | None = None) -> None:
         self._elements = elements
+        self._changes = changes or Changes()
 
     def get(self) -> list[Any]:
         return list(self._elements)
@@ -117,6 +136,7 @@ class OperatorListState:
             message = "a list of operator state takes no null elements"
             raise SerializationError(message)
         self._elements += added
+        self._changes.any = True
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace the list."""
@@ -129,25 +149,17 @@ class OperatorListState:
 
     def clear(self) -> None:
         self._elements = []
+        self._changes.any = True
 
 
-class BroadcastState:
-    """A map that all subtasks have alike; keeping it so is the operator's part."""
+class ReadOnlyBroadcastState:
+    """A map that all subtasks have alike, as those see it who may not change it."""
 
     def __init__(self, entries: dict[Any, Any]) -> None:
         self._entries = entries
 
     def get(self, key: Any) -> Any:
         return self._entries.get(key)
-
-    def put(self, key: Any, value: Any) -> None:
-        self._entries[key] = value
-
-    def put_all(self, entries: Mapping[Any, Any]) -> None:
-        self._entries.update(entries)
-
-    def remove(self, key: Any) -> None:
-        self._entries.pop(key, None)
 
     def contains(self, key: Any) -> bool:
         return key in self._entries
@@ -164,16 +176,51 @@ class BroadcastState:
     def is_empty(self) -> bool:
         return not self._entries
 
+
+class BroadcastState(ReadOnlyBroadcastState):
+    """A map that all subtasks have alike; keeping it so is the operator's part."""
+
+    def __init__(self, entries: dict[Any, Any], changes: Changes | None = None) -> None:
+        super().__init__(entries)
+        self._changes = changes or Changes()
+
+    def put(self, key: Any, value: Any) -> None:
+        self._entries[key] = value
+        self._changes.any = True
+
+    def put_all(self, entries: Mapping[Any, Any]) -> None:
+        self._entries.update(entries)
+        self._changes.any = True
+
+    def remove(self, key: Any) -> None:
+        self._entries.pop(key, None)
+        self._changes.any = True
+
     def clear(self) -> None:
         self._entries.clear()
+        self._changes.any = True
+
+    def read_only(self) -> ReadOnlyBroadcastState:
+        """The same map, without the methods that change it."""
+        return ReadOnlyBroadcastState(self._entries)
 
 
 class OperatorStateBackend:
     """The operator state of one subtask: small, in memory, and stored as a whole in every snapshot."""
 
-    def __init__(self, restored: OperatorStateSnapshot | None = None) -> None:
-        """From what `redistribute` gave the subtask; None: from nothing."""
+    def __init__(
+        self, restored: OperatorStateSnapshot | None = None, unclaimed: OperatorStateSnapshot | None = None
+    ) -> None:
+        """Operator state as a subtask starts with it.
+
+        Args:
+            restored: What `redistribute` gave the subtask; None: nothing.
+            unclaimed: What is kept of it as long as it is not declared; None: all.
+        """
         self._restored = {} if restored is None else dict(restored.states)
+        self._unclaimed = self._restored if unclaimed is None else dict(unclaimed.states)
+        self._dealt = unclaimed is not None
+        self._changes = Changes(self._dealt)
         self._lists: dict[str, tuple[Distribution, ListStateDescriptor, OperatorListState]] = {}
         self._maps: dict[str, tuple[MapStateDescriptor, BroadcastState]] = {}
 
@@ -203,7 +250,7 @@ class OperatorStateBackend:
             decode_key = key_codec_for(descriptor.key_type).decode
             decode = _reader(stored, descriptor.value_type)
             entries = {decode_key(key, 0)[0]: None if raw is None else decode(raw) for key, raw in stored.items}
-        state = BroadcastState(entries)
+        state = BroadcastState(entries, self._changes)
         self._maps[descriptor.name] = (descriptor, state)
         return state
 
@@ -213,7 +260,7 @@ class OperatorStateBackend:
         Raises:
             SerializationError: A value is not of its declared type.
         """
-        states = dict(self._restored)
+        states = dict(self._unclaimed)
         for name, (distribution, listed, elements) in self._lists.items():
             encode = encoder_of(listed.element_type)
             items = tuple(encode(value) for value in elements.get())
@@ -225,6 +272,30 @@ class OperatorStateBackend:
             states[name] = StoredOperatorState(Distribution.BROADCAST, type_to_json(mapped.value_type), pairs, key_type)
         return OperatorStateSnapshot(states)
 
+    def changed(self) -> OperatorStateSnapshot | None:
+        """A snapshot if anything was changed since the last call of this; None otherwise. Raises as `snapshot` does."""
+        if not self._changes.any:
+            return None
+        taken = self.snapshot()
+        self._changes.any, self._dealt = False, False
+        return taken
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether it is what an earlier attempt left, and no batch has taken it over yet."""
+        return self._dealt and self._changes.any
+
+    def broadcast_digest(self) -> str:
+        """What the broadcast maps hold, in short: the same in all subtasks, or they are not alike any more."""
+        states = self.snapshot().states
+        maps = [(name, state) for name, state in sorted(states.items()) if state.distribution is Distribution.BROADCAST]
+        return hashlib.sha256(msgspec.msgpack.encode(maps)).hexdigest()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no state at all."""
+        return not (self._unclaimed or self._lists or self._maps)
+
     def _list(self, descriptor: ListStateDescriptor, distribution: Distribution) -> OperatorListState:
         known = self._lists.get(descriptor.name)
         if known is not None:
@@ -234,7 +305,7 @@ class OperatorStateBackend:
         stored = self._stored(descriptor, distribution, descriptor.element_type, None)
         decode = None if stored is None else _reader(stored, descriptor.element_type)
         elements = [] if stored is None or decode is None else [decode(raw) for raw in stored.items]
-        state = OperatorListState(elements)
+        state = OperatorListState(elements, self._changes)
         self._lists[descriptor.name] = (distribution, descriptor, state)
         return state
 

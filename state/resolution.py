@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from state.errors import KeyscaleError
 from state.identifiers import Attempt, BatchId, OperatorUid
 from state.job_time import JobTime
 from state.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
+from state.operator_files import files_after
 from state.schema_merge import merge_schemas
 from state.version import NO_BATCH
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from state.changelog import ChangelogHandle
     from state.hashing import HashId
     from state.identifiers import JobId
-    from state.manifest import Manifest, OperatorFacts, OperatorSnapshot, SnapshotHandle
+    from state.manifest import FileHandle, Manifest, OperatorFacts, OperatorSnapshot, SnapshotHandle
     from state.schema import KeyedSchema
 
 
@@ -46,12 +47,14 @@ class OperatorHistory:
         changelogs: What was committed after it, ordered by batch, then by subtask; possibly of several parallelisms.
         facts: What the operator declared last, or None if nobody ever declared it.
         schema: How the state's entries are to be read, put together from all of the above; None if there are none.
+        operator_state: The newest operator state of every subtask of the attempt that wrote it last, by index.
     """
 
     snapshots: tuple[SnapshotHandle, ...] = ()
     changelogs: tuple[ChangelogHandle, ...] = ()
     facts: OperatorFacts | None = None
     schema: KeyedSchema | None = None
+    operator_state: tuple[FileHandle | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +148,11 @@ class _History:
         self._planned: BatchPlanned | None = None
         self._positions: dict[str, str] = {}
         self._changelogs: dict[OperatorUid, list[ChangelogHandle]] = {}
+        operators = manifest.operators if manifest is not None else ()
+        writer = manifest.attempt if manifest is not None and own else None
+        self._operator_state: dict[OperatorUid, tuple[Attempt | None, tuple[FileHandle | None, ...]]] = {
+            each.uid: (writer, tuple(subtask.operator_state_file for subtask in each.subtasks)) for each in operators
+        }
 
     def open(self, entry: AttemptOpened, *, first: bool) -> None:
         if entry.attempt <= self._attempt:
@@ -171,11 +179,22 @@ class _History:
         self._time = entry.time
         for uid, changelogs in entry.operators.items():
             self._changelogs.setdefault(uid, []).extend(changelog for changelog in changelogs if changelog is not None)
+            self._commit_operator_state(uid, [each.operator_state if each else None for each in changelogs])
+
+    def _commit_operator_state(self, uid: OperatorUid, written: Sequence[FileHandle | None]) -> None:
+        writer, known = self._operator_state.get(uid, (None, ()))
+        files = files_after(known, of=writer, attempt=self._attempt, written=written)
+        if files is None:
+            raise HistoryError(f"attempt {self._attempt} took over a part of the operator state of {uid!r} only")
+        self._operator_state[uid] = (self._attempt if any(written) else writer, files)
 
     def resume_point(self, next_position: int) -> ResumePoint:
         bases = {operator.uid: operator for operator in self._manifest.operators} if self._manifest is not None else {}
         operators = {
-            uid: _operator_history(bases.get(uid), self._changelogs.get(uid, ()), self._facts.get(uid))
+            uid: replace(
+                _operator_history(bases.get(uid), self._changelogs.get(uid, ()), self._facts.get(uid)),
+                operator_state=self._operator_state.get(uid, (None, ()))[1],
+            )
             for uid in sorted({*bases, *self._changelogs, *self._facts})
         }
         return ResumePoint(

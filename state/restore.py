@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from state.errors import KeyscaleError
 from state.key_groups import KeyGroupRange, key_group_range
+from state.operator_files import OperatorStatePlan
 from state.version import StateVersion, base_lineage
 
 if TYPE_CHECKING:
@@ -33,10 +34,12 @@ class RestorePlan:
     Attributes:
         snapshots: Whose shards intersect the subtask's key group range; none for an operator without state.
         changelogs: To be applied after them in this order, clipped to the range.
+        operator_state: What its operator state is read from.
     """
 
     snapshots: tuple[SnapshotHandle, ...] = ()
     changelogs: tuple[ChangelogHandle, ...] = ()
+    operator_state: OperatorStatePlan = field(default_factory=OperatorStatePlan)
 
     def schemas(self) -> list[KeyedSchema | None]:
         """What each part knows of how its entries are to be read."""
@@ -44,7 +47,26 @@ class RestorePlan:
 
     def followed_by(self, changelog: ChangelogHandle | None) -> RestorePlan:
         """The plan of the state after one more batch, which wrote this changelog (None: nothing changed)."""
-        return self if changelog is None else RestorePlan(self.snapshots, (*self.changelogs, changelog))
+        if changelog is None:
+            return self
+        operator_state = self.operator_state.followed_by(changelog.operator_state)
+        return RestorePlan(self.snapshots, (*self.changelogs, changelog), operator_state)
+
+    def rebased(self, snapshots: Sequence[SnapshotHandle], index: int, batch_id: BatchId) -> RestorePlan:
+        """The plan of the same state that starts from a newer checkpoint of this attempt.
+
+        Args:
+            snapshots: Of all subtasks, by index.
+            index: The subtask's.
+            batch_id: The last one that the checkpoint contains.
+        """
+        later = tuple(changelog for changelog in self.changelogs if changelog.batch_id > batch_id)
+        operator_state = self.operator_state
+        if operator_state.inherited:  # no batch has taken it over yet
+            operator_state = replace(operator_state, files=tuple(each.operator_state_file for each in snapshots))
+        elif all(changelog.operator_state is None for changelog in later):
+            operator_state = OperatorStatePlan((snapshots[index].operator_state_file,))
+        return RestorePlan((snapshots[index],), later, operator_state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +88,7 @@ def plan_subtask(history: OperatorHistory, key_groups: KeyGroupRange) -> Restore
         changelogs=tuple(
             changelog for changelog in history.changelogs if changelog.key_groups.intersection(key_groups)
         ),
+        operator_state=OperatorStatePlan(history.operator_state, inherited=True),
     )
 
 

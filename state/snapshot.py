@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import UNSET
+
 from state.cleaned_copy import clean_copies
 from state.cleanup import Occasion, expired_entries
 from state.directory import local_failures, remove_older_attempts
@@ -16,17 +18,21 @@ from state.errors import KeyscaleError
 from state.local_files import FileIdentity, IndexedFile, hash_file, known_hashes, write_index
 from state.manifest import FileHandle, ShardHandle, SnapshotHandle
 from state.objects import ObjectNotFoundError
+from state.operator_files import NAME as OPERATOR_STATE_NAME
 from state.settings import RocksDbSettings
 from state.syncpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from msgspec import UnsetType
+
     from state.engine import Engine
     from state.identifiers import Attempt, CheckpointId, JobId, OperatorUid, SubtaskIndex
     from state.key_groups import KeyGroupRange
     from state.layout import Layout
     from state.objects import ObjectStore
+    from state.operator_state import OperatorStateSnapshot
     from state.schema import KeyedSchema
     from state.ttl import Clock, Ttl
     from state.version import StateVersion
@@ -109,6 +115,12 @@ def link_snapshot(directory: Path, shards: Sequence[Engine]) -> None:
         reach("snapshot.shard_linked")
 
 
+def write_operator_state(directory: Path, snapshot: OperatorStateSnapshot) -> None:
+    """Put operator state beside the shards of a local snapshot."""
+    with local_failures(directory):
+        (directory / OPERATOR_STATE_NAME).write_bytes(snapshot.to_bytes())
+
+
 def local_snapshot_directory(subtask_root: Path, checkpoint_id: CheckpointId) -> tuple[Path, str]:
     """A fresh directory for a local snapshot, and what is unique to it."""
     unique = uuid.uuid4().hex
@@ -158,6 +170,7 @@ def upload_snapshot(
         )
         for number, key_groups in enumerate(snapshot.shards)
     )
+    operator_state = _upload_operator_state(snapshot, store, layout, savepoint_id)
     _forget_older(snapshot)
     handle = SnapshotHandle(
         subtask=snapshot.subtask,
@@ -167,8 +180,30 @@ def upload_snapshot(
         lineage=snapshot.version.lineage,
         shards=shards,
         schema=snapshot.schema,
+        operator_state=operator_state,
     )
-    return UploadedSnapshot(handle, sum(moved_bytes for _, moved_bytes in stored))
+    moved_bytes = sum(moved_bytes for _, moved_bytes in stored)
+    if handle.operator_state_file is not None:
+        moved_bytes += handle.operator_state_file.size_bytes
+    return UploadedSnapshot(handle, moved_bytes)
+
+
+def _upload_operator_state(
+    snapshot: LocalSnapshot, store: ObjectStore, layout: Layout, savepoint_id: str | None
+) -> FileHandle | UnsetType:
+    """Each checkpoint and savepoint has its own copy, as it is small."""
+    local = Path(snapshot.directory) / OPERATOR_STATE_NAME
+    if not local.exists():
+        return UNSET
+    path = layout.operator_state_file(
+        checkpoint_id=snapshot.checkpoint_id,
+        savepoint_id=savepoint_id,
+        uid=snapshot.operator_uid,
+        subtask=snapshot.subtask,
+        unique=snapshot.unique,
+    )
+    store.upload(local, path)
+    return FileHandle(OPERATOR_STATE_NAME, path, local.stat().st_size, hash_file(local))
 
 
 @dataclass(frozen=True, slots=True)

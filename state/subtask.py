@@ -15,9 +15,11 @@ from state.identifiers import BatchId
 from state.key_group_sizes import key_group_sizes
 from state.keyed import KeyedStateBackend
 from state.opened_shards import rebuild_shards, reopen_shards
+from state.operator_files import NAME as OPERATOR_STATE_NAME
+from state.operator_files import open_operator_state, store_operator_state
 from state.placement import place_subtask
 from state.restore import version_of
-from state.snapshot import LocalSnapshot, link_snapshot, local_snapshot_directory
+from state.snapshot import LocalSnapshot, link_snapshot, local_snapshot_directory, write_operator_state
 from state.spill import spill_entries, spill_runs
 from state.subtask_errors import LineageError, StoreUnusableError
 from state.subtask_spec import SubtaskSpec
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from state.key_group_sizes import KeyGroupSizes
     from state.objects import ObjectStore
     from state.opened_shards import OpenedShards
+    from state.operator_state import OperatorStateBackend, OperatorStateSnapshot
     from state.restore import RestorePlan
     from state.ttl import Clock, Ttl
     from state.version import StateVersion
@@ -71,6 +74,7 @@ class SubtaskStore:
         store: ObjectStore,
         local_root: Path,
         clock: Clock | Callable[[], int],
+        operator: OperatorStateBackend,
     ) -> None:
         self.spec = spec
         self.version = version
@@ -87,6 +91,7 @@ class SubtaskStore:
         self.engine = opened.engine()
         self._schema = opened.schema
         self._known_ttls = opened.ttls
+        self.operator = operator
         self.keyed = KeyedStateBackend(
             self.engine,
             spec.key_schema,
@@ -127,7 +132,9 @@ class SubtaskStore:
             raise LineageError(f"batch {batch_id} cannot follow batch {self.version.batch_id}")
         self._usable = False  # until all of it is done
         runs = self.keyed.drain()
-        handle = self._write(batch_id, unique, runs) if runs or self._spilled else None
+        operator_state = self.operator.changed()
+        changed = bool(runs or self._spilled) or operator_state is not None
+        handle = self._write(batch_id, unique, runs, operator_state) if changed else None
         self._spilled = []
         self.version = self.version.advanced(batch_id, handle.path if handle is not None else None)
         self._usable = True
@@ -198,7 +205,9 @@ class SubtaskStore:
             self.engine.flush()
             self._unflushed_mutations = 0
 
-    def _write(self, batch_id: BatchId, unique: str, runs: Sequence[SortedRun]) -> ChangelogHandle:
+    def _write(
+        self, batch_id: BatchId, unique: str, runs: Sequence[SortedRun], operator_state: OperatorStateSnapshot | None
+    ) -> ChangelogHandle:
         """Make mutations durable, then apply them: large runs as files that serve both, without a write buffer."""
         spec, schema = self.spec, self.keyed.schema
         path = spec.layout.changelog(
@@ -206,6 +215,9 @@ class SubtaskStore:
         )
         framed, files = self._sorted_files(runs)
         self._check_size(framed, files)
+        of_operator = None
+        if operator_state is not None:
+            of_operator = store_operator_state(self._store, f"{path}.{OPERATOR_STATE_NAME}", operator_state)
         handle = write_changelog(
             self._store,
             path,
@@ -216,6 +228,7 @@ class SubtaskStore:
             schema=schema if schema != self._schema else None,
             files=files,
             spilled=self._spilled,
+            operator_state=of_operator,
         )
         self._schema = schema
         reach("batch.changelog_written")
@@ -255,6 +268,8 @@ class SubtaskStore:
         self._check_usable()
         directory, unique = local_snapshot_directory(self.local_directory, checkpoint_id)
         link_snapshot(directory, [shard.engine for shard in self._shards])
+        if not self.operator.is_empty:
+            write_operator_state(directory, self.operator.snapshot())
         return LocalSnapshot(
             directory=str(directory),
             local_root=str(self._local_root),
@@ -366,10 +381,18 @@ def open_subtask(
     place_subtask(spec.local_directory(local_root), local_root, spec.settings.local_directories)
     directory = SubtaskDirectory.acquire(spec.local_directory(local_root))
     try:
+        operator = open_operator_state(store, plan.operator_state, spec.index, spec.parallelism)
         opened = reopen_shards(spec, planned, directory) or rebuild_shards(spec, plan, directory, local_root, store)
         try:
             return SubtaskStore(
-                spec, planned, directory=directory, opened=opened, store=store, local_root=local_root, clock=clock
+                spec,
+                planned,
+                directory=directory,
+                opened=opened,
+                store=store,
+                local_root=local_root,
+                clock=clock,
+                operator=operator,
             )
         except BaseException:
             opened.close()

@@ -6,10 +6,12 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from jobs.nodes import ONLY_SOURCE_UID
 from jobs.runtime.clock import now_ms
 from jobs.runtime.errors import RestoreRefusedError
 from jobs.runtime.patience import Patience
 from jobs.runtime.positions import merged, with_commit
+from jobs.runtime.source_order import order_of, recorded_order
 from state.claim import ClaimMode, check_claim, take_claim
 from state.hashing import HashId
 from state.identifiers import Attempt, JobId
@@ -20,7 +22,7 @@ from state.objects import ObjectCorruptError, ObjectNotFoundError
 from state.recovery import recover
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from jobs.wire import Assignment
     from state.identifiers import OperatorUid
@@ -97,7 +99,10 @@ class OpenAttempt:
 
 
 def open_attempt(
-    store: ObjectStore, assignment: Assignment, operators: Mapping[OperatorUid, OperatorFacts]
+    store: ObjectStore,
+    assignment: Assignment,
+    operators: Mapping[OperatorUid, OperatorFacts],
+    sources: Sequence[OperatorUid] = (ONLY_SOURCE_UID,),
 ) -> OpenAttempt:
     """Read what was committed, refuse what does not fit it, and fence every older attempt.
 
@@ -105,6 +110,7 @@ def open_attempt(
         store: The job's object store.
         assignment: What to run.
         operators: What the job's operators declare.
+        sources: Uids of the job's sources.
 
     Raises:
         RestoreRefusedError: The job does not fit its checkpoint.
@@ -116,6 +122,7 @@ def open_attempt(
     recovery, positions, unusable = _recover(store, assignment, frozenset())
     manifest, resume = recovery.base.manifest, recovery.resume
     check_fit(assignment, resume, operators)
+    order_of(sources, recorded_order(positions))
     claims = _claim(store, assignment, manifest)
     opened = AttemptOpened(
         attempt=attempt,

@@ -7,18 +7,22 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pyspark import StorageLevel
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from jobs.nodes import OperatorNode, SinkNode, SourceNode
+from jobs.runtime.batch_frames import BatchFrames, OperatorInputs
+from jobs.runtime.branches import tagged, tags_of, whole
+from jobs.runtime.broadcast_rows import check_alike, collected
 from jobs.runtime.clock import now_ms
-from jobs.runtime.failures import typed_failure, user_code
+from jobs.runtime.failures import typed_failure
+from jobs.runtime.ports import packed
 from jobs.runtime.reports import ReportCollector, TaskReport, complete_reports
 from jobs.runtime.routing import Routing
-from jobs.runtime.side_outputs import main_output, side_output, wire_schema
+from jobs.runtime.side_outputs import wire_schema
+from jobs.runtime.sources import JobSources
 from jobs.runtime.task import OperatorTask, subtask_facts
-from jobs.runtime.watermarks import batch_times, due_subtasks
+from jobs.runtime.watermarks import Activity, batch_times, due_subtasks
 from jobs.sinks import SinkContext
-from jobs.topology import OperatorNode, SideOutputNode, SinkNode, SourceNode, TransformNode
 from state.errors import KeyscaleError
 from state.identifiers import SubtaskIndex
 from state.job_time import JobTime
@@ -29,14 +33,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from jobs.nodes import Arrival, NodeId
     from jobs.runtime.affinity import Anchor
     from jobs.runtime.body import NextTimers
+    from jobs.runtime.branches import Branches
     from jobs.runtime.task import SubtaskStart
     from jobs.runtime.watermarks import BatchTime
-    from jobs.topology import NodeId, Topology
+    from jobs.topology import Topology
     from state.changelog import ChangelogHandle
     from state.hashing import HashId
     from state.identifiers import Attempt, BatchId, JobId, OperatorUid
@@ -89,6 +94,15 @@ class BatchOutcome:
     reports: dict[OperatorUid, tuple[TaskReport, ...]]
     times: dict[OperatorUid, BatchTime] = field(default_factory=dict)
 
+    def latest_of_origins(self) -> dict[OperatorUid, dict[str, int]]:
+        """The latest event time of the records of each origin, of operators that have several."""
+        latest: dict[OperatorUid, dict[str, int]] = {}
+        for uid, reports in self.reports.items():
+            for name, latest_ms in (item for report in reports for item in report.latest_of_origins.items()):
+                of_operator = latest.setdefault(uid, {})
+                of_operator[name] = max(latest_ms, of_operator.get(name, latest_ms))
+        return latest
+
 
 @dataclass(frozen=True, slots=True)
 class _BatchPlan:
@@ -111,6 +125,8 @@ class BatchRunner:
         facts: RunFacts,
         anchor: Anchor,
         specs: Mapping[OperatorUid, Sequence[SubtaskSpec]] | None = None,
+        *,
+        sources: JobSources | None = None,
     ) -> None:
         """Made once an attempt.
 
@@ -120,6 +136,7 @@ class BatchRunner:
             facts: Of the run.
             anchor: Where the subtasks are.
             specs: The subtasks of each operator, by index; by default those of operators that have no state yet.
+            sources: The job's, in the order in which Spark has them; by default that of the topology.
         """
         self._spark = spark
         self._topology = topology
@@ -127,8 +144,10 @@ class BatchRunner:
         self._anchor = anchor
         self._collector = ReportCollector(spark.sparkContext)
         self._processing_time_ms = 0
+        self._sources = sources or JobSources(topology.sources)
+        self._activity = Activity()
         self._specs = specs or {node.uid: subtask_specs(node, facts) for node in topology.operators}
-        self._routings = {node.uid: _routing(node, facts) for node in topology.operators}
+        self._routings = {node.uid: _routings(node, facts) for node in topology.operators}
         self._wires = {
             node.uid: from_arrow_schema(wire_schema(node.schema, node.side_outputs), prefer_timestamp_ntz=True)
             for node in topology.operators
@@ -136,7 +155,7 @@ class BatchRunner:
 
     def run(
         self,
-        frame: DataFrame,
+        frame: DataFrame | None,
         batch_id: BatchId,
         starts: Mapping[OperatorUid, Sequence[SubtaskStart]],
         *,
@@ -146,7 +165,7 @@ class BatchRunner:
         """Processes a batch and stages its output; on any failure nothing of it is left but orphans that nothing names.
 
         Args:
-            frame: The batch's records, as foreachBatch gives them.
+            frame: The batch's records, as foreachBatch gives them; None for a batch that has no input but time.
             batch_id: Its number.
             starts: Where the subtasks of each operator start from, by index.
             time: The job's time before the batch.
@@ -156,6 +175,7 @@ class BatchRunner:
             KeyscaleError: The user's function failed, a task did, a sink did, or the reports are not complete.
         """
         run = uuid.uuid4().hex
+        began_ms = self._now_ms()
         self._collector.clear()
         plan = self._plan(run, batch_id, starts, time or JobTime(), timers or {})
         self._spark.sparkContext.setJobDescription(f"batch {batch_id}")
@@ -167,6 +187,8 @@ class BatchRunner:
                     tokens[node.uid] = node.sink.prepare(frames[node.input], context)
             uids = [node.uid for node in self._topology.operators]
             reports = complete_reports(self._collector.reports_of(run), uids, self._facts.parallelism)
+            for uid, of_operator in reports.items():
+                check_alike(uid, [report.broadcast_digest for report in of_operator])
         except Exception as failure:
             self.discard(tokens)
             typed = typed_failure(failure)
@@ -175,7 +197,7 @@ class BatchRunner:
             raise typed from failure
         finally:
             self._spark.sparkContext.setJobDescription("")
-        return BatchOutcome(
+        outcome = BatchOutcome(
             changelogs={uid: tuple(report.changelog for report in found) for uid, found in reports.items()},
             sinks=tokens,
             input_records=sum(report.input_records for uid in self._first_uids() for report in reports[uid]),
@@ -183,19 +205,13 @@ class BatchRunner:
             reports=reports,
             times=plan.times,
         )
-
-    def empty_frame(self) -> DataFrame:
-        """The source's frame without a record, for a batch that has no input but time.
-
-        It is no local relation, which Spark would see to be empty, and leave out all that comes after it.
-        """
-        source = self._topology.source
-        schema = from_arrow_schema(source.schema, prefer_timestamp_ntz=True)
-        return self._spark.createDataFrame(self._spark.sparkContext.emptyRDD(), schema)
+        self._activity.ran(began_ms, self._now_ms(), outcome.latest_of_origins())
+        return outcome
 
     def is_due(self, time: JobTime, timers: Mapping[OperatorUid, Sequence[NextTimers | None]]) -> bool:
-        """Whether a batch that begins now would fire timers, whatever its input is."""
-        times = batch_times(self._topology, time, self._now_ms())
+        """Whether a batch that begins now, when there is no input, would fire timers."""
+        self._activity.waited(self._now_ms())
+        times = batch_times(self._topology, time, self._now_ms(), self._activity)
         return any(any(self._due(node, times, timers)) for node in self._topology.operators)
 
     def publish(self, tokens: Mapping[OperatorUid, str]) -> None:
@@ -228,8 +244,14 @@ class BatchRunner:
         time: JobTime,
         timers: Mapping[OperatorUid, Sequence[NextTimers | None]],
     ) -> _BatchPlan:
-        times = batch_times(self._topology, time, self._now_ms())
-        due = {node.uid: self._due(node, times, timers) for node in self._topology.operators}
+        times = batch_times(self._topology, time, self._now_ms(), self._activity)
+        due = {
+            # Operator state of an earlier run is taken over by all subtasks at once.
+            uid: tuple(
+                is_due or any(each.plan.operator_state.is_to_be_dealt for each in starts[uid]) for is_due in found
+            )
+            for uid, found in ((node.uid, self._due(node, times, timers)) for node in self._topology.operators)
+        }
         return _BatchPlan(run, batch_id, starts, times, due)
 
     def _due(
@@ -246,84 +268,70 @@ class BatchRunner:
         return self._processing_time_ms
 
     @contextlib.contextmanager
-    def _frames(self, source: DataFrame, plan: _BatchPlan) -> Iterator[dict[NodeId, DataFrame]]:
-        """The frame that each node puts out; those that are read more than once are kept until the end."""
-        frames: dict[NodeId, DataFrame] = {}
-        wires: dict[NodeId, DataFrame] = {}
-        kept: list[DataFrame] = []
+    def _frames(self, batch: DataFrame | None, plan: _BatchPlan) -> Iterator[dict[NodeId, DataFrame]]:
+        """The frame that each sink's input puts out; frames that are read more than once are kept until the end."""
+        frames = BatchFrames(self._topology, lambda *inputs: self._operator_frame(plan, *inputs))
         try:
-            for node in self._topology.nodes:
-                if isinstance(node, SinkNode):
-                    continue
-                if isinstance(node, SourceNode):
-                    frame = source
-                elif isinstance(node, TransformNode):
-                    with user_code():
-                        frame = node.apply(frames[node.input])
-                elif isinstance(node, SideOutputNode):
-                    frame = side_output(wires[node.input], node.tag, self._side_outputs_of(node.input))
-                else:
-                    frame = self._operator_frame(node, frames[node.input], plan)
-                    if node.side_outputs:
-                        wires[node.id] = frame.persist(StorageLevel.MEMORY_AND_DISK)
-                        kept.append(frame)
-                        frames[node.id] = main_output(frame)
-                        continue
-                if self._is_read_repeatedly(node.id):
-                    frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
-                    kept.append(frame)
-                frames[node.id] = frame
-            yield frames
+            yield frames.build(
+                self._sources.empty(self._spark) if batch is None else self._sources.split(batch, frames.keep)
+            )
         finally:
-            for frame in kept:
-                frame.unpersist()
+            frames.release()
 
-    def _side_outputs_of(self, operator: NodeId) -> Mapping[str, pa.Schema]:
-        node = self._topology.nodes[operator]
-        return node.side_outputs if isinstance(node, OperatorNode) else {}
-
-    def _operator_frame(self, node: OperatorNode, frame: DataFrame, plan: _BatchPlan) -> DataFrame:
+    def _operator_frame(self, plan: _BatchPlan, node: OperatorNode, inputs: OperatorInputs) -> DataFrame:
         specs = self._specs[node.uid]
+        arrivals = self._topology.arrivals(node)
+        tags = tags_of(arrivals)
+        rows = b"" if inputs.broadcast is None else collected(inputs.broadcast)
         task = OperatorTask(
             run=plan.run,
             batch_id=plan.batch_id,
             specs=tuple(specs),
             starts=tuple(plan.starts[node.uid]),
             logic=node.logic,
-            facts=subtask_facts(node, tuple(specs)),
+            facts=subtask_facts(node, tuple(specs), tags),
             store_url=self._facts.store_url,
             local_root=str(self._facts.local_root),
             store_outage_max_ms=self._facts.store_outage_max_ms,
             time=plan.times[node.uid],
-            due=plan.due[node.uid],
+            due=(True,) * len(specs) if rows else plan.due[node.uid],
             reports=self._collector.accumulator,
+            broadcast=rows,
         )
-        routed = self._routings[node.uid].mark(frame)
+        routed = self._routed(node, inputs.first, arrivals, 0)
+        if inputs.second is not None:
+            routed = packed(routed, self._routed(node, inputs.second, arrivals, 1))
         return self._anchor.hold(routed).mapInArrow(task.run_partition, self._wires[node.uid])
 
-    def _is_read_repeatedly(self, node: NodeId) -> bool:
-        consumers = self._topology.consumers(node)
-        return len(consumers) > 1 or any(
-            isinstance(reader, SinkNode) and reader.sink.reads_repeatedly for reader in consumers
-        )
+    def _routed(self, node: OperatorNode, branches: Branches, arrivals: Sequence[Arrival], port: int) -> DataFrame:
+        """All records of one input, each with its key group and its subtask."""
+        frame = tagged(branches, arrivals, port) if tags_of(arrivals) else whole(branches)
+        return self._routings[node.uid][port].mark(frame)
 
     def _sink_context(self, node: SinkNode, batch_id: BatchId, unique: str) -> SinkContext:
         return SinkContext(self._facts.job_id, node.uid, batch_id, self._facts.attempt, unique)
 
     def _first_uids(self) -> set[OperatorUid]:
-        return {node.uid for node in self._topology.operators if not self._topology.operator_before(node.input)}
+        arrivals = {node.uid: self._topology.arrivals(node) for node in self._topology.operators}
+        return {
+            uid for uid, found in arrivals.items() if any(isinstance(each.origin.node, SourceNode) for each in found)
+        }
 
     def _last_uids(self) -> set[OperatorUid]:
-        before = (self._topology.operator_before(node.input) for node in self._topology.sinks)
-        return {node.uid for node in before if node is not None}
+        return {node.uid for sink in self._topology.sinks for node in self._topology.operators_before(sink.input)}
 
 
-def _routing(node: OperatorNode, facts: RunFacts) -> Routing:
-    return Routing.of(
-        node.key_columns,
-        max_parallelism=facts.max_parallelism,
-        parallelism=facts.parallelism,
-        hash_id=facts.hash_id,
+def _routings(node: OperatorNode, facts: RunFacts) -> tuple[Routing, ...]:
+    """Of each keyed input."""
+    keys = [node.key_columns, *([] if node.second is None else [node.second.key_columns])]
+    return tuple(
+        Routing.of(
+            key_columns,
+            max_parallelism=facts.max_parallelism,
+            parallelism=facts.parallelism,
+            hash_id=facts.hash_id,
+        )
+        for key_columns in keys
     )
 
 

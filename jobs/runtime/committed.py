@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jobs.runtime.task import SubtaskStart
 from state.job_time import JobTime
 from state.log import OperatorHistory
-from state.restore import RestorePlan, plan_operator, version_of
+from state.restore import plan_operator, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jobs.runtime.body import NextTimers
     from state.identifiers import BatchId, OperatorUid
     from state.log import ResumePoint
-    from state.manifest import Manifest, SnapshotHandle
+    from state.manifest import Manifest
     from state.subtask import SubtaskSpec
 
 
@@ -84,7 +84,7 @@ class CommittedState:
             uid: tuple(
                 SubtaskStart(
                     start.version.advanced(batch_id, changelog.path if changelog else None),
-                    replace(start.plan, changelogs=(*start.plan.changelogs, changelog)) if changelog else start.plan,
+                    start.plan.followed_by(changelog),
                 )
                 for start, changelog in zip(self.starts[uid], changelogs, strict=True)
             )
@@ -105,11 +105,7 @@ class CommittedState:
         starts = {}
         for operator in manifest.operators:
             starts[operator.uid] = tuple(
-                SubtaskStart(start.version, _rebased(start.plan, snapshot, manifest.batch_id))
-                for start, snapshot in zip(self.starts[operator.uid], operator.subtasks, strict=True)
+                SubtaskStart(start.version, start.plan.rebased(operator.subtasks, index, manifest.batch_id))
+                for index, start in enumerate(self.starts[operator.uid])
             )
         return replace(self, starts=starts)
-
-
-def _rebased(plan: RestorePlan, snapshot: SnapshotHandle, batch_id: BatchId) -> RestorePlan:
-    return RestorePlan((snapshot,), tuple(changelog for changelog in plan.changelogs if changelog.batch_id > batch_id))

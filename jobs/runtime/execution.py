@@ -24,6 +24,8 @@ from jobs.runtime.ending import Ending
 from jobs.runtime.errors import SparkLostError
 from jobs.runtime.patience import Patience
 from jobs.runtime.query import BatchLoop
+from jobs.runtime.source_order import order_of, recorded_order
+from jobs.runtime.sources import JobSources
 from jobs.runtime.store_watch import StoreWatch
 from jobs.runtime.subtask_jobs import RestoreSubtasks, SubtaskPlaces, check_restored
 from jobs.runtime.timekeeper import Timekeeper
@@ -148,14 +150,16 @@ class Execution:
         )
         anchor = self._anchor = Anchor.create(context.spark, self._facts.parallelism)
         opened, committed, runner = self._resumed(opened, anchor)
+        sources = self._sources_of(opened)
         loop = BatchLoop(
-            self._topology.source.frame,
+            sources.stream(),
             runner,
             opened,
             committed,
             directory=context.work_dir / positions_name(opened.attempt, self._number),
             status=context.status,
             on_failure=lambda failure: context.endings.give(Ending.by(failure)),
+            positions=sources.positions(opened.positions),
         )
         query = loop.start()
         context.status.enter(DriverState.RUNNING)
@@ -178,7 +182,7 @@ class Execution:
         context, after = self._context, self._after
         if after is None or after._opened is None:
             self._patience.wait_out(lambda: probe(context.store))
-            opened = open_attempt(context.store, context.assignment, self._operators)
+            opened = open_attempt(context.store, context.assignment, self._operators, self._source_uids)
             reach("run.fenced")
         else:
             if after._anchor is not None:
@@ -197,7 +201,10 @@ class Execution:
             committed = CommittedState.resumed(
                 opened.resume, self._places.specs, opened.positions, opened.journal.last_position
             )
-            runner = BatchRunner(context.spark, self._topology, self._facts, anchor, self._places.specs)
+            sources = self._sources_of(opened)
+            runner = BatchRunner(
+                context.spark, self._topology, self._facts, anchor, self._places.specs, sources=sources
+            )
             runner.publish({OperatorUid(uid): token for uid, token in committed.sinks.items()})
             runner.recover(committed.batch_id)
             try:
@@ -209,6 +216,15 @@ class Execution:
                 opened = fall_back(context.store, context.assignment, opened)
             else:
                 return opened, committed, runner
+
+    @property
+    def _source_uids(self) -> list[OperatorUid]:
+        return [node.uid for node in self._topology.sources]
+
+    def _sources_of(self, opened: OpenAttempt) -> JobSources:
+        """The sources in the places that the recorded positions give them."""
+        order = order_of(self._source_uids, recorded_order(opened.positions))
+        return JobSources.ordered(self._topology.sources, order)
 
     def _restore(self, anchor: Anchor, committed: CommittedState) -> None:
         """Bring every subtask's state to its host, and assert that no key group is missing or doubled."""

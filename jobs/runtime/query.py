@@ -21,7 +21,7 @@ from state.log import BatchCommitted, BatchPlanned
 from state.syncpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame
@@ -47,6 +47,7 @@ class BatchLoop:
         opened: The attempt.
         committed: What is committed as the attempt begins.
         directory: For Spark's checkpoint directory; must not exist.
+        positions: What Spark starts from, if it is not what was recorded as it is.
         status: Is told of every commit.
         on_failure: Called once, on the thread of the batch that failed, with what it raised.
     """
@@ -61,6 +62,7 @@ class BatchLoop:
         directory: Path,
         status: DriverStatus,
         on_failure: Callable[[BaseException], None],
+        positions: Mapping[str, str] | None = None,
     ) -> None:
         self._frame = frame
         self._runner = runner
@@ -74,8 +76,10 @@ class BatchLoop:
         self._lock = threading.Lock()
         self._halted = False
         self._committed_at = time.monotonic()
-        self._positions = dict(opened.positions)
-        self._unplanned: dict[str, str] = {}
+        self._positions = dict(opened.positions if positions is None else positions)
+        self._unplanned = {
+            name: content for name, content in self._positions.items() if opened.positions.get(name) != content
+        }
         self._replanned = opened.resume.planned.batch_id if opened.resume.planned else None
         # A checkpoint before the batch that an earlier attempt has planned is committed would forget its plan.
         self._settled = threading.Event()
@@ -169,7 +173,7 @@ class BatchLoop:
             if not self._runner.is_due(committed.time, committed.timers):
                 return False
             try:
-                self._process(self._runner.empty_frame(), BatchId(committed.batch_id + 1), of_spark=False)
+                self._process(None, BatchId(committed.batch_id + 1))
             except BaseException as error:
                 self.refuse()
                 self._on_failure(error)
@@ -186,14 +190,14 @@ class BatchLoop:
         batch_id = BatchId(self._committed.batch_id + 1)
         self._plan(batch_id, spark_batch_id)
         reach("batch.planned")
-        self._process(frame, batch_id, of_spark=True)
+        self._process(frame, batch_id)
 
-    def _process(self, frame: DataFrame, batch_id: BatchId, *, of_spark: bool) -> None:
+    def _process(self, frame: DataFrame | None, batch_id: BatchId) -> None:
         began = time.perf_counter()
         committed = self._committed
         outcome = self._runner.run(frame, batch_id, committed.starts, time=committed.time, timers=committed.timers)
         reach("batch.ran")
-        commit = self._commit(batch_id, outcome, of_spark=of_spark)
+        commit = self._commit(batch_id, outcome, of_spark=frame is not None)
         reach("batch.committed")
         duration_ms = (time.perf_counter() - began) * 1000
         for move in self._placement.saw(chain.from_iterable(outcome.reports.values())):
@@ -229,7 +233,9 @@ class BatchLoop:
             uid: max((each.latest_event_ms for each in reports if each.latest_event_ms is not None), default=None)
             for uid, reports in outcome.reports.items()
         }
-        time_then = time_after(self._committed.time, outcome.times, latest, of_spark=of_spark)
+        time_then = time_after(
+            self._committed.time, outcome.times, latest, of_spark=of_spark, of_origins=outcome.latest_of_origins()
+        )
         self._journal.append(
             BatchCommitted(
                 attempt=self._attempt,

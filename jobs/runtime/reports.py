@@ -38,10 +38,12 @@ class TaskReport(msgspec.Struct, frozen=True):
         process_ms: Time between the first record and the last, that of Spark's waiting and writing included.
         finish_ms: Time to write the changelog and close the state.
         latest_event_ms: The latest event time among the records; None if there was none.
+        latest_of_origins: The same of the records of each source or operator before it; empty where there is but one.
         next_timers: Its earliest timers after the batch; None if nobody has looked.
         executor: The executor that it ran on, by the name that `executor_name` gives.
         source: Where its state was; None if it had nothing to do, and did not look.
         state_bytes: Size of its state on its host, about; None if the state was not opened.
+        broadcast_digest: Of its broadcast state after broadcast records; None if there were none.
     """
 
     run: str
@@ -54,10 +56,12 @@ class TaskReport(msgspec.Struct, frozen=True):
     process_ms: float = 0.0
     finish_ms: float = 0.0
     latest_event_ms: int | None = None
+    latest_of_origins: dict[str, int] = {}
     next_timers: NextTimers | None = None
     executor: str = ""
     source: StateSource | None = None
     state_bytes: int | None = None
+    broadcast_digest: str | None = None
 
 
 class _Lists(AccumulatorParam[list[TaskReport]]):

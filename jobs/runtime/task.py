@@ -13,7 +13,8 @@ from pyspark import TaskContext
 
 from jobs.errors import IncompleteReportsError
 from jobs.runtime.affinity import PARTITIONS_MIN, SUBTASK_COLUMN
-from jobs.runtime.body import SubtaskFacts, SubtaskProgress, run_subtask
+from jobs.runtime.body import SecondFacts, SubtaskFacts, SubtaskProgress, run_subtask
+from jobs.runtime.broadcast_rows import from_stream
 from jobs.runtime.columns import combined
 from jobs.runtime.failures import CarriedFailure, TaskOrigin, origin_of
 from jobs.runtime.patience import Patience, PatientStore
@@ -66,6 +67,7 @@ class OperatorTask:
         due: Which subtasks have timers to fire, by index: they run without records, too.
         reports: Where to report.
         store_outage_max_ms: For how long an object store that is away is waited for.
+        broadcast: Records of the broadcast stream, which every subtask gets, as an Arrow stream; empty where there are none.
     """
 
     run: str
@@ -80,6 +82,7 @@ class OperatorTask:
     due: tuple[bool, ...]
     reports: Accumulator[list[TaskReport]]
     store_outage_max_ms: int = 0
+    broadcast: bytes = b""
 
     def run_partition(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Processes one partition, which is one subtask. Reports last of all, and only when all went well.
@@ -118,6 +121,7 @@ class OperatorTask:
             progress = SubtaskProgress()
             yield from self._process(index, store, chain([] if first is None else [first], with_rows), progress)
             processed = time.perf_counter()
+            digest = store.operator.broadcast_digest() if self.broadcast else None
             changelog = store.finish_batch(self.batch_id, uuid.uuid4().hex)
             state_bytes = store.engine.size_bytes()
         except BaseException:  # GeneratorExit, too: whoever reads the rows stopped early
@@ -136,10 +140,12 @@ class OperatorTask:
             process_ms=(processed - opened) * 1000,
             finish_ms=(finished - processed) * 1000,
             latest_event_ms=progress.latest_event_ms,
+            latest_of_origins=progress.latest_of_origins,
             next_timers=progress.next_timers,
             executor=executor_name(),
             source=source,
             state_bytes=state_bytes,
+            broadcast_digest=digest,
         )
         self.reports.add([report])
 
@@ -154,12 +160,14 @@ class OperatorTask:
             _spilling(_placed(batches, index), store, self.batch_id),
             progress=progress,
             watermark_ms=self.time.timers_ms,
+            operator=store.operator,
+            broadcast=from_stream(self.broadcast),
         )
         return to_wire(outputs, facts)
 
 
-def subtask_facts(node: OperatorNode, specs: tuple[SubtaskSpec, ...]) -> SubtaskFacts:
-    """What the functions of an operator are told, still without the subtask."""
+def subtask_facts(node: OperatorNode, specs: tuple[SubtaskSpec, ...], origins: tuple[str, ...] = ()) -> SubtaskFacts:
+    """What the functions of an operator are told, still without the subtask; `origins` as in SubtaskFacts."""
     spec = specs[0]
     return SubtaskFacts(
         operator_uid=node.uid,
@@ -173,6 +181,11 @@ def subtask_facts(node: OperatorNode, specs: tuple[SubtaskSpec, ...]) -> Subtask
         output_schema=node.schema,
         side_outputs=node.side_outputs,
         hash_id=spec.hash_id,
+        broadcast_columns=tuple(node.broadcast_schema.names) if node.broadcast_schema is not None else (),
+        origins=origins,
+        second=None
+        if node.second is None
+        else SecondFacts(tuple(node.second.schema.names), node.second.key_columns, node.second.timestamp_column),
     )
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from jobs.testing.harness import HarnessSnapshot, OperatorHarness
+from jobs.testing.harness import HarnessSnapshot, OperatorHarness, SecondStream
 
-__all__ = ["HarnessSnapshot", "OperatorHarness"]
+__all__ = ["HarnessSnapshot", "OperatorHarness", "SecondStream"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -10,17 +11,23 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from jobs.batch_function import KeyedBatchFunction, ProcessBatch
+from jobs.broadcast import BroadcastProcess, KeyedBroadcastProcessFunction
+from jobs.co_process import CoProcess, KeyedCoProcessFunction
+from jobs.errors import InvalidTopologyError
 from jobs.functions import KeyedProcessFunction, OutputTag, row_type
 from jobs.process import Process
-from jobs.runtime.body import KEY_GROUP_COLUMN, SideBatch, SubtaskFacts, SubtaskProgress, run_subtask
+from jobs.runtime.body import KEY_GROUP_COLUMN, SecondFacts, SideBatch, SubtaskFacts, SubtaskProgress, run_subtask
+from jobs.runtime.broadcast_rows import check_alike
 from jobs.runtime.columns import batch_of, tuples_of
+from jobs.runtime.two_inputs import packed_batch
 from jobs.testing.column_types import schema_of
-from jobs.topology import check_column, key_schema
+from jobs.topology import check_column, check_keys_alike, key_schema
 from state.hashing import HashId, hash_codes
 from state.heap import HeapEngine
 from state.identifiers import Attempt, OperatorUid, SubtaskIndex
 from state.key_groups import KEY_GROUP_BYTES, assign_to_key_groups, key_group_range, subtask_for_key_group
 from state.keyed import KeyedStateBackend
+from state.operator_state import OperatorStateBackend, redistribute
 from state.ttl import BatchClock
 
 if TYPE_CHECKING:
@@ -28,13 +35,40 @@ if TYPE_CHECKING:
 
     from jobs.functions import Row
     from jobs.runtime.body import OperatorLogic
+    from state.descriptors import MapStateDescriptor
+    from state.operator_state import OperatorStateSnapshot
     from state.schema import KeyedSchema
     from state.stored_key import StoredKey
+
+Function: TypeAlias = (
+    "KeyedProcessFunction | KeyedBatchFunction | KeyedBroadcastProcessFunction | KeyedCoProcessFunction | OperatorLogic"
+)
+"""What a harness tests."""
 
 Columns: TypeAlias = pa.Schema | Mapping[str, str | pa.DataType]
 """Columns of records: an Arrow schema, or types by name: Arrow's, or the names of Spark's atomic types."""
 
 _MAIN = ""
+
+
+class SecondStream:
+    """The second keyed stream of a `KeyedCoProcessFunction` under test; arguments as of OperatorHarness."""
+
+    def __init__(self, columns: Columns, key: Sequence[str], timestamp: str | None = None) -> None:
+        self.schema = schema_of(columns)
+        self.key = tuple(key)
+        self._timestamp = timestamp
+        if timestamp is not None:
+            check_column(self.schema, timestamp, "timestamp")
+
+    def facts(self, first_key: pa.Schema) -> SecondFacts:
+        """What the operator is told of it.
+
+        Raises:
+            InvalidKeyError: Its key is of other types than that of the first stream.
+        """
+        check_keys_alike(first_key, key_schema(self.schema, self.key))
+        return SecondFacts(tuple(self.schema.names), self.key, self._timestamp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +79,7 @@ class HarnessSnapshot:
     schema: KeyedSchema | None
     processing_time_ms: int
     watermark_ms: int
+    operator_states: tuple[OperatorStateSnapshot, ...] = ()
 
 
 class OperatorHarness:
@@ -64,7 +99,7 @@ class OperatorHarness:
 
     def __init__(
         self,
-        function: KeyedProcessFunction | KeyedBatchFunction | OperatorLogic,
+        function: Function,
         *,
         input: Columns,  # noqa: A002 - the word of the stream's own methods
         key: Sequence[str],
@@ -73,6 +108,9 @@ class OperatorHarness:
         side_outputs: Iterable[OutputTag] = (),
         parallelism: int = 1,
         max_parallelism: int = 128,
+        broadcast: Columns | None = None,
+        broadcast_states: Sequence[MapStateDescriptor] = (),
+        second: SecondStream | None = None,
     ) -> None:
         """An operator without state, at time zero and before any watermark.
 
@@ -85,14 +123,20 @@ class OperatorHarness:
             side_outputs: What the function may put records into besides.
             parallelism: Subtasks.
             max_parallelism: Key groups.
+            broadcast: Columns of the broadcast records, of a function that has such a stream beside its own.
+            broadcast_states: What that stream is broadcast with.
+            second: The second keyed stream, of a KeyedCoProcessFunction.
 
         Raises:
             InvalidTopologyError: The columns do not fit together.
         """
-        self._logic = _logic_of(function)
+        self._broadcast_states = tuple(broadcast_states)
+        self._logic = _logic_of(function, self._broadcast_states)
         self._input = schema_of(input)
         if timestamp is not None:
             check_column(self._input, timestamp, "timestamp")
+        self._second = second
+        self._broadcast = None if broadcast is None else schema_of(broadcast)
         self._key_schema = key_schema(self._input, tuple(key))
         self._facts = SubtaskFacts(
             operator_uid=OperatorUid("tested"),
@@ -105,6 +149,8 @@ class OperatorHarness:
             timestamp_column=timestamp,
             output_schema=schema_of(output),
             side_outputs={tag.name: tag.schema for tag in side_outputs},
+            second=None if second is None else second.facts(self._key_schema),
+            broadcast_columns=() if self._broadcast is None else tuple(self._broadcast.names),
         )
         self._clock = BatchClock()
         self._outputs: dict[str, list[Row]] = {}
@@ -113,6 +159,29 @@ class OperatorHarness:
     def process(self, *records: Any) -> None:
         """Process a batch of records, each a dict of all columns or a tuple in their order."""
         self._run(list(records))
+
+    def process_second(self, *records: Any) -> None:
+        """Process a batch of records of the second keyed stream.
+
+        Raises:
+            InvalidTopologyError: The harness was made without one.
+        """
+        if self._second is None:
+            message = "the harness has no second stream: give it one with second=..."
+            raise InvalidTopologyError(message)
+        self._run(list(records), port=1)
+
+    def process_broadcast(self, *records: Any) -> None:
+        """Process a batch of records of the broadcast stream: every subtask gets them.
+
+        Raises:
+            InvalidTopologyError: The harness was made without `broadcast` columns.
+            BroadcastDivergedError: The subtasks' broadcast states are not the same afterwards.
+        """
+        if self._broadcast is None:
+            message = "the harness has no broadcast stream: give it the columns with broadcast=..."
+            raise InvalidTopologyError(message)
+        self._run([], broadcast=[batch_of(list(records), self._broadcast)] if records else [])
 
     def advance_watermark(self, to_ms: int) -> None:
         """Say that no event before a time is expected any more, in a batch without records."""
@@ -146,15 +215,27 @@ class OperatorHarness:
             for family in engine.families():
                 families.setdefault(family, []).extend(engine.scan(family, b"", None))
         return HarnessSnapshot(
-            families, self._states[0].schema, self._clock.processing_time_ms, self._clock.event_time_ms
+            families,
+            self._states[0].schema,
+            self._clock.processing_time_ms,
+            self._clock.event_time_ms,
+            tuple(operator.snapshot() for operator in self._operators),
         )
+
+    def operator_state(self, subtask: int) -> OperatorStateBackend:
+        """The operator state of a subtask, to be read by its descriptors."""
+        return OperatorStateBackend(self._operators[subtask].snapshot())
 
     def restored(
         self,
         snapshot: HarnessSnapshot,
         *,
         parallelism: int | None = None,
-        function: KeyedProcessFunction | KeyedBatchFunction | OperatorLogic | None = None,
+        function: KeyedProcessFunction
+        | KeyedBatchFunction
+        | KeyedBroadcastProcessFunction
+        | OperatorLogic
+        | None = None,
     ) -> Self:
         """A further harness that goes on from a snapshot; this one stays as it is.
 
@@ -166,7 +247,7 @@ class OperatorHarness:
         later = object.__new__(type(self))
         later.__dict__.update(self.__dict__)
         later._facts = replace(self._facts, parallelism=parallelism or self._facts.parallelism)
-        later._logic = self._logic if function is None else _logic_of(function)
+        later._logic = self._logic if function is None else _logic_of(function, self._broadcast_states)
         later._clock = BatchClock(snapshot.processing_time_ms, snapshot.watermark_ms)
         later._outputs = {}
         later._open(snapshot)
@@ -176,6 +257,7 @@ class OperatorHarness:
     def _open(self, snapshot: HarnessSnapshot) -> None:
         self._engines: list[HeapEngine] = []
         self._states: list[KeyedStateBackend] = []
+        self._operators = self._dealt(snapshot.operator_states)
         for index in range(self._facts.parallelism):
             owned = key_group_range(self._facts.max_parallelism, self._facts.parallelism, index)
             engine = HeapEngine()
@@ -192,16 +274,39 @@ class OperatorHarness:
             self._engines.append(engine)
             self._states.append(state)
 
-    def _run(self, records: list[Any], watermark_ms: int | None = None) -> None:
-        rows = self._routed(batch_of(records, self._input)) if records else {}
+    def _dealt(self, snapshots: Sequence[OperatorStateSnapshot]) -> list[OperatorStateBackend]:
+        """Operator state as a restart deals it out, at this parallelism."""
+        if not any(snapshot.states for snapshot in snapshots):
+            return [OperatorStateBackend() for _ in range(self._facts.parallelism)]
+        given = redistribute(snapshots, self._facts.parallelism)
+        kept = redistribute(snapshots, self._facts.parallelism, claimed=False)
+        return [OperatorStateBackend(*each) for each in zip(given, kept, strict=True)]
+
+    def _run(
+        self,
+        records: list[Any],
+        watermark_ms: int | None = None,
+        broadcast: Sequence[pa.RecordBatch] = (),
+        *,
+        port: int = 0,
+    ) -> None:
+        before = [copy.deepcopy(operator) for operator in self._operators]
+        rows = self._routed(records, port) if records else {}
         outputs: dict[str, list[Row]] = {}
         try:
             for index, state in enumerate(self._states):
-                self._run_subtask(index, state, rows.get(index), watermark_ms, outputs)
+                self._run_subtask(
+                    index, state, rows.get(index), watermark_ms=watermark_ms, outputs=outputs, broadcast=broadcast
+                )
+            if broadcast:
+                check_alike(self._facts.operator_uid, [each.broadcast_digest() for each in self._operators])
         except BaseException:
             for state in self._states:
                 state.discard()
+            self._operators = before
             raise
+        for operator in self._operators:
+            operator.changed()
         for engine, state in zip(self._engines, self._states, strict=True):
             engine.write_runs(state.drain())
         if watermark_ms is not None:
@@ -214,8 +319,10 @@ class OperatorHarness:
         index: int,
         state: KeyedStateBackend,
         rows: pa.RecordBatch | None,
+        *,
         watermark_ms: int | None,
         outputs: dict[str, list[Row]],
+        broadcast: Sequence[pa.RecordBatch],
     ) -> None:
         assert isinstance(state.clock, BatchClock)  # noqa: S101 - made so above
         state.clock.advance(processing_time_ms=self._clock.processing_time_ms)
@@ -223,25 +330,44 @@ class OperatorHarness:
         facts = replace(self._facts, subtask=SubtaskIndex(index))
         batches = [] if rows is None else [rows]
         progress = SubtaskProgress()
-        for output in run_subtask(logic, state, facts, batches, progress=progress, watermark_ms=watermark_ms):
+        for output in run_subtask(
+            logic,
+            state,
+            facts,
+            batches,
+            progress=progress,
+            watermark_ms=watermark_ms,
+            operator=self._operators[index],
+            broadcast=broadcast,
+        ):
             tag, batch = (output.tag, output.records) if isinstance(output, SideBatch) else (_MAIN, output)
             names = tuple(batch.schema.names)
             outputs.setdefault(tag, []).extend(map(row_type(names), tuples_of(batch, names)))
 
-    def _routed(self, batch: pa.RecordBatch) -> dict[int, pa.RecordBatch]:
+    def _routed(self, records: list[Any], port: int) -> dict[int, pa.RecordBatch]:
         """The rows of each subtask that has any, with their key groups."""
-        facts = self._facts
-        codes = hash_codes([batch.column(name) for name in facts.key_columns], HashId.SPARK)
+        facts, second = self._facts, self._second
+        schema, key = (second.schema, second.key) if port and second else (self._input, facts.key_columns)
+        batch = batch_of(records, schema)
+        codes = hash_codes([batch.column(name) for name in key], HashId.SPARK)
         groups = assign_to_key_groups(codes, facts.max_parallelism)
         routed = batch.append_column(KEY_GROUP_COLUMN, pa.array(groups, pa.int32()))
         places: dict[int, list[int]] = {}
         for row, group in enumerate(groups.tolist()):
             subtask = subtask_for_key_group(group, facts.max_parallelism, facts.parallelism)
             places.setdefault(subtask, []).append(row)
-        return {subtask: routed.take(pa.array(rows)) for subtask, rows in places.items()}
+        taken = {subtask: routed.take(pa.array(rows)) for subtask, rows in places.items()}
+        return taken if second is None else {subtask: packed_batch(rows, port) for subtask, rows in taken.items()}
 
 
-def _logic_of(function: KeyedProcessFunction | KeyedBatchFunction | OperatorLogic) -> OperatorLogic:
+def _logic_of(
+    function: Function,
+    broadcast_states: Sequence[MapStateDescriptor],
+) -> OperatorLogic:
+    if isinstance(function, KeyedCoProcessFunction):
+        return CoProcess(function)
+    if isinstance(function, KeyedBroadcastProcessFunction):
+        return BroadcastProcess(function, tuple(broadcast_states))
     if isinstance(function, KeyedProcessFunction):
         return Process(function)
     return ProcessBatch(function) if isinstance(function, KeyedBatchFunction) else function

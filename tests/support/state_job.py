@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -32,7 +32,7 @@ from state.ttl import BatchClock
 from state.version import NO_BATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from state.changelog import ChangelogHandle
@@ -60,6 +60,7 @@ class StateJob:
         reference: What the state must be, by key.
         clock: What TTLs go by.
         descriptor: Of the state.
+        operate: What else each task does with its subtask's state, such as with its operator state.
     """
 
     store: ObjectStore
@@ -74,6 +75,7 @@ class StateJob:
     next_checkpoint_id: int = 1
     clock: BatchClock = field(default_factory=BatchClock)
     descriptor: ValueStateDescriptor = COUNT
+    operate: Callable[[SubtaskStore], None] | None = None
 
     @property
     def layout(self) -> Layout:
@@ -160,6 +162,8 @@ class StateJob:
     def run_task(self, index: int, batch_id: BatchId, increments: Mapping[int, int]) -> ChangelogHandle | None:
         with self.open(index) as store:
             add(store, self.own(index, increments), self.descriptor)
+            if self.operate is not None:
+                self.operate(store)
             return store.finish_batch(batch_id, uuid.uuid4().hex)
 
     def own(self, index: int, increments: Mapping[int, int]) -> dict[int, int]:
@@ -209,8 +213,8 @@ class StateJob:
         if savepoint_id is None:
             self.manifest = manifest
             self.plans = [
-                replace(plan, snapshots=(upload.handle,), changelogs=())
-                for plan, upload in zip(self.plans, uploads, strict=True)
+                plan.rebased([upload.handle for upload in uploads], index, self.batch_id)
+                for index, plan in enumerate(self.plans)
             ]
         return manifest, sum(upload.uploaded_bytes for upload in uploads)
 

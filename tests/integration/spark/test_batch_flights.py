@@ -89,7 +89,7 @@ def run(spark: SparkSession, path: Path, batches: list[list[dict[str, Any]]]) ->
             for node in topology.operators
         }
         committed = CommittedState(NO_BATCH, starts, {}, {}, 0)
-        schema = topology.source.frame.schema
+        schema = topology.sources[0].frame.schema
         for number, batch in enumerate(batches):
             (path / f"{number}.json").write_text("\n".join(json.dumps(report) for report in batch))
             frame = spark.read.schema(schema).json(str(path / f"{number}.json"))

@@ -20,7 +20,7 @@ from jobs import (
     TimeDomain,
     TumblingWindows,
 )
-from jobs.errors import InvalidSchemaError, InvalidTopologyError
+from jobs.errors import InvalidSchemaError, InvalidTopologyError, UnionTimestampsError
 from jobs.runtime.batch import RunFacts, subtask_specs
 from jobs.topology import OperatorNode, SideOutputNode, Timestamps, TopologyBuilder
 from jobs.window_operator import Windowing
@@ -75,6 +75,43 @@ def test_a_bound_below_zero_is_refused() -> None:
         Timestamps("at", -1)
 
 
+def test_streams_with_timestamps_in_one_column_are_one_stream_with_timestamps(
+    stream: DataStream, builder: TopologyBuilder
+) -> None:
+    other = DataStream(cast("Any", None), builder, builder.add_source(cast("Any", None), SCHEMA), None).uid("other")
+    stream.uid("first")
+    timed = stream.with_timestamps("at", max_out_of_orderness_ms=5).union(
+        other.with_timestamps("at", max_out_of_orderness_ms=9, idle_after_ms=1000)
+    )
+    end(timed.key_by("user").reduce(lambda left, _: left).uid("last"), "sink")
+    topology = builder.build()
+    assert topology.operators[0].timestamp_column == "at"
+    assert {origin.name: origin.timestamps for origin in topology.origins(topology.operators[0].input)} == {
+        "first": Timestamps("at", 5),
+        "other": Timestamps("at", 9, 1000),
+    }
+
+
+def test_a_union_of_timestamps_in_different_columns_is_refused(stream: DataStream) -> None:
+    with pytest.raises(UnionTimestampsError, match="'at', 'amount'"):
+        stream.with_timestamps("at").union(stream.with_timestamps("amount"))
+    with pytest.raises(UnionTimestampsError, match="'at', none"):
+        stream.with_timestamps("at").union(stream)
+    assert stream.union(stream).columns == SCHEMA.names
+
+
+def test_streams_of_two_jobs_cannot_be_one(stream: DataStream) -> None:
+    builder = TopologyBuilder()
+    foreign = DataStream(cast("Any", None), builder, builder.add_source(cast("Any", None), SCHEMA), None)
+    with pytest.raises(InvalidTopologyError, match="two environments"):
+        stream.union(foreign)
+
+
+def test_no_time_at_all_is_no_time_to_be_idle_after() -> None:
+    with pytest.raises(InvalidTopologyError, match="after 0 ms"):
+        Timestamps("at", 0, 0)
+
+
 def test_a_side_output_is_a_stream_of_its_own(stream: DataStream, builder: TopologyBuilder) -> None:
     main = stream.key_by("user").process(Silent(), output=OUTPUT, side_outputs=[LATE]).uid("tested")
     end(main, "main")
@@ -82,7 +119,7 @@ def test_a_side_output_is_a_stream_of_its_own(stream: DataStream, builder: Topol
     topology = builder.build()
     side = next(node for node in topology.nodes if isinstance(node, SideOutputNode))
     assert (side.tag, side.schema) == ("late", SCHEMA)
-    assert topology.operator_before(side.id) is topology.operators[0]
+    assert topology.operators_before(side.id) == topology.operators
 
 
 def test_a_side_output_may_be_all_that_is_used(stream: DataStream, builder: TopologyBuilder) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 _GUIDE = Path(__file__).parents[3] / "docs" / "guide"
 _BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
-PAGES = ("deduplication.md", "transform-with-state.md")
+PAGES = ("deduplication.md", "graphs.md", "transform-with-state.md")
 
 
 def examples(page: str) -> dict[str, Any]:

@@ -17,9 +17,10 @@ from jobs.errors import (
     InvalidUidError,
     MissingUidError,
     NoSinkError,
+    UnionSchemaError,
     UnknownColumnError,
 )
-from jobs.topology import NodeId, SinkNode, TopologyBuilder, TransformNode, key_schema
+from jobs.topology import NodeId, SinkNode, Timestamps, Topology, TopologyBuilder, TransformNode, key_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,7 +73,7 @@ def test_a_chain_of_two_operators_and_a_sink_is_a_topology_in_order(builder: Top
     topology = builder.build()
     assert [node.uid for node in topology.operators] == ["unique", "totals"]
     assert [node.uid for node in topology.sinks] == ["files"]
-    assert topology.source.schema == SCHEMA
+    assert topology.sources[0].schema == SCHEMA
     assert topology.operators[1].key_schema == pa.schema([("aircraft", pa.string())])
     assert topology.consumers(unique) == (topology.operators[1],)
 
@@ -82,9 +83,9 @@ def test_the_operator_before_a_sink_is_found_through_transforms(builder: Topolog
     narrowed = builder.add_transform(unique, lambda whole: whole, SCHEMA)
     named_sink(builder, narrowed, "files")
     topology = builder.build()
-    before = topology.operator_before(topology.sinks[0].input)
+    (before,) = topology.operators_before(topology.sinks[0].input)
     assert before is topology.operators[0]
-    assert topology.operator_before(source) is None
+    assert topology.operators_before(source) == ()
     assert isinstance(topology.nodes[narrowed], TransformNode)
 
 
@@ -123,7 +124,7 @@ def test_a_uid_that_no_path_can_hold_is_refused(builder: TopologyBuilder, source
 
 def test_a_uid_on_something_without_state_is_refused(builder: TopologyBuilder, source: NodeId) -> None:
     with pytest.raises(InvalidTopologyError, match="neither"):
-        builder.name(source, "source")
+        builder.name(builder.add_transform(source, lambda whole: whole, SCHEMA), "transformed")
 
 
 def test_a_second_uid_for_one_operator_is_refused(builder: TopologyBuilder, source: NodeId) -> None:
@@ -145,13 +146,74 @@ def test_an_operator_whose_output_goes_nowhere_is_refused_by_name(builder: Topol
         builder.build()
 
 
-def test_a_job_has_exactly_one_source(builder: TopologyBuilder) -> None:
-    with pytest.raises(InvalidTopologyError, match="0 sources"):
+def test_a_job_has_a_source(builder: TopologyBuilder) -> None:
+    with pytest.raises(InvalidTopologyError, match="no source"):
         builder.build()
-    builder.add_source(frame(), SCHEMA)
-    named_sink(builder, builder.add_source(frame(), SCHEMA), "files")
-    with pytest.raises(InvalidTopologyError, match="2 sources"):
+
+
+def test_an_only_source_needs_no_uid(builder: TopologyBuilder, source: NodeId) -> None:
+    named_sink(builder, source, "files")
+    assert [node.uid for node in builder.build().sources] == ["source"]
+
+
+def test_each_of_several_sources_needs_a_uid_of_its_own(builder: TopologyBuilder, source: NodeId) -> None:
+    other = builder.add_source(frame(), SCHEMA)
+    named_sink(builder, builder.add_union([source, other]), "files")
+    builder.name(source, "left")
+    with pytest.raises(MissingUidError, match="one of several sources, that of id, aircraft, delay"):
         builder.build()
+    builder.name(other, "left")
+    with pytest.raises(DuplicateUidError, match="left"):
+        builder.build()
+
+
+def test_a_source_may_be_named_after_it_was_given_timestamps(builder: TopologyBuilder, source: NodeId) -> None:
+    timed = builder.add_timestamps(source, Timestamps("delay"))
+    builder.name(timed, "clicks")
+    named_sink(builder, timed, "files")
+    assert [node.uid for node in builder.build().sources] == ["clicks"]
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (
+            pa.schema([*list(SCHEMA)[:2], ("delay", pa.int64())]),
+            r"column 3 of stream 2 .* 'delay' \(int64\).*'delay' \(double\)",
+        ),
+        (pa.schema(list(SCHEMA)[:2]), "column 3 of stream 2 of the union is missing"),
+        (pa.schema([*SCHEMA, ("more", pa.int64())]), "that of the first one is missing"),
+        (pa.schema(list(SCHEMA)[::-1]), "column 1"),
+    ],
+)
+def test_a_union_of_different_columns_is_refused_and_says_which(
+    builder: TopologyBuilder, source: NodeId, other: pa.Schema, difference: str
+) -> None:
+    with pytest.raises(UnionSchemaError, match=difference):
+        builder.add_union([source, builder.add_source(frame(), other)])
+
+
+def test_a_column_of_a_union_may_be_null_if_it_may_be_in_one_stream(builder: TopologyBuilder, source: NodeId) -> None:
+    strict = pa.schema([field.with_nullable(False) for field in SCHEMA])
+    filled = builder.add_source(frame(), strict)
+    assert builder.schema(builder.add_union([filled, filled])) == strict
+    assert builder.schema(builder.add_union([filled, source])) == SCHEMA
+
+
+def test_the_origins_of_a_stream_are_found_on_every_way_with_the_nearest_timestamps(
+    builder: TopologyBuilder, source: NodeId
+) -> None:
+    other = builder.add_timestamps(builder.add_source(frame(), SCHEMA), Timestamps("delay", 7, 1000))
+    unique = operator(builder, source, "id", uid="unique")
+    late, later = (builder.add_timestamps(source, Timestamps("delay", bound, 500)) for bound in (3, 4))
+    together = builder.add_union([other, unique, late, later])
+    named_sink(builder, builder.add_transform(together, lambda whole: whole, SCHEMA), "files")
+    topology = Topology(tuple(builder._nodes))
+    found = {origin.node.id: origin.timestamps for origin in topology.origins(topology.sinks[0].input)}
+    assert found == {1: Timestamps("delay", 7, 1000), unique: None, source: Timestamps("delay", 4, 500)}
+    over_all = builder.add_timestamps(together, Timestamps("delay", 9))
+    topology = Topology(tuple(builder._nodes))
+    assert {origin.timestamps for origin in topology.origins(over_all)} == {Timestamps("delay", 9)}
 
 
 def test_a_key_column_that_is_not_there_is_refused_with_those_that_are() -> None:

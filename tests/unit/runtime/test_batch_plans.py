@@ -63,7 +63,7 @@ class Spark:
         (self.path / name).write_text(content)
 
     def begin(self, batch_id: int) -> None:
-        self.loop._run_batch(cast("Any", None), batch_id)
+        self.loop._run_batch(cast("Any", "frame"), batch_id)
 
     def resume(self) -> ResumePoint:
         return resolve(None, self.log.read(), JobId("job"))

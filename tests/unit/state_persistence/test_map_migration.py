@@ -41,6 +41,7 @@ WHOLE = pa.map_(pa.string(), pa.int64())
 TTL = Ttl(100)
 OLD = ValueStateDescriptor("visits", WHOLE, TTL)
 NEW = MapStateDescriptor("visits_by_page", pa.string(), pa.int64(), TTL)
+PLACES = ListStateDescriptor("places", pa.int64())
 MIGRATION = MapMigration(UID, "visits", "visits_by_page", "migrated")
 MAPS: dict[int, dict[str, int | None]] = {
     key: {f"page {number}": number if number % 3 else None for number in range(key % 5)} for key in range(200)
@@ -64,6 +65,7 @@ def job(tmp_path: Path) -> StateJob:
     job.start(3)
     job.clock.advance(processing_time_ms=1000)
     for store in on_each(job, 0):
+        store.operator.list_state(PLACES).add(store.spec.index)
         own = job.own(store.spec.index, dict.fromkeys(MAPS, 1))
         add(store, own)
         state = store.keyed.value_state(OLD)
@@ -102,6 +104,15 @@ def maps_of(job: StateJob) -> dict[int, dict[str, int | None]]:
     return found
 
 
+def places_of(job: StateJob) -> list[int]:
+    """The operator state of all subtasks."""
+    found: list[int] = []
+    for index in range(job.parallelism):
+        with job.open(index) as store:
+            found += store.operator.list_state(PLACES).get()
+    return found
+
+
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_a_job_that_declares_the_map_state_goes_on_from_the_new_savepoint(
     job: StateJob, savepoint: Manifest, tmp_path: Path, parallelism: int
@@ -126,6 +137,7 @@ def test_the_new_savepoint_needs_nothing_else_and_the_old_one_is_as_it_was(
     shutil.rmtree(job.local_root)
     job.start(2, new.path, rewinds=True)
     assert maps_of(job) == MAPS
+    assert sorted(places_of(job)) == [0, 1, 2]
     assert list(tmp_path.glob("*/snapshots")) == []
 
 

@@ -1,0 +1,195 @@
+"""Graphs with several inputs, batch by batch through Spark: two keyed streams, a broadcast one, and unions that tell origins apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from jobs import (
+    FileSink,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    MapStateDescriptor,
+    StreamEnvironment,
+    ValueStateDescriptor,
+)
+from jobs.errors import BroadcastDivergedError
+from jobs.runtime.affinity import Anchor
+from jobs.runtime.batch import BatchRunner, RunFacts, subtask_specs
+from jobs.runtime.committed import CommittedState
+from jobs.runtime.sources import JobSources
+from jobs.runtime.task import SubtaskStart
+from state.hashing import HashId
+from state.identifiers import Attempt, BatchId, JobId
+from state.restore import RestorePlan, version_of
+from state.version import NO_BATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from jobs import BroadcastContext, DataStream, KeyedReadOnlyContext, ProcessContext, Row, RuntimeContext
+    from jobs.runtime.batch import BatchOutcome
+    from jobs.topology import Topology
+
+pytestmark = pytest.mark.spark
+
+ORDERS, PAYMENTS = "order string, item string, at bigint", "paid_for string, amount bigint, paid_at bigint"
+LIMITS = MapStateDescriptor("limits", pa.string(), pa.int64())
+
+
+@dataclass
+class Rig:
+    """Runs batches of several sources as the driver does, without its log."""
+
+    spark: SparkSession
+    path: Path
+    parallelism: int = 2
+    topology: Topology = field(init=False)
+    runner: BatchRunner = field(init=False)
+    committed: CommittedState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.executed: list[Topology] = []
+        self.env = StreamEnvironment(self.spark, {}, self.executed.append)
+
+    def source(self, uid: str, schema: str) -> DataStream:
+        (self.path / uid).mkdir()
+        return self.env.stream(self.spark.readStream.schema(schema).json(str(self.path / uid))).uid(uid)
+
+    def begin(self, stream: DataStream) -> None:
+        stream.sink_to(FileSink(str(self.path / "out"), format="json")).uid("files")
+        self.env.execute()
+        (self.topology,) = self.executed
+        facts = RunFacts(
+            job_id=JobId("job"),
+            attempt=Attempt(1),
+            parallelism=self.parallelism,
+            max_parallelism=16,
+            hash_id=HashId.SPARK,
+            store_url=(self.path / "store").as_uri(),
+            local_root=self.path / "local",
+        )
+        self.runner = BatchRunner(self.spark, self.topology, facts, Anchor.create(self.spark, self.parallelism))
+        starts = {
+            node.uid: tuple(
+                SubtaskStart(version_of(RestorePlan(), spec.key_group_range, NO_BATCH), RestorePlan())
+                for spec in subtask_specs(node, facts)
+            )
+            for node in self.topology.operators
+        }
+        self.committed = CommittedState(NO_BATCH, starts, {}, {}, 0)
+
+    def frame(self, **records: list[tuple[Any, ...]]) -> DataFrame:
+        """What Spark's one query gives in a batch that has these records of the sources."""
+        frames = {
+            node.uid: self.spark.createDataFrame(records.get(node.uid, []), node.frame.schema)
+            for node in self.topology.sources
+        }
+        return JobSources(tuple(replace(node, frame=frames[node.uid]) for node in self.topology.sources)).stream()
+
+    def run(self, **records: list[tuple[Any, ...]]) -> BatchOutcome:
+        batch_id = BatchId(self.committed.batch_id + 1)
+        outcome = self.runner.run(self.frame(**records), batch_id, self.committed.starts)
+        self.runner.publish(outcome.sinks)
+        self.committed = self.committed.after(batch_id, outcome, {}, 0)
+        return outcome
+
+    def output(self) -> list[tuple[Any, ...]]:
+        """The rows of the batch that ran last."""
+        written = self.spark.read.json(str(self.path / "out" / f"batch={self.committed.batch_id}"))
+        return sorted((tuple(row[name] for name in sorted(row.asDict())) for row in written.collect()), key=repr)
+
+
+class Paid(KeyedCoProcessFunction):
+    def open(self, context: RuntimeContext) -> None:
+        self.item = context.get_state(ValueStateDescriptor("item", pa.string()))
+        self.amount = context.get_state(ValueStateDescriptor("amount", pa.int64()))
+
+    def process_element1(self, row: Row, context: ProcessContext) -> Iterator[tuple[Any, ...]]:
+        self.item.update(row.item)
+        yield from self._joined(context.current_key)
+
+    def process_element2(self, row: Row, context: ProcessContext) -> Iterator[tuple[Any, ...]]:
+        self.amount.update(row.amount)
+        yield from self._joined(context.current_key)
+
+    def _joined(self, order: str) -> Iterator[tuple[Any, ...]]:
+        item, amount = self.item.value(), self.amount.value()
+        if item is not None and amount is not None:
+            yield amount, item, order
+
+
+def test_two_keyed_streams_meet_in_one_state(spark: SparkSession, tmp_path: Path) -> None:
+    rig = Rig(spark, tmp_path)
+    orders = rig.source("orders", ORDERS).with_timestamps("at").key_by("order")
+    payments = rig.source("payments", PAYMENTS).with_timestamps("paid_at").key_by("paid_for")
+    output = {"amount": "bigint", "item": "string", "order": "string"}
+    rig.begin(orders.connect(payments).process(Paid(), output=output).uid("paid"))
+    outcome = rig.run(
+        orders=[(f"o{number}", "book", number) for number in range(10)],
+        payments=[(f"o{number}", number, 100 + number) for number in range(5)],
+    )
+    assert rig.output() == [(number, "book", f"o{number}") for number in range(5)]
+    assert outcome.latest_of_origins() == {"paid": {"orders": 9, "second:payments": 104}}
+    assert outcome.input_records == 15
+    rig.run(payments=[(f"o{number}", number, 200) for number in range(5, 8)])
+    assert rig.output() == [(number, "book", f"o{number}") for number in range(5, 8)]
+
+
+class Limited(KeyedBroadcastProcessFunction):
+    def open(self, context: RuntimeContext) -> None:
+        self.subtask = context.subtask_index
+
+    def process_element(self, row: Row, context: KeyedReadOnlyContext) -> Iterator[tuple[Any, ...]]:
+        yield row.item, context.get_broadcast_state(LIMITS).get("limit")
+
+    def process_broadcast_element(self, row: Row, context: BroadcastContext) -> None:
+        context.get_broadcast_state(LIMITS).put(row.name, self.subtask if row.name == "subtask" else row.value)
+
+
+def limited(rig: Rig) -> None:
+    rules = rig.source("rules", "name string, value bigint").where("value >= 0").broadcast(LIMITS)
+    orders = rig.source("orders", ORDERS).key_by("order")
+    rig.begin(orders.connect(rules).process(Limited(), output={"item": "string", "limit": "bigint"}).uid("limited"))
+
+
+def test_broadcast_records_are_known_to_every_subtask_before_the_records_of_their_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rig = Rig(spark, tmp_path)
+    limited(rig)
+    orders = [(f"o{number}", f"i{number}", 0) for number in range(9)]
+    rig.run(rules=[("limit", 5), ("limit", -1), ("limit", 7)], orders=orders)
+    assert rig.output() == [(f"i{number}", 7) for number in range(9)]
+    rig.run(orders=orders)
+    assert rig.output() == [(f"i{number}", 7) for number in range(9)]
+    outcome = rig.run(rules=[("limit", 9)])
+    assert all(
+        changelog and changelog.operator_state for changelog in outcome.changelogs[rig.topology.operators[0].uid]
+    )
+    rig.run(orders=orders)
+    assert rig.output() == [(f"i{number}", 9) for number in range(9)]
+
+
+def test_subtasks_that_would_differ_fail_the_batch(spark: SparkSession, tmp_path: Path) -> None:
+    rig = Rig(spark, tmp_path)
+    limited(rig)
+    with pytest.raises(BroadcastDivergedError):
+        rig.runner.run(rig.frame(rules=[("subtask", 1)]), BatchId(0), rig.committed.starts)
+
+
+def test_an_operator_knows_how_far_each_source_of_a_union_is(spark: SparkSession, tmp_path: Path) -> None:
+    rig = Rig(spark, tmp_path)
+    left, right = (rig.source(uid, ORDERS).with_timestamps("at") for uid in ("left", "right"))
+    together = left.union(right).where("item is not null")
+    unique = together.key_by("order").deduplicate().uid("unique")
+    rig.begin(unique.key_by("item").deduplicate().uid("items"))
+    outcome = rig.run(left=[("a", "x", 1), ("b", "y", 30)], right=[("a", "x", 20), ("c", None, 99)])
+    assert outcome.latest_of_origins() == {"unique": {"left": 30, "right": 20}}
+    assert len(rig.output()) == 2

@@ -1,0 +1,119 @@
+"""Several sources of one job are read exactly once each, through a kill, a rescale, another order and a further source."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import pytest
+
+from jobs.wire import Assignment, CheckpointSettings
+from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.support.driver_process import REPOSITORY, DriverProcess, sink_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.spark
+
+UNION_JOB = REPOSITORY / "tests" / "support" / "union_job.py"
+
+
+@pytest.fixture
+def drivers() -> Iterator[list[DriverProcess]]:
+    started: list[DriverProcess] = []
+    yield started
+    for driver in started:
+        driver.end()
+
+
+class Fed:
+    """What the sources were given: files of records of a few keys, each record unlike any other."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.nonces: list[tuple[str, str]] = []
+        self.latest: dict[str, int] = {}
+
+    def feed(self, source: str, number: int, times: range) -> None:
+        records = [{"key": f"k{at % 3}", "at": at, "nonce": f"{source}-{at}"} for at in times]
+        (self.home / "in" / source).mkdir(parents=True, exist_ok=True)
+        written = self.home / f"{source}-{number}.json"
+        written.write_text("".join(json.dumps(record) + "\n" for record in records))
+        written.rename(self.home / "in" / source / f"{number}.json")
+        self.nonces += [(str(record["key"]), str(record["nonce"])) for record in records]
+        self.latest[source] = times[-1]
+
+    def start(
+        self, attempt: int, parallelism: int, sources: str, environment: dict[str, str] | None = None
+    ) -> DriverProcess:
+        driver = DriverProcess.start(self.home / f"driver-{attempt}", artifact=UNION_JOB, environment=environment)
+        driver.assign(
+            Assignment(
+                job_id="union",
+                job_name="union",
+                attempt=attempt,
+                parallelism=parallelism,
+                max_parallelism=16,
+                artifact_filename=UNION_JOB.name,
+                artifact_sha256=hashlib.sha256(UNION_JOB.read_bytes()).hexdigest(),
+                parameters={"input": str(self.home / "in"), "output": str(self.home / "out"), "sources": sources},
+                store_url=(self.home / "store").as_uri(),
+                next_checkpoint_id=attempt * 100,
+                checkpoints=CheckpointSettings(interval_ms=1000),
+            )
+        )
+        return driver
+
+    def fired(self) -> set[int]:
+        times = [row["fired"] for row in sink_rows(self.home / "out") if "fired" in row]
+        assert len(times) == len(set(times)), "a timer fired twice"
+        return set(times)
+
+    def beyond(self) -> set[int]:
+        """Times that all sources are beyond."""
+        return {at for _, nonce in self.nonces if (at := int(nonce.split("-")[1])) < min(self.latest.values())}
+
+    def is_done(self) -> bool:
+        rows = [row for row in sink_rows(self.home / "out") if "nonce" in row]
+        return len(rows) >= len(self.nonces) and self.fired() >= self.beyond()
+
+    def check(self) -> None:
+        rows = [row for row in sink_rows(self.home / "out") if "nonce" in row]
+        assert sorted((row["key"], row["nonce"]) for row in rows) == sorted(self.nonces)
+        counts: dict[str, list[int]] = defaultdict(list)
+        for row in rows:
+            counts[row["key"]].append(row["count"])
+        assert all(sorted(found) == list(range(1, len(found) + 1)) for found in counts.values())
+        assert self.fired() == self.beyond()
+
+
+def test_sources_are_read_exactly_once_through_a_kill_a_rescale_and_a_further_source(
+    tmp_path: Path, drivers: list[DriverProcess]
+) -> None:
+    fed = Fed(tmp_path)
+    for number in range(6):
+        fed.feed("left", number, range(number * 20, number * 20 + 20))
+    fed.feed("right", 0, range(50, 90))
+    held = {SYNC_POINT: "batch.committed@2", SYNC_DIRECTORY: str(tmp_path)}
+    drivers.append(fed.start(1, 2, "left,right", held))
+    drivers[-1].wait_for(lambda: list(tmp_path.glob("batch.committed.*")), "a batch in the middle of the work")
+    drivers[-1].kill()
+    assert not fed.is_done()
+
+    fed.feed("right", 1, range(120, 170))
+    fed.feed("left", 6, range(300, 320))
+    fed.feed("new", 0, range(1000, 1030))
+    drivers.append(fed.start(2, 3, "new,right,left"))
+    drivers[-1].wait_for(fed.is_done, "all records of three sources")
+    fed.check()
+    drivers[-1].kill()
+
+    fed.feed("new", 1, range(1100, 1110))
+    fed.feed("right", 2, range(330, 340))
+    drivers.append(fed.start(3, 1, "right,left,new"))
+    drivers[-1].wait_for(fed.is_done, "what came after the second kill")
+    fed.check()
