@@ -41,8 +41,11 @@ class OperatorStatePlan:
         return self if written is None else OperatorStatePlan((written,))
 
 
-def store_operator_state(store: ObjectStore, path: str, snapshot: OperatorStateSnapshot) -> FileHandle:
-    """Write a file; durable when this returns."""
+def store_operator_state(store: ObjectStore, path: str, snapshot: OperatorStateSnapshot | None) -> FileHandle | None:
+    """Write a file beside what is at a path; durable when this returns. Nothing is written of nothing."""
+    if snapshot is None:
+        return None
+    path = f"{path}.{NAME}"
     data = snapshot.to_bytes()
     store.put(path, data)
     return FileHandle(NAME, path, len(data), hashlib.sha256(data).hexdigest())

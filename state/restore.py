@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from state.errors import KeyscaleError
 from state.key_groups import KeyGroupRange, key_group_range
 from state.operator_files import OperatorStatePlan
-from state.version import StateVersion, base_lineage
+from state.version import NO_BATCH, StateVersion, base_lineage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,6 +40,12 @@ class RestorePlan:
     snapshots: tuple[SnapshotHandle, ...] = ()
     changelogs: tuple[ChangelogHandle, ...] = ()
     operator_state: OperatorStatePlan = field(default_factory=OperatorStatePlan)
+
+    @property
+    def last_batch_id(self) -> BatchId:
+        """The last batch that is known to have changed the state; -1 if none is."""
+        batches = [part.batch_id for part in self.snapshots] + [part.batch_id for part in self.changelogs]
+        return max(batches, default=NO_BATCH)
 
     def schemas(self) -> list[KeyedSchema | None]:
         """What each part knows of how its entries are to be read."""

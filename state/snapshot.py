@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from state.key_groups import KeyGroupRange
     from state.layout import Layout
     from state.objects import ObjectStore
-    from state.operator_state import OperatorStateSnapshot
+    from state.operator_state import OperatorStateBackend
     from state.schema import KeyedSchema
     from state.ttl import Clock, Ttl
     from state.version import StateVersion
@@ -115,10 +115,11 @@ def link_snapshot(directory: Path, shards: Sequence[Engine]) -> None:
         reach("snapshot.shard_linked")
 
 
-def write_operator_state(directory: Path, snapshot: OperatorStateSnapshot) -> None:
-    """Put operator state beside the shards of a local snapshot."""
-    with local_failures(directory):
-        (directory / OPERATOR_STATE_NAME).write_bytes(snapshot.to_bytes())
+def write_operator_state(directory: Path, operator: OperatorStateBackend) -> None:
+    """Put operator state, if there is any, beside the shards of a local snapshot."""
+    if not operator.is_empty:
+        with local_failures(directory):
+            (directory / OPERATOR_STATE_NAME).write_bytes(operator.snapshot().to_bytes())
 
 
 def local_snapshot_directory(subtask_root: Path, checkpoint_id: CheckpointId) -> tuple[Path, str]:

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Self
 from state.changelog import write_changelog
 from state.directory import CleanMarker, SubtaskDirectory, boot_id
 from state.errors import BatchTooLargeError, StateError
-from state.identifiers import BatchId
 from state.key_group_sizes import key_group_sizes
 from state.keyed import KeyedStateBackend
 from state.opened_shards import rebuild_shards, reopen_shards
-from state.operator_files import NAME as OPERATOR_STATE_NAME
 from state.operator_files import open_operator_state, store_operator_state
 from state.placement import place_subtask
 from state.restore import version_of
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 
     from state.changelog import ChangelogHandle, SortedFile
     from state.engine import SortedRun
-    from state.identifiers import CheckpointId
+    from state.identifiers import BatchId, CheckpointId
     from state.key_group_sizes import KeyGroupSizes
     from state.objects import ObjectStore
     from state.opened_shards import OpenedShards
@@ -215,9 +213,6 @@ class SubtaskStore:
         )
         framed, files = self._sorted_files(runs)
         self._check_size(framed, files)
-        of_operator = None
-        if operator_state is not None:
-            of_operator = store_operator_state(self._store, f"{path}.{OPERATOR_STATE_NAME}", operator_state)
         handle = write_changelog(
             self._store,
             path,
@@ -228,7 +223,7 @@ class SubtaskStore:
             schema=schema if schema != self._schema else None,
             files=files,
             spilled=self._spilled,
-            operator_state=of_operator,
+            operator_state=store_operator_state(self._store, path, operator_state),
         )
         self._schema = schema
         reach("batch.changelog_written")
@@ -268,8 +263,7 @@ class SubtaskStore:
         self._check_usable()
         directory, unique = local_snapshot_directory(self.local_directory, checkpoint_id)
         link_snapshot(directory, [shard.engine for shard in self._shards])
-        if not self.operator.is_empty:
-            write_operator_state(directory, self.operator.snapshot())
+        write_operator_state(directory, self.operator)
         return LocalSnapshot(
             directory=str(directory),
             local_root=str(self._local_root),
@@ -373,7 +367,7 @@ def open_subtask(
         DiskFullError, DiskReadOnlyError, StoreIOError: The local directory cannot be used.
         StoreUnavailableError: The object store is away.
     """
-    planned = version_of(plan, spec.key_group_range, _planned_batch(plan) if version is None else version.batch_id)
+    planned = version_of(plan, spec.key_group_range, plan.last_batch_id if version is None else version.batch_id)
     if version is not None and version.lineage != planned.lineage:
         raise LineageError(
             f"the restore plan of subtask {spec.index} does not lead to batch {version.batch_id} as committed"
@@ -400,8 +394,3 @@ def open_subtask(
     except BaseException:
         directory.discard()
         raise
-
-
-def _planned_batch(plan: RestorePlan) -> BatchId:
-    batches = [snapshot.batch_id for snapshot in plan.snapshots] + [changelog.batch_id for changelog in plan.changelogs]
-    return max(batches, default=BatchId(-1))

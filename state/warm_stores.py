@@ -74,7 +74,10 @@ class WarmStores:
             idle = self._idle.pop(spec.local_directory(local_root), None)
         if idle is not None:
             led_to = version_of(plan, spec.key_group_range, version.batch_id)
-            if idle.store.spec == spec and led_to == version and idle.store.resume(version, clock, store):
+            # Operator state that is to be dealt out is dealt to all subtasks, or some elements would be doubled and others lost.
+            is_dealt = idle.store.operator.is_restored == plan.operator_state.is_to_be_dealt
+            same = idle.store.spec == spec and led_to == version and is_dealt
+            if same and idle.store.resume(version, clock, store):
                 return idle.store
             idle.store.abandon()
         return open_subtask(spec, version, plan, local_root, store, clock=clock)

@@ -14,6 +14,15 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from jobs.nodes import (
+    OperatorNode,
+    SideOutputNode,
+    SinkNode,
+    SourceNode,
+    TimestampsNode,
+    TransformNode,
+    UnionNode,
+)
 from jobs.runtime.affinity import SUBTASK_COLUMN
 from jobs.runtime.attempt import open_attempt
 from jobs.runtime.batch import BatchOutcome, RunFacts, subtask_specs
@@ -30,7 +39,6 @@ from jobs.runtime.task import OperatorTask, subtask_facts
 from jobs.runtime.watermarks import batch_times, due_subtasks
 from jobs.runtime.worker import warm_stores
 from jobs.sinks import SinkContext
-from jobs.topology import OperatorNode, SideOutputNode, SinkNode, SourceNode, TransformNode
 from jobs.wire import Assignment
 from state.hashing import HashId, hash_codes
 from state.identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
@@ -91,7 +99,8 @@ class RehearsedRunner:
         time: JobTime,
         timers: Mapping[OperatorUid, Sequence[NextTimers | None]],
     ) -> BatchOutcome:
-        frame = self.empty_frame() if frame is None else frame
+        (source,) = self.topology.sources
+        frame = source.schema.empty_table() if frame is None else frame
         times = batch_times(self.topology, time, self._now_ms())
         reports, run = _Reports(), uuid.uuid4().hex
         tables: dict[NodeId, pa.Table] = {}
@@ -102,6 +111,8 @@ class RehearsedRunner:
                 tables[node.id] = frame
             elif isinstance(node, TransformNode):
                 tables[node.id] = self.transform(node, tables[node.input]).cast(node.schema)
+            elif isinstance(node, TimestampsNode | UnionNode):
+                tables[node.id] = pa.concat_tables(tables[each] for each in node.inputs)
             elif isinstance(node, SideOutputNode):
                 tables[node.id] = sides[node.input, node.tag]
             elif isinstance(node, OperatorNode):
@@ -122,10 +133,6 @@ class RehearsedRunner:
             reports=complete,
             times=times,
         )
-
-    def empty_frame(self) -> pa.Table:
-        (source,) = (node for node in self.topology.nodes if isinstance(node, SourceNode))
-        return source.schema.empty_table()
 
     def is_due(self, time: JobTime, timers: Mapping[OperatorUid, Sequence[NextTimers | None]]) -> bool:
         times = batch_times(self.topology, time, self._now_ms())

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
+from state.descriptors import ListStateDescriptor
 from state.identifiers import BatchId
 from state.objects import LocalObjectStore
+from state.operator_files import OperatorStatePlan
 from state.ttl import BatchClock
 from state.warm_stores import WarmStores
 from tests.support.state_job import StateJob, add, entries
@@ -55,6 +59,26 @@ def test_the_same_open_store_serves_batch_after_batch(job: StateJob, warm: WarmS
     first = run_batch(warm, job, {1: 10})
     assert run_batch(warm, job, {1: 100, 2: 2}) is first
     assert entries(take(warm, job)) == {1: 111, 2: 2}
+
+
+def test_a_store_that_has_operator_state_is_not_used_where_it_is_dealt_out_anew(
+    job: StateJob, warm: WarmStores
+) -> None:
+    """What an attempt does that begins anew in the same process: other subtasks may have been dealt these elements."""
+    places = ListStateDescriptor("places", pa.int64())
+    store = take(warm, job)
+    store.operator.list_state(places).add_all([1, 2])
+    handle = store.finish_batch(BatchId(job.batch_id + 1), "unique")
+    warm.give_back(store)
+    job.commit(BatchId(job.batch_id + 1), [handle])
+    assert take(warm, job) is store
+    warm.give_back(store)
+    dealt = OperatorStatePlan(job.plans[0].operator_state.files, inherited=True)
+    job.plans = [replace(job.plans[0], operator_state=dealt)]
+    anew = take(warm, job)
+    assert anew is not store
+    assert (anew.operator.is_restored, anew.operator.list_state(places).get()) == (True, [1, 2])
+    anew.close()
 
 
 def test_a_store_with_a_batch_that_was_never_committed_is_not_used(job: StateJob, warm: WarmStores) -> None:
