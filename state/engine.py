@@ -104,6 +104,10 @@ class Engine(Protocol):
         """Rewrite all files, or those of one family, into their smallest form. May take long."""
         ...
 
+    def is_busy(self) -> bool:
+        """Whether a flush or a compaction is under way or due."""
+        ...
+
     def size_bytes(self) -> int:
         """Bytes of the store's live data, as near as the engine knows it."""
         ...

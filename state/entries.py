@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from state.column_argument import column_of
 from state.errors import SerializationError
-from state.formats import NOT_PLAIN
 from state.stored_key import KEY_BYTES_MAX, check_key_size, prefix_end
 from state.sweep import Sweeper
 from state.ttl import Clock, TimeDomain, Ttl, UpdateType, Visibility, is_expired
@@ -90,17 +90,23 @@ class Entries:
 
     def get(self, key: bytes, prefix: bytes | None = None) -> Any:
         """The value of an entry that is there and not expired, else ABSENT; `prefix` if it is one of several below that."""
-        raw = self._raw(key)
+        pending = self.pending
+        if pending.runs:
+            pending.settle()
+        raw = pending.entries.get(key, _MISSING)
+        if raw is _MISSING:
+            raw = pending.reads.get(key, _MISSING)
+            if raw is _MISSING:
+                raw = pending.reads[key] = self._engine.get(self.family, key)
         if self.sweeper is not None:
             self.sweeper.accessed()
         if raw is None:
             return ABSENT
         if self.ttl is not None:
             fresh = self._fresh_range()
-            if not fresh[0] <= raw < fresh[1]:
-                return self._live(key, raw, prefix=prefix)
-        value = self.formats.unpack_plain(raw)
-        return self.formats.unpack(raw)[0] if value is NOT_PLAIN else value
+            if not fresh[0] <= raw < fresh[1]:  # type: ignore[operator]  # object is only _MISSING's type
+                return self._live(key, raw, prefix=prefix)  # type: ignore[arg-type]
+        return self.formats.value(raw)  # type: ignore[arg-type]
 
     def put(self, key: bytes, value: Any, prefix: bytes | None = None) -> None:
         """Set an entry; `prefix` if it is one of several below that."""
@@ -230,6 +236,15 @@ class Entries:
             for place in np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False)).tolist():
                 raws[place] = None
         self.put_distinct(keys, raws)
+
+    def update_rows(
+        self, keys: KeyBatch, update: Callable[[pa.Array, npt.NDArray[np.intp]], pa.Array]
+    ) -> pa.Array:
+        """Compute the values of a batch's distinct keys from what they are, null where there is none; null removes."""
+        current = self.formats.unpack_array(self.raw_many(keys.distinct))
+        updated = column_of(update(current, keys.groups), self.formats.type)
+        self.put_distinct_values(keys, updated, null_removes=True)
+        return updated
 
     def put_distinct(self, keys: KeyBatch, raws: Sequence[bytes | None]) -> None:
         """Set or remove (None) the stored values of a batch's distinct keys."""

@@ -6,7 +6,7 @@ The header's low six bits are the number of the state's format that wrote the va
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 NULL_FLAG = 0x80
 _FORMAT_MASK = 0x3F
-NOT_PLAIN: Final = object()
-"""What `unpack_plain` gives for a stored value that is not plain."""
 VALUE_BYTES_MAX = 256 << 20
 
 
@@ -54,6 +52,8 @@ class ValueFormats:
         form = _number_form(self.type)
         head_bytes = 1 if self.written.stamps is None else 1 + STAMP_BYTES
         self._plain = None if form is None else struct.Struct(f"<{head_bytes}s{form}")
+        self._start = head_bytes
+        self._decode = self.serializer.decode
         self._readers = []
         for each in schema.formats:
             stored_type = type_from_json(each.type)
@@ -96,12 +96,13 @@ class ValueFormats:
         value = reader.decode(raw, reader.start)
         return (value if reader.convert is None else reader.convert(value)), stamp
 
-    def unpack_plain(self, raw: bytes) -> Any:
-        """The value, if it is a number that was written in the format of now; else NOT_PLAIN, for `unpack` to read."""
-        plain = self._plain
-        if plain is None or raw[0] != self._write_format or len(raw) != plain.size:
-            return NOT_PLAIN
-        return plain.unpack(raw)[1]
+    def value(self, raw: bytes) -> Any:
+        """The value alone. Raises as `unpack` does."""
+        if len(raw) < self._start or raw[0] != self._write_format:  # of an older format, null, or damaged
+            return self.unpack(raw)[0]
+        if self._plain is not None and len(raw) == self._plain.size:
+            return self._plain.unpack(raw)[1]
+        return self._decode(raw, self._start)
 
     def stamped_from(self, at_ms: int) -> tuple[bytes, bytes]:
         """Between which bytes, the second exclusive, all values lie that have a stamp of `at_ms` or later.

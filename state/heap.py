@@ -150,6 +150,9 @@ class HeapEngine:
     def compact(self, family: str | None = None) -> None:  # noqa: ARG002 - it is small already
         self._check_open()
 
+    def is_busy(self) -> bool:
+        return False
+
     def size_bytes(self) -> int:
         return sum(len(k) + len(v) for family in self._families.values() for k, v in family.entries.items())
 

@@ -13,7 +13,7 @@ from state.handle import KeyColumns, KeyContext, KeyedState, KeyGroups
 from state.serializers.key_columns import encode_column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import numpy as np
     import numpy.typing as npt
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from state.stored_key import KeyBatch
 
 
-_ENCODED_MAX = 4096
+_ENCODED_MAX = 16_384
 
 
 class MapState(KeyedState):
@@ -35,11 +35,13 @@ class MapState(KeyedState):
     The `_many` forms take, for each row of a batch, its key group, its key columns and its map key.
     """
 
-    __slots__ = ("_encoded", "_encoded_type", "_map_keys")
+    __slots__ = ("_encoded", "_encoded_type", "_last", "_map_keys")
 
     def __init__(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None, map_keys: KeyCodec) -> None:
         super().__init__(entries, context, namespace)
         self._map_keys = map_keys
+        # What `get` was asked last, since what is read is mostly written next; other objects may be equal, these are the same.
+        self._last: tuple[bytes, Any, bytes] = (b"", None, b"")
         # Maps of many keys mostly have the same map keys, so their stored form is kept; where equal values are of one form.
         self._encoded: dict[Any, bytes] = {}
         self._encoded_type: type | None = None
@@ -52,13 +54,18 @@ class MapState(KeyedState):
         """The value of a map key; None if there is none, or if it is null."""
         prefix = self._prefix()
         encoded = self._encoded.get(key) if type(key) is self._encoded_type else None
-        value = self._entries.get(prefix + (encoded or self._encode(key)), prefix)
+        stored = prefix + (encoded or self._encode(key))
+        self._last = (prefix, key, stored)
+        value = self._entries.get(stored, prefix)
         return None if value is ABSENT else value
 
     def put(self, key: Any, value: Any) -> None:
         prefix = self._prefix()
-        encoded = self._encoded.get(key) if type(key) is self._encoded_type else None
-        self._entries.put(prefix + (encoded or self._encode(key)), value, prefix)
+        last_prefix, last_key, stored = self._last
+        if last_key is not key or last_prefix is not prefix:
+            encoded = self._encoded.get(key) if type(key) is self._encoded_type else None
+            stored = prefix + (encoded or self._encode(key))
+        self._entries.put(stored, value, prefix)
 
     def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
         """Put many entries; none of them if one does not fit the declared types."""
@@ -106,6 +113,30 @@ class MapState(KeyedState):
         batch, entries = self._rows(key_groups, keys, map_keys)
         self._entries.put_rows(entries, column_of(values, self._entries.formats.type), null_removes=False)
         self._touch(batch, entries)
+
+    def update_many(
+        self,
+        key_groups: KeyGroups,
+        keys: KeyColumns,
+        map_keys: pa.Array,
+        update: Callable[[pa.Array, npt.NDArray[np.intp]], pa.Array],
+    ) -> pa.Array:
+        """Read, compute and write a batch's distinct entries, all at once.
+
+        Args:
+            key_groups: Each row's key group.
+            keys: Each row's key.
+            map_keys: Each row's map key.
+            update: From the current values of the distinct entries, null where there is none, and for each row the position
+                of its entry among them, to the new values of the distinct entries; null removes.
+
+        Returns:
+            The new values of the distinct entries.
+        """
+        batch, entries = self._rows(key_groups, keys, map_keys)
+        updated = self._entries.update_rows(entries, update)
+        self._touch(batch, entries)
+        return updated
 
     def remove_many(self, key_groups: KeyGroups, keys: KeyColumns, map_keys: pa.Array) -> None:
         """Remove each row's entry."""

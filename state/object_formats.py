@@ -67,6 +67,9 @@ class StructuredFormats(ValueFormats):
         value, stamp = super().unpack(raw)
         return self._structured.instance(value), stamp
 
+    def value(self, raw: bytes) -> Any:
+        return self.unpack(raw)[0]
+
     def unpack_array(self, raws: Sequence[bytes | None]) -> pa.Array:
         return pa.array(
             [None if raw is None else super(StructuredFormats, self).unpack(raw)[0] for raw in raws], self.type
@@ -83,6 +86,9 @@ class PickledFormats(ValueFormats):
         super().__init__(schema, write_format)
         self.serializer = replace(self.serializer, encode=encode_pickle, decode=decode_pickle)
         self._readers = [reader._replace(decode=decode_pickle) for reader in self._readers]
+
+    def value(self, raw: bytes) -> Any:
+        return self.unpack(raw)[0]
 
     def pack_array(self, values: pa.Array, stamp_ms: int) -> list[bytes]:  # noqa: ARG002 (as the base's)
         raise _no_batch_forms()

@@ -45,6 +45,12 @@ if TYPE_CHECKING:
     from state.engine import Mutation, SortedRun
 
 DEFAULT_FAMILY = "default"  # RocksDB insists on it; no state may be called so
+_BUSY = (
+    "rocksdb.mem-table-flush-pending",
+    "rocksdb.num-running-flushes",
+    "rocksdb.compaction-pending",
+    "rocksdb.num-running-compactions",
+)
 _FIRST_CHUNK = 64
 _LAST_CHUNK = 4096
 
@@ -231,6 +237,10 @@ class RocksDbEngine:
                 table.compact_range(None, None, options)
         except Exception as error:
             raise _translated(error, self.directory) from error
+
+    def is_busy(self) -> bool:
+        self._check_open()
+        return any(table.property_int_value(name) for table in self._tables.values() for name in _BUSY)
 
     def size_bytes(self) -> int:
         self._check_open()

@@ -146,6 +146,9 @@ class ShardedEngine:
         for _, engine in self._shards:
             engine.compact(family)
 
+    def is_busy(self) -> bool:
+        return any(engine.is_busy() for _, engine in self._shards)
+
     def size_bytes(self) -> int:
         return sum(engine.size_bytes() for _, engine in self._shards)
 

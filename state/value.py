@@ -94,8 +94,4 @@ class ValueState(KeyedState):
         Returns:
             The new values of the distinct keys.
         """
-        batch = self._batch(key_groups, keys)
-        current = self._entries.formats.unpack_array(self._entries.raw_many(batch.distinct))
-        updated = column_of(update(current, batch.groups), self._entries.formats.type)
-        self._entries.put_distinct_values(batch, updated, null_removes=True)
-        return updated
+        return self._entries.update_rows(self._batch(key_groups, keys), update)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ from state.hashing import HashId
 from state.identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
 from state.objects import open_store
 from state.restore import RestorePlan
+from state.settings import RocksDbSettings
 from state.subtask import SubtaskSpec, SubtaskStore, open_subtask
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 JOB = JobId("bench-state")
 OPERATOR = OperatorUid("operator")
 INT64_KEY = pa.schema([("key", pa.int64())])
+SETTLE_SECONDS = 0.02
 STRING_KEY = pa.schema([("key", pa.string())])
 
 
@@ -54,6 +58,14 @@ def local_root(work: str) -> Path:
     return Path(work, "local")
 
 
-def fresh_subtask(work: str, key_schema: pa.Schema) -> SubtaskStore:
+def fresh_subtask(work: str, key_schema: pa.Schema, settings: RocksDbSettings | None = None) -> SubtaskStore:
     """An empty one."""
-    return open_subtask(spec_of(key_schema), None, RestorePlan(), local_root(work), object_store(work))
+    spec = replace(spec_of(key_schema), settings=settings or RocksDbSettings())
+    return open_subtask(spec, None, RestorePlan(), local_root(work), object_store(work))
+
+
+def settle(subtask: SubtaskStore) -> None:
+    """Flush, and wait until no compaction is left to do."""
+    subtask.engine.flush()
+    while subtask.engine.is_busy():
+        time.sleep(SETTLE_SECONDS)

@@ -1,74 +1,235 @@
-"""One entry of a map of 100 read, changed and written: MapState, and a ValueState that holds the whole map."""
+"""One entry of a map of 100 read, changed and written: MapState, and ValueStates that hold the whole map.
+
+Users' visits by page: 100 of 10,000 paths of about 21 characters each, with a count and a time.
+"""
 
 from __future__ import annotations
 
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from bench.store.keys import key_column
-from bench.store.lone_subtask import INT64_KEY, fresh_subtask
+from bench.store.keys import KeyColumn, key_column
+from bench.store.lone_subtask import INT64_KEY, fresh_subtask, settle
 from state.descriptors import MapStateDescriptor, ValueStateDescriptor
+from state.heap import HeapEngine
 from state.identifiers import BatchId
+from state.keyed import KeyedStateBackend
+from state.settings import MEBIBYTE, RocksDbSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from state.keyed import KeyedStateBackend
+    import numpy.typing as npt
 
 ENTRIES = 100
+PAGES = 10_000
 BATCH_RECORDS = 10_000
-FILL_KEYS = 1000  # at a time
+FILL_KEYS = 500  # at a time
+START_MS = 1_790_000_000_000
+VISITS = pa.struct([("visits", pa.int64()), ("seen_ms", pa.int64())])
+SETTINGS = RocksDbSettings(
+    write_buffer_bytes=8 * MEBIBYTE, target_file_bytes=8 * MEBIBYTE, level_base_bytes=32 * MEBIBYTE
+)
+"""An eighth of the defaults, so that seconds are enough for what is written to be flushed and compacted several times."""
 
 
-def run(*, work: str, form: str, keys: int, records: int) -> Mapping[str, Any]:
+class Records(NamedTuple):
+    """A batch, as columns and as rows of key group, key and page."""
+
+    key_groups: npt.NDArray[np.int32]
+    keys: list[pa.Array]
+    pages: pa.Array
+    rows: list[tuple[int, tuple[int], str]]
+
+
+class Users:
+    """Users by number, each with the pages of its map."""
+
+    def __init__(self, count: int) -> None:
+        random = np.random.default_rng(3)
+        self.column: KeyColumn = key_column(np.arange(count, dtype=np.uint64))
+        shops = random.integers(0, 100_000, PAGES).tolist()
+        self.pages = [f"/catalogue/{shop:05d}/{page:04d}" for page, shop in enumerate(shops)]
+        self._first_pages = random.integers(0, PAGES, count)
+        self._random = random
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def pages_of(self, users: npt.NDArray[np.int64], entries: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The pages that are these entries of these users' maps."""
+        return (self._first_pages[users] + entries * 997) % PAGES
+
+    def records(self, count: int) -> Records:
+        """Visits of users to pages that are in their maps, at random."""
+        users = self._random.integers(0, len(self), count)
+        pages = self.pages_of(users, self._random.integers(0, ENTRIES, count))
+        groups, keys = self.column.key_groups[users], self.column.keys.take(pa.array(users))
+        names = [self.pages[page] for page in pages.tolist()]
+        rows = list(zip(groups.tolist(), [(key,) for key in keys.to_pylist()], names, strict=True))
+        return Records(groups, [keys], pa.array(names), rows)
+
+    def first_visits(self, count: int) -> pa.StructArray:
+        """What is in maps to begin with."""
+        visits = self._random.integers(1, 1000, count)
+        return pa.StructArray.from_arrays([pa.array(visits), pa.array(START_MS + visits * 3_600_000)], fields=list(VISITS))
+
+
+class Form(Protocol):
+    """One way to keep the maps."""
+
+    def fill(self, users: npt.NDArray[np.int64], pages: npt.NDArray[np.int64], visits: pa.StructArray) -> None:
+        """Put whole maps, ENTRIES rows a user, one user after another."""
+        ...
+
+    def count(self, records: Records) -> None:
+        """Add one to the visits of each record's entry."""
+        ...
+
+
+class _Maps:
+    """MapState, record by record."""
+
+    def __init__(self, backend: KeyedStateBackend, users: Users) -> None:
+        self._backend = backend
+        self._users = users
+        self._state = backend.map_state(MapStateDescriptor("map", pa.string(), VISITS))
+        self._names = pa.array(users.pages)
+
+    def fill(self, users: npt.NDArray[np.int64], pages: npt.NDArray[np.int64], visits: pa.StructArray) -> None:
+        column = self._users.column
+        keys = [column.keys.take(pa.array(users))]
+        self._state.put_many(column.key_groups[users], keys, self._names.take(pa.array(pages)), visits)
+
+    def count(self, records: Records) -> None:
+        set_key, get, put = self._backend.set_current_key, self._state.get, self._state.put
+        for group, key, page in records.rows:
+            set_key(group, key)
+            visited = get(page)
+            put(page, {"visits": visited["visits"] + 1, "seen_ms": visited["seen_ms"] + 1000})
+
+
+class _MapColumns(_Maps):
+    """MapState, a batch at a time."""
+
+    def count(self, records: Records) -> None:
+        self._state.update_many(records.key_groups, records.keys, records.pages, _counted)
+
+
+def _counted(current: pa.Array, groups: npt.NDArray[np.intp]) -> pa.Array:
+    visits, seen_ms = current.flatten()
+    more = np.bincount(groups, minlength=len(current))
+    parts = [pa.array(visits.to_numpy() + more), pa.array(seen_ms.to_numpy() + 1000 * more)]
+    return pa.StructArray.from_arrays(parts, fields=list(VISITS))
+
+
+class _Dicts:
+    """A ValueState of a dict."""
+
+    def __init__(self, backend: KeyedStateBackend, users: Users) -> None:
+        self._backend = backend
+        self._users = users
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the warning is about just what is measured here
+            self._state = backend.value_state(ValueStateDescriptor("map", self.type))
+
+    type: pa.DataType = pa.map_(pa.string(), VISITS)
+
+    def fill(self, users: npt.NDArray[np.int64], pages: npt.NDArray[np.int64], visits: pa.StructArray) -> None:
+        names, values = self._users.pages, visits.to_pylist()
+        column = self._users.column
+        for first in range(0, len(users), ENTRIES):
+            rows = slice(first, first + ENTRIES)
+            user = users[first]
+            self._backend.set_current_key(int(column.key_groups[user]), (column.keys[int(user)].as_py(),))
+            self._write({names[page]: each for page, each in zip(pages[rows].tolist(), values[rows], strict=True)})
+
+    def count(self, records: Records) -> None:
+        set_key, read, write = self._backend.set_current_key, self._read, self._write
+        for group, key, page in records.rows:
+            set_key(group, key)
+            visits = read()
+            visited = visits[page]
+            visits[page] = {"visits": visited["visits"] + 1, "seen_ms": visited["seen_ms"] + 1000}
+            write(visits)
+
+    def _read(self) -> dict[str, Any]:
+        visits: dict[str, Any] = self._state.value()
+        return visits
+
+    def _write(self, visits: dict[str, Any]) -> None:
+        self._state.update(visits)
+
+
+class _PackedDicts(_Dicts):
+    """A ValueState of bytes, into which the user packs the dict with msgspec: unchecked, and nothing but C code."""
+
+    type = pa.binary()
+    _pack: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
+    _unpack: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
+
+    def _read(self) -> dict[str, Any]:
+        visits: dict[str, Any] = type(self)._unpack(self._state.value())
+        return visits
+
+    def _write(self, visits: dict[str, Any]) -> None:
+        self._state.update(type(self)._pack(visits))
+
+
+def run(*, work: str, form: str, keys: int, records: int, heap: bool = False) -> Mapping[str, Any]:
     """Change `records` entries at random of the maps of `keys` keys, which have ENTRIES entries each.
 
-    The time counts all of it: reads, changes, and each batch's changelog and writing to the store.
+    The time counts all of it: reads, changes, each batch's changelog, written and synced, and writing to the store until all is
+    flushed and no compaction is left to do. With `heap`, the store is a dict, without changelogs.
+
+    Returns:
+        `rate`, and `record_cpu_us`: CPU time a record of all threads.
     """
-    column = key_column(np.arange(keys, dtype=np.uint64))
-    groups, values = column.key_groups.tolist(), column.keys.to_pylist()
-    random = np.random.default_rng(3)
-    rows, entries = random.integers(0, keys, records).tolist(), random.integers(0, ENTRIES, records).tolist()
-    names = [f"entry {number}" for number in range(ENTRIES)]
-    subtask = fresh_subtask(work, INT64_KEY)
-    fill, change = (_map_state if form == "map" else _value_state)(subtask.keyed)
-    filled = 0
-    for filled, first in enumerate(range(0, keys, FILL_KEYS)):
-        for group, key in zip(groups[first : first + FILL_KEYS], values[first : first + FILL_KEYS], strict=True):
-            subtask.keyed.set_current_key(group, (key,))
-            fill(dict.fromkeys(names, 1))
-        subtask.finish_batch(BatchId(filled), "bench")
-    subtask.engine.flush()  # so that both forms read files
-    started = time.perf_counter()
-    for number, first in enumerate(range(0, records, BATCH_RECORDS), filled + 1):
-        for row, entry in zip(rows[first : first + BATCH_RECORDS], entries[first : first + BATCH_RECORDS], strict=True):
-            subtask.keyed.set_current_key(groups[row], (values[row],))
-            change(names[entry])
-        subtask.finish_batch(BatchId(number), "bench")
-    return {"rate": records / (time.perf_counter() - started)}
+    users = Users(keys)
+    finish: Callable[[], None]
+    rest: Callable[[], None]
+    if heap:
+        engine = HeapEngine()
+        backend = KeyedStateBackend(engine, INT64_KEY, lambda: 0)
+
+        def finish() -> None:
+            engine.write_runs(backend.drain())
+
+        def rest() -> None:
+            pass
+    else:
+        subtask = fresh_subtask(work, INT64_KEY, SETTINGS)
+        backend = subtask.keyed
+
+        def finish() -> None:
+            subtask.finish_batch(BatchId(subtask.version.batch_id + 1), "bench")
+
+        def rest() -> None:
+            settle(subtask)
+
+    contender = _FORMS[form](backend, users)
+    for first in range(0, keys, FILL_KEYS):
+        filled = np.repeat(np.arange(first, min(first + FILL_KEYS, keys)), ENTRIES)
+        pages = users.pages_of(filled, np.tile(np.arange(ENTRIES), len(filled) // ENTRIES))
+        contender.fill(filled, pages, users.first_visits(len(filled)))
+        finish()
+    rest()
+    seconds = cpu_seconds = 0.0
+    for first in range(0, records, BATCH_RECORDS):
+        batch = users.records(min(BATCH_RECORDS, records - first))
+        started, cpu_started = time.perf_counter(), time.process_time()
+        contender.count(batch)
+        finish()
+        if first + BATCH_RECORDS >= records:
+            rest()
+        seconds += time.perf_counter() - started
+        cpu_seconds += time.process_time() - cpu_started
+    return {"rate": records / seconds, "record_cpu_us": cpu_seconds / records * 1e6}
 
 
-def _map_state(backend: KeyedStateBackend) -> tuple[Callable[[dict[str, int]], None], Callable[[str], None]]:
-    state = backend.map_state(MapStateDescriptor("map", pa.string(), pa.int64()))
-
-    def change(name: str) -> None:
-        state.put(name, state.get(name) + 1)
-
-    return state.put_all, change
-
-
-def _value_state(backend: KeyedStateBackend) -> tuple[Callable[[dict[str, int]], None], Callable[[str], None]]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the warning is about just what is measured here
-        state = backend.value_state(ValueStateDescriptor("map", pa.map_(pa.string(), pa.int64())))
-
-    def change(name: str) -> None:
-        entries = dict(state.value())
-        entries[name] += 1
-        state.update(entries)
-
-    return state.update, change
+_FORMS = {"map": _Maps, "columns": _MapColumns, "dict": _Dicts, "packed": _PackedDicts}

@@ -23,6 +23,7 @@ from state.columns import decimal_unscaled, fixed_values
 from state.errors import CorruptValueError, SerializationError, UnsupportedTypeError
 from state.serializers.key_codecs import timestamp_conversion
 from state.serializers.pickled import Pickled, refuse_pickle
+from state.serializers.simple_rows import decode_rows, encode_rows, simple_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     Convert = Callable[[Any], Any]
 
 _EPOCH_DATE = dt.date(1970, 1, 1)
+_row_parts = msgspec.structs.astuple
 _ERRORS = (
     TypeError,
     ValueError,
@@ -69,6 +71,8 @@ class ValueSerializer:
         """The stored form of each row; rows that are null get any."""
         if self.dtype is not None:
             return self.numbers(array).view(f"V{self.dtype.itemsize}").tolist()  # type: ignore[no-any-return]  # bytes
+        if pa.types.is_struct(self.type) and simple_row(self.type) is not None:
+            return encode_rows(array)
         return [b"" if value is None else self.encode(value) for value in array.to_pylist()]
 
     def numbers(self, array: pa.Array) -> npt.NDArray[Any]:
@@ -78,6 +82,12 @@ class ValueSerializer:
 
     def decode_array(self, payloads: Sequence[bytes | None]) -> pa.Array:
         """An Arrow column of stored forms; None is null."""
+        if pa.types.is_struct(self.type) and simple_row(self.type) is not None:
+            try:
+                return decode_rows(payloads, self.type)
+            except _ERRORS as error:
+                message = f"stored bytes are no values of type {self.type}"
+                raise CorruptValueError(message) from error
         if self.dtype is None:
             return pa.array([None if raw is None else self.decode(raw, 0) for raw in payloads], self.type)
         width = self.dtype.itemsize
@@ -164,8 +174,8 @@ def _serializer(of_type: pa.DataType) -> _Parts:  # noqa: PLR0911 (one branch a 
     if isinstance(of_type, Pickled):
         return refuse_pickle, refuse_pickle, None
     if types.is_nested(of_type):
-        to, back = _plain(of_type)
-        pack, unpack = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
+        to, back = _simple(of_type) or _plain(of_type)
+        pack, unpack = msgspec.msgpack.Encoder(enc_hook=_plain_text).encode, msgspec.msgpack.Decoder().decode
         return lambda value: pack(to(value)), lambda raw, at: back(unpack(raw[at:])), None
     message = f"{of_type} cannot be the type of a value"
     raise UnsupportedTypeError(message)
@@ -199,6 +209,11 @@ def _encode_text(value: Any) -> bytes:
     if not isinstance(value, str):
         raise TypeError(type(value))
     return value.encode()
+
+
+def _plain_text(value: Any) -> str:
+    """A string of a class of its own as one that msgspec encodes."""
+    return _encode_text(value).decode()
 
 
 def _plain(of_type: pa.DataType) -> tuple[Convert, Convert]:  # noqa: C901, PLR0911 (one branch a type)
@@ -296,6 +311,30 @@ def _plain_struct(of_type: pa.DataType) -> tuple[Convert, Convert]:
 
     def back(parts: list[Any]) -> dict[str, Any]:
         return {name: convert[1](part) for name, convert, part in zip(names, converts, parts, strict=True)}
+
+    return to, back
+
+
+def _simple(of_type: pa.DataType) -> tuple[Convert, Convert] | None:
+    """What `_plain` does for values that are structs of numbers and strings, in far fewer steps; None of other types."""
+    row = simple_row(of_type) if pa.types.is_struct(of_type) else None
+    if row is None:
+        return None
+    names = [field.name for field in of_type]
+    to_parts, _ = _plain_struct(of_type)
+
+    def to(value: Any) -> Any:
+        if type(value) is dict:
+            try:
+                return _row_parts(msgspec.convert(value, row))
+            except (msgspec.ValidationError, UnicodeError):
+                pass  # numbers of other classes, which are looked at one by one, or no value of the type
+        return to_parts(value)
+
+    def back(parts: list[Any]) -> dict[str, Any]:
+        if len(parts) != len(names):
+            raise ValueError
+        return dict(zip(names, parts))  # noqa: B905 (just compared; `strict` takes as long as all the rest)
 
     return to, back
 

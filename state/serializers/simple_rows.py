@@ -1,0 +1,71 @@
+"""Structs of numbers and strings, whose dicts msgspec checks and takes apart in one step instead of field by field."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NULL = msgspec.msgpack.encode(None)
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(list[list[Any] | None]).decode
+
+
+@lru_cache
+def simple_row(of_type: pa.DataType) -> type[msgspec.Struct] | None:
+    """A class whose fields, in their order, are a struct's, and to which `msgspec.convert` brings the dicts that are its values.
+
+    It takes no dict that is no value of the struct, but not all that are: no numbers of other classes than Python's. None for
+    structs with fields of other types than booleans, integers that fit 64 bits with a sign, doubles and strings.
+    """
+    fields: list[tuple[str, Any, Any]] = []
+    for number, field in enumerate(of_type):
+        simple = _simple_type(field.type)
+        if simple is None:
+            return None
+        # By a name of its own, as a column's may be no identifier.
+        fields.append((f"f{number}", simple | None, msgspec.field(name=field.name, default=None)))
+    if len({field.name for field in of_type}) < max(1, len(fields)):
+        return None
+    return msgspec.defstruct("Row", fields, forbid_unknown_fields=True)
+
+
+def encode_rows(array: pa.StructArray) -> list[bytes]:
+    """The MessagePack array of each row's fields; rows that are null get any. Only of a type that has a simple row."""
+    columns = [column.to_pylist() for column in array.flatten()]
+    return [_pack(parts) for parts in zip(*columns, strict=True)]
+
+
+def decode_rows(payloads: Sequence[bytes | None], of_type: pa.StructType) -> pa.StructArray:
+    """A column of what `encode_rows` gave; None is null.
+
+    Raises:
+        ValueError, msgspec.MsgspecError, pa.ArrowInvalid: Some are no rows of the type.
+    """
+    head = b"\xdd" + len(payloads).to_bytes(4, "big")  # as one array, which is decoded at once
+    rows = _unpack(b"".join([head, *[_NULL if payload is None else payload for payload in payloads]]))
+    nulls = [row is None for row in rows]
+    blank = [None] * of_type.num_fields
+    columns = list(zip(*[blank if row is None else row for row in rows], strict=True)) or [()] * len(blank)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, of_type, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=list(of_type), mask=pa.array(nulls, pa.bool_()))
+
+
+def _simple_type(of_type: pa.DataType) -> Any:
+    types = pa.types
+    if types.is_boolean(of_type):
+        return bool
+    if types.is_integer(of_type):
+        signed = types.is_signed_integer(of_type)
+        bits = of_type.bit_width - (1 if signed else 0)
+        if bits > 63:  # beyond what msgspec has bounds for
+            return None
+        return Annotated[int, msgspec.Meta(ge=-(1 << bits) if signed else 0, le=(1 << bits) - 1)]
+    if types.is_float64(of_type):
+        return float
+    return str if types.is_string(of_type) or types.is_large_string(of_type) else None
