@@ -51,6 +51,7 @@ _BUSY = (
     "rocksdb.compaction-pending",
     "rocksdb.num-running-compactions",
 )
+_KEYS_AT_A_TIME = 512  # what a lookup touches then stays in the processor's cache: more at once take up to three times as long
 _FIRST_CHUNK = 64
 _LAST_CHUNK = 4096
 
@@ -99,8 +100,12 @@ class RocksDbEngine:
         if table is None or not keys:
             self._check_open()
             return [None] * len(keys)
+        values: list[bytes | None] = []
         try:
-            return table.get(keys)  # type: ignore[return-value,arg-type]  # a list of keys gives the list of their values
+            for first in range(0, len(keys), _KEYS_AT_A_TIME):
+                # A list of keys gives the list of their values.
+                values += table.get(keys[first : first + _KEYS_AT_A_TIME])  # type: ignore[arg-type,operator]
+            return values
         except Exception as error:
             raise _translated(error, self.directory) from error
 
@@ -161,12 +166,11 @@ class RocksDbEngine:
         try:
             writer = SstFileWriter(options=self._options)
             writer.open(str(file))
-            put, delete = writer.__setitem__, writer.__delitem__
             for key, value in zip(run.keys, run.values, strict=True):
                 if value is None:
-                    delete(key)
+                    del writer[key]
                 else:
-                    put(key, value)
+                    writer[key] = value
             writer.finish()
         except Exception as error:
             raise _translated(error, file) from error

@@ -154,14 +154,13 @@ class KeyBatch:
         return self._groups
 
     def _sort(self) -> None:
-        self._order = _sorting(self._column)
         if self._column.width:
-            rows = self._column.matrix()[self._order]
-            first = np.ones(len(rows), np.bool_)
-            first[1:] = (rows[1:] != rows[:-1]).any(axis=1)
-            kept = rows[first]
+            matrix = self._column.matrix()
+            self._order, first = sort_rows(matrix)
+            kept = matrix[self._order[first]]
             self._distinct = kept.view(f"V{self._column.width}").ravel().tolist()
         else:
+            self._order = _sorting(self._column)
             raw = self._column.to_list()
             ordered = [raw[row] for row in self._order.tolist()]
             first = np.ones(len(ordered), np.bool_)
@@ -173,17 +172,46 @@ class KeyBatch:
         self._groups[self._order] = np.cumsum(first) - 1
 
 
+def sort_rows(matrix: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """The stable order of a matrix's rows as byte strings, and which rows, in that order, differ from the one before.
+
+    Rows are sorted by the first eight of the bytes in which any two differ, by an unstable sort that is several times as fast as
+    a stable one; only what is equal in these is then sorted by the rest.
+    """
+    first = np.ones(len(matrix), np.bool_)
+    if not len(matrix):
+        return np.empty(0, np.intp), first
+    words = _words(matrix[:, (matrix != matrix[0]).any(axis=0)])
+    order = np.argsort(words[0])
+    leading = words[0][order]
+    tied = leading[1:] == leading[:-1]
+    if tied.any():
+        in_ties = np.zeros(len(matrix), np.bool_)
+        in_ties[1:] = tied
+        in_ties[:-1] |= tied
+        places = np.flatnonzero(in_ties)
+        rows = order[places]
+        order[places] = rows[np.lexsort([rows, *[word[rows] for word in reversed(words)]])]
+        after = np.flatnonzero(tied) + 1
+        first[after] = np.any([word[order[after]] != word[order[after - 1]] for word in words], axis=0)
+    return order, first
+
+
+def _words(matrix: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.uint64]]:
+    """The rows' bytes as numbers that order as they do, eight bytes each; one at least."""
+    rows, width = matrix.shape
+    count = max(1, -(-width // 8))
+    padded = np.zeros((rows, count * 8), np.uint8)
+    padded[:, :width] = matrix
+    numbers = padded.view(">u8")
+    return [numbers[:, word].astype(np.uint64) for word in range(count)]
+
+
 def _sorting(column: EncodedColumn) -> npt.NDArray[np.intp]:
-    """The stable order of byte strings."""
-    if not column.width:
-        array = pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(),
-            len(column),
-            [None, pa.py_buffer(np.ascontiguousarray(column.offsets)), pa.py_buffer(np.ascontiguousarray(column.data))],
-        )
-        return pc.array_sort_indices(array).to_numpy().astype(np.intp)  # type: ignore[no-any-return]  # pyarrow is untyped
-    words = -(-column.width // 8)
-    padded = np.zeros((len(column), words * 8), np.uint8)
-    padded[:, : column.width] = column.matrix()
-    numbers = padded.view(">u8").astype(np.uint64)
-    return np.lexsort([numbers[:, word] for word in range(words - 1, -1, -1)])
+    """The stable order of byte strings of several lengths."""
+    array = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(),
+        len(column),
+        [None, pa.py_buffer(np.ascontiguousarray(column.offsets)), pa.py_buffer(np.ascontiguousarray(column.data))],
+    )
+    return pc.array_sort_indices(array).to_numpy().astype(np.intp)  # type: ignore[no-any-return]  # pyarrow is untyped
