@@ -96,6 +96,10 @@ class Engine(Protocol):
         """Bring all that was written into files."""
         ...
 
+    def begin_flush(self) -> None:
+        """Begin what `flush` does, without waiting for its end."""
+        ...
+
     def checkpoint(self, directory: Path) -> None:
         """Make `directory` (which must not exist) a consistent copy of the store, by hard links where there are files."""
         ...

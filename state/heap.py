@@ -141,6 +141,9 @@ class HeapEngine:
     def flush(self) -> None:
         self._check_open()
 
+    def begin_flush(self) -> None:
+        self._check_open()
+
     def checkpoint(self, directory: Path) -> None:
         self._check_open()
         directory.mkdir(parents=True)

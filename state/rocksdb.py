@@ -217,15 +217,13 @@ class RocksDbEngine:
         return sorted(self._tables)
 
     def flush(self) -> None:
-        self._check_open()
-        try:
-            for table in self._tables.values():
-                table.flush()
-        except Exception as error:
-            raise _translated(error, self.directory) from error
+        self._flush(wait=True)
+
+    def begin_flush(self) -> None:
+        self._flush(wait=False)
 
     def checkpoint(self, directory: Path) -> None:
-        self.flush()
+        self.begin_flush()  # of all families at once; the checkpoint waits for them, one after another if it had to begin them
         try:
             directory.parent.mkdir(parents=True, exist_ok=True)
             Checkpoint(self._database).create_checkpoint(str(directory))
@@ -283,6 +281,14 @@ class RocksDbEngine:
                 failure = failure or error
         if failure is not None:
             raise _translated(failure, self.directory) from failure
+
+    def _flush(self, *, wait: bool) -> None:
+        self._check_open()
+        try:
+            for table in self._tables.values():
+                table.flush(wait)
+        except Exception as error:
+            raise _translated(error, self.directory) from error
 
     def _attach(self, family: str) -> None:
         self._tables[family] = self._database.get_column_family(family)

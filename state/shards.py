@@ -134,6 +134,10 @@ class ShardedEngine:
         for _, engine in self._shards:
             engine.flush()
 
+    def begin_flush(self) -> None:
+        for _, engine in self._shards:
+            engine.begin_flush()
+
     def checkpoint(self, directory: Path) -> None:
         """A directory a shard, named by its key groups, below `directory`, which appears when all are there."""
         partial = directory.with_name(f"{directory.name}.{uuid4().hex}")

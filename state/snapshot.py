@@ -110,6 +110,8 @@ def link_snapshot(directory: Path, shards: Sequence[Engine]) -> None:
     """Make a directory a consistent copy of the shards: the synchronous part of a snapshot."""
     with local_failures(directory):
         directory.mkdir(parents=True)
+    for engine in shards:
+        engine.begin_flush()
     for number, engine in enumerate(shards):
         engine.checkpoint(directory / str(number))
         reach("snapshot.shard_linked")

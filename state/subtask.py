@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["LineageError", "StateSource", "StoreUnusableError", "SubtaskSpec", "SubtaskStore", "now_ms", "open_subtask"]
 
 SORTED_FILE_MUTATIONS_MIN = 10_000
-UNFLUSHED_MUTATIONS_MAX = 50_000
+UNFLUSHED_MUTATIONS_MAX = 25_000  # what a snapshot flushes, while nothing may be written, in some 10 ms
 logger = logging.getLogger(__name__)
 
 
@@ -197,10 +197,10 @@ class SubtaskStore:
         self._usable = True
 
     def rest(self) -> None:
-        """Between two batches: bring a large write buffer into files, so that the next snapshot stops nobody for long."""
+        """Between two batches: begin to bring a large write buffer into files, so that the next snapshot stops nobody for long."""
         self._check_usable()
         if self._unflushed_mutations >= UNFLUSHED_MUTATIONS_MAX:
-            self.engine.flush()
+            self.engine.begin_flush()
             self._unflushed_mutations = 0
 
     def _write(
