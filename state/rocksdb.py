@@ -105,9 +105,9 @@ class RocksDbEngine:
             for first in range(0, len(keys), _KEYS_AT_A_TIME):
                 # A list of keys gives the list of their values.
                 values += table.get(keys[first : first + _KEYS_AT_A_TIME])  # type: ignore[arg-type,operator]
-            return values
         except Exception as error:
             raise _translated(error, self.directory) from error
+        return values
 
     def scan(
         self, family: str, start: bytes, end: bytes | None, limit: int | None = None
