@@ -165,15 +165,18 @@ def _map(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
                 times(measured.ratio(base, name, "rate")),
                 times(measured.ratio(name, base, "record_cpu_us")),
             )
-    table.notes.append("reach: MapState 20 times as fast as ValueState of a dict, the changelog, flushes and compactions counted")
-    table.notes.append("in memory: our heap backend with 2,000 keys, so what reading, changing and encoding take without a store")
+    table.notes.append(
+        "reach: MapState 20 times as fast as ValueState of a dict, the changelog, flushes and compactions counted"
+    )
+    table.notes.append(
+        "in memory: our heap backend with 2,000 keys, so what reading, changing and encoding take without a store"
+    )
     return table
 
 
 def _rescale(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
     cases = {
-        f"{keys:,} keys": ("rescale", {"keys": keys, "times": sizes.rounds})
-        for keys in (MILLION, sizes.rescale_keys)
+        f"{keys:,} keys": ("rescale", {"keys": keys, "times": sizes.rounds}) for keys in (MILLION, sizes.rescale_keys)
     }
     rounds = _run(cases, work, replace(sizes, rounds=1), say)  # filling takes minutes, restoring milliseconds
     table = Table(

@@ -237,9 +237,7 @@ class Entries:
                 raws[place] = None
         self.put_distinct(keys, raws)
 
-    def update_rows(
-        self, keys: KeyBatch, update: Callable[[pa.Array, npt.NDArray[np.intp]], pa.Array]
-    ) -> pa.Array:
+    def update_rows(self, keys: KeyBatch, update: Callable[[pa.Array, npt.NDArray[np.intp]], pa.Array]) -> pa.Array:
         """Compute the values of a batch's distinct keys from what they are, null where there is none; null removes."""
         current = self.formats.unpack_array(self.raw_many(keys.distinct))
         updated = column_of(update(current, keys.groups), self.formats.type)

@@ -51,7 +51,7 @@ _BUSY = (
     "rocksdb.compaction-pending",
     "rocksdb.num-running-compactions",
 )
-_KEYS_AT_A_TIME = 512  # what a lookup touches then stays in the processor's cache: more at once take up to three times as long
+_KEYS_AT_A_TIME = 512  # so that what is looked up stays in the processor's cache: more take up to three times as long
 _FIRST_CHUNK = 64
 _LAST_CHUNK = 4096
 
@@ -104,7 +104,7 @@ class RocksDbEngine:
         try:
             for first in range(0, len(keys), _KEYS_AT_A_TIME):
                 # A list of keys gives the list of their values.
-                values += table.get(keys[first : first + _KEYS_AT_A_TIME])  # type: ignore[arg-type,operator]
+                values += table.get(keys[first : first + _KEYS_AT_A_TIME])  # type: ignore[arg-type]
         except Exception as error:
             raise _translated(error, self.directory) from error
         return values

@@ -77,7 +77,9 @@ class Users:
     def first_visits(self, count: int) -> pa.StructArray:
         """What is in maps to begin with."""
         visits = self._random.integers(1, 1000, count)
-        return pa.StructArray.from_arrays([pa.array(visits), pa.array(START_MS + visits * 3_600_000)], fields=list(VISITS))
+        return pa.StructArray.from_arrays(
+            [pa.array(visits), pa.array(START_MS + visits * 3_600_000)], fields=list(VISITS)
+        )
 
 
 class Form(Protocol):
@@ -232,4 +234,9 @@ def run(*, work: str, form: str, keys: int, records: int, heap: bool = False) ->
     return {"rate": records / seconds, "record_cpu_us": cpu_seconds / records * 1e6}
 
 
-_FORMS = {"map": _Maps, "columns": _MapColumns, "dict": _Dicts, "packed": _PackedDicts}
+_FORMS: dict[str, Callable[[KeyedStateBackend, Users], Form]] = {
+    "map": _Maps,
+    "columns": _MapColumns,
+    "dict": _Dicts,
+    "packed": _PackedDicts,
+}

@@ -161,6 +161,22 @@ def test_a_closed_engine_says_so_and_may_be_closed_again(engine):
         list(engine.scan("s", b"", None))
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_checkpoint_has_all_families_though_their_flush_has_only_begun(tmp_path, begun):
+    engine = RocksDbEngine(tmp_path / "store")
+    keys = [b"%05d" % number for number in range(2000)]
+    engine.write_runs([SortedRun(f"family {number}", keys, [b"old"] * len(keys)) for number in range(4)])
+    if begun:
+        engine.begin_flush()
+    engine.write_runs([SortedRun(f"family {number}", keys[:1], [b"new"]) for number in range(4)])
+    engine.checkpoint(tmp_path / "copy")
+    engine.close()
+    copy = RocksDbEngine(tmp_path / "copy")
+    for number in range(4):
+        assert copy.get_many(f"family {number}", keys) == [b"new", *[b"old"] * (len(keys) - 1)]
+    copy.close()
+
+
 def test_a_checkpoint_is_a_copy_that_later_writes_do_not_change(tmp_path):
     for name, made, reopen in (
         ("heap", HeapEngine(), HeapEngine.restore),

@@ -103,6 +103,26 @@ def test_map_entries_of_a_batch_are_written_and_read_by_row(store, step):
     assert list(entries.items()) == [("y", 3), ("z", 8)]
 
 
+def test_distinct_map_entries_are_read_computed_and_written_at_once(store, step):
+    entries = store.backend.map_state(MAP)
+    map_keys = pa.array(["x", "x", "x", "y"])
+    entries.put_many(GROUPS[:1], KEYS[:1], map_keys[:1], pa.array([100]))
+    step()
+    amounts = np.array([1, 2, 3, 4])
+
+    def add(current, groups):
+        totals = current.fill_null(0).to_numpy(zero_copy_only=False).copy()
+        np.add.at(totals, groups, amounts)
+        return pa.array([None if total == 2 else total for total in totals])
+
+    assert entries.update_many(GROUPS, KEYS, map_keys, add).null_count == 1
+    store.backend.set_current_key(1, ("a",))
+    assert list(entries.items()) == [("x", 104)]
+    step()
+    assert entries.get_many(GROUPS, KEYS, map_keys).to_pylist() == [104, None, 104, 4]
+    assert entries.contains_many(GROUPS, KEYS, map_keys).tolist() == [True, False, True, True]
+
+
 def test_list_elements_of_a_batch_are_added_in_the_order_of_rows(store, step):
     elements = store.backend.list_state(LIST)
     for part in (["1", "2", "3", "4"], ["5", "6", "7", "8"]):

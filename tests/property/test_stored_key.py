@@ -16,6 +16,7 @@ from state.stored_key import (
     encode_index,
     parse_stored_key,
     prefix_end,
+    sort_rows,
 )
 from tests.property.state_columns import TEXT
 
@@ -85,3 +86,12 @@ def check_batch(rows, of_type):
     assert [batch.distinct[place] for place in batch.groups] == expected
     assert batch.first_rows.tolist() == [expected.index(key) for key in batch.distinct]
     assert batch.last_rows.tolist() == [len(rows) - 1 - expected[::-1].index(key) for key in batch.distinct]
+
+
+@given(st.integers(1, 20).flatmap(lambda width: st.lists(st.binary(min_size=width, max_size=width), min_size=1)))
+def test_rows_of_one_width_are_sorted_stably_and_told_apart(rows):
+    rows += rows[::2]
+    order, first = sort_rows(np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), len(rows[0])))
+    assert order.tolist() == sorted(range(len(rows)), key=lambda row: rows[row])
+    ordered = [rows[row] for row in order]
+    assert first.tolist() == [at == 0 or ordered[at] != ordered[at - 1] for at in range(len(rows))]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import enum
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,12 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state.descriptors import MapStateDescriptor, ValueStateDescriptor
-from state.errors import SerializationError
+from state.errors import CorruptValueError, SerializationError
 from state.formats import ValueFormats
 from state.heap import HeapEngine
 from state.keyed import KeyedStateBackend
 from state.schema import register
+from state.serializers.values import serializer_for
 from state.ttl import STAMP_MAX_MS, STAMP_MIN_MS, Ttl, is_expired
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TIMES = st.integers(STAMP_MIN_MS, STAMP_MAX_MS)
 
@@ -55,3 +62,78 @@ def test_an_integer_key_is_stored_alike_for_a_record_and_for_a_batch(of_type: pa
     assert found.to_pylist() == [key % 100 for key in keys]
     with pytest.raises(SerializationError):
         backend.set_current_key(300, (int(info.max) + 1,))
+
+
+class _Text(str):
+    __slots__ = ()
+
+
+class _Level(enum.IntEnum):
+    HIGH = 3
+
+
+FIELD_TYPES = [pa.bool_(), pa.int8(), pa.int32(), pa.int64(), pa.uint32(), pa.float64(), pa.string()]
+FIELD_VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(1 << 65), 1 << 65),
+    st.integers(-130, 130),
+    st.floats(),
+    st.text(),
+    st.binary(),
+    st.decimals(),
+    st.datetimes(),
+    st.uuids(),
+    st.sampled_from(
+        [_Text("t"), _Level.HIGH, np.int64(3), np.float32(1.5), np.bool_(True), np.str_("n"), "\ud800", [1]]
+    ),
+)
+
+
+def _encoded(encode: Callable[[Any], bytes], value: Any) -> bytes | None:
+    try:
+        return encode(value)
+    except SerializationError:
+        return None
+
+
+@given(st.sampled_from(FIELD_TYPES), FIELD_VALUES)
+def test_a_struct_is_encoded_and_refused_in_one_step_as_field_by_field(of_type: pa.DataType, value: Any) -> None:
+    """In a list, structs go field by field; the list's one byte is all that is before it there."""
+    struct = pa.struct([("a b", of_type), ("other", pa.int64())])
+    at_once, by_field = serializer_for(struct), serializer_for(pa.list_(struct))
+    row = {"a b": value}
+    encoded = _encoded(at_once.encode, row)
+    whole = _encoded(lambda each: by_field.encode([each]), row)
+    assert encoded == (None if whole is None else whole[1:])
+    if encoded is not None:
+        assert repr(at_once.decode(encoded, 0)) == repr(by_field.decode(whole or b"", 0)[0])  # NaN differs from itself
+
+
+def test_a_struct_is_refused_with_fields_that_it_does_not_have_or_too_many() -> None:
+    serializer = serializer_for(pa.struct([("a", pa.int64()), ("b", pa.string())]))
+    for wrong in ({"c": 1}, (1, "x", 2), (1,), "ab", 7):
+        with pytest.raises(SerializationError):
+            serializer.encode(wrong)
+    assert serializer.encode({"b": "x"}) == serializer.encode((None, "x"))
+
+
+ROWS = st.lists(
+    st.none() | st.fixed_dictionaries({"a": st.none() | st.integers(-5, 5), "b": st.none() | st.text(max_size=5)})
+)
+
+
+@given(ROWS)
+def test_a_column_of_structs_is_stored_and_read_as_its_rows_are(rows: list[dict[str, Any] | None]) -> None:
+    serializer = serializer_for(pa.struct([("a", pa.int32()), ("b", pa.string())]))
+    payloads = serializer.encode_array(pa.array([None, *rows], serializer.type)[1:])
+    stored = [None if row is None else payload for row, payload in zip(rows, payloads, strict=True)]
+    assert stored == [None if row is None else serializer.encode(row) for row in rows]
+    assert serializer.decode_array(stored).to_pylist() == rows
+
+
+@pytest.mark.parametrize("damaged", [b"", b"\x91", b"\x91\x01", b"\x93\x01\xa1x\xc0", b"\x92\xa1x\xa1x", b"\x01"])
+def test_a_column_with_a_row_that_is_damaged_is_refused(damaged: bytes) -> None:
+    serializer = serializer_for(pa.struct([("a", pa.int32()), ("b", pa.string())]))
+    with pytest.raises(CorruptValueError):
+        serializer.decode_array([serializer.encode((1, "x")), damaged])
