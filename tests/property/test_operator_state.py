@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -167,3 +168,15 @@ def test_a_class_of_operator_state_evolves_and_a_pickle_is_read_by_no_other_type
     assert evolved.get() == [OffsetWithLag(1, 2, None)]
     with pytest.raises(StateSchemaMismatchError):
         restored.list_state(ListStateDescriptor("any", pa.binary()))
+
+
+def test_a_file_of_the_first_version_is_read_and_written_as_it_was() -> None:
+    golden = (Path(__file__).parents[1] / "golden" / "operator-state-v1.bin").read_bytes()
+    backend = OperatorStateBackend(OperatorStateSnapshot.from_bytes(golden))
+    assert backend.list_state(ListStateDescriptor("split", pa.int64())).get() == [1, 2]
+    assert backend.union_list_state(ListStateDescriptor("union", pa.string())).get() == ["a", "b"]
+    assert dict(backend.broadcast_state(MapStateDescriptor("rules", pa.string(), pa.int64())).items()) == {
+        "x": 1,
+        "y": None,
+    }
+    assert backend.snapshot().to_bytes() == golden
