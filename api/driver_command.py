@@ -80,7 +80,8 @@ def driver_environment(settings: Settings, token: str, work_directory: Path, hos
     Args:
         settings: The control plane's.
         token: The attempt's own.
-        work_directory: The attempt's own, ephemeral.
+        work_directory: The attempt's own, ephemeral. Local state is beside all of the job's attempts: the next one finds files
+            that it need not download, on this host and, at the same path, on any other one.
         host: The control plane's environment, of which only harmless variables and the secrets of jobs are passed on.
     """
     inherited = {name: host[name] for name in _INHERITED if name in host}
@@ -94,6 +95,7 @@ def driver_environment(settings: Settings, token: str, work_directory: Path, hos
         **({"SPARK_LOCAL_IP": "127.0.0.1"} if is_loopback else {}),
         "KEYSCALE_ATTEMPT_TOKEN": token,
         "KEYSCALE_CONTROL_URL": settings.control_url,
+        "KEYSCALE_LOCAL_STATE_DIR": str(work_directory.parents[1] / "state"),
         "KEYSCALE_WORK_DIR": str(work_directory),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYSPARK_PYTHON": sys.executable,

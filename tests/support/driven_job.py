@@ -54,7 +54,9 @@ class DrivenJob:
     def standby(self, environment: Mapping[str, str] | None = None) -> DriverProcess:
         """Starts the driver of the next attempt, which waits."""
         home = self.home / f"driver-{len(self.drivers) + 1}"
-        driver = DriverProcess.start(home, cores=self.cores, artifact=self.script, environment=environment)
+        # One host: attempts find each other's files, as those that a control plane starts do.
+        variables = {"KEYSCALE_LOCAL_STATE_DIR": str(self.home / "local"), **(environment or {})}
+        driver = DriverProcess.start(home, cores=self.cores, artifact=self.script, environment=variables)
         self.drivers.append(driver)
         return driver
 

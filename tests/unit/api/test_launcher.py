@@ -217,6 +217,13 @@ def test_a_driver_whose_spark_is_on_this_host_listens_on_loopback_only(tmp_path:
     assert driver_environment(settings, "t", tmp_path, {})["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
+def test_attempts_of_a_job_share_their_local_state_and_nothing_else(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    runs = [driver_environment(settings, "t", tmp_path / "job" / number / "work", {}) for number in ("1", "2")]
+    assert {run["KEYSCALE_LOCAL_STATE_DIR"] for run in runs} == {str(tmp_path / "job" / "state")}
+    assert len({run["KEYSCALE_WORK_DIR"] for run in runs}) == 2
+
+
 @pytest.mark.parametrize("master", ["spark://master:7077", "spark://127.0.0.1:7077,other:7077", "yarn"])
 def test_a_driver_of_another_hosts_cluster_can_be_reached_by_it(master: str) -> None:
     assert not stays_on_loopback(master)
