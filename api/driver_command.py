@@ -62,7 +62,7 @@ def driver_command(settings: Settings, job: Job, attempt: Attempt, work_director
         **DEFAULT_SETTINGS,
         **ClassArchive.of_environment().settings(),
         **(LOCAL_SETTINGS if stays_on_loopback(master) else {}),
-        **(_share_of_cluster(attempt.parallelism) if master.startswith(STANDALONE_SCHEME) else {}),
+        **(share_of_cluster(attempt.parallelism) if master.startswith(STANDALONE_SCHEME) else {}),
         "spark.driver.memory": settings.driver_memory,
         **job.spark_conf,
         **REQUIRED_SETTINGS,
@@ -105,9 +105,17 @@ def driver_environment(settings: Settings, token: str, work_directory: Path, hos
     }
 
 
-def _share_of_cluster(parallelism: int) -> dict[str, str]:
-    """A core a subtask. A driver that takes all cores leaves none to other jobs, nor to the one that is to replace it."""
-    return {"spark.cores.max": str(parallelism)}
+def share_of_cluster(parallelism: int) -> dict[str, str]:
+    """A core a subtask. A driver that takes all cores leaves none to other jobs, nor to the one that is to replace it.
+
+    Subtasks stay where they are put first, so that waits until all executors are there, if they come soon: else the first one
+    would be given all subtasks, for as long as the attempt lasts.
+    """
+    return {
+        "spark.cores.max": str(parallelism),
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "10s",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    }
 
 
 def spark_home() -> Path:
