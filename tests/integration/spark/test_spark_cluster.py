@@ -1,0 +1,112 @@
+"""A standalone cluster of real processes: subtasks stay where their state is, and a lost executor costs its own only."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from api.driver_command import share_of_cluster
+from jobs.wire import CheckpointSettings, DriverMetrics, DriverState
+from tests.support.driver_process import ChainInput, ChainJob, DriverProcess
+from tests.support.spark_cluster import SparkCluster, running_spark_cluster
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.spark
+
+PARALLELISM = 4
+OPERATORS = ("chain", "unique")
+FILES = 24
+FILES_BEFORE_THE_LOSS = 12
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+MOVED = re.compile(r"batch \d+: (\w+)\[(\d+)\] runs on \S+?/(\d+)(?:, was on \S+?/(\d+))?; its state is (\w+)")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
+    with running_spark_cluster(tmp_path / "stack", workers=2, cores=PARALLELISM // 2, memory_mb=1024) as running:
+        yield running
+
+
+@pytest.fixture
+def driver(cluster: SparkCluster, tmp_path: Path) -> Iterator[DriverProcess]:
+    conf = {"spark.executor.memory": "512m", **share_of_cluster(PARALLELISM)}
+    started = DriverProcess.start(tmp_path / "driver", master=cluster.master, conf=conf)
+    yield started
+    started.end()
+
+
+def test_subtasks_stay_with_their_state_and_a_lost_executor_costs_only_its_own(
+    cluster: SparkCluster, driver: DriverProcess, tmp_path: Path
+) -> None:
+    written = ChainInput.write(tmp_path / "written", seed=9, files=FILES, records=30)
+    job = ChainJob(tmp_path, ChainInput(tmp_path / "in", written.expected), parallelism=PARALLELISM)
+    job.checkpoints = CheckpointSettings(interval_ms=5_000)
+    deliver(written, job.input.directory, FILES_BEFORE_THE_LOSS)
+    driver.assign(job.assignment(1))
+    driver.wait_for(lambda: metrics(driver).batches == FILES_BEFORE_THE_LOSS, "the first batches")
+    assert listening_addresses([*driver.family(), *cluster.processes()]) <= LOOPBACK
+    before = metrics(driver)
+
+    executors = cluster.executors()
+    assert len(executors) == 2
+    victim = executors[min(executors)]
+    kill_family(victim)
+    deliver(written, job.input.directory, FILES - FILES_BEFORE_THE_LOSS)
+    driver.wait_for(job.is_complete, "the rest of the output")
+    driver.wait_for(lambda: metrics(driver).batches == FILES, "the last commit")
+    after = metrics(driver)
+    driver.kill()
+
+    job.check_output()
+    assert before.subtask_runs > FILES_BEFORE_THE_LOSS * len(OPERATORS)
+    assert before.subtask_runs_moved <= before.subtask_runs / 100
+    assert before.subtask_runs_rebuilt == 0
+    moves = MOVED.findall(driver.log)
+    rebuilt = {(uid, subtask) for uid, subtask, _, _, source in moves if source == "rebuilt"}
+    lost = {(uid, subtask) for uid, subtask, _, was_on, _ in moves if was_on == str(victim.pid)}
+    assert rebuilt <= lost, "state of an executor that was not lost was rebuilt"
+    assert 0 < len(lost) <= len(OPERATORS) * PARALLELISM / 2
+    # A checkpoint, or a first try of the batch, may have rebuilt some of them before their tasks reported.
+    assert after.subtask_runs_rebuilt == len(rebuilt)
+    others = after.subtask_runs_moved - len(lost)
+    assert others <= after.subtask_runs / 100, moves
+
+
+def kill_family(executor: psutil.Process) -> None:
+    """As a host dies: a worker that outlived its executor would close its stores, and leave files that can be used."""
+    for process in [*executor.children(recursive=True), executor]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def deliver(written: ChainInput, directory: Path, files: int) -> None:
+    """Gives the job the next files."""
+    directory.mkdir(exist_ok=True)
+    there = len(list(directory.glob("*.json")))
+    for file in sorted(written.directory.glob("*.json"))[there : there + files]:
+        shutil.copy2(file, directory / f".{file.name}")
+        (directory / f".{file.name}").rename(directory / file.name)
+
+
+def metrics(driver: DriverProcess) -> DriverMetrics:
+    beat = driver.heartbeat()
+    assert beat is None or beat.state is not DriverState.FAILED, beat
+    return beat.metrics if beat else DriverMetrics()
+
+
+def listening_addresses(processes: list[psutil.Process]) -> set[str]:
+    return {
+        connection.laddr.ip
+        for process in processes
+        if process.status() != psutil.STATUS_ZOMBIE
+        for connection in process.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
