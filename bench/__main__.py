@@ -80,12 +80,13 @@ def dedup(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: i
 @click.option("--records", default=1_000_000, show_default=True, help="Records of the per-record measurements.")
 @click.option("--rescale-keys", default=20_000_000, show_default=True, help="The larger state that is rescaled.")
 @click.option("--checkpoint-keys", default=10_000_000, show_default=True, help="Keys of which 1 % change.")
+@click.option("--merge-keys", default=4_000_000, show_default=True, help="Keys of the two shards that are merged.")
 @rounds_option
 @cores_option
 @only_option
 @click.pass_obj
 def state(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: int) -> None:
-    """The state library beside a plain rocksdict loop and the heap; parts: insert, large, record, small, bytes, map, rescale, checkpoint."""
+    """The state library beside a plain rocksdict loop and the heap; parts: insert, large, record, small, bytes, map, rescale, checkpoint, consolidate."""
     root, markdown = place
     show(run_state(root, StateSizes(**sizes), only, _say), sizes["cores"], markdown)
 

@@ -27,6 +27,7 @@ class StateSizes:
         records: Records of the per-record measurements.
         rescale_keys: The larger state of the two that are rescaled; the smaller has 1,000,000.
         checkpoint_keys: Keys of which 1 % change between checkpoints.
+        merge_keys: Keys of the two shards that are merged.
         rounds: How often each runs; sizes on disk are looked at once, and one state is rescaled and checkpointed so often.
         cores: For each.
     """
@@ -37,6 +38,7 @@ class StateSizes:
     records: int
     rescale_keys: int
     checkpoint_keys: int
+    merge_keys: int
     rounds: int
     cores: int
 
@@ -53,6 +55,7 @@ def run_state(root: Path, sizes: StateSizes, only: Sequence[str], say: Callable[
         "map": _map,
         "rescale": _rescale,
         "checkpoint": _checkpoint,
+        "consolidate": _consolidate,
     }
     chosen = [name for name in parts if (not only or name in only) and (name != "large" or sizes.large_keys)]
     return [parts[name](work, sizes, say) for name in chosen]
@@ -218,6 +221,32 @@ def _checkpoint(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Ta
             f"{decimal(rounds.median(name, 'stop_seconds_max') * 1000)} ms",
         )
     table.notes.append("reach: 5 % and 50 ms")
+    return table
+
+
+def _consolidate(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
+    name = f"2 shards of {sizes.merge_keys // 2:,} keys"
+    rounds = _run({name: ("consolidate", {"keys": sizes.merge_keys})}, work, sizes, say)
+    table = Table(
+        "Merging shards beside batches that change 10,000 random keys each",
+        (
+            "state",
+            "size",
+            "start to taken in",
+            "CPU s of it",
+            "a batch before",
+            "a batch beside",
+            "the batch that takes it in",
+        ),
+    )
+    figures = ("before_batch_seconds", "beside_batch_seconds", "swap_seconds")
+    table.add(
+        name,
+        mebibytes(rounds.median(name, "state_bytes")),
+        f"{decimal(rounds.median(name, 'merge_seconds'))} s",
+        decimal(rounds.median(name, "merge_cpu_seconds")),
+        *(f"{decimal(rounds.median(name, figure) * 1000, 0)} ms" for figure in figures),
+    )
     return table
 
 

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state.objects import ObjectStore
+    from state.tail import Tail
 
 MAGIC = b"KSCL"
 FORMAT_VERSION = 1
@@ -138,6 +139,7 @@ def write_changelog(
     files: Sequence[tuple[SortedRun, Path]] = (),
     spilled: Sequence[SortedFile] = (),
     operator_state: FileHandle | None = None,
+    tail: Tail | None = None,
 ) -> ChangelogHandle:
     """Store a batch's mutations; durable when this returns.
 
@@ -153,11 +155,18 @@ def write_changelog(
         spilled: Files of the batch that are stored already. All of its files are applied in order, after the runs: where
             there are any of these, every run must be among `files`.
         operator_state: For the handle: stored already.
+        tail: Keeps a copy of all objects on this host.
     """
     uploaded = (upload_sorted(store, f"{path}.{number}.sst", *file) for number, file in enumerate(files))
     sorted_files = (*spilled, *uploaded)
     data = encode_changelog(runs)
     store.put(path, data)
+    if tail is not None:
+        tail.put(path, data)
+        for (_, local), stored in zip(files, sorted_files[len(spilled) :], strict=True):
+            tail.upload(local, stored.path)
+        if spilled:  # they are not on this host any more
+            tail.give_up()
     return ChangelogHandle(
         path=path,
         size_bytes=len(data),

@@ -16,6 +16,7 @@ import fcntl
 import os
 import shutil
 import time
+import uuid
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,12 +26,13 @@ import msgspec
 from state.decoding import json_decoder
 from state.errors import DiskFullError, DiskReadOnlyError, StateError, StoreIOError
 from state.identifiers import BatchId
+from state.key_groups import KeyGroupRange
 from state.layout import path_segment
 from state.schema import KeyedSchema
 from state.ttl import Ttl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from state.identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
 
@@ -40,6 +42,7 @@ _LOCK_NAME = "lock"
 _CLEAN_NAME = "CLEAN"
 _WANTED_NAME = "wanted"
 _TRY_PREFIX = "try-"
+_DATA_PREFIX = "data-"
 _MARKER_VERSION = 1
 
 
@@ -49,6 +52,10 @@ class LocalShard(msgspec.Struct, frozen=True):
     directory: str
     key_group_start: int
     key_group_end: int
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return KeyGroupRange(self.key_group_start, self.key_group_end)
 
 
 class CleanMarker(msgspec.Struct, frozen=True):
@@ -71,6 +78,15 @@ class CleanMarker(msgspec.Struct, frozen=True):
     schema: KeyedSchema | None = None
     ttls: dict[str, Ttl] = {}
     format_version: int = _MARKER_VERSION
+
+    @classmethod
+    def usable(cls, data: bytes) -> CleanMarker | None:
+        """A marker as it was written, if what it says still counts."""
+        try:
+            marker = json_decoder(cls).decode(data)
+        except msgspec.MsgspecError:
+            return None
+        return marker if marker.format_version == _MARKER_VERSION and marker.boot_id == boot_id() else None
 
 
 class SubtaskDirectory:
@@ -95,7 +111,7 @@ class SubtaskDirectory:
                 number = max(number, *_tries(subtask_root))
                 path = subtask_root / f"{_TRY_PREFIX}{number}"
                 path.mkdir(exist_ok=True)
-                lock = _lock(path)
+                lock = lock_directory(path)
                 if lock is not None:
                     (path / _WANTED_NAME).unlink(missing_ok=True)
                     _remove_older_tries(subtask_root, number)
@@ -119,32 +135,30 @@ class SubtaskDirectory:
             except FileNotFoundError:
                 return None
             marker.unlink()
-        try:
-            clean = json_decoder(CleanMarker).decode(data)
-        except msgspec.MsgspecError:
-            return None
-        return clean if clean.format_version == _MARKER_VERSION and clean.boot_id == boot_id() else None
+        return CleanMarker.usable(data)
 
     def mark_clean(self, marker: CleanMarker) -> None:
         """Promise that the files are as the marker says; they have been flushed and closed."""
-        temporary, final = self.path / f"{_CLEAN_NAME}.new", self.path / _CLEAN_NAME
+        final = self.path / _CLEAN_NAME
         with local_failures(final):
-            with temporary.open("wb") as file:
-                file.write(msgspec.json.encode(marker))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(final)
+            write_durably(final, msgspec.json.encode(marker))
 
     def clear(self) -> None:
         """Remove everything but the lock."""
         with local_failures(self.path):
-            for entry in self.path.iterdir():
-                if entry.name == _LOCK_NAME:
-                    continue
-                if entry.is_dir():
-                    shutil.rmtree(entry, ignore_errors=True)
-                else:
-                    entry.unlink(missing_ok=True)
+            _remove(entry for entry in self.path.iterdir() if entry.name != _LOCK_NAME)
+
+    def fresh_data(self) -> Path:
+        """The path of a directory for shards that no process has used; it is not made."""
+        return self.path / f"{_DATA_PREFIX}{uuid.uuid4().hex}"
+
+    def keep_only(self, shards: Sequence[LocalShard]) -> None:
+        """Remove the data of other shards than these: of those before them, or of a process that died on the way to others."""
+        kept = {shard.directory.partition("/")[0] for shard in shards}
+        with local_failures(self.path):
+            _remove(
+                entry for entry in self.path.iterdir() if entry.name.startswith(_DATA_PREFIX) and entry.name not in kept
+            )
 
     def discard(self) -> None:
         """Free what a failed rebuild has left, as far as possible, and release."""
@@ -192,6 +206,36 @@ def remove_older_attempts(local_root: Path, job_id: JobId, attempt: Attempt) -> 
                 shutil.rmtree(entry, ignore_errors=True)
 
 
+def lock_directory(path: Path) -> int | None:
+    """Take a directory's lock; the descriptor to close for letting it go, or None if another process has it.
+
+    Raises:
+        FileNotFoundError: There is no such directory.
+    """
+    lock = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(lock)
+        if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
+            return None
+        raise
+    if not _is_at(path / _LOCK_NAME, lock):  # the directory was removed meanwhile
+        os.close(lock)
+        return None
+    return lock
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file that is there as a whole or not at all."""
+    temporary = path.with_name(f"{path.name}.new")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
 def boot_id() -> str:
     """Identifies the running system until it is started again."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -211,24 +255,17 @@ def local_failures(where: Path) -> Iterator[None]:
         raise StoreIOError(message) from error
 
 
+def _remove(entries: Iterable[Path]) -> None:
+    for entry in list(entries):
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+
+
 def _tries(root: Path) -> list[int]:
     numbers = (entry.name.removeprefix(_TRY_PREFIX) for entry in root.iterdir() if entry.name.startswith(_TRY_PREFIX))
     return [0, *(int(number) for number in numbers if number.isdecimal())]
-
-
-def _lock(path: Path) -> int | None:
-    lock = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
-            return None
-        raise
-    if not _is_at(path / _LOCK_NAME, lock):  # a newer try has removed the directory meanwhile
-        os.close(lock)
-        return None
-    return lock
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
@@ -243,7 +280,7 @@ def _remove_older_tries(root: Path, number: int) -> None:
         if older >= number:
             continue
         path = root / f"{_TRY_PREFIX}{older}"
-        lock = _lock(path) if path.exists() else None
+        lock = lock_directory(path) if path.exists() else None
         if lock is not None:
             shutil.rmtree(path, ignore_errors=True)
             os.close(lock)

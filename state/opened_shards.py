@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from state.directory import LocalShard
 from state.errors import StateError
-from state.key_groups import KeyGroupRange
 from state.rebuild import FetchReport, clip, fetch_shards, local_snapshot_directories, remember_files, replay
 from state.restore import assign_to_range
 from state.rocksdb import RocksDbEngine
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from state.directory import SubtaskDirectory
+    from state.key_groups import KeyGroupRange
     from state.objects import ObjectStore
     from state.restore import RestorePlan
     from state.schema import KeyedSchema
@@ -39,7 +38,7 @@ class OpenedShard:
 
     @property
     def key_groups(self) -> KeyGroupRange:
-        return KeyGroupRange(self.local.key_group_start, self.local.key_group_end)
+        return self.local.key_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +74,9 @@ def reopen_shards(spec: SubtaskSpec, version: StateVersion, directory: SubtaskDi
     if marker is None or marker.lineage != version.lineage:
         return None
     try:
+        directory.keep_only(marker.shards)
         schema = merge_schemas([spec.schema, marker.schema])
-        return OpenedShards(_open_shards(spec, directory, marker.shards), schema, None, marker.ttls)
+        return OpenedShards(open_shards(spec, directory, marker.shards), schema, None, marker.ttls)
     except StateError:
         logger.warning(
             "local state of subtask %d of %s cannot be opened; rebuilding it",
@@ -93,22 +93,22 @@ def rebuild_shards(
     """Local files made anew from a plan. Raises as `state.subtask.open_subtask` does."""
     schema = merge_schemas([spec.schema, *plan.schemas()])
     directory.clear()
-    data = f"data-{uuid.uuid4().hex}"
+    data = directory.fresh_data()
     assignments = assign_to_range(plan.snapshots, spec.key_group_range)
     ranges = [assignment.key_groups for assignment in assignments] or [spec.key_group_range]
-    local = [LocalShard(f"{data}/{number}", own.start, own.end) for number, own in enumerate(ranges)]
+    local = [LocalShard(f"{data.name}/{number}", own.start, own.end) for number, own in enumerate(ranges)]
     directories = [directory.path / shard.directory for shard in local][: len(assignments)]
     snapshots = local_snapshot_directories(local_root, spec.job_id, spec.operator_uid)
     report = fetch_shards(store, assignments, directories, snapshots)
     remember_files(directory.path, assignments, directories)
     reach("restore.files_fetched")
-    opened = OpenedShards(_open_shards(spec, directory, local), schema, report)
+    opened = OpenedShards(open_shards(spec, directory, local), schema, report)
     try:
         for shard, assignment in zip(
             opened.shards, assignments, strict=False
         ):  # a fresh state has a shard and no assignment
             clip(shard.engine, assignment)
-        replay(store, plan.changelogs, spec.key_group_range, opened.engine(), directory.path / f"{data}.replay")
+        replay(store, plan.changelogs, spec.key_group_range, opened.engine(), data.with_name(f"{data.name}.replay"))
     except BaseException:
         opened.close()
         raise
@@ -116,9 +116,8 @@ def rebuild_shards(
     return opened
 
 
-def _open_shards(
-    spec: SubtaskSpec, directory: SubtaskDirectory, local: Sequence[LocalShard]
-) -> tuple[OpenedShard, ...]:
+def open_shards(spec: SubtaskSpec, directory: SubtaskDirectory, local: Sequence[LocalShard]) -> tuple[OpenedShard, ...]:
+    """All of these shards, or none."""
     shards: list[OpenedShard] = []
     try:
         for shard in local:

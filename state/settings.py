@@ -61,6 +61,8 @@ class RocksDbSettings:
             when batches are meant to be so large and workers have the memory, about 200 bytes an entry.
         batch_bytes_max: Bytes of keys and values that one batch may change in one subtask's state, at most 4095 MiB; large
             runs count as the files that are written of them. Raise it for the same reason.
+        background_consolidation: After a rescale, make each subtask's shards anew as one beside the batches, by a process of
+            low priority, one at a time on a host. Turn it off where no memory (about 150 MB) or disk can be spared for it.
     """
 
     memory_budget_bytes: int = 256 * MEBIBYTE
@@ -82,6 +84,7 @@ class RocksDbSettings:
     local_directories: tuple[str, ...] = ()
     batch_entries_max: int = 50_000_000
     batch_bytes_max: int = 2048 * MEBIBYTE
+    background_consolidation: bool = True
 
     def __post_init__(self) -> None:
         if self.memory_budget_bytes < 8 * MEBIBYTE:

@@ -70,6 +70,7 @@ class LocalSnapshot:
         schema: How its entries are to be read.
         ttls: The TTL of each state that has one, as far as this attempt has declared its states on this host.
         settings: Of the subtask's stores.
+        consolidation: Directory of a consolidation that is waiting for `state.consolidator`, if there is one.
     """
 
     directory: str
@@ -86,6 +87,7 @@ class LocalSnapshot:
     schema: KeyedSchema | None
     ttls: Mapping[str, Ttl] = field(default_factory=dict)
     settings: RocksDbSettings = field(default_factory=RocksDbSettings)
+    consolidation: str | None = None
 
 
 class UploadedSnapshot(NamedTuple):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
+from state.batch_files import check_size, sorted_files
 from state.changelog import write_changelog
+from state.consolidation import DEFAULT_POLICY
 from state.directory import CleanMarker, SubtaskDirectory, boot_id
-from state.errors import BatchTooLargeError, StateError
+from state.errors import StateError
 from state.key_group_sizes import key_group_sizes
 from state.keyed import KeyedStateBackend
 from state.opened_shards import rebuild_shards, reopen_shards
@@ -21,7 +24,9 @@ from state.snapshot import LocalSnapshot, link_snapshot, local_snapshot_director
 from state.spill import spill_entries, spill_runs
 from state.subtask_errors import LineageError, StoreUnusableError
 from state.subtask_spec import SubtaskSpec
+from state.swap import can_swap, swap_in
 from state.syncpoint import reach
+from state.tail import begin_tail, find_tail
 from state.ttl import BatchClock
 
 if TYPE_CHECKING:
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from state.changelog import ChangelogHandle, SortedFile
+    from state.consolidation import ConsolidationPolicy
     from state.engine import SortedRun
     from state.identifiers import BatchId, CheckpointId
     from state.key_group_sizes import KeyGroupSizes
@@ -90,6 +96,7 @@ class SubtaskStore:
         self._schema = opened.schema
         self._known_ttls = opened.ttls
         self.operator = operator
+        self._tail = find_tail(self.local_directory)
         self.keyed = KeyedStateBackend(
             self.engine,
             spec.key_schema,
@@ -134,7 +141,9 @@ class SubtaskStore:
         changed = bool(runs or self._spilled) or operator_state is not None
         handle = self._write(batch_id, unique, runs, operator_state) if changed else None
         self._spilled = []
-        self.version = self.version.advanced(batch_id, handle.path if handle is not None else None)
+        before, self.version = self.version, self.version.advanced(batch_id, None if handle is None else handle.path)
+        if handle is not None and self._tail is not None:
+            self._tail.add(before, self.version, handle)
         self._usable = True
         return handle
 
@@ -172,6 +181,11 @@ class SubtaskStore:
         """The subtask's directory on this host."""
         return self.spec.local_directory(self._local_root)
 
+    @property
+    def shard_count(self) -> int:
+        """How many shards the state is made of."""
+        return len(self._shards)
+
     def is_wanted(self) -> bool:
         """Whether another process waits for this subtask's directory."""
         return self._directory.is_wanted()
@@ -196,6 +210,10 @@ class SubtaskStore:
         self._spilled += spill_runs(self.keyed.drain(), self.engine, self._store, path, self._directory.path)
         self._usable = True
 
+    def is_superseded(self) -> bool:
+        """Whether closing and opening it again gives the same state on a consolidated shard."""
+        return self._tail is not None and can_swap(self.version, self._tail.consolidation)
+
     def rest(self) -> None:
         """Between two batches: begin to bring a large write buffer into files, so that the next snapshot stops nobody for long."""
         self._check_usable()
@@ -211,8 +229,11 @@ class SubtaskStore:
         path = spec.layout.changelog(
             spec.operator_uid, batch_id=batch_id, subtask=spec.index, attempt=spec.attempt, unique=unique
         )
-        framed, files = self._sorted_files(runs)
-        self._check_size(framed, files)
+        least = None  # several shards would each have to ingest a whole file and clip it
+        if len(self._shards) == 1:  # what comes after spilled files must be one, too
+            least = 0 if self._spilled else SORTED_FILE_MUTATIONS_MIN
+        framed, files = sorted_files(runs, self.engine, self._directory.path, least)
+        check_size(framed, files, self._spilled, spec.settings.batch_bytes_max)
         handle = write_changelog(
             self._store,
             path,
@@ -224,6 +245,7 @@ class SubtaskStore:
             files=files,
             spilled=self._spilled,
             operator_state=store_operator_state(self._store, path, operator_state),
+            tail=self._tail,
         )
         self._schema = schema
         reach("batch.changelog_written")
@@ -234,37 +256,13 @@ class SubtaskStore:
             file.unlink()
         return handle
 
-    def _check_size(self, framed: Sequence[SortedRun], files: Sequence[tuple[SortedRun, Path]]) -> None:
-        size = sum(file.stat().st_size for _, file in files) + sum(file.size_bytes for file in self._spilled)
-        for run in framed:
-            size += sum(map(len, run.keys)) + sum(map(len, filter(None, run.values)))
-        allowed = self.spec.settings.batch_bytes_max
-        if size > allowed:
-            raise BatchTooLargeError(f"a batch has changed {size} bytes of state; {allowed} are allowed a subtask")
-
-    def _sorted_files(self, runs: Sequence[SortedRun]) -> tuple[list[SortedRun], list[tuple[SortedRun, Path]]]:
-        """Small runs, and large ones with the files that were written of them.
-
-        Several shards would each have to ingest a whole file and clip it: there every run is written the ordinary way.
-        """
-        if len(self._shards) > 1:
-            return list(runs), []
-        files = []
-        least = 0 if self._spilled else SORTED_FILE_MUTATIONS_MIN  # what comes after spilled files must be one, too
-        for run in runs:
-            if len(run) >= least:
-                file = self._directory.path / f"{uuid.uuid4().hex}.sst"
-                self.engine.write_sorted_file(run, file)
-                files.append((run, file))
-        return [run for run in runs if len(run) < least], files
-
-    def snapshot(self, checkpoint_id: CheckpointId) -> LocalSnapshot:
-        """Hard-link the state at `version` on this host, for `upload_snapshot`: the only part that stops the batches."""
+    def snapshot(self, checkpoint_id: CheckpointId, policy: ConsolidationPolicy = DEFAULT_POLICY) -> LocalSnapshot:
+        """Hard-link the state at `version`, for `upload_snapshot`, and begin a consolidation where the policy says so."""
         self._check_usable()
         directory, unique = local_snapshot_directory(self.local_directory, checkpoint_id)
         link_snapshot(directory, [shard.engine for shard in self._shards])
         write_operator_state(directory, self.operator)
-        return LocalSnapshot(
+        snapshot = LocalSnapshot(
             directory=str(directory),
             local_root=str(self._local_root),
             job_id=self.spec.job_id,
@@ -280,6 +278,9 @@ class SubtaskStore:
             ttls=self.ttls,
             settings=self.spec.settings,
         )
+        files = [shard.engine.files() for shard in self._shards]
+        self._tail = find_tail(self.local_directory) or begin_tail(snapshot, self.local_directory, files, policy)
+        return snapshot if self._tail is None else replace(snapshot, consolidation=str(self._tail.consolidation.path))
 
     def key_group_sizes(self) -> KeyGroupSizes:
         """Entries and bytes by key group, of what has been flushed, as it is after `snapshot`."""
@@ -349,8 +350,8 @@ def open_subtask(
 ) -> SubtaskStore:
     """Open a subtask's state at exactly a version.
 
-    Local files are used if they were closed cleanly with exactly the version's content; otherwise the state is rebuilt
-    from the plan. Call it in the process that uses the store, never before a fork.
+    A consolidated shard that leads there is taken in. Else local files are used if they were closed cleanly with exactly the
+    version's content; otherwise the state is rebuilt from the plan. Call it in the process that uses the store, never before a fork.
 
     Args:
         spec: Whose state.
@@ -376,7 +377,11 @@ def open_subtask(
     directory = SubtaskDirectory.acquire(spec.local_directory(local_root))
     try:
         operator = open_operator_state(store, plan.operator_state, spec.index, spec.parallelism)
-        opened = reopen_shards(spec, planned, directory) or rebuild_shards(spec, plan, directory, local_root, store)
+        opened = (
+            swap_in(spec, planned, directory)
+            or reopen_shards(spec, planned, directory)
+            or rebuild_shards(spec, plan, directory, local_root, store)
+        )
         try:
             return SubtaskStore(
                 spec,

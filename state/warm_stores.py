@@ -77,9 +77,12 @@ class WarmStores:
             # Operator state that is to be dealt out is dealt to all subtasks, or some elements would be doubled and others lost.
             is_dealt = idle.store.operator.is_restored == plan.operator_state.is_to_be_dealt
             same = idle.store.spec == spec and led_to == version and is_dealt
-            if same and idle.store.resume(version, clock, store):
+            if idle.store.is_superseded():
+                _close(idle.store)
+            elif same and idle.store.resume(version, clock, store):
                 return idle.store
-            idle.store.abandon()
+            else:
+                idle.store.abandon()
         return open_subtask(spec, version, plan, local_root, store, clock=clock)
 
     @contextmanager

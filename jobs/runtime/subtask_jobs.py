@@ -6,6 +6,7 @@ run twice: restoring and snapshotting leave nothing that counts, and an upload i
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from jobs.runtime.clock import now_ms
 from jobs.runtime.worker import object_store, warm_stores
+from state.consolidator import start_consolidator
 from state.layout import Layout
 from state.restore import check_cover
 from state.snapshot import upload_snapshot
@@ -163,6 +165,9 @@ class UploadSnapshots:
                 copies=self.copies,
                 clock=self.clocks.get(part.uid),
             )
+            if part.snapshot.consolidation is not None and self.savepoint_id is None:  # after one the job may well end
+                # Worker processes come and go; what starts them lives as long as the executor.
+                start_consolidator(Path(part.snapshot.consolidation), os.getppid(), self.clocks.get(part.uid))
             stored.append(
                 StoredSubtask(
                     uid=part.uid,

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,15 +11,13 @@ import pytest
 from state.log import BatchCommitted, CommitLog
 from state.manifest import read_manifest
 from state.objects import LocalObjectStore
-from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.crash.lost_child import lost_child
 from tests.crash.state_child import BATCH, collect, resumed
 from tests.support.state_job import JOB, StateJob
-from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-ROOT = Path(__file__).parents[2]
+    from pathlib import Path
 
 STEPS = [
     ("restore", "log.appending"),
@@ -74,7 +68,9 @@ def directory(prepared: tuple[Path, dict[int, int]], tmp_path: Path) -> Iterator
 def test_a_process_lost_at_any_step_does_no_harm(
     prepared: tuple[Path, dict[int, int]], directory: Path, action: str, step: str, sent: signal.Signals
 ) -> None:
-    with lost_child(directory, action, step, sent):
+    with lost_child(
+        "tests.crash.state_child", [directory / "store", directory / "local", action], directory, step, sent
+    ):
         job = resumed(directory / "store", directory / "local", parallelism=2, checkpoint_id=20)
         reference = dict(prepared[1])
         if committed(job) == 3:
@@ -88,46 +84,6 @@ def test_a_process_lost_at_any_step_does_no_harm(
     # A stopped process has gone on meanwhile, and has ended: still nothing may have changed.
     assert job.dump() == reference
     check_no_orphans(job)
-
-
-class lost_child:  # noqa: N801 - reads as what it is
-    """A child that is held at a step and lost there; a stopped one goes on when the block ends."""
-
-    def __init__(self, directory: Path, action: str, step: str, sent: signal.Signals) -> None:
-        barrier = directory / "barrier"
-        barrier.mkdir()
-        name = step.partition("@")[0]
-        environment = {**os.environ, SYNC_POINT: step, SYNC_DIRECTORY: str(barrier), "PYTHONPATH": str(ROOT)}
-        command = [
-            sys.executable,
-            "-m",
-            "tests.crash.state_child",
-            str(directory / "store"),
-            str(directory / "local"),
-            action,
-        ]
-        self._process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        wait_until(lambda: self._at(barrier, name), what=f"the child to reach {step}")
-        self._process.send_signal(sent)
-        (barrier / f"{name}.go").touch()
-        self._stopped = sent is signal.SIGSTOP
-        if not self._stopped:
-            self._process.wait()
-
-    def _at(self, barrier: Path, name: str) -> bool:
-        if self._process.poll() is not None:
-            raise AssertionError(self._process.communicate()[0])
-        return (barrier / f"{name}.{self._process.pid}").exists()
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        if self._stopped:
-            self._process.send_signal(signal.SIGCONT)
-        self._process.communicate(timeout=60)
 
 
 def committed(job: StateJob) -> int:

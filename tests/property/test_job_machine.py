@@ -1,11 +1,12 @@
 """Random histories of a whole job's state against plain dicts: every kind of state, TTL with a moved clock, checkpoints and
-savepoints, tasks and drivers that die, restores on other hosts, rescales to any parallelism, rewinds, clean-up.
+savepoints, tasks and drivers that die, restores on other hosts, rescales to any parallelism, trims and merges, rewinds, clean-up.
 
 All of it takes the real way: RocksDB, hard links, range deletes, changelogs, manifests and the commit log.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import shutil
 import tempfile
@@ -13,7 +14,7 @@ import uuid
 from pathlib import Path
 
 import pyarrow as pa
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -24,13 +25,14 @@ from state.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
+from state.errors import StateError
 from state.identifiers import BatchId
 from state.log import BatchPlanned
 from state.objects import LocalObjectStore
 from state.retention import RetentionPolicy, carry_out, gather_facts, plan_deletion
 from state.ttl import Cleanup, IncrementalCleanup, TimeDomain, Ttl, UpdateType
 from tests.property.histories import EXAMPLES, SCRATCH
-from tests.support.state_job import MAX_PARALLELISM, StateJob, group_of
+from tests.support.state_job import ALWAYS, MAX_PARALLELISM, StateJob, group_of
 
 TTL_MS = 100
 KEY_COUNT = 5  # few, so that histories meet
@@ -164,7 +166,7 @@ class JobMachine(RuleBasedStateMachine):
     def start(self, parallelism):
         self.directory = Path(tempfile.mkdtemp(dir=SCRATCH))
         self.hosts = 0
-        self.job = StateJob(LocalObjectStore(self.directory / "store"), self.directory / "host 0")
+        self.job = StateJob(LocalObjectStore(self.directory / "store"), self.directory / "host 0", policy=ALWAYS)
         self.clock = self.job.clock
         self.clock.advance(processing_time_ms=1000, event_time_ms=1000)
         self.model = Model()
@@ -223,6 +225,15 @@ class JobMachine(RuleBasedStateMachine):
             self.savepoints[manifest.path] = copy.deepcopy(self.model)
         else:
             self.job.checkpoint()
+
+    @rule(begins=st.booleans())
+    def trim_or_merge(self, begins):
+        """What a checkpoint has begun, perhaps batches ago; the next task of that subtask takes it in."""
+        if begins:
+            self.job.checkpoint()
+        with contextlib.suppress(StateError):  # its snapshot is gone, with newer ones or with the attempt
+            if self.job.consolidate():
+                event("consolidated")
 
     @rule(parallelism=PARALLELISM, moves=st.booleans())
     def another_driver(self, parallelism, moves):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from state.claim import check_claim, take_claim
+from state.consolidation import DEFAULT_POLICY, ConsolidationPolicy
+from state.consolidator import consolidate
 from state.descriptors import ValueStateDescriptor
 from state.hashing import HashId
 from state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
@@ -33,7 +36,6 @@ from state.version import NO_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
 
     from state.changelog import ChangelogHandle
     from state.objects import ObjectStore
@@ -45,6 +47,8 @@ KEY_SCHEMA = pa.schema([("id", pa.int64())])
 COUNT = ValueStateDescriptor("count", pa.int64())
 MAX_PARALLELISM = 16
 FIRST_ATTEMPT = Attempt(0)
+ALWAYS = ConsolidationPolicy(foreign_share_min=0.001, foreign_bytes_min=1, retry_seconds=0)
+"""Consolidates shards of any size."""
 
 
 @dataclass
@@ -61,6 +65,8 @@ class StateJob:
         clock: What TTLs go by.
         descriptor: Of the state.
         operate: What else each task does with its subtask's state, such as with its operator state.
+        policy: When its shards are consolidated.
+        consolidation: That the newest checkpoint has begun, for `consolidate`; None: none. A host has one at a time.
     """
 
     store: ObjectStore
@@ -76,6 +82,8 @@ class StateJob:
     clock: BatchClock = field(default_factory=BatchClock)
     descriptor: ValueStateDescriptor = COUNT
     operate: Callable[[SubtaskStore], None] | None = None
+    policy: ConsolidationPolicy = DEFAULT_POLICY
+    consolidation: Path | None = None
 
     @property
     def layout(self) -> Layout:
@@ -186,7 +194,9 @@ class StateJob:
         local = []
         for index in range(self.parallelism):
             with self.open(index) as store:
-                local.append(store.snapshot(checkpoint_id))
+                local.append(store.snapshot(checkpoint_id, self.policy))
+        begun = [Path(snapshot.consolidation) for snapshot in local if snapshot.consolidation is not None]
+        self.consolidation = begun[0] if begun else None
         known = known_files([self.manifest] if self.manifest else [], self.job_id, claimed=self.claims)
         uploads = [
             upload_snapshot(snapshot, self.store, self.layout, known, savepoint_id, clock=self.clock)
@@ -217,6 +227,18 @@ class StateJob:
                 for index, plan in enumerate(self.plans)
             ]
         return manifest, sum(upload.uploaded_bytes for upload in uploads)
+
+    def consolidate(self) -> bool:
+        """Make what the newest checkpoint has begun; whether there is a result, to be taken in by the next batch."""
+        return self.consolidation is not None and consolidate(self.consolidation, self.clock)
+
+    def shards(self) -> list[int]:
+        """How many shards each subtask has."""
+        return [self._shards_of(index) for index in range(self.parallelism)]
+
+    def _shards_of(self, index: int) -> int:
+        with self.open(index) as store:
+            return store.shard_count
 
     def dump(self) -> dict[int, int]:
         """All keyed state of all subtasks; fails if a key is anywhere but with the owner of its key group."""

@@ -12,11 +12,12 @@ from jobs.runtime.checkpoints import snapshot_clocks
 from jobs.runtime.subtask_jobs import SnapshotSubtasks, SubtaskPlaces, UploadSnapshots
 from jobs.runtime.task import SubtaskStart
 from state.descriptors import ValueStateDescriptor
-from state.identifiers import CheckpointId
+from state.identifiers import CheckpointId, SubtaskIndex
 from state.job_time import EventTime, JobTime
 from state.objects import LocalObjectStore
 from state.ttl import STAMP_MIN_MS, BatchClock, TimeDomain, Ttl
-from tests.support.state_job import UID, StateJob
+from tests.support.state_job import UID, StateJob, entries
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,3 +54,20 @@ def test_a_savepoint_is_cleaned_by_the_jobs_own_time_and_a_checkpoint_is_not(
 
 def test_without_a_watermark_nothing_expires_by_event_time() -> None:
     assert snapshot_clocks(JobTime(), [UID], 7) == {UID: BatchClock(7, STAMP_MIN_MS)}
+
+
+def test_after_the_upload_a_process_merges_shards_and_the_next_task_takes_them_in(tmp_path: Path) -> None:
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+    job.start(2)
+    job.run_batch(dict.fromkeys(range(100), 1))
+    manifest, _ = job.checkpoint()
+    job.start(1, manifest.path)
+    uploaded(job, JobTime(), 0, "a savepoint, after which the job may end")
+    [begun] = job.spec(0).local_directory(job.local_root).glob("consolidation/*")
+    assert not (begun / "started").exists()
+    uploaded(job, JobTime(), 0, None)
+    wait_until((begun / "READY").exists, what="the merge in a process of its own")
+    places = SubtaskPlaces({UID: [job.spec(0)]}, job.store.url, str(job.local_root))
+    with places.held(UID, SubtaskIndex(0), SubtaskStart(job.version(0), job.plans[0])) as store:
+        assert store.shard_count == 1
+        assert entries(store) == job.reference

@@ -1,0 +1,119 @@
+"""Merging the two shards that a scale-in leaves, in a process of its own, while the subtask's batches go on."""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from bench.store.filled import SEEN, checkpoint, fill
+from bench.store.keys import key_column
+from bench.store.lone_subtask import INT64_KEY, local_root, object_store, spec_of
+from state.consolidator import start_consolidator
+from state.identifiers import BatchId, CheckpointId
+from state.log import OperatorHistory
+from state.restore import plan_subtask, version_of
+from state.warm_stores import WarmStores
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from state.subtask import SubtaskStore
+
+BATCH_KEYS = 10_000
+BATCHES_BEFORE = 40
+BATCHES_MAX = 5_000
+SEED = 7
+
+
+class NeverMergedError(AssertionError):
+    """The merge did not come to an end."""
+
+
+def run(*, work: str, keys: int) -> Mapping[str, Any]:
+    """Fill two subtasks, restore both as one, and change random keys batch by batch: before, beside and after the merge.
+
+    Returns:
+        `merge_seconds`: from its start to the batch that has taken the result in; `merge_cpu_seconds` of its process;
+        `before_batch_seconds`, `beside_batch_seconds`: medians of a batch; `swap_seconds`: of the batch that takes it in.
+    """
+    stores = fill(work, keys, 2)
+    for subtask in stores:
+        subtask.engine.flush()
+    manifest, _, _ = checkpoint(work, stores, 1, {})
+    for subtask in stores:
+        subtask.close()
+    batches = _Batches(work, keys, OperatorHistory(manifest.operators[0].subtasks, ()))
+    before = [batches.run()[1] for _ in range(BATCHES_BEFORE)]
+    with batches.taken() as store:
+        consolidation = store.snapshot(CheckpointId(2)).consolidation
+    assert consolidation is not None  # noqa: S101 (there are two shards)
+    began, used = time.perf_counter(), _children_cpu_seconds()
+    start_consolidator(Path(consolidation), os.getpid())
+    beside: list[float] = []
+    for _ in range(BATCHES_MAX):
+        shards, seconds = batches.run()
+        if shards == 1:
+            break
+        beside.append(seconds)
+    else:
+        raise NeverMergedError
+    merge_seconds = time.perf_counter() - began
+    batches.warm.close()
+    return {
+        "merge_seconds": merge_seconds,
+        "merge_cpu_seconds": _children_cpu_seconds() - used,
+        "before_batch_seconds": statistics.median(before),
+        "beside_batch_seconds": statistics.median(beside),
+        "beside_worst_seconds": max(beside),
+        "before_worst_seconds": max(before),
+        "swap_seconds": seconds,
+        "state_bytes": manifest.state_size_bytes,
+    }
+
+
+class _Batches:
+    """One subtask's batches, on a store that stays open between them as a worker's does."""
+
+    def __init__(self, work: str, keys: int, history: OperatorHistory) -> None:
+        self.warm = WarmStores()
+        self._work = work
+        self._keys = keys
+        self._spec = spec_of(INT64_KEY, attempt=2)
+        self._plan = plan_subtask(history, self._spec.key_group_range)
+        self._batch = max(snapshot.batch_id for snapshot in history.snapshots)
+        self._random = np.random.default_rng(SEED)
+        self._store = object_store(work)
+
+    def taken(self) -> SubtaskStore:
+        """The store at the newest version."""
+        version = version_of(self._plan, self._spec.key_group_range, self._batch)
+        return self.warm.take(self._spec, version, self._plan, local_root(self._work), self._store)
+
+    def run(self) -> tuple[int, float]:
+        """One batch; how many shards it ran on, and the seconds that it took, opening included."""
+        numbers = np.unique(self._random.integers(0, self._keys, BATCH_KEYS, dtype=np.uint64))
+        column = key_column(numbers)
+        began = time.perf_counter()
+        store = self.taken()
+        state = store.keyed.value_state(SEEN)
+        values = pa.array(np.full(len(numbers), self._batch, dtype=np.int64))
+        state.put_many(column.key_groups, [column.keys], values)
+        self._batch = BatchId(self._batch + 1)
+        handle = store.finish_batch(self._batch, "bench")
+        shards = store.shard_count
+        self.warm.give_back(store)
+        seconds = time.perf_counter() - began
+        self._plan = self._plan.followed_by(handle)
+        return shards, seconds
+
+
+def _children_cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,26 @@
+"""Does one thing about a consolidation, to be lost at a sync point. Usage: consolidation_child.py ACTION DIRECTORY-OR-PICKLE"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+
+from state.consolidator import consolidate
+from state.identifiers import CheckpointId
+from state.subtask import open_subtask
+from tests.support.state_job import ALWAYS
+
+
+def main(action: str, argument: str) -> None:
+    if action == "consolidate":
+        consolidate(Path(argument))
+        return
+    spec, version, plan, local_root, store = pickle.loads(Path(argument).read_bytes())  # noqa: S301 (the test's own)
+    with open_subtask(spec, version, plan, local_root, store) as subtask:
+        if action == "snapshot":
+            subtask.snapshot(CheckpointId(100), ALWAYS)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
