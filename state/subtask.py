@@ -229,10 +229,9 @@ class SubtaskStore:
         path = spec.layout.changelog(
             spec.operator_uid, batch_id=batch_id, subtask=spec.index, attempt=spec.attempt, unique=unique
         )
-        least = None  # several shards would each have to ingest a whole file and clip it
-        if len(self._shards) == 1:  # what comes after spilled files must be one, too
-            least = 0 if self._spilled else SORTED_FILE_MUTATIONS_MIN
-        framed, files = sorted_files(runs, self.engine, self._directory.path, least)
+        least = 0 if self._spilled else SORTED_FILE_MUTATIONS_MIN  # what comes after spilled files must be one, too
+        many = len(self._shards) > 1  # each would have to ingest a whole file and clip it
+        framed, files = sorted_files(runs, self.engine, self._directory.path, None if many else least)
         check_size(framed, files, self._spilled, spec.settings.batch_bytes_max)
         handle = write_changelog(
             self._store,
