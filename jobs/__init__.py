@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from jobs.keyed_stream import KeyedStream
     from jobs.secret import Secret
     from jobs.sinks import FileSink, ForeachBatchSink, Sink, SinkContext
+    from jobs.sinks.kafka import KafkaSink
     from jobs.sinks.postgres import PostgresSink
+    from jobs.sources import Source
+    from jobs.sources.kafka import KafkaSource
     from jobs.stream import DataStream
     from jobs.timers import TimerService
     from jobs.window_contents import ProcessWindowFunction
@@ -53,6 +56,8 @@ _HOMES = {
     "FileSink": "jobs.sinks",
     "FixedDelayRestart": "jobs.wire",
     "ForeachBatchSink": "jobs.sinks",
+    "KafkaSink": "jobs.sinks.kafka",
+    "KafkaSource": "jobs.sources.kafka",
     "KeyedBatch": "jobs.batch_function",
     "KeyedBatchFunction": "jobs.batch_function",
     "KeyedBroadcastProcessFunction": "jobs.broadcast",
@@ -79,6 +84,7 @@ _HOMES = {
     "Sink": "jobs.sinks",
     "SinkContext": "jobs.sinks",
     "SlidingWindows": "jobs.windows",
+    "Source": "jobs.sources",
     "StreamEnvironment": "jobs.environment",
     "TimeDomain": "state.ttl",
     "TimerService": "jobs.timers",
@@ -101,6 +107,8 @@ __all__ = [
     "FileSink",
     "FixedDelayRestart",
     "ForeachBatchSink",
+    "KafkaSink",
+    "KafkaSource",
     "KeyedBatch",
     "KeyedBatchFunction",
     "KeyedBroadcastProcessFunction",
@@ -127,6 +135,7 @@ __all__ = [
     "Sink",
     "SinkContext",
     "SlidingWindows",
+    "Source",
     "StreamEnvironment",
     "TimeDomain",
     "TimerService",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from jobs.errors import NoEnvironmentError, NotStreamingError
+from jobs.sources.stream import streaming_frame
 from jobs.stream import DataStream
 from jobs.topology import TopologyBuilder
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from jobs.sources import Source
     from jobs.topology import Topology
     from jobs.wire import RestartStrategy
     from state.settings import RocksDbSettings
@@ -111,6 +113,21 @@ class StreamEnvironment:
     def set_restart_strategy(self, strategy: RestartStrategy) -> None:
         """Say whether and when the job is started again after a failure, unless it was created with a strategy."""
         self.restart = strategy
+
+    def read(
+        self, source: Source, *, max_records_per_batch: int | None = None, readers: int | None = None
+    ) -> DataFrame:
+        """A streaming DataFrame of the records of a source in Python, such as a KafkaSource; `stream` takes it.
+
+        Args:
+            source: Pickled as it is now.
+            max_records_per_batch: How many records a batch has at most; all that there are if None.
+            readers: How many tasks read at most; by default as many as run at a time.
+
+        Raises:
+            InvalidSchemaError: The source's schema is none.
+        """
+        return streaming_frame(self.spark, source, max_records_per_batch=max_records_per_batch, readers=readers)
 
     def execute(self) -> None:
         """Checks the job and runs it; returns when it has ended.

@@ -222,3 +222,39 @@ class SinkUnavailableError(JobError):
     domain = "external"
     retryable = True
     advice = "Check its address, its credentials and its health; the batch is tried again."
+
+
+class SourceFunctionError(JobError):
+    """A source written in Python raised."""
+
+    code = "SOURCE_FAILED"
+    domain = "user"
+    retryable = True
+    advice = "Correct the source as its traceback shows; the batch is planned or read again."
+
+
+class SourcePositionsError(JobError):
+    """A source's positions are of another kind of source, or name splits that it does not have."""
+
+    code = "SOURCE_POSITIONS_INVALID"
+    domain = "user"
+    advice = "Restore a job only with the source that it was run with; a source discovers every split that it plans."
+
+
+class SourceRecordsLostError(JobError):
+    """Records that the job has not read yet are gone from the source."""
+
+    code = "SOURCE_RECORDS_LOST"
+    domain = "external"
+    advice = (
+        "Go back to a savepoint whose positions are still there, or start the job anew; and keep records for longer."
+    )
+
+
+class SourceUnavailableError(JobError):
+    """The system that a source reads from does not answer, or does not let it in."""
+
+    code = "SOURCE_UNAVAILABLE"
+    domain = "external"
+    retryable = True
+    advice = "Check its address, its credentials and its health; the job goes on from its last commit."

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.control_plane import RunningControlPlane
+    from tests.support.kafka import Broker
 
 # No limit of time, as the machine may be busy; and examples that a failure prints to be run again.
 settings.register_profile("keyscale", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
@@ -52,3 +53,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = start_spark(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Broker]:
+    """A real Kafka broker that lives as long as the test session."""
+    from tests.support.kafka import running_broker  # noqa: PLC0415 - most tests need none
+
+    with running_broker() as broker:
+        yield broker

@@ -1,0 +1,136 @@
+"""A real Kafka broker for tests: the local stack's, with data and a port of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from api.cli.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from confluent_kafka import Message
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SCRIPT = REPOSITORY / "deploy" / "stack" / "kafka"
+JARS = REPOSITORY / ".keyscale" / "stack" / "kafka-jars"  # fetched once for all tests and the local stack
+SECONDS = 60.0
+
+
+@contextmanager
+def running_broker() -> Iterator[Broker]:
+    """Starts a broker, fetching its jars at first use; stops it and deletes its data afterwards."""
+    with tempfile.TemporaryDirectory(prefix="keyscale-kafka-") as directory:
+        port = free_port()
+        environment = {
+            **os.environ,
+            "KEYSCALE_STACK_DIR": directory,
+            "KEYSCALE_STACK_KAFKA_JARS": str(JARS),
+            "KEYSCALE_STACK_KAFKA_PORT": str(port),
+        }
+
+        def control(command: str) -> None:
+            subprocess.run([SCRIPT, command], env=environment, check=True, timeout=300)
+
+        control("install")
+        try:
+            control("start")
+            yield Broker(f"127.0.0.1:{port}")
+        finally:
+            control("stop")
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker that runs, and what tests ask of it."""
+
+    servers: str
+
+    def create_topic(self, partitions: int = 1, *, name: str = "", **config: str) -> str:
+        """Makes a topic, by default with a name of its own; gives the name."""
+        name = name or f"t-{uuid.uuid4().hex[:12]}"
+        for made in self._admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
+            made.result(SECONDS)
+        return name
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        for made in self._admin.create_partitions([NewPartitions(topic, total)]).values():
+            made.result(SECONDS)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Lets the records before an offset expire."""
+        for done in self._admin.delete_records([TopicPartition(topic, partition, before)]).values():
+            done.result(SECONDS)
+
+    def recreate_topic(self, topic: str) -> None:
+        for done in self._admin.delete_topics([topic]).values():
+            done.result(SECONDS)
+        while True:
+            made = self._admin.create_topics([NewTopic(topic, 1, 1)])[topic]
+            if made.exception(SECONDS) is None:
+                return
+
+    def send(
+        self,
+        topic: str,
+        values: Sequence[str],
+        *,
+        partition: int = 0,
+        key: str | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        timestamp_ms: int = 0,
+    ) -> None:
+        producer = Producer({"bootstrap.servers": self.servers})
+        for value in values:
+            producer.produce(
+                topic, value, key, partition, timestamp=timestamp_ms, headers=dict(headers) if headers else None
+            )
+        assert producer.flush(SECONDS) == 0
+
+    def transactional(self, name: str) -> Producer:
+        """A producer that is ready to begin a transaction."""
+        producer = Producer({"bootstrap.servers": self.servers, "transactional.id": name})
+        producer.init_transactions(SECONDS)
+        return producer
+
+    def messages(self, topic: str, *, committed: bool = True) -> list[Message]:
+        """All records of a topic as a reader of committed (or of all) records sees them."""
+        settings = {
+            "bootstrap.servers": self.servers,
+            "group.id": uuid.uuid4().hex,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "auto.offset.reset": "earliest",
+        }
+        consumer = Consumer(settings)
+        partitions = list(consumer.list_topics(topic, SECONDS).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        found: list[Message] = []
+        ended: set[int | None] = set()
+        while len(ended) < len(partitions):
+            message = consumer.poll(SECONDS)
+            assert message is not None, f"no answer from {topic}"
+            if message.error() is None:
+                found.append(message)
+            else:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                ended.add(message.partition())
+        consumer.close()
+        return found
+
+    def values(self, topic: str, *, committed: bool = True) -> list[str]:
+        return sorted((message.value() or b"").decode() for message in self.messages(topic, committed=committed))
+
+    @property
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.servers})
