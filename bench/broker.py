@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PORT = 59292
 ADDRESS = f"127.0.0.1:{PORT}"
+JARS = CHECKOUT / ".keyscale" / "stack" / "kafka-jars"  # the local stack's
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def broker(folder: Path) -> Iterator[Path]:
     _control(folder, "install")
     _control(folder, "start")
     try:
-        yield folder / "kafka-jars"
+        yield JARS
     finally:
         _control(folder, "stop")
 
@@ -39,6 +40,11 @@ def tool(jars: str, java_class: str, arguments: Sequence[str]) -> list[str]:
 
 
 def _control(folder: Path, *arguments: str) -> None:
-    environment = {**os.environ, "KEYSCALE_STACK_DIR": str(folder), "KEYSCALE_STACK_KAFKA_PORT": str(PORT)}
+    environment = {
+        **os.environ,
+        "KEYSCALE_STACK_DIR": str(folder),
+        "KEYSCALE_STACK_KAFKA_JARS": str(JARS),
+        "KEYSCALE_STACK_KAFKA_PORT": str(PORT),
+    }
     command = [str(CHECKOUT / "deploy" / "stack" / "kafka"), *arguments]
     subprocess.run(command, check=True, env=environment)  # noqa: S603 - our own script

@@ -13,7 +13,6 @@ import pyspark
 
 BENCH = Path(__file__).resolve().parent
 PARQUET_MODULE = "org.apache.flink:flink-sql-parquet:2.3.0"
-KAFKA_MODULE = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 PARQUET_FILE = "org.apache.flink_flink-sql-parquet-2.3.0.jar"
 PARQUET_SHA256 = "f30617f4a5a6d437750f155ff72178ab34439aec91df64d96621c260559ba5fd"
 
@@ -53,8 +52,8 @@ def flink_jars(root: Path) -> list[str]:
 
 
 def kafka_connector_jars(root: Path) -> str:
-    """Spark's Kafka connector and what it needs, comma separated as spark.jars wants it."""
-    return ",".join(sorted(str(path) for path in _package_jars(root / "ivy-kafka", KAFKA_MODULE).glob("*.jar")))
+    """Spark's Kafka connector and what it needs, comma separated as spark.jars wants it; empty if nobody has put it there."""
+    return ",".join(sorted(str(path) for path in (root / "kafka-connector").glob("*.jar")))
 
 
 def _package_jars(cache: Path, module: str) -> Path:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 OURS = "Keyscale, deduplicate"
 SPARK = "Spark dropDuplicates"
+SOURCES = {"KafkaSource": "python", "Spark's connector": "connector"}
 PARTITIONS = 2
 FIGURES = ("p50_ms", "p99_ms", "max_ms")
 
@@ -44,39 +45,43 @@ class LatencySizes:
 
 def run_latency(root: Path, sizes: LatencySizes, say: Callable[[str], None]) -> list[Table]:
     """Start a broker, run both beside it, in turn, and return the table."""
-    connector = kafka_connector_jars(root)
+    jars_of_connector = kafka_connector_jars(root)
+    sources = SOURCES if jars_of_connector else {"KafkaSource": "python"}
     payload = _payload(root / "inputs", sizes)
     finished: list[Rounds] = []
     with broker(root / "stack") as jars:
         for number in range(sizes.rounds):
             contenders = []
-            for name, module in ((OURS, "bench.peers.latency_keyscale"), (SPARK, "bench.peers.latency_spark")):
-                topic = f"events-{uuid.uuid4().hex}"
-                create_topic(root / "stack", topic, PARTITIONS)
-                options = {
-                    "topic": topic,
-                    "address": ADDRESS,
-                    "kafka_jars": str(jars),
-                    "connector_jars": connector,
-                    "payload": str(payload),
-                    "rate": sizes.rate,
-                    "seconds": sizes.seconds,
-                    "warm_up_seconds": sizes.warm_up_seconds,
-                    "cores": sizes.cores,
-                }
-                contenders.append(Contender(name, module, options))
+            for source, kind in sources.items():
+                for name, module in ((OURS, "bench.peers.latency_keyscale"), (SPARK, "bench.peers.latency_spark")):
+                    topic = f"events-{uuid.uuid4().hex}"
+                    create_topic(root / "stack", topic, PARTITIONS)
+                    options = {
+                        "topic": topic,
+                        "address": ADDRESS,
+                        "source": kind,
+                        "kafka_jars": str(jars),
+                        "connector_jars": jars_of_connector if kind == "connector" else "",
+                        "payload": str(payload),
+                        "rate": sizes.rate,
+                        "seconds": sizes.seconds,
+                        "warm_up_seconds": sizes.warm_up_seconds,
+                        "cores": sizes.cores,
+                    }
+                    contenders.append(Contender(f"{name}, {source}", module, options))
             ordered = contenders if number % 2 == 0 else contenders[::-1]
             finished.append(measure(ordered, 1, root / "work", sizes.cores, say))
-    return [_table(Rounds.joined(finished), sizes)]
+    return [_table(Rounds.joined(finished), sizes, source) for source in sources]
 
 
-def _table(rounds: Rounds, sizes: LatencySizes) -> Table:
-    title = f"{sizes.rate:,} records a second from Kafka to files; median of {len(rounds)}"
+def _table(rounds: Rounds, sizes: LatencySizes, source: str) -> Table:
+    title = f"{sizes.rate:,} records a second from Kafka by {source} to files; median of {len(rounds)}"
     table = Table(title, ("contender", "p50 ms", "p99 ms", "worst ms", "spread of p50", "CPU s"))
-    for name in (OURS, SPARK):
+    ours, spark = f"{OURS}, {source}", f"{SPARK}, {source}"
+    for name in (ours, spark):
         cells = [count(rounds.median(name, figure)) for figure in FIGURES]
         table.add(name, *cells, percent(rounds.spread(name, "p50_ms")), count(rounds.median(name, "cpu_seconds")))
-    ratios = [times(rounds.ratio(OURS, SPARK, figure)) for figure in FIGURES]
+    ratios = [times(rounds.ratio(ours, spark, figure)) for figure in FIGURES]
     table.add("ours over Spark's (reach: 1.00x)", *ratios, "-", "-")
     table.notes.append(f"{sizes.seconds} s each, of which the first {sizes.warm_up_seconds} s are not counted")
     return table

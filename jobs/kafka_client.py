@@ -42,7 +42,7 @@ def client_settings(
         message = f"Kafka settings that are not the job's to choose: {', '.join(taken)}"
         raise InvalidTopologyError(message)
     users = {name: revealed(value) if isinstance(value, Secret) else value for name, value in config.items()}
-    return {"bootstrap.servers": servers, "log_level": 3, **users, **fixed}
+    return {"bootstrap.servers": servers, "log_level": 2, **users, **fixed}
 
 
 def error_of(failure: KafkaException | KafkaError) -> KafkaError:

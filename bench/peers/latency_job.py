@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from bench.peers.latency_task import source_frame
 from jobs import FileSink, StreamEnvironment
 
 
 def main() -> None:
     """Declares the job and runs it until it is stopped."""
     env = StreamEnvironment.current()
-    source = {
-        name.removeprefix("source."): value for name, value in env.parameters.items() if name.startswith("source.")
-    }
-    records = env.spark.readStream.format("kafka").options(**source).load()
+    records = source_frame(env.spark, env.parameters)
     events = env.stream(records.selectExpr("CAST(value AS STRING) AS id", "unix_millis(timestamp) AS sent_ms"))
     kept = events.key_by("id").deduplicate().uid("first-of-key")
     kept.sink_to(FileSink(env.parameters["output"])).uid("files")

@@ -20,11 +20,10 @@ CHECKPOINT_INTERVAL_MS = 10_000
 def run(**options: Any) -> Mapping[str, Any]:
     """Start the driver, let the producer run, and see when each row became visible."""
     task = LatencyTask(**options)
-    source = {f"source.{name}": value for name, value in task.source_options().items()}
     with Driver(
         Path(task.work),
         ARTIFACT,
-        {"output": str(task.output), **source},
+        {"output": str(task.output), **task.source_parameters()},
         cores=task.cores,
         checkpoint_interval_ms=CHECKPOINT_INTERVAL_MS,
         jars=task.connector_jars,

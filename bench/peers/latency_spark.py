@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from bench.peers import spark
-from bench.peers.latency_task import LatencyTask, produce, wait_for_all
+from bench.peers.latency_task import LatencyTask, produce, source_frame, wait_for_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,7 @@ def run(**options: Any) -> Mapping[str, Any]:
     """Start the query, let the producer run, and see when each row became visible."""
     task = LatencyTask(**options)
     session = spark.session(task.work, task.cores, jars=task.connector_jars)
-    records = session.readStream.format("kafka").options(**task.source_options()).load()
+    records = source_frame(session, task.source_parameters())
     events = records.selectExpr("CAST(value AS STRING) AS id", "unix_millis(timestamp) AS sent_ms")
     writer = events.dropDuplicates(["id"]).writeStream.format("parquet")
     query = writer.option("checkpointLocation", f"{task.work}/checkpoint").start(str(task.output))

@@ -12,9 +12,13 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from bench.broker import tool
+from jobs import KafkaSource
+from jobs.sources import streaming_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
 
 PRODUCER = "org.apache.kafka.tools.ProducerPerformance"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -34,6 +38,7 @@ class LatencyTask:
         work: Fresh folder for output, state, checkpoints.
         topic: Empty, and this run's own.
         address: The broker's.
+        source: "python" for KafkaSource, "connector" for Spark's.
         kafka_jars: Folder of Kafka's tools.
         connector_jars: Spark's connector, comma separated.
         payload: File of ids, of which the producer sends random ones.
@@ -46,6 +51,7 @@ class LatencyTask:
     work: str
     topic: str
     address: str
+    source: str
     kafka_jars: str
     connector_jars: str
     payload: str
@@ -62,9 +68,17 @@ class LatencyTask:
     def records(self) -> int:
         return self.rate * self.seconds
 
-    def source_options(self) -> dict[str, str]:
-        """Of Spark's Kafka source."""
-        return {"kafka.bootstrap.servers": self.address, "subscribe": self.topic, "startingOffsets": "earliest"}
+    def source_parameters(self) -> dict[str, str]:
+        """What `source_frame` is given."""
+        return {"source": self.source, "address": self.address, "topic": self.topic}
+
+
+def source_frame(spark: SparkSession, parameters: Mapping[str, str]) -> DataFrame:
+    """The topic's records as both contenders read them."""
+    if parameters["source"] == "python":
+        return streaming_frame(spark, KafkaSource(parameters["address"], parameters["topic"]))
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", parameters["address"])
+    return reader.option("subscribe", parameters["topic"]).option("startingOffsets", "earliest").load()
 
 
 def produce(task: LatencyTask) -> None:

@@ -109,7 +109,9 @@ class TransactionalTopic:
                 return
 
     def _create_markers(self) -> None:
-        made = AdminClient(self._settings).create_topics([NewTopic(self._markers, 1, config=_MARKER_CONFIG)])
+        # In a variable: it answers nothing any more once it is collected.
+        admin = AdminClient(self._settings)
+        made = admin.create_topics([NewTopic(self._markers, 1, config=_MARKER_CONFIG)])
         failure = made[self._markers].exception(_SECONDS)
         if isinstance(failure, KafkaException) and error_of(failure).code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return
@@ -120,7 +122,8 @@ class TransactionalTopic:
         """The end with all transactions, of which none of this sink's is open any more."""
         partition = TopicPartition(self._markers, 0)
         latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = AdminClient(self._settings).list_offsets(
+        admin = AdminClient(self._settings)
+        asked = admin.list_offsets(
             {partition: latest}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_SECONDS
         )
         return int(asked[partition].result().offset)

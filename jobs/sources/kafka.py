@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from jobs.errors import InvalidTopologyError, SourceRecordsLostError, SourceUnavailableError
 from jobs.kafka_client import client_settings, error_of
 from jobs.sources.contract import Source
-from jobs.sources.kafka_partition import open_partition, record_batch
+from jobs.sources.kafka_partition import FIXED, open_partition, record_batch
 from jobs.sources.positions import limited
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class KafkaSource(Source):
         self._config = dict(config or {})
         self._timeout_seconds = timeout_ms / 1000
         self._admin: AdminClient | None = None
-        client_settings(servers, self._config, {})
+        client_settings(servers, self._config, FIXED)
 
     @property
     def schema(self) -> str:
@@ -100,7 +100,8 @@ class KafkaSource(Source):
 
     def read(self, split: str, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """Raises SourceRecordsLostError if records have expired, SourceUnavailableError if brokers do not answer."""
-        partition = open_partition(split, self._settings(), self._timeout_seconds)
+        settings = client_settings(self._servers, self._config, FIXED)
+        partition = open_partition(split, settings, self._timeout_seconds)
         for messages in partition.read(_offset(start), _offset(end)):
             yield record_batch(messages, include_headers=self._include_headers)
 
@@ -110,14 +111,11 @@ class KafkaSource(Source):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_admin": None}
 
-    def _settings(self) -> dict[str, Any]:
-        return client_settings(self._servers, self._config, {})
-
     def _client(self) -> AdminClient:
         if self._admin is None:
-            settings = self._settings()
-            settings.pop("isolation.level", None)  # a consumer's
-            self._admin = AdminClient(settings)
+            consumers = ("isolation.level", "group.id")
+            users = {name: value for name, value in self._config.items() if name not in consumers}
+            self._admin = AdminClient(client_settings(self._servers, users, {}))
         return self._admin
 
     def _partitions(self, topic: str) -> list[TopicPartition]:

@@ -21,14 +21,14 @@ _CHUNK = 10_000
 _POLL_SECONDS = 0.5
 _OPEN_MAX = 64
 _LOST = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})
-_FIXED = {
-    "group.id": "keyscale",  # has to be there; no group is joined
+FIXED = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,  # else a range that ends with transaction markers would never be seen to end
     "auto.offset.reset": "error",  # never skip what has expired
 }
 _DEFAULTS = {
+    "group.id": "keyscale",  # has to be there; no group is joined
     "queued.max.messages.kbytes": 8192,  # a partition's records that are fetched ahead
     "fetch.queue.backoff.ms": 10,
     "fetch.wait.max.ms": 50,  # a fetch from another place waits for the one under way
@@ -44,7 +44,7 @@ def open_partition(split: str, settings: dict[str, Any], timeout_seconds: float)
     reader = _open.get(key)
     if reader is None or reader.is_closed:
         topic, _, number = split.rpartition("/")
-        reader = PartitionReader(topic, int(number), {**_DEFAULTS, **settings, **_FIXED}, timeout_seconds)
+        reader = PartitionReader(topic, int(number), {**_DEFAULTS, **settings}, timeout_seconds)
         _open[key] = reader
     _open.move_to_end(key)
     while len(_open) > _OPEN_MAX:

@@ -59,24 +59,28 @@ class Broker:
     def create_topic(self, partitions: int = 1, *, name: str = "", **config: str) -> str:
         """Makes a topic, by default with a name of its own; gives the name."""
         name = name or f"t-{uuid.uuid4().hex[:12]}"
-        for made in self._admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
+        admin = self._admin()
+        for made in admin.create_topics([NewTopic(name, partitions, 1, config=config)]).values():
             made.result(SECONDS)
         return name
 
     def add_partitions(self, topic: str, total: int) -> None:
-        for made in self._admin.create_partitions([NewPartitions(topic, total)]).values():
+        admin = self._admin()
+        for made in admin.create_partitions([NewPartitions(topic, total)]).values():
             made.result(SECONDS)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         """Lets the records before an offset expire."""
-        for done in self._admin.delete_records([TopicPartition(topic, partition, before)]).values():
+        admin = self._admin()
+        for done in admin.delete_records([TopicPartition(topic, partition, before)]).values():
             done.result(SECONDS)
 
     def recreate_topic(self, topic: str) -> None:
-        for done in self._admin.delete_topics([topic]).values():
+        admin = self._admin()
+        for done in admin.delete_topics([topic]).values():
             done.result(SECONDS)
-        while True:
-            made = self._admin.create_topics([NewTopic(topic, 1, 1)])[topic]
+        while True:  # a topic that was just deleted is there for a moment longer
+            made = admin.create_topics([NewTopic(topic, 1, 1)])[topic]
             if made.exception(SECONDS) is None:
                 return
 
@@ -131,6 +135,6 @@ class Broker:
     def values(self, topic: str, *, committed: bool = True) -> list[str]:
         return sorted((message.value() or b"").decode() for message in self.messages(topic, committed=committed))
 
-    @property
     def _admin(self) -> AdminClient:
+        """Keep it in a variable: it answers nothing any more once it is collected."""
         return AdminClient({"bootstrap.servers": self.servers})
