@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all PySpark code has it
+from pyspark.sql.types import StructType
 
 from jobs.errors import (
     SinkOccupiedError,
@@ -41,6 +43,7 @@ class _Token(msgspec.Struct, frozen=True):
     batch_id: int
     attempt: int
     unique: str
+    columns: str  # the staged files' schema, as Spark's JSON: reading it from them would take a Spark job each
 
 
 class KafkaSink:
@@ -91,11 +94,13 @@ class KafkaSink:
         if "value" not in columns or not columns <= _COLUMNS or (self._topic is None and "topic" not in columns):
             message = f"a Kafka sink takes value, key, topic, partition and headers; the stream has {', '.join(frame.columns)}"
             raise SinkRowsRefusedError(message)
-        token = _Token(context.job_id, context.uid, context.batch_id, context.attempt, context.unique)
-        staging = self._staging(token)
         binary: dict[str, Column] = {name: F.col(name).cast("binary") for name in ("key", "value") if name in columns}
+        records = frame.withColumns(binary)
+        columns_json = records.schema.json()
+        token = _Token(context.job_id, context.uid, context.batch_id, context.attempt, context.unique, columns_json)
+        staging = self._staging(token)
         try:
-            frame.withColumns(binary).write.parquet(staging.path)
+            records.write.parquet(staging.path)
         except Exception:
             with contextlib.suppress(SinkPublishError):  # the first failure is the one to tell
                 staging.delete()
@@ -122,7 +127,7 @@ class KafkaSink:
                 if not staging.exists():
                     message = f"the staged records of batch {key.batch_id} of sink {key.uid} are gone"
                     raise SinkPublishError(message)
-                self._write(self._records(staging), Published(key.attempt, key.batch_id))
+                self._write(_records(staging, key.columns, self._topic), Published(key.attempt, key.batch_id))
 
         self._repeat(key, write)
         staging.delete()
@@ -184,20 +189,21 @@ class KafkaSink:
         self._marker = marker
         reach("kafka.written")
 
-    def _records(self, staging: HadoopDirectory) -> Iterator[dict[str, Any]]:
-        """The staged records, a file after the other: each has the records of a subtask in their order."""
-        spark = SparkSession.active()
-        for name in sorted(staging.names()):
-            if not name.startswith(("_", ".")):
-                rows: Iterator[Row] = spark.read.parquet(staging.child(name).path).toLocalIterator(True)
-                for row in rows:
-                    yield {"topic": self._topic, **_without_nulls(row)}
-
     def _staged(self, job_id: str, uid: str) -> HadoopDirectory:
         return HadoopDirectory(SparkSession.active(), f"{self._staging_path}/{job_id}/{uid}")
 
     def _staging(self, key: _Token) -> HadoopDirectory:
         return self._staged(key.job_id, key.uid).child(f"{key.batch_id}-{key.attempt}-{key.unique}")
+
+
+def _records(staging: HadoopDirectory, columns: str, topic: str | None) -> Iterator[dict[str, Any]]:
+    """The staged records, a file after the other: each has the records of a subtask in their order."""
+    reader = SparkSession.active().read.schema(StructType.fromJson(json.loads(columns)))
+    for name in sorted(staging.names()):
+        if not name.startswith(("_", ".")):
+            rows: Iterator[Row] = reader.parquet(staging.child(name).path).toLocalIterator(True)
+            for row in rows:
+                yield {**({} if topic is None else {"topic": topic}), **_without_nulls(row)}
 
 
 def _without_nulls(row: Row) -> dict[str, Any]:
