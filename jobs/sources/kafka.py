@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from typing import TYPE_CHECKING, Any, Literal
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # it exports it without saying so
 
 from jobs.errors import InvalidTopologyError, SourceRecordsLostError, SourceUnavailableError
@@ -25,6 +26,16 @@ if TYPE_CHECKING:
 _COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 )
+_WITHOUT_LEADER = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._NOENT,
+    }
+)
+"""Of partitions that are just being made, or moved to another broker: it does not last."""
+_RETRY_SECONDS = 0.2
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _HEADERS = ", headers array<struct<key: string, value: binary>>"
@@ -134,13 +145,17 @@ class KafkaSource(Source):
             return {}
         is_committed = self._config.get("isolation.level", "read_committed") == "read_committed"
         level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
-        try:
-            asked = self._client().list_offsets(
-                dict.fromkeys(partitions, which), isolation_level=level, request_timeout=self._timeout_seconds
-            )
-            return {split_name(partition): answer.result().offset for partition, answer in asked.items()}
-        except KafkaException as failure:
-            raise _unavailable(failure) from None
+        give_up = time.monotonic() + self._timeout_seconds
+        while True:
+            try:
+                asked = self._client().list_offsets(
+                    dict.fromkeys(partitions, which), isolation_level=level, request_timeout=self._timeout_seconds
+                )
+                return {split_name(partition): answer.result().offset for partition, answer in asked.items()}
+            except KafkaException as failure:
+                if error_of(failure).code() not in _WITHOUT_LEADER or time.monotonic() > give_up:
+                    raise _unavailable(failure) from None
+            time.sleep(_RETRY_SECONDS)
 
 
 def split_name(partition: TopicPartition) -> str:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from api.cli.ports import free_port
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -107,8 +108,24 @@ class Broker:
         producer.init_transactions(SECONDS)
         return producer
 
+    def settle(self, topic: str) -> None:
+        """Waits until no transaction is open: a commit has happened a moment before its markers are in the topic."""
+        admin = self._admin()
+        numbers = admin.list_topics(topic, SECONDS).topics[topic].partitions
+        asked = {TopicPartition(topic, number): OffsetSpec.latest() for number in numbers}
+
+        def ends(level: IsolationLevel) -> list[int]:
+            answers = admin.list_offsets(asked, isolation_level=level, request_timeout=SECONDS)
+            return [answers[partition].result().offset for partition in asked]
+
+        wait_until(
+            lambda: ends(IsolationLevel.READ_COMMITTED) == ends(IsolationLevel.READ_UNCOMMITTED),
+            what=f"the end of all transactions of {topic}",
+        )
+
     def messages(self, topic: str, *, committed: bool = True) -> list[Message]:
-        """All records of a topic as a reader of committed (or of all) records sees them."""
+        """All records of a topic as a reader of committed (or of all) records sees them, once no transaction is open."""
+        self.settle(topic)
         settings = {
             "bootstrap.servers": self.servers,
             "group.id": uuid.uuid4().hex,
