@@ -1,0 +1,102 @@
+"""Drivers are SIGKILLed within the commit of a batch of time alone: every window and timer is put out once, none is forgotten."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jobs.wire import Assignment, CheckpointSettings
+from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.support.driver_process import REPOSITORY, DriverProcess, sink_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.spark
+
+WINDOWS_JOB = REPOSITORY / "tests" / "support" / "windows_job.py"
+TIME_BATCH = 3  # the third one to be committed: two of records come before it
+
+
+@pytest.fixture
+def drivers() -> Iterator[list[DriverProcess]]:
+    started: list[DriverProcess] = []
+    yield started
+    for driver in started:
+        driver.end()
+
+
+def feed(home: Path, number: int, *records: tuple[str, int, int]) -> None:
+    (home / "in").mkdir(exist_ok=True)
+    written = home / f"{number}.json"
+    fields = ("key", "at", "amount")
+    written.write_text("".join(json.dumps(dict(zip(fields, record, strict=True))) + "\n" for record in records))
+    os.utime(written, (1_700_000_000 + number, 1_700_000_000 + number))  # Spark reads them in this order
+    written.rename(home / "in" / written.name)
+
+
+def start(home: Path, drivers: list[DriverProcess], name: str, **environment: str) -> DriverProcess:
+    driver = DriverProcess.start(home / name, artifact=WINDOWS_JOB, environment=environment)
+    drivers.append(driver)
+    return driver
+
+
+def assignment(home: Path, attempt: int, parallelism: int) -> Assignment:
+    return Assignment(
+        job_id="windows",
+        job_name="windows",
+        attempt=attempt,
+        parallelism=parallelism,
+        max_parallelism=16,
+        artifact_filename=WINDOWS_JOB.name,
+        artifact_sha256=hashlib.sha256(WINDOWS_JOB.read_bytes()).hexdigest(),
+        parameters={"input": str(home / "in"), "output": str(home / "out")},
+        store_url=(home / "store").as_uri(),
+        next_checkpoint_id=attempt * 100,
+        checkpoints=CheckpointSettings(interval_ms=600_000),
+    )
+
+
+def put_out(home: Path, name: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row.values()) for row in sink_rows(home / "out" / name))
+
+
+@pytest.mark.parametrize("moment", ["batch.ran", "batch.committed"])
+def test_windows_and_timers_of_idle_input_are_exact_when_their_batch_is_killed_in_its_commit(
+    tmp_path: Path, drivers: list[DriverProcess], moment: str
+) -> None:
+    sync = tmp_path / "sync"
+    sync.mkdir()
+    first = start(tmp_path, drivers, "first", **{SYNC_POINT: f"{moment}@{TIME_BATCH}", SYNC_DIRECTORY: str(sync)})
+    second = start(tmp_path, drivers, "second")
+    feed(tmp_path, 1, ("a", 10, 1), ("b", 20, 2), ("a", 30, -5), ("a", 60, 4))
+    feed(tmp_path, 2, ("a", 150, 8))
+    first.assign(assignment(tmp_path, 1, 2))
+    first.wait_for(lambda: any(sync.iterdir()), "a batch of time alone")
+    first.kill()
+    assert put_out(tmp_path, "windows") == []  # run, perhaps committed, and not published
+    assert [row[:3] for row in put_out(tmp_path, "dead")] == [("a", 30, -5)]
+
+    second.assign(assignment(tmp_path, 2, 3))
+    windows = [("a", 0, 100, 5), ("b", 0, 100, 2)]
+    reminders = [("a", 110, 3), ("b", 120, 1)]
+    second.wait_for(lambda: len(put_out(tmp_path, "windows")) >= 2, "the windows of before the kill")
+    second.wait_for(lambda: len(put_out(tmp_path, "reminders")) >= 2, "the timers of before the kill")
+    assert (put_out(tmp_path, "windows"), put_out(tmp_path, "reminders")) == (windows, reminders)
+
+    feed(tmp_path, 3, ("a", 40, 16), ("a", 1500, 1))
+    windows = sorted([*windows, ("a", 0, 100, 21), ("a", 100, 200, 8)])
+    second.wait_for(lambda: len(put_out(tmp_path, "windows")) >= len(windows), "a late firing and a further window")
+    feed(tmp_path, 4, ("a", 50, 32), ("c", 1600, -1))
+    second.wait_for(lambda: len(put_out(tmp_path, "dead")) >= 2, "the last batch")
+    second.wait_for(lambda: put_out(tmp_path, "late"), "the last batch's late record")
+    second.wait_for(lambda: len(put_out(tmp_path, "reminders")) >= 4, "the last timers")
+    assert put_out(tmp_path, "windows") == windows
+    assert put_out(tmp_path, "late") == [("a", 50, 32)]
+    assert [row[:3] for row in put_out(tmp_path, "dead")] == [("a", 30, -5), ("c", 1600, -1)]
+    assert put_out(tmp_path, "reminders") == [("a", 110, 3), ("a", 160, 4), ("a", 250, 4), ("b", 120, 1)]
