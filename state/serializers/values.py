@@ -174,7 +174,7 @@ def _serializer(of_type: pa.DataType) -> _Parts:  # noqa: PLR0911 (one branch a 
     if isinstance(of_type, Pickled):
         return refuse_pickle, refuse_pickle, None
     if types.is_nested(of_type):
-        to, back = _simple(of_type) or _plain(of_type)
+        to, back = _plain(of_type)
         pack, unpack = msgspec.msgpack.Encoder(enc_hook=_plain_text).encode, msgspec.msgpack.Decoder().decode
         return lambda value: pack(to(value)), lambda raw, at: back(unpack(raw[at:])), None
     message = f"{of_type} cannot be the type of a value"
@@ -220,7 +220,7 @@ def _plain(of_type: pa.DataType) -> tuple[Convert, Convert]:  # noqa: C901, PLR0
     """To what MessagePack holds, checked, and back, for a part of a list, struct or map; null stays null."""
     types = pa.types
     if types.is_struct(of_type):
-        return _plain_struct(of_type)
+        return _simple(of_type) or _plain_struct(of_type)
     if types.is_map(of_type):
         return _plain_map(of_type)
     if types.is_list(of_type) or types.is_large_list(of_type):
