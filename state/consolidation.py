@@ -35,8 +35,8 @@ class ConsolidationPolicy:
     """When consolidation is worth the reading, writing and uploading of a subtask's whole state.
 
     Attributes:
-        foreign_share_min: Share of the files' bytes that must belong to other subtasks' key groups for a trim.
-        foreign_bytes_min: Bytes that must.
+        foreign_share_min: Share of the files' bytes that a trim must get rid of: of other subtasks' key groups, or expired.
+        foreign_bytes_min: Bytes that it must.
         retry_seconds: For how long a consolidation that was given up is not tried again.
     """
 
@@ -58,6 +58,8 @@ class ConsolidationFacts:
         foreign_bytes: Of these, how many belong to key groups of other subtasks, as near as the files' bounds tell.
         free_bytes: Of the disk.
         given_up_seconds: How long ago the last one was given up; None: none was.
+        expired_bytes: How many of the own ones belong to entries that are expired, where their TTL is cleaned up by compaction,
+            as near as a sample tells.
     """
 
     shards: int
@@ -65,6 +67,7 @@ class ConsolidationFacts:
     foreign_bytes: int
     free_bytes: int
     given_up_seconds: float | None = None
+    expired_bytes: int = 0
 
 
 def decide(facts: ConsolidationFacts, policy: ConsolidationPolicy = DEFAULT_POLICY) -> Consolidation:
@@ -77,7 +80,8 @@ def decide(facts: ConsolidationFacts, policy: ConsolidationPolicy = DEFAULT_POLI
     if facts.shards > 1:
         return Consolidation.MERGE
     foreign_bytes_min = max(policy.foreign_bytes_min, policy.foreign_share_min * facts.file_bytes)
-    return Consolidation.TRIM if facts.foreign_bytes >= foreign_bytes_min else Consolidation.NOTHING
+    dead_bytes = facts.foreign_bytes + facts.expired_bytes
+    return Consolidation.TRIM if dead_bytes >= foreign_bytes_min else Consolidation.NOTHING
 
 
 def foreign_bytes(files: Iterable[FileFacts], own: KeyGroupRange) -> int:

@@ -181,6 +181,7 @@ def begin_consolidation(
     subtask_root: Path,
     files: Sequence[Sequence[FileFacts]],
     policy: ConsolidationPolicy = DEFAULT_POLICY,
+    expired_bytes: int = 0,
 ) -> ConsolidationDirectory | None:
     """Begin with a snapshot that has just been linked, if it is worth it and no other subtask of the host is at it.
 
@@ -191,6 +192,7 @@ def begin_consolidation(
         subtask_root: The subtask's place on this host.
         files: Those of each shard.
         policy: What is worth it.
+        expired_bytes: How many of them it would get rid of because their entries are expired.
 
     Raises:
         DiskFullError, DiskReadOnlyError, StoreIOError: The directory cannot be written.
@@ -203,6 +205,7 @@ def begin_consolidation(
             foreign_bytes=sum(map(foreign_bytes, files, snapshot.shards)),
             free_bytes=shutil.disk_usage(subtask_root).free,
             given_up_seconds=_given_up_seconds(subtask_root),
+            expired_bytes=expired_bytes,
         )
         wanted = decide(facts, policy) is not Consolidation.NOTHING
         if not wanted or not _reserve(Path(snapshot.local_root) / _RESERVATION_NAME, path):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from state.directory import LocalShard
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
     from state.version import StateVersion
 
 logger = logging.getLogger(__name__)
+
+
+class StateSource(StrEnum):
+    """Where a task found its subtask's state."""
+
+    WARM = "warm"  # still open in the process that ran the batch before
+    LOCAL = "local"  # in files of this host that had been closed cleanly
+    REBUILT = "rebuilt"  # in the object store: a snapshot, and the changelogs since
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,6 +252,12 @@ class RocksDbEngine:
             total += table.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
         return total
 
+    def file_bytes(self, family: str) -> int:
+        """Of a family's files; 0 if it does not exist."""
+        self._check_open()
+        table = self._tables.get(family)
+        return 0 if table is None else table.property_int_value("rocksdb.total-sst-files-size") or 0
+
     def files(self) -> list[FileFacts]:
         """Of what has been flushed."""
         self._check_open()

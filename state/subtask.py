@@ -6,7 +6,6 @@ import logging
 import time
 import uuid
 from dataclasses import replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
 from state.batch_files import check_size, sorted_files
@@ -14,9 +13,10 @@ from state.changelog import write_changelog
 from state.consolidation import DEFAULT_POLICY
 from state.directory import CleanMarker, SubtaskDirectory, boot_id
 from state.errors import StateError
+from state.expired_bytes import expired_bytes
 from state.key_group_sizes import key_group_sizes
 from state.keyed import KeyedStateBackend
-from state.opened_shards import rebuild_shards, reopen_shards
+from state.opened_shards import StateSource, rebuild_shards, reopen_shards
 from state.operator_files import open_operator_state, store_operator_state
 from state.placement import place_subtask
 from state.restore import version_of
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from state.opened_shards import OpenedShards
     from state.operator_state import OperatorStateBackend, OperatorStateSnapshot
     from state.restore import RestorePlan
+    from state.tail import Tail
     from state.ttl import Clock, Ttl
     from state.version import StateVersion
 
@@ -51,14 +52,6 @@ __all__ = ["LineageError", "StateSource", "StoreUnusableError", "SubtaskSpec", "
 SORTED_FILE_MUTATIONS_MIN = 10_000
 UNFLUSHED_MUTATIONS_MAX = 25_000  # what a snapshot flushes, while nothing may be written, in some 10 ms
 logger = logging.getLogger(__name__)
-
-
-class StateSource(StrEnum):
-    """Where a task found its subtask's state."""
-
-    WARM = "warm"  # still open in the process that ran the batch before
-    LOCAL = "local"  # in files of this host that had been closed cleanly
-    REBUILT = "rebuilt"  # in the object store: a snapshot, and the changelogs since
 
 
 class SubtaskStore:
@@ -255,8 +248,10 @@ class SubtaskStore:
             file.unlink()
         return handle
 
-    def snapshot(self, checkpoint_id: CheckpointId, policy: ConsolidationPolicy = DEFAULT_POLICY) -> LocalSnapshot:
-        """Hard-link the state at `version`, for `upload_snapshot`, and begin a consolidation where the policy says so."""
+    def snapshot(
+        self, checkpoint_id: CheckpointId, policy: ConsolidationPolicy = DEFAULT_POLICY, clock: Clock | None = None
+    ) -> LocalSnapshot:
+        """Hard-link the state at `version`, for `upload_snapshot`; begin a consolidation if that is worth it by the clock."""
         self._check_usable()
         directory, unique = local_snapshot_directory(self.local_directory, checkpoint_id)
         link_snapshot(directory, [shard.engine for shard in self._shards])
@@ -277,9 +272,13 @@ class SubtaskStore:
             ttls=self.ttls,
             settings=self.spec.settings,
         )
-        files = [shard.engine.files() for shard in self._shards]
-        self._tail = find_tail(self.local_directory) or begin_tail(snapshot, self.local_directory, files, policy)
+        self._tail = find_tail(self.local_directory) or self._begin_tail(snapshot, policy, clock)
         return snapshot if self._tail is None else replace(snapshot, consolidation=str(self._tail.consolidation.path))
+
+    def _begin_tail(self, snapshot: LocalSnapshot, policy: ConsolidationPolicy, clock: Clock | None) -> Tail | None:
+        files = [shard.engine.files() for shard in self._shards]
+        expired = expired_bytes(snapshot, self._shards, policy, clock)
+        return begin_tail(snapshot, self.local_directory, files, policy, expired)
 
     def key_group_sizes(self) -> KeyGroupSizes:
         """Entries and bytes by key group, of what has been flushed, as it is after `snapshot`."""

@@ -157,11 +157,15 @@ def find_tail(subtask_root: Path) -> Tail | None:
 
 
 def begin_tail(
-    snapshot: LocalSnapshot, subtask_root: Path, files: Sequence[Sequence[FileFacts]], policy: ConsolidationPolicy
+    snapshot: LocalSnapshot,
+    subtask_root: Path,
+    files: Sequence[Sequence[FileFacts]],
+    policy: ConsolidationPolicy,
+    expired_bytes: int = 0,
 ) -> Tail | None:
     """As `begin_consolidation`; unless the subtask's settings say that none is to begin."""
     wanted = snapshot.settings.background_consolidation
-    begun = begin_consolidation(snapshot, subtask_root, files, policy) if wanted else None
+    begun = begin_consolidation(snapshot, subtask_root, files, policy, expired_bytes) if wanted else None
     return None if begun is None else Tail(begun)
 
 

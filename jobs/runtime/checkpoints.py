@@ -233,7 +233,8 @@ class _Taking:
 
     def link(self, committed: CommittedState) -> dict[SubtaskIndex, list[LinkedSubtask]]:
         """The synchronous part: batches wait for it."""
-        task = SnapshotSubtasks(self.context.places, committed.starts, self.checkpoint_id)
+        clocks = snapshot_clocks(committed.time, self.context.places.specs, self.triggered_at_ms)
+        task = SnapshotSubtasks(self.context.places, committed.starts, self.checkpoint_id, clocks)
         linked = self._run("snapshot", task)
         reach("checkpoint.linked")
         return linked

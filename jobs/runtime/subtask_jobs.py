@@ -111,11 +111,19 @@ class RestoreSubtasks:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSubtasks:
-    """Hard-links every operator's state of a subtask, at exactly the versions committed last."""
+    """Hard-links every operator's state of a subtask, at exactly the versions committed last.
+
+    Attributes:
+        places: Whose.
+        starts: The versions.
+        checkpoint_id: For which checkpoint.
+        clocks: The times by which entries have expired, by operator: a store that has many such may be worth a consolidation.
+    """
 
     places: SubtaskPlaces
     starts: Mapping[OperatorUid, Sequence[SubtaskStart]]
     checkpoint_id: CheckpointId
+    clocks: Mapping[OperatorUid, BatchClock]
 
     def __call__(self, subtask: SubtaskIndex) -> bytes:
         linked = []
@@ -123,7 +131,7 @@ class SnapshotSubtasks:
             started_at_ms, began = now_ms(), time.perf_counter()
             start = self.starts[uid][subtask]
             with self.places.held(uid, subtask, start) as state:
-                snapshot = state.snapshot(self.checkpoint_id)
+                snapshot = state.snapshot(self.checkpoint_id, clock=self.clocks[uid])
                 sync_ms = _elapsed_ms(began)
                 sizes = state.key_group_sizes()
             linked.append(LinkedSubtask(uid, snapshot, started_at_ms, sync_ms, sizes))

@@ -6,9 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from state.cleanup import Occasion, expired_entries
 from state.descriptors import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
 from state.errors import DescriptorError
+from state.expired_bytes import expired_share
 from state.heap import HeapEngine
+from state.key_groups import KeyGroupRange
 from state.keyed import KeyedStateBackend
 from state.rocksdb import RocksDbEngine
 from state.ttl import BatchClock, Cleanup, IncrementalCleanup, TimeDomain, Ttl, UpdateType, Visibility
@@ -306,6 +309,21 @@ def test_a_purge_leaves_what_its_cleanup_does_not_name(store):
     store.wait(100)
     assert store.backend.purge_expired(for_snapshot=True) == 0
     assert store.backend.purge_expired() == 3
+
+
+@pytest.mark.parametrize(("expired", "alive"), [(0, 400), (400, 0), (300, 100), (100, 300)])
+def test_the_share_that_is_expired_is_told_from_a_few_entries_whatever_their_order(store, expired, alive):
+    value = store.value(Ttl(100, cleanup=Cleanup(incremental=None)))
+    for count, first in ((expired, 0), (alive, expired)):  # the oldest keys are the smallest
+        for key in range(first, first + count):
+            store.backend.set_current_key(key % 8, (key,))
+            value.update(key)
+        store.commit()
+        store.wait(60)
+    checks = expired_entries(store.backend.schema, store.backend.ttls, store.clock, Occasion.COMPACTION)
+    [(family, is_expired)] = checks.items()
+    share = expired_share(store.engine, family, is_expired, KeyGroupRange(0, 7))
+    assert share == pytest.approx(expired / 400, abs=0.2)
 
 
 @pytest.mark.parametrize("duration_ms", [0, -1, 2**60])

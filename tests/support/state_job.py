@@ -194,7 +194,7 @@ class StateJob:
         local = []
         for index in range(self.parallelism):
             with self.open(index) as store:
-                local.append(store.snapshot(checkpoint_id, self.policy))
+                local.append(store.snapshot(checkpoint_id, self.policy, self.clock))
         begun = [Path(snapshot.consolidation) for snapshot in local if snapshot.consolidation is not None]
         self.consolidation = begun[0] if begun else None
         known = known_files([self.manifest] if self.manifest else [], self.job_id, claimed=self.claims)

@@ -1,0 +1,76 @@
+"""How much of a subtask's files a consolidation would leave out because it is expired, told from a few entries."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from state.cleanup import Occasion, expired_entries
+from state.consolidation import foreign_bytes
+from state.key_groups import KeyGroupRange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from state.consolidation import ConsolidationPolicy
+    from state.engine import Engine
+    from state.opened_shards import OpenedShard
+    from state.snapshot import LocalSnapshot
+    from state.ttl import Clock
+
+_SAMPLED_GROUPS = 32
+_SAMPLED_ENTRIES = 16  # of each of them
+_PLACE_BYTES = 32
+
+
+def expired_bytes(
+    snapshot: LocalSnapshot, shards: Sequence[OpenedShard], policy: ConsolidationPolicy, clock: Clock | None
+) -> int:
+    """What a trim would leave out because it is expired; 0 without a clock, and where nothing depends on it.
+
+    Args:
+        snapshot: Has just been linked.
+        shards: The same state, open.
+        policy: Files that hold less than it asks for are not worth a look.
+        clock: The times to go by.
+    """
+    if clock is None or len(shards) > 1 or not snapshot.settings.background_consolidation:
+        return 0
+    engine = shards[0].engine
+    checks = expired_entries(snapshot.schema, snapshot.ttls, clock, Occasion.COMPACTION)
+    files = engine.files()
+    file_bytes = sum(file.size_bytes for file in files)
+    if not checks or file_bytes < max(1, policy.foreign_bytes_min):
+        return 0
+    own_share = 1 - foreign_bytes(files, snapshot.key_groups) / file_bytes
+    dead_bytes = (
+        engine.file_bytes(family) * expired_share(engine, family, is_expired, snapshot.key_groups)
+        for family, is_expired in checks.items()
+    )
+    return round(own_share * sum(dead_bytes))
+
+
+def expired_share(
+    engine: Engine, family: str, is_expired: Callable[[bytes], bool], key_groups: KeyGroupRange, seed: int = 0
+) -> float:
+    """About which share of a family's entries is expired: of a few from all over it, so in milliseconds."""
+    random = Random(seed)  # noqa: S311 - a sample
+    size = key_groups.end - key_groups.start + 1
+    groups = {key_groups.start + number * size // _SAMPLED_GROUPS for number in range(_SAMPLED_GROUPS)}
+    sample = [
+        is_expired(raw)
+        for group in sorted(groups)
+        for _, raw in engine.scan(family, *_stretch(engine, family, group, random), _SAMPLED_ENTRIES)
+    ]
+    return sum(sample) / len(sample) if sample else 0.0
+
+
+def _stretch(engine: Engine, family: str, group: int, random: Random) -> tuple[bytes, bytes]:
+    """From anywhere between a key group's first and last entry to its end: keys may be in the order of their age."""
+    whole = KeyGroupRange(group, group)
+    first = next((key for key, _ in engine.scan(family, whole.start_key, whole.end_key, 1)), None)
+    last = None if first is None else engine.last_key(family, whole.start_key, whole.end_key)
+    if first is None or last is None:
+        return whole.start_key, whole.end_key
+    low, high = (int.from_bytes(key[:_PLACE_BYTES].ljust(_PLACE_BYTES, b"\0"), "big") for key in (first, last))
+    return max(first, random.randint(low, high).to_bytes(_PLACE_BYTES, "big")), whole.end_key
