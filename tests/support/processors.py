@@ -101,21 +101,22 @@ class Reminders(StatefulProcessor):
         self.fired = handle.getValueState("fired", "n bigint")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
-        now = max(timerValues.getCurrentProcessingTimeInMs(), timerValues.getCurrentWatermarkInMs())
+        watermark = timerValues.getCurrentWatermarkInMs()  # negative where time is processing time
+        now = watermark if watermark >= 0 else timerValues.getCurrentProcessingTimeInMs()
         for row in rows:
             if row.amount == 0:
-                for timer in list(self.handle.listTimers())[:1]:
+                for timer in sorted(self.handle.listTimers())[:1]:  # Spark lists them in no order
                     self.handle.deleteTimer(timer)
             else:
                 self.handle.registerTimer(now + 20 * abs(row.amount))
                 self.handle.registerTimer(now + 20 * abs(row.amount))
-        yield Row(id=key[0], what=f"timers {list(self.handle.listTimers())}", number=0)
+        yield Row(id=key[0], what=f"timers {sorted(self.handle.listTimers())}", number=0)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         at = expiredTimerInfo.getExpiryTimeInMs()
         fired = (self.fired.get() or (0,))[0] + 1
         self.fired.update((fired,))
-        yield Row(id=key[0], what=f"fired {at} of {list(self.handle.listTimers())}", number=fired)
+        yield Row(id=key[0], what=f"fired {at} of {sorted(self.handle.listTimers())}", number=fired)
         if fired % 3 == 1:
             self.handle.registerTimer(at + 50_000)
             if timerValues.getCurrentWatermarkInMs() < 0:
