@@ -120,13 +120,17 @@ class KafkaSink:
 
         def write() -> None:
             step = next_step(self._marker, key.attempt, key.batch_id)
+            if step is Step.APPLY and not staging.exists():
+                # Another driver of the job may have written them since, and removed them.
+                self._marker = self._last_marker()
+                step = next_step(self._marker, key.attempt, key.batch_id)
+                if step is Step.APPLY:
+                    message = f"the staged records of batch {key.batch_id} of sink {key.uid} are gone"
+                    raise SinkPublishError(message)
             if step is Step.REFUSE:
                 message = f"a newer attempt than {key.attempt} writes the output of sink {key.uid}"
                 raise SinkOccupiedError(message)
             if step is Step.APPLY:
-                if not staging.exists():
-                    message = f"the staged records of batch {key.batch_id} of sink {key.uid} are gone"
-                    raise SinkPublishError(message)
                 self._write(_records(staging, key.columns, self._topic), Published(key.attempt, key.batch_id))
 
         self._repeat(key, write)
@@ -164,7 +168,8 @@ class KafkaSink:
         for left in reversed(range(_TRIES)):
             try:
                 if self._open is None:
-                    self._open, self._marker = self._opened(of)
+                    self._open = self._opened(of)
+                    self._marker = self._last_marker()
                 act()
             except KafkaException as failure:
                 self._open = None
@@ -177,11 +182,14 @@ class KafkaSink:
             else:
                 return
 
-    def _opened(self, of: SinkContext | _Token) -> tuple[TransactionalTopic, Published | None]:
+    def _opened(self, of: SinkContext | _Token) -> TransactionalTopic:
         settings = client_settings(self._servers, self._config, {})
-        opened = TransactionalTopic(settings, f"{of.job_id}-{of.uid}", self._timeout_ms)
-        last = opened.last_marker()
-        return opened, None if last is None else msgspec.json.decode(last, type=Published)
+        return TransactionalTopic(settings, f"{of.job_id}-{of.uid}", self._timeout_ms)
+
+    def _last_marker(self) -> Published | None:
+        assert self._open is not None  # noqa: S101 - `_repeat` has opened it
+        last = self._open.last_marker()
+        return None if last is None else msgspec.json.decode(last, type=Published)
 
     def _write(self, records: Iterable[Mapping[str, Any]], marker: Published) -> None:
         assert self._open is not None  # noqa: S101 - `_repeat` has opened it

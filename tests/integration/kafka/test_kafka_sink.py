@@ -99,6 +99,23 @@ def test_a_transaction_that_a_killed_driver_left_open_is_never_seen(spark: Spark
     assert len(output.kafka.values(output.topic, committed=False)) == 6  # the broker has both: the markers tell
 
 
+def test_a_driver_that_is_shut_out_by_an_older_one_takes_the_sink_back(spark: SparkSession, output: Output) -> None:
+    """The older ones come late, with a batch that the newer one has published for them."""
+    older, latest, newer = output.sink(), output.sink(), output.sink()
+    older.recover(output.context(-1))
+    token = older.prepare(numbers(spark, 0, 3), output.context(0))
+    newer.publish(token)
+    newer.recover(output.context(0, attempt=2))
+    older.publish(token)  # its marker says that the batch is not there, and what was staged is gone
+    latest.publish(token)  # this one has opened the sink just now, and so shut out the newer one
+    newer.publish(newer.prepare(numbers(spark, 3, 5), output.context(1, attempt=2)))
+    assert output.values == texts(0, 5)
+    late = older.prepare(numbers(spark, 7, 9), output.context(5))
+    with pytest.raises(SinkOccupiedError):
+        older.publish(late)
+    assert output.values == texts(0, 5)
+
+
 def test_an_attempt_that_was_replaced_does_not_take_the_sink_over(output: Output, spark: SparkSession) -> None:  # noqa: ARG001 - the session must be there
     output.sink().recover(output.context(3, attempt=2))
     with pytest.raises(SinkOccupiedError):
