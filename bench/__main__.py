@@ -109,11 +109,12 @@ def batches(place: tuple[Path, Path | None], /, **sizes: int) -> None:
 @click.option("--warm-up-seconds", default=30, show_default=True, help="How long at the start they are not counted.")
 @rounds_option
 @cores_option
+@only_option
 @click.pass_obj
-def latency(place: tuple[Path, Path | None], /, **sizes: int) -> None:
+def latency(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: int) -> None:
     """From Kafka to files, beside Spark's dropDuplicates."""
     root, markdown = place
-    show(run_latency(root, LatencySizes(**sizes), _say), sizes["cores"], markdown)
+    show(run_latency(root, LatencySizes(**sizes), only, _say), sizes["cores"], markdown)
 
 
 @main.command()

@@ -14,7 +14,7 @@ from bench.measure import Contender, Rounds, measure
 from bench.table import Table, count, percent, times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 OURS = "Keyscale, deduplicate"
@@ -43,10 +43,11 @@ class LatencySizes:
     cores: int
 
 
-def run_latency(root: Path, sizes: LatencySizes, say: Callable[[str], None]) -> list[Table]:
+def run_latency(root: Path, sizes: LatencySizes, only: Sequence[str], say: Callable[[str], None]) -> list[Table]:
     """Start a broker, run both beside it, in turn, and return the table."""
     jars_of_connector = kafka_connector_jars(root)
     sources = SOURCES if jars_of_connector else {"KafkaSource": "python"}
+    words = [word.lower() for word in only]
     payload = _payload(root / "inputs", sizes)
     finished: list[Rounds] = []
     with broker(root / "stack") as jars:
@@ -54,6 +55,9 @@ def run_latency(root: Path, sizes: LatencySizes, say: Callable[[str], None]) -> 
             contenders = []
             for source, kind in sources.items():
                 for name, module in ((OURS, "bench.peers.latency_keyscale"), (SPARK, "bench.peers.latency_spark")):
+                    contender = f"{name}, {source}"
+                    if words and not any(word in contender.lower() for word in words):
+                        continue
                     topic = f"events-{uuid.uuid4().hex}"
                     create_topic(root / "stack", topic, PARTITIONS)
                     options = {
@@ -68,7 +72,7 @@ def run_latency(root: Path, sizes: LatencySizes, say: Callable[[str], None]) -> 
                         "warm_up_seconds": sizes.warm_up_seconds,
                         "cores": sizes.cores,
                     }
-                    contenders.append(Contender(f"{name}, {source}", module, options))
+                    contenders.append(Contender(contender, module, options))
             ordered = contenders if number % 2 == 0 else contenders[::-1]
             finished.append(measure(ordered, 1, root / "work", sizes.cores, say))
     return [_table(Rounds.joined(finished), sizes, source) for source in sources]
