@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from api.cli.ports import free_port
@@ -77,13 +77,23 @@ class Broker:
             done.result(SECONDS)
 
     def recreate_topic(self, topic: str) -> None:
+        """Deletes a topic and makes it anew, and waits until readers see the new one."""
         admin = self._admin()
+        asked = TopicCollection([topic])
+
+        def identity() -> str | None:
+            described = admin.describe_topics(asked)[topic]
+            return None if described.exception(SECONDS) else str(described.result().topic_id)
+
+        before = identity()
         for done in admin.delete_topics([topic]).values():
             done.result(SECONDS)
-        while True:  # a topic that was just deleted is there for a moment longer
-            made = admin.create_topics([NewTopic(topic, 1, 1)])[topic]
-            if made.exception(SECONDS) is None:
-                return
+
+        def is_made() -> bool:  # a topic that was just deleted is there for a moment longer
+            return admin.create_topics([NewTopic(topic, 1, 1)])[topic].exception(SECONDS) is None
+
+        wait_until(is_made, what=f"a new topic {topic}")
+        wait_until(lambda: identity() not in {None, before}, what=f"readers' sight of the new topic {topic}")
 
     def send(
         self,

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import (
     BinaryType,
     IntegerType,
@@ -61,7 +61,10 @@ class Reading:
         return [row for batch in found for row in batch.to_pylist()]
 
     def batch(self) -> list[str]:
+        """The next batch's values; Spark runs none where the plan is the one before."""
         end = self.plan()
+        if end == self.at:
+            return []
         values = [row["value"].decode() for row in self.rows(end)]
         self.at = end
         return sorted(values)
@@ -107,6 +110,27 @@ def test_batches_follow_each_other_and_one_is_the_same_again_from_its_plan(kafka
     assert reading.batch() == ["later"]
 
 
+def test_transactions_show_when_they_are_committed_and_their_markers_do_not_hold_a_batch_up(kafka: Broker) -> None:
+    topic = kafka.create_topic()
+    reading = Reading(KafkaSource(kafka.servers, topic, timeout_ms=10_000))
+    producer = kafka.transactional(topic)
+    for number, is_committed in enumerate([True, False, True]):
+        producer.begin_transaction()
+        producer.produce(topic, f"{number}")
+        producer.flush()
+        assert reading.batch() == []
+        if is_committed:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+        kafka.settle(topic)
+        assert reading.batch() == ([f"{number}"] if is_committed else [])
+    assert KafkaSource(kafka.servers, topic).latest({f"{topic}/0": 0}, None) == {f"{topic}/0": 6}
+    again = Reading(KafkaSource(kafka.servers, topic, timeout_ms=10_000))
+    assert [row["value"] for row in again.rows(reading.at)] == [b"2"]  # the last batch, from its plan
+    assert again.batch() == ["0", "2"]
+
+
 def test_partitions_that_are_added_are_found_and_read_as_a_whole(kafka: Broker) -> None:
     topic = kafka.create_topic()
     kafka.send(topic, ["before"])
@@ -139,6 +163,17 @@ def test_records_that_expire_before_they_are_read_fail_the_job(kafka: Broker) ->
     kafka.delete_records(topic, 0, before=4)
     with pytest.raises(Exception, match="expired") as failure:
         fresh.batch()
+    assert isinstance(error_of(failure), SourceRecordsLostError)
+
+
+def test_a_topic_that_was_made_anew_is_not_taken_for_the_one_it_was(kafka: Broker) -> None:
+    topic = kafka.create_topic()
+    kafka.send(topic, ["a", "b"])
+    reading = Reading(KafkaSource(kafka.servers, topic))
+    reading.batch()
+    kafka.recreate_topic(topic)
+    with pytest.raises(Exception, match="made anew") as failure:
+        reading.reader.latestOffset(reading.at, ReadAllAvailable())
     assert isinstance(error_of(failure), SourceRecordsLostError)
 
 

@@ -1,0 +1,134 @@
+"""Sources in Python run in Spark's own streaming: planned beside the driver, read in workers, typed when they fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from jobs import Source
+from jobs.errors import SourceFunctionError, SourceRecordsLostError
+from jobs.runtime.failures import origin_of, typed_failure
+from jobs.sources import limited, streaming_frame
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from jobs.sources import Position
+
+pytestmark = pytest.mark.spark
+
+
+class Lines(Source):
+    """Files of numbers: a file is a split, a position the number of lines before it."""
+
+    discovery_interval_ms = 0
+    schema = "file string, number int"
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = str(directory)
+
+    def discover(self, known: Collection[str]) -> Mapping[str, Position]:
+        return {path.name: 0 for path in Path(self._directory).glob("*.txt") if path.name not in known}
+
+    def latest(self, positions: Mapping[str, Position], limit: int | None) -> Mapping[str, Position]:
+        counts = {split: at for split, at in positions.items() if isinstance(at, int)}
+        ends = {split: len(self._lines(split)) for split in counts}
+        if any(ends[split] < at for split, at in counts.items()):
+            message = "a file is shorter than it was"
+            raise SourceRecordsLostError(message)
+        return limited(counts, ends, limit)
+
+    def read(self, split: str, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
+        assert isinstance(start, int)
+        assert isinstance(end, int)
+        numbers = [int(line) for line in self._lines(split)[start:end]]
+        yield pa.RecordBatch.from_pydict({"number": numbers, "file": [split] * len(numbers)})
+
+    def _lines(self, split: str) -> list[str]:
+        return Path(self._directory, split).read_text().splitlines()
+
+
+class Reading:
+    """A streaming query over `Lines`, and what its batches held."""
+
+    def __init__(self, spark: SparkSession, home: Path, limit: int | None = None) -> None:
+        self.spark = spark
+        self.input = home / "in"
+        self.input.mkdir(exist_ok=True)
+        self.checkpoint = home / "checkpoint"
+        self.limit = limit
+        self.batches: dict[int, list[int]] = {}
+
+    def start(self) -> StreamingQuery:
+        frame = streaming_frame(self.spark, Lines(self.input), max_records_per_batch=self.limit)
+        writer = frame.writeStream.foreachBatch(self._note).option("checkpointLocation", str(self.checkpoint))
+        return writer.start()
+
+    def write(self, file: str, *numbers: object) -> None:
+        with (self.input / file).open("a") as opened:
+            opened.writelines(f"{number}\n" for number in numbers)
+
+    @property
+    def numbers(self) -> list[int]:
+        return sorted(number for batch in self.batches.values() for number in batch)
+
+    def _note(self, frame: DataFrame, batch_id: int) -> None:
+        self.batches[batch_id] = sorted(row.number for row in frame.collect())
+
+
+def test_a_source_is_read_in_batches_and_a_batch_that_was_planned_is_the_same_after_a_restart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    reading = Reading(spark, tmp_path, limit=3)
+    reading.write("a.txt", 1, 2, 3, 4)
+    reading.write("b.txt", 10)
+    query = reading.start()
+    wait_until(lambda: reading.numbers == [1, 2, 3, 4, 10], 120, what="the first files")
+    reading.write("c.txt", 20)  # a new split
+    wait_until(lambda: reading.numbers == [1, 2, 3, 4, 10, 20], 60, what="the new file")
+    query.stop()
+    before = dict(reading.batches)
+    assert all(len(batch) <= 3 for batch in before.values())
+
+    last = max(before)
+    (reading.checkpoint / "commits" / str(last)).unlink()  # as if it had been planned, and the driver killed
+    (reading.checkpoint / "commits" / f".{last}.crc").unlink()
+    reading.batches.clear()
+    reading.write("a.txt", 5)
+    query = reading.start()
+    wait_until(lambda: len(reading.batches) >= 2, 120, what="two batches after the restart")
+    query.stop()
+    assert reading.batches == {last: before[last], last + 1: [5]}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind"),
+    [("not a number", SourceFunctionError), ("", SourceRecordsLostError)],
+    ids=["in a task", "in the planner"],
+)
+def test_a_source_that_fails_ends_the_query_with_the_typed_error(
+    spark: SparkSession, tmp_path: Path, spoil: str, kind: type[Exception]
+) -> None:
+    reading = Reading(spark, tmp_path)
+    reading.write("a.txt", 1, 2)
+    query = reading.start()
+    wait_until(lambda: reading.numbers == [1, 2], 120, what="the first file")
+    if spoil:
+        reading.write("a.txt", spoil)
+    else:
+        (reading.input / "a.txt").write_text("1\n")
+    wait_until(lambda: not query.isActive, 60, what="the query's end")
+    failure = query.exception()
+    assert failure is not None
+    error = typed_failure(failure)
+    assert isinstance(error, kind), failure
+    if spoil:
+        assert spoil not in f"{error} {origin_of(error).user_traceback}"
+        assert "in read" in str(origin_of(error).user_traceback)
