@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import uuid
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,8 +19,6 @@ from state.subtask import open_subtask
 from tests.support.state_job import COUNT, StateJob, add, entries
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from state.subtask import SubtaskStore
 
 SMALL = RocksDbSettings(memory_budget_bytes=8 * MEBIBYTE)
@@ -125,4 +123,6 @@ def _large_batch(home: Path, spills: bool, grown: multiprocessing.Queue[tuple[in
 
 
 def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not ru_maxrss, which a child begins with that of the process that started it.
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
