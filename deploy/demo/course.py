@@ -90,7 +90,7 @@ class Course:
             self._start_job()
             hold_at_kill, *holds_at_rescales = self.scenario.holds
             self._allow(hold_at_kill)
-            self._kill_driver_at(self.scenario.kill_at)
+            self._kill_driver_at(self.scenario.kill_at, held=hold_at_kill, following=holds_at_rescales[0])
             for hold, (moment, parallelism) in zip(holds_at_rescales, self.scenario.rescales, strict=True):
                 self._allow(hold)
                 self._rescale_at(moment, parallelism)
@@ -140,15 +140,18 @@ class Course:
         fresh.write_text(str(files))
         fresh.rename(self._allowance)
 
-    def _kill_driver_at(self, moment: float) -> None:
+    def _kill_driver_at(self, moment: float, *, held: float, following: float) -> None:
+        """Kills the driver just after a commit; there is more input than was `held` back for that commit, and after the kill."""
         self._wait_for_rows(moment)
         self._wait("a completed checkpoint", lambda: self._checkpoints()["counts"]["completed"] > 0)
         commit = self._attempt()["last_commit_batch_id"]
+        self._allow((held + following) / 2)  # a quick job has processed all that was there
         # Just after a commit the next batch is being processed: the worst moment there is.
         attempt = self._wait("a commit", lambda: (run := self._attempt())["last_commit_batch_id"] != commit and run)
         rows_before = self._sink.count_rows()
         os.kill(attempt["pid"], signal.SIGKILL)
         killed_at_ms = time.time_ns() // 1_000_000
+        self._allow(following)
         self.display.step(
             f"[bold red]killed the driver[/] (process {attempt['pid']}) with {rows_before:,} reports in the sink"
         )
