@@ -77,7 +77,7 @@ def run_until_killed(  # noqa: C901 - one driver's life, told in one piece
         query.stop()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in (1, 2))])
 def test_every_file_is_read_exactly_once_over_many_restarts_around_compaction(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
