@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,13 +69,12 @@ def stack() -> Iterator[Stack]:
 
 
 def listening_addresses(pid: int) -> set[str]:
-    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    return {
-        one.laddr.ip
-        for process in family
-        for one in process.net_connections(kind="tcp")
-        if one.status == psutil.CONN_LISTEN
-    }
+    found = set()
+    for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):  # PostgreSQL's short-lived workers come and go
+            listening = [one for one in process.net_connections(kind="tcp") if one.status == psutil.CONN_LISTEN]
+            found.update(one.laddr.ip for one in listening)
+    return found
 
 
 def is_running(pid: int) -> bool:

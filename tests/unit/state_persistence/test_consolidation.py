@@ -487,8 +487,11 @@ def test_it_ends_with_the_process_that_it_watches(
 
 
 def has_ended(process: int) -> bool:
+    """Whether all threads have ended: the first may be a zombie while another still holds the process's locks."""
+    directory = Path(f"/proc/{process}")
     try:
-        status = Path(f"/proc/{process}/stat").read_text(encoding="ascii")
+        status = (directory / "stat").read_text(encoding="ascii")
+        threads = len(list((directory / "task").iterdir()))
     except FileNotFoundError:
         return True
-    return status.rpartition(")")[2].split()[0] == "Z"
+    return threads <= 1 and status.rpartition(")")[2].split()[0] == "Z"
