@@ -51,6 +51,7 @@ _BUSY = (
     "rocksdb.compaction-pending",
     "rocksdb.num-running-compactions",
 )
+_TRY_AGAIN = "Try again"  # of RocksDB's message; it gives no other sign
 _KEYS_AT_A_TIME = 512  # so that what is looked up stays in the processor's cache: more take up to three times as long
 _FIRST_CHUNK = 64
 _LAST_CHUNK = 4096
@@ -220,7 +221,11 @@ class RocksDbEngine:
         self._flush(wait=True)
 
     def begin_flush(self) -> None:
-        self._flush(wait=False)
+        try:
+            self._flush(wait=False)
+        except StoreIOError as error:
+            if _TRY_AGAIN not in str(error):  # else flushes are under way already, and writes wait for them
+                raise
 
     def checkpoint(self, directory: Path) -> None:
         self.begin_flush()  # of all families at once; the checkpoint waits for them, one after another if it had to begin them

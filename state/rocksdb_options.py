@@ -9,13 +9,19 @@ from rocksdict import (
     BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
+    DBCompactionStyle,
     DBCompressionType,
     Env,
     Options,
     WriteBufferManager,
 )
 
-from state.settings import LEVELS, Compression, RocksDbSettings
+from state.settings import LEVELS, CompactionStyle, Compression, RocksDbSettings
+
+# Of the files that start a compaction, how many times as many slow writes down, and stop them. Snapshots flush, and so wait for
+# the compactions that writes would wait for: a large merge takes seconds, while each batch adds a file.
+_SLOWDOWN_TRIGGERS = 8
+_STOP_TRIGGERS = 12
 
 
 @dataclass(slots=True)
@@ -61,7 +67,10 @@ def database_options(settings: RocksDbSettings) -> Options:
     options.set_write_buffer_manager(memory.write_buffers)
     options.set_write_buffer_size(min(settings.write_buffer_bytes, settings.memory_budget_bytes))
     options.set_max_write_buffer_number(settings.write_buffer_count)
+    options.set_compaction_style(_style(settings.compaction_style))
     options.set_level_zero_file_num_compaction_trigger(settings.level_zero_compaction_trigger)
+    options.set_level_zero_slowdown_writes_trigger(settings.level_zero_compaction_trigger * _SLOWDOWN_TRIGGERS)
+    options.set_level_zero_stop_writes_trigger(settings.level_zero_compaction_trigger * _STOP_TRIGGERS)
     options.set_target_file_size_base(settings.target_file_bytes)
     options.set_max_bytes_for_level_base(settings.level_base_bytes)
     options.set_level_compaction_dynamic_level_bytes(True)
@@ -98,6 +107,10 @@ def _table(settings: RocksDbSettings, cache: Cache) -> BlockBasedOptions:
         table.set_partition_filters(True)
         table.set_pin_top_level_index_and_filter(True)
     return table
+
+
+def _style(style: CompactionStyle) -> DBCompactionStyle:
+    return DBCompactionStyle.universal() if style is CompactionStyle.UNIVERSAL else DBCompactionStyle.level()
 
 
 def _compression(compression: Compression) -> DBCompressionType:

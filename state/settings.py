@@ -29,6 +29,13 @@ class Compression(StrEnum):
     ZSTD = "zstd"
 
 
+class CompactionStyle(StrEnum):
+    """How RocksDB merges files."""
+
+    UNIVERSAL = "universal"
+    LEVEL = "level"
+
+
 @dataclass(frozen=True, slots=True)
 class RocksDbSettings:
     """Options of every RocksDB store of a process. Start from `RocksDbSettings.of(Profile...)`.
@@ -40,9 +47,13 @@ class RocksDbSettings:
             mostly write, lower it for jobs that mostly read.
         write_buffer_bytes: Size at which one store's write buffer is flushed to a file. Larger means fewer, larger files.
         write_buffer_count: Write buffers a store may have at once, those being flushed included.
-        level_zero_compaction_trigger: Files of level 0 that start a compaction. Higher writes faster and reads slower.
-        target_file_bytes: Size of the files of level 1. Smaller files make incremental checkpoints finer.
-        level_base_bytes: Size of level 1 as a whole.
+        compaction_style: UNIVERSAL merges files of like size, so that an entry is rewritten, and uploaded again, only a few times
+            however large the state is. LEVEL keeps sorted levels: use it where the disk has no room for the state's size once
+            more during a merge, or where reads of keys that are there outweigh all writes.
+        level_zero_compaction_trigger: New files (level 0; with UNIVERSAL all that a read may have to look into) that start a
+            compaction. Higher writes faster and reads slower.
+        target_file_bytes: Size of the files below level 0. Smaller files make incremental checkpoints finer.
+        level_base_bytes: Size of level 1 as a whole, with LEVEL.
         block_bytes: Size of a data block before compression. Larger compresses better; smaller reads single keys faster.
         bloom_bits: Bits a key of the Bloom filters, 0 for none. 10 lets 1 % of the lookups of absent keys through.
         partitioned_index: Split index and filters into blocks that are cached as needed. Turn it on when state is much larger
@@ -68,11 +79,12 @@ class RocksDbSettings:
     memory_budget_bytes: int = 256 * MEBIBYTE
     write_buffer_fraction: float = 0.5
     write_buffer_bytes: int = 64 * MEBIBYTE
-    write_buffer_count: int = 2
+    write_buffer_count: int = 4
+    compaction_style: CompactionStyle = CompactionStyle.UNIVERSAL
     level_zero_compaction_trigger: int = 8
     target_file_bytes: int = 64 * MEBIBYTE
     level_base_bytes: int = 256 * MEBIBYTE
-    block_bytes: int = 4096
+    block_bytes: int = 8192
     bloom_bits: int = 10
     partitioned_index: bool = False
     compression: Compression = Compression.LZ4
@@ -118,7 +130,6 @@ class RocksDbSettings:
             return replace(
                 base,
                 memory_budget_bytes=1024 * MEBIBYTE,
-                write_buffer_count=4,
                 block_bytes=128 * 1024,
                 target_file_bytes=256 * MEBIBYTE,
                 level_base_bytes=1024 * MEBIBYTE,

@@ -15,10 +15,10 @@ import pytest
 
 from state import errors
 from state.engine import Mutation
-from state.errors import DiskFullError, DiskReadOnlyError, StoreCorruptError, StoreLockedError
+from state.errors import DiskFullError, DiskReadOnlyError, StoreCorruptError, StoreIOError, StoreLockedError
 from state.rocksdb import RocksDbEngine
 from state.rocksdb_options import shared_memory
-from state.settings import Compression, Profile, RocksDbSettings
+from state.settings import CompactionStyle, Compression, Profile, RocksDbSettings
 
 ROOT = Path(__file__).parents[3]
 
@@ -187,6 +187,41 @@ def test_compression_is_a_levels_own(tmp_path, named):
     engine.write([Mutation("s", b"\0\1%d" % n, bytes(1000)) for n in range(1000)])
     engine.flush()
     assert (sorted_files(tmp_path)[-1].stat().st_size > 900_000) == bool(named)
+    engine.close()
+
+
+def test_both_styles_of_compaction_read_what_the_other_wrote(tmp_path):
+    rows = {n: os.urandom(20) for n in range(20_000)}
+    for style in (CompactionStyle.LEVEL, CompactionStyle.UNIVERSAL, CompactionStyle.LEVEL):
+        engine = RocksDbEngine(tmp_path, RocksDbSettings(compaction_style=style, level_zero_compaction_trigger=2))
+        for _ in range(4):  # files of all rows each, enough to have them merged
+            rows = {n: os.urandom(20) for n in rows}
+            engine.write([Mutation("s", n.to_bytes(4, "big"), value) for n, value in rows.items()])
+            engine.flush()
+        engine.close()
+    engine = RocksDbEngine(tmp_path)
+    assert engine.get_many("s", [n.to_bytes(4, "big") for n in rows]) == list(rows.values())
+    engine.close()
+
+
+def test_a_flush_that_is_only_begun_is_left_to_those_that_writes_wait_for_already(tmp_path, monkeypatch):
+    engine = RocksDbEngine(tmp_path)
+    fill(engine, 10)
+
+    class Stopped:
+        message = "Operation failed. Try again.: Writes have been stopped, thus unable to perform manual flush."
+
+        def flush(self, wait):
+            raise Exception(self.message)  # noqa: TRY002 - as rocksdict does
+
+    monkeypatch.setitem(engine._tables, "s", Stopped())
+    engine.begin_flush()
+    with pytest.raises(StoreIOError):
+        engine.flush()
+    Stopped.message = "IO error: gone"
+    with pytest.raises(StoreIOError):
+        engine.begin_flush()
+    monkeypatch.undo()
     engine.close()
 
 
