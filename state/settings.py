@@ -84,13 +84,13 @@ class RocksDbSettings:
     level_zero_compaction_trigger: int = 8
     target_file_bytes: int = 64 * MEBIBYTE
     level_base_bytes: int = 256 * MEBIBYTE
-    block_bytes: int = 8192
+    block_bytes: int = 4096
     bloom_bits: int = 10
     partitioned_index: bool = False
     compression: Compression = Compression.LZ4
     compression_per_level: tuple[Compression, ...] = ()
     bottommost_compression: Compression = Compression.ZSTD
-    background_threads: int = 2
+    background_threads: int = 4
     max_open_files: int = -1
     direct_io: bool = False
     local_directories: tuple[str, ...] = ()
@@ -135,5 +135,5 @@ class RocksDbSettings:
                 level_base_bytes=1024 * MEBIBYTE,
             )
         if profile is Profile.FLASH_SSD:
-            return replace(base, background_threads=4, level_zero_compaction_trigger=4, partitioned_index=True)
+            return replace(base, background_threads=8, level_zero_compaction_trigger=4, partitioned_index=True)
         return base

@@ -34,8 +34,15 @@ def job(tmp_path: Path) -> Iterator[DrivenJob]:
 
 @pytest.mark.parametrize(
     ("moment", "interval_ms"),
-    [("batch.ran@4", OFTEN_MS), ("batch.committed@4", NO_CHECKPOINT_MS)],
-    ids=["after a checkpoint", "committed, before any checkpoint"],
+    [
+        pytest.param("batch.ran@4", OFTEN_MS, id="after a checkpoint"),
+        pytest.param(
+            "batch.committed@4",
+            NO_CHECKPOINT_MS,
+            id="committed, before any checkpoint",
+            marks=pytest.mark.exhaustive,
+        ),
+    ],
 )
 def test_the_classic_failure_page_views_are_counted_once_though_the_job_dies_between_processing_and_checkpoint(
     job: DrivenJob, moment: str, interval_ms: int

@@ -14,6 +14,7 @@ import pytest
 from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.page_views import counts, ids_by_page
 from tests.support.page_views_rehearsal import FILES, page_views_rehearsal
+from tests.support.short_form import short_form
 from tests.support.state_dump import dump
 from tests.support.waiting import wait_until
 
@@ -40,9 +41,16 @@ MOMENTS = (
     "checkpoint.publishing@3",
     "checkpoint.published@3",
 )
+SHORT_FORM = (
+    "task-mid-batch@5",
+    "batch.ran@3",
+    "log.appended@5",
+    "batch.committed@3",
+    "checkpoint.uploaded@3",
+)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", short_form(MOMENTS, SHORT_FORM))
 def test_page_views_are_counted_once_wherever_the_process_dies(tmp_path: Path, moment: str) -> None:
     killed_at(moment, tmp_path)
     committed = page_views_rehearsal(tmp_path).output("files")

@@ -12,6 +12,7 @@ from jobs.runtime.worker import WARM_IDLE_VARIABLE
 from jobs.wire import CheckpointSettings, CheckpointStatus, DriverState, FixedDelayRestart
 from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
+from tests.support.short_form import short_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -83,9 +84,7 @@ def finish(job: ChainJob, survivor: DriverProcess, killed: DriverProcess) -> Non
     job.check_output()
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(6, 20))]
-)
+@pytest.mark.parametrize("seed", short_form(range(20), [0]))
 def test_a_driver_killed_at_a_random_point_of_a_batch_loses_and_doubles_nothing(
     tmp_path: Path, drivers: list[DriverProcess], seed: int
 ) -> None:
@@ -137,6 +136,7 @@ def test_of_two_drivers_at_once_only_the_newer_one_commits(tmp_path: Path, drive
     job.check_output()
 
 
+@pytest.mark.exhaustive
 def test_an_idle_driver_finds_out_that_a_newer_one_has_taken_over(tmp_path: Path, drivers: list[DriverProcess]) -> None:
     job = chain_job(tmp_path, seed=101)
     first = start(job, drivers, "first")

@@ -66,7 +66,8 @@ def put_out(home: Path, name: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in sink_rows(home / "out" / name))
 
 
-@pytest.mark.parametrize("moment", [pytest.param("batch.ran", marks=pytest.mark.exhaustive), "batch.committed"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("moment", ["batch.ran", "batch.committed"])
 def test_windows_and_timers_of_idle_input_are_exact_when_their_batch_is_killed_in_its_commit(
     tmp_path: Path, drivers: list[DriverProcess], moment: str
 ) -> None:

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from tests.support.flights_job import FlightsJob
+from tests.support.short_form import short_form
 
 if TYPE_CHECKING:
     from tests.support.control_plane import RunningControlPlane
@@ -26,7 +27,7 @@ def rescale_until_phase(job: FlightsJob, phase: str) -> str:
     return rescale_id
 
 
-@pytest.mark.parametrize("phase", ["REQUESTED", "SAVEPOINT", "RESTORE"])
+@pytest.mark.parametrize("phase", short_form(["REQUESTED", "SAVEPOINT", "RESTORE"], ["SAVEPOINT"]))
 def test_a_rescale_completes_though_the_control_plane_is_killed_in_it(
     control_plane: RunningControlPlane, phase: str
 ) -> None:
@@ -49,6 +50,7 @@ def test_a_rescale_completes_though_the_control_plane_is_killed_in_it(
     assert job.wrong_checks() == []
 
 
+@pytest.mark.exhaustive
 def test_a_job_processes_on_while_there_is_no_control_plane_and_is_found_again(
     control_plane: RunningControlPlane,
 ) -> None:

@@ -218,6 +218,7 @@ def test_a_job_whose_script_raises_at_once_fails_with_the_scripts_own_words(plat
     assert keyscale(platform, "jobs", "delete", name).exit_code == 0
 
 
+@pytest.mark.exhaustive
 def test_a_second_rescale_is_refused_while_one_runs_and_the_first_one_is_not_disturbed(
     platform: RunningControlPlane,
 ) -> None:

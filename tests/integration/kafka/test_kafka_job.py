@@ -56,6 +56,7 @@ class Views:
             self._kafka.send(self.topic, part[partition::PARTITIONS], partition=partition)
 
 
+@pytest.mark.exhaustive
 def test_a_job_that_is_killed_and_rescaled_counts_every_view_once(
     kafka: Broker, postgres_url: str, tmp_path: Path, drivers: list[DriverProcess]
 ) -> None:

@@ -64,6 +64,7 @@ def start(home: Path, attempt: int, parallelism: int, environment: dict[str, str
     return driver
 
 
+@pytest.mark.exhaustive
 def test_broadcast_and_operator_state_are_exact_through_a_kill_and_a_rescale(
     tmp_path: Path, drivers: list[DriverProcess]
 ) -> None:

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from jobs.wire import CheckpointStatus, Command, CommandKind, DriverState
+from state.layout import split_location
+from state.manifest import read_manifest
+from state.objects import open_store
 from tests.support.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
 
 if TYPE_CHECKING:
@@ -53,6 +56,7 @@ def stop(driver: DriverProcess, savepoint_id: str, *, drain: bool = False) -> st
     return result.location
 
 
+@pytest.mark.exhaustive
 def test_a_job_is_checkpointed_rescaled_from_a_savepoint_and_drained(
     job: ChainJob, drivers: list[DriverProcess]
 ) -> None:
@@ -71,6 +75,39 @@ def test_a_job_is_checkpointed_rescaled_from_a_savepoint_and_drained(
     assert len(numbers) == len(set(numbers)), "checkpoint numbers started over"
 
 
+def shards(driver: DriverProcess) -> list[int]:
+    """How many each subtask of the last complete checkpoint holds; none if there is none yet."""
+    complete = [report for report in driver.checkpoints() if report.status is CheckpointStatus.COMPLETED]
+    if not complete:
+        return []
+    assert complete[-1].external_path is not None
+    store_url, path = split_location(complete[-1].external_path)
+    manifest = read_manifest(open_store(store_url), path)
+    return [len(subtask.shards) for operator in manifest.operators for subtask in operator.subtasks]
+
+
+@pytest.mark.exhaustive
+def test_the_shards_of_a_rescaled_job_are_merged_beside_its_batches(
+    job: ChainJob, drivers: list[DriverProcess], tmp_path: Path
+) -> None:
+    *most, last = sorted(job.input.directory.iterdir())
+    held = last.rename(tmp_path / last.name)
+    first = start(job, drivers, "first")
+    first.assign(job.assignment(1, parallelism=3))
+    first.wait_for(lambda: len(list(job.output.glob("batch=*"))) == len(most), "all but the last batch")
+    second = start(job, drivers, "second")
+    savepoint = stop(first, "s1")
+
+    second.assign(job.assignment(2, restore_from=savepoint, parallelism=1))
+    second.wait_for(lambda: shards(second) == [3, 3], "a checkpoint as it was")
+    second.wait_for(lambda: len(list(second.home.rglob("consolidation/*/READY"))) == 2, "the merged shards")
+    held.rename(last)
+    second.wait_for(lambda: shards(second) == [1, 1], "a checkpoint of the merged shards")
+    stop(second, "s2", drain=True)
+    job.check_output()
+
+
+@pytest.mark.exhaustive
 def test_a_savepoint_that_is_asked_for_again_is_the_one_that_was_taken(
     job: ChainJob, drivers: list[DriverProcess]
 ) -> None:

@@ -63,6 +63,7 @@ def fired(home: Path) -> list[tuple[str, Any]]:
     return sorted((row["key"], row.get("fired")) for row in sink_rows(home / "out" / "fired"))
 
 
+@pytest.mark.exhaustive
 def test_timers_fire_on_idle_input_through_a_rescale_and_a_kill(tmp_path: Path, drivers: list[DriverProcess]) -> None:
     early = [(f"k{number}", number * 10) for number in range(10)]
     feed(tmp_path, 1, *early)

@@ -13,6 +13,7 @@ import pytest
 import jobs.runtime.query
 from tests.support.example_cases import ExampleCase, access_log_case, bills_case, nexmark_case
 from tests.support.rehearsal import Rehearsal
+from tests.support.short_form import short_form
 from tests.support.spark_transforms import SparkTransforms
 from tests.support.waiting import wait_until
 
@@ -58,7 +59,7 @@ def job(case: ExampleCase, topology: Topology, transforms: SparkTransforms, tmp_
     return Rehearsal(tmp_path, topology, tables, transforms)
 
 
-@pytest.mark.parametrize("parallelism", [1, 2, 3])
+@pytest.mark.parametrize("parallelism", short_form([1, 2, 3], [2]))
 def test_an_example_killed_and_rescaled_gives_what_a_batch_computation_gives(
     case: ExampleCase, job: Rehearsal, monkeypatch: pytest.MonkeyPatch, parallelism: int
 ) -> None:

@@ -43,6 +43,7 @@ def driver(cluster: SparkCluster, tmp_path: Path) -> Iterator[DriverProcess]:
     started.end()
 
 
+@pytest.mark.exhaustive
 def test_subtasks_stay_with_their_state_and_a_lost_executor_costs_only_its_own(
     cluster: SparkCluster, driver: DriverProcess, tmp_path: Path
 ) -> None:

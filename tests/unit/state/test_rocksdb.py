@@ -211,7 +211,7 @@ def test_a_flush_that_is_only_begun_is_left_to_those_that_writes_wait_for_alread
     class Stopped:
         message = "Operation failed. Try again.: Writes have been stopped, thus unable to perform manual flush."
 
-        def flush(self, wait):
+        def flush(self, wait):  # noqa: ARG002 - as an Rdict's
             raise Exception(self.message)  # noqa: TRY002 - as rocksdict does
 
     monkeypatch.setitem(engine._tables, "s", Stopped())
