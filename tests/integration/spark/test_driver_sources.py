@@ -93,6 +93,7 @@ class Fed:
         assert self.fired() == self.beyond()
 
 
+@pytest.mark.exhaustive
 def test_sources_are_read_exactly_once_through_a_kill_a_rescale_and_a_further_source(
     tmp_path: Path, drivers: list[DriverProcess]
 ) -> None:
