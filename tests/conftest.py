@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.control_plane import RunningControlPlane
+    from tests.support.driver_process import DriverProcess
     from tests.support.kafka import Broker
 
 # No limit of time, as the machine may be busy; and examples that a failure prints to be run again.
@@ -53,6 +54,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = start_spark(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+
+
+@pytest.fixture
+def drivers() -> Iterator[list[DriverProcess]]:
+    """The drivers that a test starts, to be appended by it; none outlives it."""
+    started: list[DriverProcess] = []
+    yield started
+    for driver in started:
+        driver.end()
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from tests.support.driver_process import ChainInput, ChainJob, DriverProcess, si
 from tests.support.short_form import short_form
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 pytestmark = pytest.mark.spark
@@ -40,14 +40,6 @@ MOMENTS = (
 COLD_MOMENTS = ("open.marker_taken", "close.flushed")  # seldom reached where stores stay open between batches
 LONGEST_DELAY_SECONDS = 1.5  # about two batches
 FILES = 8
-
-
-@pytest.fixture
-def drivers() -> Iterator[list[DriverProcess]]:
-    started: list[DriverProcess] = []
-    yield started
-    for driver in started:
-        driver.end()
 
 
 def chain_job(home: Path, seed: int) -> ChainJob:

@@ -14,21 +14,12 @@ from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.driver_process import REPOSITORY, DriverProcess, sink_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.spark
 
 WINDOWS_JOB = REPOSITORY / "tests" / "support" / "windows_job.py"
 TIME_BATCH = 3  # the third one to be committed: two of records come before it
-
-
-@pytest.fixture
-def drivers() -> Iterator[list[DriverProcess]]:
-    started: list[DriverProcess] = []
-    yield started
-    for driver in started:
-        driver.end()
 
 
 def feed(home: Path, number: int, *records: tuple[str, int, int]) -> None:

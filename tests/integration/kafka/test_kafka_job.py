@@ -18,8 +18,6 @@ from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.driver_process import DriverProcess, sink_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.support.kafka import Broker
 
 pytestmark = pytest.mark.spark
@@ -27,14 +25,6 @@ pytestmark = pytest.mark.spark
 JOB = Path(__file__).parents[2] / "support" / "kafka_job.py"
 PARTITIONS = 4
 VIEWS = 4_000
-
-
-@pytest.fixture
-def drivers() -> Iterator[list[DriverProcess]]:
-    started: list[DriverProcess] = []
-    yield started
-    for driver in started:
-        driver.end()
 
 
 class Views:

@@ -14,20 +14,11 @@ from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.driver_process import REPOSITORY, DriverProcess, sink_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.spark
 
 BROADCAST_JOB = REPOSITORY / "tests" / "support" / "broadcast_job.py"
-
-
-@pytest.fixture
-def drivers() -> Iterator[list[DriverProcess]]:
-    started: list[DriverProcess] = []
-    yield started
-    for driver in started:
-        driver.end()
 
 
 def feed(home: Path, source: str, number: int, records: list[dict[str, Any]]) -> None:

@@ -12,7 +12,6 @@ from state.objects import open_store
 from tests.support.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.spark
@@ -21,14 +20,6 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def job(tmp_path: Path) -> ChainJob:
     return ChainJob(tmp_path, ChainInput.write(tmp_path / "in", seed=1, files=12, records=30))
-
-
-@pytest.fixture
-def drivers() -> Iterator[list[DriverProcess]]:
-    started: list[DriverProcess] = []
-    yield started
-    for driver in started:
-        driver.end()
 
 
 def start(job: ChainJob, drivers: list[DriverProcess], name: str) -> DriverProcess:

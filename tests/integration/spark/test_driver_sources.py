@@ -15,20 +15,11 @@ from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.driver_process import REPOSITORY, DriverProcess, sink_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.spark
 
 UNION_JOB = REPOSITORY / "tests" / "support" / "union_job.py"
-
-
-@pytest.fixture
-def drivers() -> Iterator[list[DriverProcess]]:
-    started: list[DriverProcess] = []
-    yield started
-    for driver in started:
-        driver.end()
 
 
 class Fed:

@@ -12,20 +12,11 @@ from jobs.wire import Assignment, CheckpointSettings, Command, CommandKind, Driv
 from tests.support.driver_process import REPOSITORY, DriverProcess, sink_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.spark
 
 TIMERS_JOB = REPOSITORY / "tests" / "support" / "timers_job.py"
-
-
-@pytest.fixture
-def drivers() -> Iterator[list[DriverProcess]]:
-    started: list[DriverProcess] = []
-    yield started
-    for driver in started:
-        driver.end()
 
 
 def feed(home: Path, number: int, *records: tuple[str, int]) -> None:
