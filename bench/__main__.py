@@ -19,7 +19,7 @@ from bench.scale import ScaleSizes, run_scale
 from bench.small_batches import SmallBatchSizes, run_small_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from bench.table import Table
 
@@ -137,12 +137,15 @@ def scale(place: tuple[Path, Path | None], /, *, keys: Sequence[int], **sizes: i
     show(run_scale(root, ScaleSizes(keys, **sizes), _say), sizes["cores"], markdown)
 
 
-def show(tables: Sequence[Table], cores: int, markdown: Path | None) -> None:
-    """Print the tables and the machine that they are of, and write them to a file if asked."""
-    text = "\n".join([*(table.render() for table in tables), f"Measured: {describe(cores)}"])
-    click.echo(text)
-    if markdown is not None:
-        markdown.write_text(text + "\n", encoding="utf-8")
+def show(tables: Iterable[Table], cores: int, markdown: Path | None) -> None:
+    """Print the tables and the machine that they are of, and write them to a file if asked: each one as soon as it is there."""
+    texts: list[str] = []
+    for table in tables:
+        texts.append(table.render())
+        click.echo(texts[-1])
+        if markdown is not None:
+            markdown.write_text("\n".join([*texts, f"Measured: {describe(cores)}\n"]), encoding="utf-8")
+    click.echo(f"Measured: {describe(cores)}")
 
 
 def _say(line: str) -> None:

@@ -9,7 +9,7 @@ from bench.measure import Contender, Rounds, measure
 from bench.table import Table, count, decimal, mebibytes, percent, times
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 MILLION = 1_000_000
@@ -43,7 +43,7 @@ class StateSizes:
     cores: int
 
 
-def run_state(root: Path, sizes: StateSizes, only: Sequence[str], say: Callable[[str], None]) -> list[Table]:
+def run_state(root: Path, sizes: StateSizes, only: Sequence[str], say: Callable[[str], None]) -> Iterator[Table]:
     """Measure each part that is wanted, one table a part."""
     work = root / "work"
     parts: dict[str, Callable[[Path, StateSizes, Callable[[str], None]], Table]] = {
@@ -58,7 +58,7 @@ def run_state(root: Path, sizes: StateSizes, only: Sequence[str], say: Callable[
         "consolidate": _consolidate,
     }
     chosen = [name for name in parts if (not only or name in only) and (name != "large" or sizes.large_keys)]
-    return [parts[name](work, sizes, say) for name in chosen]
+    return (parts[name](work, sizes, say) for name in chosen)
 
 
 def _insert(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
