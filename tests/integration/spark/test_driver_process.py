@@ -91,7 +91,7 @@ def test_the_shards_of_a_rescaled_job_are_merged_beside_its_batches(
 
     second.assign(job.assignment(2, restore_from=savepoint, parallelism=1))
     second.wait_for(lambda: shards(second) == [3, 3], "a checkpoint as it was")
-    second.wait_for(lambda: len(list(second.home.rglob("consolidation/*/READY"))) == 2, "the merged shards")
+    second.wait_for(lambda: second.log.count("is ready after") == 2, "the merged shards")
     held.rename(last)
     second.wait_for(lambda: shards(second) == [1, 1], "a checkpoint of the merged shards")
     stop(second, "s2", drain=True)
