@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         ReducingStateDescriptor,
         ValueStateDescriptor,
     )
+    from state.settings import CompactionStyle, Compression, Profile, RocksDbSettings
     from state.ttl import TimeDomain, Ttl
 
 _HOMES = {
@@ -50,6 +51,8 @@ _HOMES = {
     "BloomFilter": "jobs.bloom_filter",
     "BroadcastContext": "jobs.broadcast",
     "BroadcastStream": "jobs.connected_streams",
+    "CompactionStyle": "state.settings",
+    "Compression": "state.settings",
     "DataStream": "jobs.stream",
     "ExponentialDelayRestart": "jobs.wire",
     "FailureRateRestart": "jobs.wire",
@@ -101,6 +104,8 @@ __all__ = [
     "BloomFilter",
     "BroadcastContext",
     "BroadcastStream",
+    "CompactionStyle",
+    "Compression",
     "DataStream",
     "ExponentialDelayRestart",
     "FailureRateRestart",

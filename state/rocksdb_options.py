@@ -23,7 +23,7 @@ from state.settings import LEVELS, CompactionStyle, Compression, RocksDbSettings
 _SLOWDOWN_TRIGGERS = 8
 _STOP_TRIGGERS = 12
 # Every so many keys of a block one is written in full. RocksDB's own 16 takes 0.8 bytes more for a random 64-bit key, a tenth of
-# it; a lookup compares 8 keys more, which costs nothing beside the block's decompression.
+# it; a lookup compares some 8 keys more.
 _RESTART_KEYS = 32
 
 

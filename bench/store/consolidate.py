@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 BATCH_KEYS = 10_000
 BATCHES_BEFORE = 40
-BATCH_SECONDS = (
-    0.25  # as jobs have batches at best; without a pause between them no result would ever be of the last few
-)
+BATCH_SECONDS = 0.25  # as jobs have at best; without a pause no result would ever be of the last few batches
 BATCHES_A_CHECKPOINT = 20
 BATCHES_MAX = 1_000
 SEED = 7

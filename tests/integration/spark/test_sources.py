@@ -97,9 +97,8 @@ def test_a_source_is_read_in_batches_and_a_batch_that_was_planned_is_the_same_af
     before = dict(reading.batches)
     assert all(len(batch) <= 3 for batch in before.values())
 
-    last = max(
-        before
-    )  # as if it had been planned, and the driver killed: the stop may have come before the commit, too
+    last = max(before)
+    # As if it had been planned, and the driver killed; the stop may have come before the commit, too.
     (reading.checkpoint / "commits" / str(last)).unlink(missing_ok=True)
     (reading.checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
     reading.batches.clear()

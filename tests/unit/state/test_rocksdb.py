@@ -199,6 +199,8 @@ def test_both_styles_of_compaction_read_what_the_other_wrote(tmp_path):
             engine.write([Mutation("s", n.to_bytes(4, "big"), value) for n, value in rows.items()])
             engine.flush()
         engine.close()
+        options = max(tmp_path.glob("OPTIONS-*")).read_text()
+        assert f"compaction_style=kCompactionStyle{style.value.title()}" in options
     engine = RocksDbEngine(tmp_path)
     assert engine.get_many("s", [n.to_bytes(4, "big") for n in rows]) == list(rows.values())
     engine.close()
