@@ -69,13 +69,13 @@ class RocksDbEngine:
             DiskFullError, DiskReadOnlyError, StoreIOError: The directory cannot be used.
         """
         self.directory = directory
-        self._options = database_options(settings or RocksDbSettings())
         self._write_options = WriteOptions()
         self._write_options.disable_wal = True  # type: ignore[method-assign,assignment]  # typed as a method, is a property
         self._closed = False
         self._tables: dict[str, Rdict] = {}
         self._handles: dict[str, ColumnFamily] = {}
         try:
+            self._options = database_options(settings or RocksDbSettings())
             directory.mkdir(parents=True, exist_ok=True)
             exists = (directory / "CURRENT").exists()
             names = Rdict.list_cf(str(directory), self._options) if exists else [DEFAULT_FAMILY]

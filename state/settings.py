@@ -55,7 +55,8 @@ class RocksDbSettings:
         target_file_bytes: Size of the files below level 0. Smaller files make incremental checkpoints finer.
         level_base_bytes: Size of level 1 as a whole, with LEVEL.
         block_bytes: Size of a data block before compression. Larger compresses better; smaller reads single keys faster.
-        bloom_bits: Bits a key of the Bloom filters, 0 for none. 10 lets 1 % of the lookups of absent keys through.
+        bloom_bits: Bits a key of the Bloom filters that a file's filter is as good as, 0 for none. It is a Ribbon filter, which takes
+            30 % fewer. 12 lets 0.4 % of the lookups of absent keys through to each file, 10 lets 1 %.
         partitioned_index: Split index and filters into blocks that are cached as needed. Turn it on when state is much larger
             than memory; costs one more lookup a read.
         compression: Of the upper levels, which are rewritten often. Use NONE where the processor is the bottleneck.
@@ -76,7 +77,7 @@ class RocksDbSettings:
             low priority, one at a time on a host. Turn it off where no memory (about 150 MB) or disk can be spared for it.
     """
 
-    memory_budget_bytes: int = 256 * MEBIBYTE
+    memory_budget_bytes: int = 512 * MEBIBYTE
     write_buffer_fraction: float = 0.5
     write_buffer_bytes: int = 64 * MEBIBYTE
     write_buffer_count: int = 4
@@ -85,7 +86,7 @@ class RocksDbSettings:
     target_file_bytes: int = 64 * MEBIBYTE
     level_base_bytes: int = 256 * MEBIBYTE
     block_bytes: int = 4096
-    bloom_bits: int = 10
+    bloom_bits: int = 12
     partitioned_index: bool = False
     compression: Compression = Compression.LZ4
     compression_per_level: tuple[Compression, ...] = ()
