@@ -29,7 +29,9 @@ COLUMNS = "id STRING, ts_ms BIGINT, payload STRING"
 POLL_SECONDS = 0.5
 
 
-def table_environment(task: DedupTask, jars: Sequence[str]) -> tuple[StreamTableEnvironment, str]:
+def table_environment(
+    task: DedupTask, jars: Sequence[str], more_settings: Mapping[str, str] | None = None
+) -> tuple[StreamTableEnvironment, str]:
     """A streaming environment as one would tune it for this, with the tables `events` and `kept`, and its REST address."""
     port = _free_port()
     configuration = Configuration()
@@ -47,6 +49,8 @@ def table_environment(task: DedupTask, jars: Sequence[str]) -> tuple[StreamTable
         "python.executable": sys.executable,
         "rest.port": str(port),
         "metrics.fetcher.update-interval": "250",
+        "restart-strategy.type": "none",
+        **(more_settings or {}),
     }
     for name, value in settings.items():
         configuration.set_string(name, value)
