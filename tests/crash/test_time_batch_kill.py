@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.wire import Assignment, CheckpointSettings
+from jobs.wire import CheckpointSettings
 from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.support.assignments import assignment_of
 from tests.support.driver_process import REPOSITORY, DriverProcess, sink_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from jobs.wire import Assignment
 
 pytestmark = pytest.mark.spark
 
@@ -38,19 +40,7 @@ def start(home: Path, drivers: list[DriverProcess], name: str, **environment: st
 
 
 def assignment(home: Path, attempt: int, parallelism: int) -> Assignment:
-    return Assignment(
-        job_id="windows",
-        job_name="windows",
-        attempt=attempt,
-        parallelism=parallelism,
-        max_parallelism=16,
-        artifact_filename=WINDOWS_JOB.name,
-        artifact_sha256=hashlib.sha256(WINDOWS_JOB.read_bytes()).hexdigest(),
-        parameters={"input": str(home / "in"), "output": str(home / "out")},
-        store_url=(home / "store").as_uri(),
-        next_checkpoint_id=attempt * 100,
-        checkpoints=CheckpointSettings(interval_ms=600_000),
-    )
+    return assignment_of(WINDOWS_JOB, home, attempt, parallelism, checkpoints=CheckpointSettings(interval_ms=600_000))
 
 
 def put_out(home: Path, name: str) -> list[tuple[Any, ...]]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.wire import Assignment, CheckpointSettings
+from jobs.wire import CheckpointSettings
 from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.support.assignments import assignment_of
 from tests.support.driver_process import REPOSITORY, DriverProcess, sink_rows
 
 if TYPE_CHECKING:
@@ -37,21 +37,8 @@ def events(home: Path, number: int) -> list[str]:
 
 def start(home: Path, attempt: int, parallelism: int, environment: dict[str, str] | None = None) -> DriverProcess:
     driver = DriverProcess.start(home / f"driver-{attempt}", artifact=BROADCAST_JOB, environment=environment)
-    driver.assign(
-        Assignment(
-            job_id="broadcast",
-            job_name="broadcast",
-            attempt=attempt,
-            parallelism=parallelism,
-            max_parallelism=16,
-            artifact_filename=BROADCAST_JOB.name,
-            artifact_sha256=hashlib.sha256(BROADCAST_JOB.read_bytes()).hexdigest(),
-            parameters={"input": str(home / "in"), "output": str(home / "out")},
-            store_url=(home / "store").as_uri(),
-            next_checkpoint_id=attempt * 100,
-            checkpoints=CheckpointSettings(interval_ms=1000),
-        )
-    )
+    checkpoints = CheckpointSettings(interval_ms=1000)
+    driver.assign(assignment_of(BROADCAST_JOB, home, attempt, parallelism, checkpoints=checkpoints))
     return driver
 
 

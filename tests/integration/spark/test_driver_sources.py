@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections import defaultdict
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.wire import Assignment, CheckpointSettings
+from jobs.wire import CheckpointSettings
 from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.support.assignments import assignment_of
 from tests.support.driver_process import REPOSITORY, DriverProcess, sink_rows
 
 if TYPE_CHECKING:
@@ -44,21 +44,8 @@ class Fed:
         self, attempt: int, parallelism: int, sources: str, environment: dict[str, str] | None = None
     ) -> DriverProcess:
         driver = DriverProcess.start(self.home / f"driver-{attempt}", artifact=UNION_JOB, environment=environment)
-        driver.assign(
-            Assignment(
-                job_id="union",
-                job_name="union",
-                attempt=attempt,
-                parallelism=parallelism,
-                max_parallelism=16,
-                artifact_filename=UNION_JOB.name,
-                artifact_sha256=hashlib.sha256(UNION_JOB.read_bytes()).hexdigest(),
-                parameters={"input": str(self.home / "in"), "output": str(self.home / "out"), "sources": sources},
-                store_url=(self.home / "store").as_uri(),
-                next_checkpoint_id=attempt * 100,
-                checkpoints=CheckpointSettings(interval_ms=1000),
-            )
-        )
+        changes = {"parameters": {"sources": sources}, "checkpoints": CheckpointSettings(interval_ms=1000)}
+        driver.assign(assignment_of(UNION_JOB, self.home, attempt, parallelism, **changes))
         return driver
 
     def fired(self) -> set[int]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.wire import Assignment, CheckpointSettings, Command, CommandKind, DriverState
+from jobs.wire import CheckpointSettings, Command, CommandKind, DriverState
+from tests.support.assignments import assignment_of
 from tests.support.driver_process import REPOSITORY, DriverProcess, sink_rows
 
 if TYPE_CHECKING:
@@ -31,22 +31,9 @@ def start(
 ) -> DriverProcess:
     driver = DriverProcess.start(home / f"driver-{attempt}", artifact=TIMERS_JOB)
     drivers.append(driver)
-    driver.assign(
-        Assignment(
-            job_id="timers",
-            job_name="timers",
-            attempt=attempt,
-            parallelism=parallelism,
-            max_parallelism=16,
-            artifact_filename=TIMERS_JOB.name,
-            artifact_sha256=hashlib.sha256(TIMERS_JOB.read_bytes()).hexdigest(),
-            parameters={"input": str(home / "in"), "output": str(home / "out")},
-            store_url=(home / "store").as_uri(),
-            restore_from=restore_from,
-            next_checkpoint_id=attempt * 100,
-            checkpoints=CheckpointSettings(interval_ms=600_000),
-        )
-    )
+    checkpoints = CheckpointSettings(interval_ms=600_000)
+    changes = {"restore_from": restore_from, "checkpoints": checkpoints}
+    driver.assign(assignment_of(TIMERS_JOB, home, attempt, parallelism, **changes))
     return driver
 
 

@@ -6,82 +6,28 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from api.lifecycle.decision import decide, status_of
+from api.lifecycle.decision import decide
 from api.lifecycle.endings import FAILURES_MAX, FATAL_CODES
-from api.lifecycle.facts import AttemptFacts, JobFacts, OrderFacts, ProcessState, RescaleFacts, Timeouts
-from api.lifecycle.states import may_follow
+from api.lifecycle.facts import JobFacts, ProcessState, Timeouts
 from api.lifecycle.steps import (
-    AbandonRescale,
-    AdvanceRescale,
     Cause,
     CheckSavepoint,
-    CompleteRescale,
     CreateAttempt,
     EndAttempt,
     FailJob,
     Kill,
     Launch,
     MarkReaped,
-    OrderRescaleSavepoint,
     ReassignStop,
     ReplaceAttempt,
     ResumeJob,
-    RetryRestore,
-    RollBack,
     SettleJob,
     ShowStatus,
-    SwitchOver,
 )
-from db.statuses import CommandStatus, DesiredState, JobStatus, RescalePhase
+from db.statuses import CommandStatus, DesiredState, JobStatus
 from jobs.wire import DriverState
-
-TIMEOUTS = Timeouts()
-
-
-def attempt(number: int = 1, **facts: Any) -> AttemptFacts:
-    return replace(
-        AttemptFacts(
-            number, parallelism=2, process=ProcessState.ALIVE, driver_state=DriverState.RUNNING, is_attached=True
-        ),
-        **facts,
-    )
-
-
-def job(**facts: Any) -> JobFacts:
-    running = JobFacts(JobStatus.RUNNING, DesiredState.RUNNING, parallelism=2, active=attempt())
-    return replace(running, **facts)
-
-
-def lost(number: int = 1, **facts: Any) -> AttemptFacts:
-    return attempt(number, process=ProcessState.DEAD, **facts)
-
-
-def order(status: CommandStatus = CommandStatus.IN_PROGRESS, **facts: Any) -> OrderFacts:
-    return replace(OrderFacts("op", status, attempt=1), **facts)
-
-
-def rescaling(phase: RescalePhase, **facts: Any) -> JobFacts:
-    """A rescale from 2 to 4; facts of the rescale are given with the prefix `rescale_`."""
-    own = {name.removeprefix("rescale_"): value for name, value in facts.items() if name.startswith("rescale_")}
-    rest = {name: value for name, value in facts.items() if not name.startswith("rescale_")}
-    rescale = replace(RescaleFacts("r", phase, 2, 4, old_attempt=1), **own)
-    return job(status=JobStatus.RESCALING, rescale=rescale, **rest)
-
-
-def standby(**facts: Any) -> AttemptFacts:
-    return attempt(2, **{"parallelism": 4, "driver_state": DriverState.STANDBY, **facts})
-
-
-def restored(**facts: Any) -> AttemptFacts:
-    return attempt(2, **{"parallelism": 4, "restored_at_ms": 900, **facts})
-
-
-def step_of(facts: JobFacts) -> Any:
-    return decide(facts, TIMEOUTS)
-
+from tests.support.job_facts import TIMEOUTS, attempt, job, lost, order, step_of
 
 # --- running --------------------------------------------------------------------------------------------------------
 
@@ -254,223 +200,3 @@ def test_a_cancelled_job_is_stopped_when_nothing_of_it_is_left() -> None:
 def test_a_settled_job_is_left_alone(status: JobStatus) -> None:
     settled = job(status=status, desired=DesiredState.STOPPED, active=None, stop=order(CommandStatus.FAILED))
     assert step_of(settled) is None
-
-
-# --- rescaling ------------------------------------------------------------------------------------------------------
-
-
-def test_a_rescale_starts_the_new_driver_beside_the_running_one() -> None:
-    assert step_of(rescaling(RescalePhase.REQUESTED)) == CreateAttempt(4, Cause.RESCALE, standby=True)
-    stored = standby(process=ProcessState.UNLAUNCHED)
-    assert step_of(rescaling(RescalePhase.REQUESTED, standby=stored)) == Launch(2)
-
-
-def test_the_savepoint_waits_for_the_new_driver_to_be_warm() -> None:
-    cold = standby(driver_state=None)
-    assert step_of(rescaling(RescalePhase.REQUESTED, standby=cold)) is None
-    assert step_of(rescaling(RescalePhase.REQUESTED, standby=standby())) == OrderRescaleSavepoint()
-    slow = replace(cold, attached_age_ms=TIMEOUTS.warm_ms + 1)
-    assert step_of(rescaling(RescalePhase.REQUESTED, standby=slow)) == OrderRescaleSavepoint()
-
-
-@pytest.mark.parametrize("ended", [lost(), attempt(driver_state=DriverState.FAILED)])
-def test_until_the_savepoint_is_ordered_an_ended_driver_leaves_the_job_at_its_parallelism(ended: AttemptFacts) -> None:
-    assert isinstance(step_of(rescaling(RescalePhase.REQUESTED, active=ended, standby=standby())), AbandonRescale)
-    dead_standby = standby(process=ProcessState.DEAD, driver_state=None)
-    assert isinstance(step_of(rescaling(RescalePhase.REQUESTED, standby=dead_standby)), AbandonRescale)
-
-
-def test_a_failed_savepoint_leaves_the_job_at_its_parallelism() -> None:
-    failure = {"code": "CHECKPOINT_TIMEOUT", "message": "too slow"}
-    failed = rescaling(RescalePhase.SAVEPOINT, rescale_order=order(CommandStatus.FAILED, failure=failure))
-    assert step_of(failed) == AbandonRescale(failure)
-
-
-def test_a_published_savepoint_leads_to_the_stop() -> None:
-    done = order(CommandStatus.COMPLETED)
-    assert step_of(rescaling(RescalePhase.SAVEPOINT, rescale_order=done)) == AdvanceRescale(RescalePhase.STOP)
-    assert step_of(rescaling(RescalePhase.SAVEPOINT, rescale_order=done, active=lost())) == AdvanceRescale(
-        RescalePhase.STOP
-    )
-
-
-def test_whether_a_dead_driver_published_its_savepoint_is_read_back_and_never_guessed() -> None:
-    step = step_of(rescaling(RescalePhase.SAVEPOINT, rescale_order=order(), active=lost()))
-    assert isinstance(step, CheckSavepoint)
-    assert isinstance(step.missing, AbandonRescale)
-
-
-def test_the_new_driver_has_its_turn_when_the_old_one_has_ended_or_will_not() -> None:
-    assert step_of(rescaling(RescalePhase.STOP, standby=standby())) is None
-    ended = attempt(driver_state=DriverState.STOPPED)
-    assert step_of(rescaling(RescalePhase.STOP, active=ended, standby=standby())) == SwitchOver()
-    late = rescaling(RescalePhase.STOP, standby=standby(), rescale_phase_age_ms=TIMEOUTS.stop_ms + 1)
-    assert step_of(late) == SwitchOver()
-
-
-def test_a_restored_driver_is_verified_by_its_first_batch() -> None:
-    assert step_of(rescaling(RescalePhase.RESTORE, active=restored(restored_at_ms=None))) is None
-    assert step_of(rescaling(RescalePhase.RESTORE, active=restored())) == AdvanceRescale(RescalePhase.VERIFY)
-    assert step_of(rescaling(RescalePhase.VERIFY, active=restored())) is None
-    committed = restored(first_commit_at_ms=1000)
-    assert step_of(rescaling(RescalePhase.VERIFY, active=committed)) == CompleteRescale(False, 1000)
-
-
-def test_without_input_the_restored_state_is_enough() -> None:
-    assert step_of(rescaling(RescalePhase.VERIFY, active=restored(waits_for_input=True))) == CompleteRescale(False, 900)
-
-
-def test_a_first_batch_that_takes_too_long_is_not_waited_for() -> None:
-    slow = rescaling(RescalePhase.VERIFY, active=restored(), rescale_phase_age_ms=TIMEOUTS.verify_ms)
-    assert step_of(slow) is None
-    assert slow.rescale is not None
-    late = replace(slow, rescale=replace(slow.rescale, phase_age_ms=TIMEOUTS.verify_ms + 1))
-    assert step_of(late) == CompleteRescale(False, 900)
-
-
-@pytest.mark.parametrize("phase", [RescalePhase.RESTORE, RescalePhase.VERIFY])
-def test_a_new_driver_that_dies_is_replaced_and_one_that_dies_again_and_again_leads_back(phase: RescalePhase) -> None:
-    dead = lost(2, driver_state=DriverState.RESTORING)
-    assert step_of(rescaling(phase, active=dead, rescale_tries=1)) == RetryRestore(2)
-    assert step_of(rescaling(phase, active=dead, rescale_tries=2)) == RetryRestore(2)
-    step = step_of(rescaling(phase, active=dead, rescale_tries=3))
-    assert isinstance(step, RollBack)
-    assert step.attempt == 2
-
-
-@pytest.mark.parametrize("phase", [RescalePhase.RESTORE, RescalePhase.VERIFY])
-def test_a_new_driver_that_fails_by_itself_leads_back(phase: RescalePhase) -> None:
-    failure = {"code": "JOB_RESTORE_REFUSED", "message": "no"}
-    failed = attempt(2, driver_state=DriverState.FAILED, failure=failure)
-    assert step_of(rescaling(phase, active=failed, rescale_tries=1)) == RollBack(2, failure)
-
-
-def test_a_roll_back_ends_when_the_old_parallelism_runs() -> None:
-    assert step_of(rescaling(RescalePhase.ROLL_BACK, active=attempt(3, driver_state=DriverState.RESTORING))) is None
-    running = attempt(3, restored_at_ms=5)
-    assert step_of(rescaling(RescalePhase.ROLL_BACK, active=running)) == CompleteRescale(True, 5)
-    assert isinstance(step_of(rescaling(RescalePhase.ROLL_BACK, active=lost(3))), ReplaceAttempt)
-
-
-def test_a_cancel_ends_both_drivers_of_a_rescale() -> None:
-    cancelled = rescaling(RescalePhase.SAVEPOINT, desired=DesiredState.CANCELLED, standby=standby())
-    assert step_of(cancelled) == EndAttempt(1)
-    assert step_of(replace(cancelled, active=None)) == EndAttempt(2)
-
-
-def test_a_standby_that_no_rescale_needs_is_ended() -> None:
-    assert step_of(job(standby=standby())) == EndAttempt(2)
-
-
-# --- whatever the facts ---------------------------------------------------------------------------------------------
-
-FAILURES = st.sampled_from([None, {"code": "X", "message": "m"}, {"code": "JOB_SCRIPT_FAILED", "message": "m"}])
-
-
-@st.composite
-def attempts(draw: st.DrawFn, number: int) -> AttemptFacts:
-    is_attached = draw(st.booleans())
-    return AttemptFacts(
-        number,
-        parallelism=draw(st.sampled_from([2, 4])),
-        process=draw(st.sampled_from(ProcessState)),
-        driver_state=draw(st.sampled_from([None, *DriverState])) if is_attached else None,
-        is_attached=is_attached,
-        silent_ms=draw(st.sampled_from([0, 100_000])),
-        state_age_ms=draw(st.sampled_from([0, 1_000_000])),
-        restored_at_ms=draw(st.sampled_from([None, 5])),
-        first_commit_at_ms=draw(st.sampled_from([None, 6])),
-        has_progressed=draw(st.booleans()),
-        failure=draw(FAILURES),
-    )
-
-
-@st.composite
-def orders(draw: st.DrawFn) -> OrderFacts:
-    return OrderFacts(
-        "op",
-        draw(st.sampled_from(CommandStatus)),
-        attempt=draw(st.integers(1, 3)),
-        drain=draw(st.booleans()),
-        status_age_ms=draw(st.sampled_from([0, 100_000])),
-        failure=draw(FAILURES),
-    )
-
-
-@st.composite
-def all_facts(draw: st.DrawFn) -> JobFacts:
-    rescale = RescaleFacts(
-        "r",
-        draw(st.sampled_from(RescalePhase)),
-        2,
-        4,
-        old_attempt=1,
-        order=draw(st.none() | orders()),
-        tries=draw(st.integers(0, 4)),
-        phase_age_ms=draw(st.sampled_from([0, 1_000_000])),
-    )
-    return JobFacts(
-        status=draw(st.sampled_from(JobStatus)),
-        desired=draw(st.sampled_from(DesiredState)),
-        parallelism=2,
-        consecutive_failures=draw(st.integers(0, FAILURES_MAX)),
-        restarts=draw(st.integers(0, 3)),
-        start_in_ms=draw(st.sampled_from([0, 500])),
-        active=draw(st.none() | attempts(1)),
-        standby=draw(st.none() | attempts(2)),
-        ended=tuple(draw(st.lists(attempts(9), max_size=1))),
-        rescale=draw(st.none() | st.just(rescale)),
-        stop=draw(st.none() | orders()),
-    )
-
-
-@given(all_facts())
-def test_there_is_a_decision_for_any_facts_and_it_is_always_the_same(facts: JobFacts) -> None:
-    assert decide(facts, TIMEOUTS) == decide(facts, TIMEOUTS)
-
-
-@given(all_facts())
-def test_no_second_active_attempt_is_ever_made(facts: JobFacts) -> None:
-    step = decide(facts, TIMEOUTS)
-    if isinstance(step, CreateAttempt):
-        assert (facts.standby if step.standby else facts.active) is None
-
-
-@given(all_facts())
-def test_nothing_is_started_for_a_job_that_is_cancelled_or_settled(facts: JobFacts) -> None:
-    wants_none = facts.desired is DesiredState.CANCELLED or (
-        facts.desired is DesiredState.STOPPED and facts.stop is None
-    )
-    if wants_none:
-        assert not isinstance(decide(facts, TIMEOUTS), (CreateAttempt, Launch, RetryRestore, RollBack, SwitchOver))
-
-
-@given(all_facts())
-def test_the_old_driver_is_given_up_for_the_new_one_only_after_its_savepoint_is_published(facts: JobFacts) -> None:
-    if isinstance(decide(facts, TIMEOUTS), SwitchOver):
-        assert facts.rescale is not None
-        assert facts.rescale.phase is RescalePhase.STOP
-
-
-# In which statuses a job can be found while this is wanted of it.
-FOUND = {
-    DesiredState.RUNNING: (
-        JobStatus.SUBMITTING,
-        JobStatus.RUNNING,
-        JobStatus.RESTARTING,
-        JobStatus.SAVEPOINTING,  # its stop has just failed
-        JobStatus.RESCALING,
-    ),
-    DesiredState.STOPPED: (JobStatus.SAVEPOINTING, JobStatus.STOPPING),
-    DesiredState.CANCELLED: (JobStatus.STOPPING,),
-}
-
-
-@pytest.mark.parametrize(("desired", "status"), [(desired, status) for desired in FOUND for status in FOUND[desired]])
-@given(facts=all_facts())
-def test_the_status_that_is_shown_next_can_follow_the_one_before(
-    desired: DesiredState, status: JobStatus, facts: JobFacts
-) -> None:
-    rescale = facts.rescale if status is JobStatus.RESCALING else None
-    found = replace(facts, desired=desired, status=status, rescale=rescale, stop=facts.stop or order())
-    assert may_follow(status, status_of(found))
