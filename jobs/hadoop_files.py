@@ -29,6 +29,10 @@ class HadoopDirectory:
     def child(self, name: str) -> HadoopDirectory:
         return HadoopDirectory(self.spark, f"{self.path.rstrip('/')}/{name}")
 
+    def local_path(self) -> str | None:
+        """Its absolute path if it is in the local file system, whose paths Python can open; else None."""
+        return self._call(_local_path)  # type: ignore[no-any-return]  # py4j publishes no types
+
     def exists(self) -> bool:
         return bool(self._call(lambda files, path: files.exists(path)))
 
@@ -75,10 +79,20 @@ class HadoopDirectory:
         return _path_class(self.spark._jvm)(self.path)
 
 
+def hadoop_settings(spark: SparkSession, prefix: str) -> dict[str, str]:
+    """The settings of Hadoop whose names begin with `prefix`, which is left out of them."""
+    return dict(spark._jsc.hadoopConfiguration().getPropsWithPrefix(prefix))
+
+
 @lru_cache(maxsize=2)
 def _path_class(jvm: Any) -> Any:
     """Hadoop's Path in a JVM: to find a class by its name takes a round trip a package, and a batch makes many paths."""
     return jvm.org.apache.hadoop.fs.Path
+
+
+def _local_path(files: Any, path: Any) -> str | None:
+    qualified = files.makeQualified(path).toUri()
+    return qualified.getPath() if qualified.getScheme() == "file" else None
 
 
 def _children(files: Any, path: Any) -> list[Any]:

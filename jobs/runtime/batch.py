@@ -14,6 +14,7 @@ from jobs.runtime.batch_frames import BatchFrames, OperatorInputs
 from jobs.runtime.branches import tagged, tags_of, whole
 from jobs.runtime.broadcast_rows import check_alike, collected
 from jobs.runtime.clock import now_ms
+from jobs.runtime.direct_edges import direct_edges
 from jobs.runtime.failures import typed_failure
 from jobs.runtime.ports import packed
 from jobs.runtime.reports import ReportCollector, TaskReport, complete_reports
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from jobs.runtime.branches import Branches
     from jobs.runtime.task import SubtaskStart
     from jobs.runtime.watermarks import BatchTime
+    from jobs.sinks import DirectOutput
     from jobs.topology import Topology
     from state.changelog import ChangelogHandle
     from state.hashing import HashId
@@ -106,13 +108,17 @@ class BatchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class _BatchPlan:
-    """What is decided before a batch runs: its identity, where subtasks start, and their times and due timers."""
+    """What is decided before a batch runs: its identity, where subtasks start, their times and due timers.
+
+    `outputs` is where operators' subtasks write themselves, of those that do.
+    """
 
     run: str
     batch_id: BatchId
     starts: Mapping[OperatorUid, Sequence[SubtaskStart]]
     times: dict[OperatorUid, BatchTime]
     due: dict[OperatorUid, tuple[bool, ...]]
+    outputs: dict[OperatorUid, DirectOutput] = field(default_factory=dict)
 
 
 class BatchRunner:
@@ -144,6 +150,7 @@ class BatchRunner:
         self._anchor = anchor
         self._collector = ReportCollector(spark.sparkContext)
         self._processing_time_ms = 0
+        self._direct = direct_edges(topology)
         self._sources = sources or JobSources(topology.sources)
         self._activity = Activity()
         self._specs = specs or {node.uid: subtask_specs(node, facts) for node in topology.operators}
@@ -181,14 +188,22 @@ class BatchRunner:
         self._spark.sparkContext.setJobDescription(f"batch {batch_id}")
         tokens: dict[OperatorUid, str] = {}
         try:
+            for edge in self._direct:
+                output = edge.staging.begin(self._sink_context(edge.sink, batch_id, run))
+                plan.outputs[edge.operator.uid], tokens[edge.sink.uid] = output, output.token
             with self._frames(frame, plan) as frames:
                 for node in self._topology.sinks:
-                    context = self._sink_context(node, batch_id, run)
-                    tokens[node.uid] = node.sink.prepare(frames[node.input], context)
+                    if node.uid in tokens:
+                        frames[node.input].collect()  # no rows come: the subtasks write them
+                    else:
+                        context = self._sink_context(node, batch_id, run)
+                        tokens[node.uid] = node.sink.prepare(frames[node.input], context)
             uids = [node.uid for node in self._topology.operators]
             reports = complete_reports(self._collector.reports_of(run), uids, self._facts.parallelism)
             for uid, of_operator in reports.items():
                 check_alike(uid, [report.broadcast_digest for report in of_operator])
+            for edge in self._direct:
+                edge.gather(tokens[edge.sink.uid], reports[edge.operator.uid])
         except Exception as failure:
             self.discard(tokens)
             typed = typed_failure(failure)
@@ -297,6 +312,7 @@ class BatchRunner:
             due=(True,) * len(specs) if rows else plan.due[node.uid],
             reports=self._collector.accumulator,
             broadcast=rows,
+            output=plan.outputs.get(node.uid),
         )
         routed = self._routed(node, inputs.first, arrivals, 0)
         if inputs.second is not None:

@@ -28,6 +28,11 @@ def combined(
         rows_max: A batch that has as many rows is not added to.
         bytes_max: Neither is one that has as many bytes, so that little more than that is in memory at once.
     """
+    return (pa.concat_batches(group) for group in grouped(batches, rows_max, bytes_max))
+
+
+def grouped(batches: Iterable[pa.RecordBatch], rows_max: int, bytes_max: int) -> Iterator[list[pa.RecordBatch]]:
+    """The batches that have rows, in groups that are as large as `combined` makes its batches."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -36,10 +41,10 @@ def combined(
             rows += batch.num_rows
             size += batch.nbytes
         if rows >= rows_max or size >= bytes_max:
-            yield pa.concat_batches(waiting)
+            yield waiting
             waiting, rows, size = [], 0, 0
     if waiting:
-        yield pa.concat_batches(waiting)
+        yield waiting
 
 
 def tuples_of(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:

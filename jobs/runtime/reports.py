@@ -44,6 +44,7 @@ class TaskReport(msgspec.Struct, frozen=True):
         source: Where its state was; None if it had nothing to do, and did not look.
         state_bytes: Size of its state on its host, about; None if the state was not opened.
         broadcast_digest: Of its broadcast state after broadcast records; None if there were none.
+        part: What it has written to its sink itself; None if it has not.
     """
 
     run: str
@@ -62,6 +63,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     source: StateSource | None = None
     state_bytes: int | None = None
     broadcast_digest: str | None = None
+    part: str | None = None
 
 
 class _Lists(AccumulatorParam[list[TaskReport]]):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from jobs.runtime.body import OperatorLogic
     from jobs.runtime.watermarks import BatchTime
+    from jobs.sinks import DirectOutput
     from jobs.topology import OperatorNode
     from state.identifiers import BatchId
     from state.restore import RestorePlan
@@ -68,6 +69,7 @@ class OperatorTask:
         reports: Where to report.
         store_outage_max_ms: For how long an object store that is away is waited for.
         broadcast: Records of the broadcast stream, which every subtask gets, as an Arrow stream; empty where there are none.
+        output: Where they write their rows themselves; None: they hand them to Spark.
     """
 
     run: str
@@ -83,6 +85,7 @@ class OperatorTask:
     reports: Accumulator[list[TaskReport]]
     store_outage_max_ms: int = 0
     broadcast: bytes = b""
+    output: DirectOutput | None = None
 
     def run_partition(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Processes one partition, which is one subtask. Reports last of all, and only when all went well.
@@ -119,7 +122,13 @@ class OperatorTask:
         try:
             opened = time.perf_counter()
             progress = SubtaskProgress()
-            yield from self._process(index, store, chain([] if first is None else [first], with_rows), progress)
+            outputs = self._process(index, store, chain([] if first is None else [first], with_rows), progress)
+            part = None
+            if self.output is None:
+                yield from outputs
+            else:
+                part = self.output.write(index, outputs)
+                reach("task.part_written")
             processed = time.perf_counter()
             digest = store.operator.broadcast_digest() if self.broadcast else None
             changelog = store.finish_batch(self.batch_id, uuid.uuid4().hex)
@@ -146,6 +155,7 @@ class OperatorTask:
             source=source,
             state_bytes=state_bytes,
             broadcast_digest=digest,
+            part=part,
         )
         self.reports.add([report])
 

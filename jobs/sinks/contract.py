@@ -4,15 +4,22 @@ A sink works in two phases around the commit of a batch: `prepare` writes where 
 commit record names; `publish` makes what the token stands for visible. A driver that dies between the two publishes again at
 its next start, so publishing the same token any number of times is publishing it once. What was prepared and never committed
 is never published.
+
+A sink may offer to be written to by the subtasks themselves (`DirectSink`), which spares Spark a turn of every row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
     from pyspark.sql import DataFrame
+
+    from state.identifiers import SubtaskIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +65,44 @@ class Sink(Protocol):
         Args:
             context: Of the batch committed last (-1: none), and of the attempt that starts.
         """
+        ...
+
+
+class DirectOutput(Protocol):
+    """One batch of a sink, as its subtasks write it; pickled into their tasks."""
+
+    @property
+    def token(self) -> str:
+        """What `publish` and `discard` find the batch by."""
+        ...
+
+    def write(self, subtask: SubtaskIndex, records: Iterator[pa.RecordBatch]) -> str | None:
+        """Writes all rows of a subtask where no reader sees them; runs in a task.
+
+        Several tasks may do so for one subtask, even at once or after `gather`: what they write stays apart.
+
+        Returns:
+            The part that was written, for `gather`; None if there were no rows.
+        """
+        ...
+
+
+class DirectStaging(Protocol):
+    """Stages batches that subtasks write, in the place of `prepare`. Its methods run on the driver."""
+
+    def begin(self, context: SinkContext) -> DirectOutput:
+        """Makes room for one try of a batch."""
+        ...
+
+    def gather(self, token: str, parts: Sequence[str]) -> None:
+        """Stages the parts that count, durably; whatever else tasks have written, or still write, is never published."""
+        ...
+
+
+@runtime_checkable
+class DirectSink(Sink, Protocol):
+    """A sink that subtasks may write to themselves, where it alone reads the only output of their operator."""
+
+    def direct(self, schema: pa.Schema) -> DirectStaging | None:
+        """How they do it with rows of a schema; None if `prepare` must, as readers would see a difference. Asked once a run."""
         ...

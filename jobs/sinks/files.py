@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 from pyspark.sql import SparkSession
 
 from jobs.errors import SinkOccupiedError, SinkPublishError
-from jobs.hadoop_files import HadoopDirectory
+from jobs.hadoop_files import HadoopDirectory, hadoop_settings
+from jobs.sinks.parquet_output import PARQUET, ParquetForm, ParquetOutput
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from jobs.sinks.contract import SinkContext
+    from jobs.sinks.contract import DirectStaging, SinkContext
 
 _STAGING = "_staging"  # names that begin with an underscore are no data to any reader of Hadoop files
 _MARKER = "_keyscale"  # without an ending, so that no glob for data files finds it
+_SUCCESS = "_SUCCESS"  # as Spark's own writer leaves one
+_PARTS = "-parts"  # of a staging directory, while subtasks write there
 _BATCH = "batch="
 
 
@@ -28,6 +35,18 @@ class _FileToken(msgspec.Struct, frozen=True):
     attempt: int
     unique: str
 
+    @classmethod
+    def of(cls, context: SinkContext) -> _FileToken:
+        return cls(context.job_id, context.uid, context.batch_id, context.attempt, context.unique)
+
+    @property
+    def staging(self) -> str:
+        """Where the batch is staged, in the sink's path."""
+        return f"{_STAGING}/{self.job_id}/{self.uid}/{self.batch_id}-{self.attempt}-{self.unique}"
+
+    def text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
 
 class FileSink:
     """Files of any format that Spark writes, one directory a batch: `<path>/batch=<number>/`.
@@ -35,6 +54,7 @@ class FileSink:
     A batch's directory appears complete, in one rename, after the batch was committed; a batch without rows has one too, so
     a number that is missing was never committed. On an object store a rename is a copy and can be seen half done.
     A job that is restored from an earlier savepoint replaces the directories of the batches that it runs anew.
+    Parquet on a local path is written by the subtasks themselves where the sink follows an operator alone, as Spark would.
 
     Args:
         path: A directory of its own for each job and sink, at any address that Spark can write to.
@@ -49,9 +69,8 @@ class FileSink:
         self._options = options
 
     def prepare(self, frame: DataFrame, context: SinkContext) -> str:
-        key = _FileToken(context.job_id, context.uid, context.batch_id, context.attempt, context.unique)
-        token = msgspec.json.encode(key).decode()
-        staging = self._staging(key)
+        key = _FileToken.of(context)
+        token, staging = key.text(), _staging(self._path, key)
         try:
             frame.write.format(self._format).options(**self._options).save(staging.path)
             staging.write_text(_MARKER, token)
@@ -61,6 +80,18 @@ class FileSink:
             raise
         return token
 
+    def direct(self, schema: pa.Schema) -> DirectStaging | None:
+        if self._format.lower() != "parquet":
+            return None
+        spark = SparkSession.active()
+        try:
+            root = HadoopDirectory(spark, self._path).local_path()
+        except SinkPublishError:  # told where the first batch is to be staged
+            return None
+        of_hadoop = {f"{PARQUET}{name}": value for name, value in hadoop_settings(spark, PARQUET).items()}
+        form = ParquetForm.of(schema, self._options, {**of_hadoop, **spark.conf.getAll}, spark.version)
+        return None if root is None or form is None else _DirectFiles(self._path, root, form)
+
     def publish(self, token: str) -> None:
         """Moves a batch from staging into place.
 
@@ -69,7 +100,7 @@ class FileSink:
             SinkPublishError: The file system failed, or the staged files are gone.
         """
         key = msgspec.json.decode(token, type=_FileToken)
-        staging, target = self._staging(key), self._target(key.batch_id)
+        staging, target = _staging(self._path, key), self._target(key.batch_id)
         if target.exists():
             there = target.read_text(_MARKER)
             if there == token and not staging.exists():
@@ -88,7 +119,9 @@ class FileSink:
             raise SinkPublishError(message)
 
     def discard(self, token: str) -> None:
-        self._staging(msgspec.json.decode(token, type=_FileToken)).delete()
+        key = msgspec.json.decode(token, type=_FileToken)
+        _leave_to_no_task(self._path, key)
+        _staging(self._path, key).delete()
 
     def recover(self, context: SinkContext) -> None:
         root = HadoopDirectory(SparkSession.active(), self._path)
@@ -110,12 +143,68 @@ class FileSink:
         if (there.job_id, there.uid) == (context.job_id, context.uid) and there.attempt < context.attempt:
             directory.delete()
 
-    def _staging(self, key: _FileToken) -> HadoopDirectory:
-        name = f"{key.batch_id}-{key.attempt}-{key.unique}"
-        return HadoopDirectory(SparkSession.active(), f"{self._path}/{_STAGING}/{key.job_id}/{key.uid}/{name}")
-
     def _target(self, batch_id: int) -> HadoopDirectory:
         return HadoopDirectory(SparkSession.active(), f"{self._path}/{_BATCH}{batch_id}")
+
+
+@dataclass(frozen=True, slots=True)
+class _DirectFiles:
+    """Stages what subtasks write on a local path: the directory that they write in becomes the staged one.
+
+    Attributes:
+        path: The sink's.
+        root: The same, as tasks open it.
+        form: Of the files.
+    """
+
+    path: str
+    root: str
+    form: ParquetForm
+
+    def begin(self, context: SinkContext) -> ParquetOutput:
+        """Raises SinkPublishError if the file system failed."""
+        key = _FileToken.of(context)
+        _parts(self.path, key).make()
+        return self._output(key)
+
+    def gather(self, token: str, parts: Sequence[str]) -> None:
+        """Keeps the parts, and no other file of a task.
+
+        Raises:
+            SinkPublishError: The file system failed, or a part is not there: the path is another one on the task's host.
+        """
+        key = msgspec.json.decode(token, type=_FileToken)
+        counted = set(parts) or {self._output(key).write_empty()}
+        _leave_to_no_task(self.path, key)
+        staging = _staging(self.path, key)
+        written = set(staging.names())
+        if missing := counted - written:
+            raise SinkPublishError(
+                f"{len(missing)} files of batch {key.batch_id} of sink {key.uid} are not in {staging.path}"
+            )
+        for name in written - counted:
+            staging.child(name).delete()
+        staging.write_text(_SUCCESS, "")
+        staging.write_text(_MARKER, token)
+
+    def _output(self, key: _FileToken) -> ParquetOutput:
+        return ParquetOutput(key.text(), f"{self.root}/{key.staging}{_PARTS}", self.form)
+
+
+def _staging(path: str, key: _FileToken) -> HadoopDirectory:
+    return HadoopDirectory(SparkSession.active(), path).child(key.staging)
+
+
+def _parts(path: str, key: _FileToken) -> HadoopDirectory:
+    """Where the subtasks of a batch write."""
+    return HadoopDirectory(SparkSession.active(), path).child(f"{key.staging}{_PARTS}")
+
+
+def _leave_to_no_task(path: str, key: _FileToken) -> None:
+    """Stages the directory that subtasks write in, if there is one: a task that comes late finds none to write in."""
+    parts = _parts(path, key)
+    if parts.exists() and not parts.move_to(_staging(path, key)):
+        raise SinkPublishError(f"{parts.path} could not be moved")
 
 
 def _refuse_unless_disowned(marker: str, key: _FileToken, target: HadoopDirectory) -> None:
