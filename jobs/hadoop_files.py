@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it publishes no types
+from pyspark.errors.exceptions.captured import CapturedException
 
 from jobs.errors import SinkPublishError
 
@@ -71,8 +72,9 @@ class HadoopDirectory:
         path = self._java_path()
         try:
             return action(path.getFileSystem(self.spark._jsc.hadoopConfiguration()), path)
-        except Py4JJavaError as failure:
-            message = f"the file system of {self.path} failed: {failure.java_exception.toString()}"
+        except (Py4JJavaError, CapturedException) as failure:
+            told = failure.java_exception.toString() if isinstance(failure, Py4JJavaError) else failure
+            message = f"the file system of {self.path} failed: {told}"
             raise SinkPublishError(message) from failure
 
     def _java_path(self) -> Any:

@@ -62,12 +62,14 @@ class ParquetForm:
     """How Spark's writer would form its files.
 
     Attributes:
-        schema: Of the rows, with what Spark's readers want to find in a file.
+        schema: Of the rows.
+        told: What Spark's readers want to find in a file.
         codec: Of the pages.
         int96: Whether timestamps are in Spark's old, still usual type.
     """
 
     schema: pa.Schema
+    told: Mapping[str, str]
     codec: _Codec
     int96: bool
 
@@ -98,10 +100,11 @@ class ParquetForm:
             "org.apache.spark.version": spark_version,
             "org.apache.spark.sql.parquet.row.metadata": from_arrow_schema(schema, prefer_timestamp_ntz=True).json(),
         }
-        return cls(pa.schema([field.remove_metadata() for field in schema], metadata=told), codec, int96)
+        return cls(pa.schema([field.remove_metadata() for field in schema]), told, codec, int96)
 
     def writer(self, path: str) -> pq.ParquetWriter:
-        return pq.ParquetWriter(
+        """Opens a file of this form."""
+        writer = pq.ParquetWriter(
             path,
             self.schema,
             compression=self.codec.name,
@@ -111,6 +114,8 @@ class ParquetForm:
             store_schema=False,
             dictionary_pagesize_limit=_DICTIONARY_BYTES_MAX,
         )
+        writer.add_key_value_metadata(self.told)
+        return writer
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,5 +58,5 @@ links = chain.process(
 ).uid("chain")
 # A second operator behind a second shuffle: finds nothing to drop, unless the first one has let something through twice.
 unique = links.key_by("nonce").deduplicate().uid("unique")
-unique.sink_to(FileSink(env.parameters["output"], format="json")).uid("files")
+unique.sink_to(FileSink(env.parameters["output"], format=env.parameters["format"])).uid("files")
 env.execute()

@@ -13,9 +13,10 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import psutil
+import pyarrow.parquet as pq
 
 from jobs.runtime.class_archive import ClassArchive
 from jobs.runtime.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
@@ -218,12 +219,17 @@ class ChainInput:
 def sink_rows(directory: Path) -> list[dict[str, Any]]:
     """All that a reader of the sink sees, a batch after the other."""
     return [
-        json.loads(line)
+        row
         for batch in sorted(directory.glob("batch=*"), key=lambda path: int(path.name.removeprefix("batch=")))
-        for file in sorted(batch.glob("*.json"))
-        if not file.name.startswith(("_", "."))
-        for line in file.read_text().splitlines()
+        for file in sorted(batch.glob("part-*"))
+        for row in _rows_of(file)
     ]
+
+
+def _rows_of(file: Path) -> list[dict[str, Any]]:
+    if file.suffix == ".parquet":
+        return cast("list[dict[str, Any]]", pq.ParquetFile(file).read().to_pylist())
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def sorted_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -232,7 +238,10 @@ def sorted_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @dataclass(slots=True)
 class ChainJob:
-    """Everything of one job under test: its input, its output, its store, its attempts."""
+    """Everything of one job under test: its input, its output, its store, its attempts.
+
+    `format` is that of the output: Parquet is written by the subtasks, JSON by Spark.
+    """
 
     home: Path
     input: ChainInput
@@ -240,6 +249,7 @@ class ChainJob:
     checkpoints: CheckpointSettings = field(default_factory=lambda: CheckpointSettings(interval_ms=1000))
     restart: RestartStrategy | None = None
     store_url: str | None = None
+    format: Literal["json", "parquet"] = "parquet"
 
     @property
     def output(self) -> Path:
@@ -268,6 +278,7 @@ class ChainJob:
             parameters={
                 "input": str(self.input.directory),
                 "output": str(self.output),
+                "format": self.format,
                 "fault": str(self.home / "fault"),
             },
             restart=self.restart,

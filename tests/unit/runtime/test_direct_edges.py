@@ -1,0 +1,128 @@
+"""Subtasks write to a sink themselves only where nobody else needs their rows, and the sink takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import pyarrow as pa
+import pytest
+
+from jobs.deduplicate import Deduplicate
+from jobs.functions import OutputTag
+from jobs.nodes import Timestamps
+from jobs.runtime.direct_edges import direct_edges
+from jobs.runtime.reports import TaskReport
+from jobs.topology import NodeId, TopologyBuilder
+from state.identifiers import OperatorUid, SubtaskIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jobs.sinks import DirectOutput, DirectStaging, Sink, SinkContext
+    from jobs.topology import Topology
+
+SCHEMA = pa.schema([("id", pa.string()), ("at", pa.int64())])
+
+
+class Staging:
+    """Takes note of what was gathered."""
+
+    def __init__(self) -> None:
+        self.gathered: list[tuple[str, Sequence[str]]] = []
+
+    def begin(self, context: SinkContext) -> DirectOutput:
+        raise NotImplementedError
+
+    def gather(self, token: str, parts: Sequence[str]) -> None:
+        self.gathered.append((token, parts))
+
+
+@dataclass
+class PlainSink:
+    """One that only Spark can write to."""
+
+    reads_repeatedly: ClassVar[bool] = False
+
+    def prepare(self, frame: Any, context: SinkContext) -> str:
+        raise NotImplementedError
+
+    def publish(self, token: str) -> None: ...
+
+    def discard(self, token: str) -> None: ...
+
+    def recover(self, context: SinkContext) -> None: ...
+
+
+@dataclass
+class OfferingSink(PlainSink):
+    """One that takes rows from subtasks, if `staging` is there, and knows which."""
+
+    staging: Staging | None = None
+    asked: pa.Schema | None = None
+
+    def direct(self, schema: pa.Schema) -> DirectStaging | None:
+        self.asked = schema
+        return self.staging
+
+
+def built(declare: Callable[[TopologyBuilder, NodeId], list[tuple[NodeId, Sink]]], *tags: OutputTag) -> Topology:
+    """A job of one operator, and what is declared behind it."""
+    builder = TopologyBuilder()
+    source = builder.add_source(cast("Any", object()), SCHEMA)
+    operator = builder.add_operator(
+        source, key_columns=("id",), logic=Deduplicate(None), schema=SCHEMA, timestamp_column=None, side_outputs=tags
+    )
+    builder.name(operator, "first")
+    for at, (node, sink) in enumerate(declare(builder, operator)):
+        builder.name(builder.add_sink(node, sink), f"sink-{at}")
+    return builder.build()
+
+
+def test_a_sink_behind_an_operator_is_written_to_by_its_subtasks() -> None:
+    sink = OfferingSink(Staging())
+    (edge,) = direct_edges(built(lambda _, operator: [(operator, sink)]))
+    assert (edge.operator.uid, edge.sink.uid, edge.staging) == ("first", "sink-0", sink.staging)
+    assert sink.asked == SCHEMA
+
+
+@pytest.mark.parametrize("sink", [PlainSink(), OfferingSink(None)])
+def test_a_sink_that_does_not_take_them_gets_its_rows_from_spark(sink: Sink) -> None:
+    assert direct_edges(built(lambda _, operator: [(operator, sink)])) == ()
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda builder, operator: [
+            (builder.add_transform(operator, lambda frame: frame, SCHEMA), OfferingSink(Staging()))
+        ],
+        lambda builder, operator: [(builder.add_timestamps(operator, Timestamps("at")), OfferingSink(Staging()))],
+        lambda _, operator: [(operator, OfferingSink(Staging())), (operator, OfferingSink(Staging()))],
+        lambda _, operator: [(NodeId(0), OfferingSink(Staging())), (operator, PlainSink())],
+    ],
+)
+def test_rows_that_somebody_else_needs_or_that_come_from_elsewhere_go_through_spark(declare: Any) -> None:
+    assert direct_edges(built(declare)) == ()
+
+
+def test_an_operator_with_side_outputs_hands_all_of_them_to_spark() -> None:
+    tag = OutputTag("late", SCHEMA)
+    topology = built(
+        lambda builder, operator: [
+            (operator, OfferingSink(Staging())),
+            (builder.add_side_output(operator, tag), OfferingSink(Staging())),
+        ],
+        tag,
+    )
+    assert direct_edges(topology) == ()
+
+
+def test_the_parts_of_the_reports_are_gathered() -> None:
+    staging = Staging()
+    (edge,) = direct_edges(built(lambda _, operator: [(operator, OfferingSink(staging))]))
+    parts = ["a", None, "b"]
+    edge.gather(
+        "t", [TaskReport("run", OperatorUid("first"), SubtaskIndex(at), part=part) for at, part in enumerate(parts)]
+    )
+    assert staging.gathered == [("t", ["a", "b"])]
