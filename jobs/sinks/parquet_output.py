@@ -113,6 +113,7 @@ class ParquetForm:
             store_decimal_as_integer=True,
             store_schema=False,
             dictionary_pagesize_limit=_DICTIONARY_BYTES_MAX,
+            write_page_checksum=True,
         )
         writer.add_key_value_metadata(self.told)
         return writer
