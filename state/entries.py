@@ -93,35 +93,38 @@ class Entries:
         pending = self.pending
         if pending.runs:
             pending.settle()
-        raw = pending.entries.get(key, _MISSING)
-        if raw is _MISSING:
-            raw = pending.reads.get(key, _MISSING)
-            if raw is _MISSING:
-                raw = pending.reads[key] = self._engine.get(self.family, key)
+        if key in pending.entries:
+            raw = pending.entries[key]
+        elif key in pending.reads:
+            raw = pending.reads[key]
+        else:
+            raw = pending.reads[key] = self._engine.get(self.family, key)
+        if self.ttl is None:
+            return ABSENT if raw is None else self.formats.value(raw)
         if self.sweeper is not None:
             self.sweeper.accessed()
         if raw is None:
             return ABSENT
-        if self.ttl is not None:
-            fresh = self._fresh_range()
-            if not fresh[0] <= raw < fresh[1]:  # type: ignore[operator]  # object is only _MISSING's type
-                return self._live(key, raw, prefix=prefix)  # type: ignore[arg-type]
-        return self.formats.value(raw)  # type: ignore[arg-type]
+        first, end = self._fresh_range()
+        return self.formats.value(raw) if first <= raw < end else self._live(key, raw, prefix=prefix)
 
     def put(self, key: bytes, value: Any, prefix: bytes | None = None) -> None:
         """Set an entry; `prefix` if it is one of several below that."""
         if len(key) > KEY_BYTES_MAX:
             check_key_size(key)
         pending = self.pending
-        raw = self.formats.pack(value, 0 if self.ttl is None else self._time(self._clock))
+        if self.ttl is None:
+            raw = self.formats.pack(value, 0)
+        else:
+            raw = self.formats.pack(value, self._time(self._clock))
+            if self.sweeper is not None:
+                self.sweeper.accessed()
         if pending.runs:
             pending.settle()
         pending.entries[key] = raw
         if prefix is not None:
             pending.noted.append(prefix)
             pending.noted.append(key)
-        if self.sweeper is not None:
-            self.sweeper.accessed()
 
     def remove(self, key: bytes, prefix: bytes | None = None) -> None:
         """Remove an entry, if it is there; `prefix` if it is one of several below that."""

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from state.errors import DescriptorError, KeyGroupError, NoCurrentKeyError
+from state.key_groups import MAX_PARALLELISM_UPPER_BOUND, KeyGroupRange
 from state.serializers import EncodedColumn
 from state.serializers.key_codecs import PRESENT, integer_packing
 from state.stored_key import KeyBatch, check_key_size
 
 if TYPE_CHECKING:
     from state.entries import Entries
-    from state.key_groups import KeyGroupRange
     from state.serializers import KeyCodec, KeySerializer
 
 KeyGroups: TypeAlias = npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray
@@ -30,27 +30,27 @@ _PRESENT = PRESENT[0]
 class KeyContext:
     """The current key of a backend, and the keys of the batch at hand; shared by all its handles."""
 
-    __slots__ = ("_batch", "_batch_of", "_bias", "_integer", "_range", "prefix", "serializer")
+    __slots__ = ("_batch", "_batch_of", "_bias", "_first", "_last", "_pack", "prefix", "serializer")
 
     def __init__(self, serializer: KeySerializer, key_group_range: KeyGroupRange | None) -> None:
         self.serializer = serializer
         self.prefix: bytes | None = None  # key group and key
-        self._range = key_group_range
+        owned = key_group_range or KeyGroupRange(0, MAX_PARALLELISM_UPPER_BOUND - 1)
+        self._first, self._last = owned.start, owned.end
         types = serializer.schema.types
         packing = integer_packing(types[0]) if len(types) == 1 else None
-        self._integer = None if packing is None else struct.Struct(f">H{packing[0]}")
+        self._pack = None if packing is None else struct.Struct(f">H{packing[0]}").pack
         self._bias = 0 if packing is None else packing[1]
         self._batch_of: tuple[Any, Any] | None = None
         self._batch: KeyBatch | None = None
 
     def set(self, key_group: int, key: tuple[Any, ...]) -> None:
-        owned = self._range
-        if owned is not None and not owned.start <= key_group <= owned.end:
-            message = f"key group {key_group} is not in {owned.start} to {owned.end}, which this subtask owns"
+        if not self._first <= key_group <= self._last:
+            message = f"key group {key_group} is not in {self._first} to {self._last}, which this subtask owns"
             raise KeyGroupError(message)
-        if self._integer is not None and len(key) == 1 and type(key[0]) is int:
+        if self._pack is not None and len(key) == 1 and type(key[0]) is int:
             try:
-                self.prefix = self._integer.pack(key_group, _PRESENT, key[0] + self._bias)
+                self.prefix = self._pack(key_group, _PRESENT, key[0] + self._bias)
             except struct.error:
                 pass  # too large a number
             else:
@@ -72,9 +72,8 @@ class KeyContext:
         groups = (
             key_groups.to_numpy() if isinstance(key_groups, (pa.Array, pa.ChunkedArray)) else np.asarray(key_groups)
         )
-        owned = self._range
-        if owned is not None and len(groups) and not (owned.start <= groups.min() and groups.max() <= owned.end):
-            message = f"a batch has key groups outside {owned.start} to {owned.end}, which this subtask owns"
+        if len(groups) and not (self._first <= groups.min() and groups.max() <= self._last):
+            message = f"a batch has key groups outside {self._first} to {self._last}, which this subtask owns"
             raise KeyGroupError(message)
         encoded = self.serializer.encode_columns(columns)
         if len(encoded) != len(groups):

@@ -50,6 +50,16 @@ class _Family:
                 self._ordered = None
             self.entries[key] = value
 
+    def put_run(self, run: SortedRun) -> None:
+        if None in run.values:
+            for key, value in zip(run.keys, run.values, strict=True):
+                self.put(key, value)
+            return
+        before = len(self.entries)
+        self.entries.update(zip(run.keys, run.values, strict=True))  # type: ignore[arg-type]  # none is None
+        if len(self.entries) != before:
+            self._ordered = None
+
     def between(self, start: bytes, end: bytes | None) -> list[bytes]:
         if self._ordered is None:
             self._ordered = sorted(self.entries)
@@ -82,7 +92,8 @@ class HeapEngine:
         return engine
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        self._check_open()
+        if self._closed:
+            self._check_open()
         found = self._families.get(family)
         return None if found is None else found.entries.get(key)
 
@@ -113,8 +124,9 @@ class HeapEngine:
             self._family(family).put(key, value)
 
     def write_runs(self, runs: Sequence[SortedRun]) -> None:
+        self._check_open()
         for run in runs:
-            self.write(run.mutations())
+            self._family(run.family).put_run(run)
 
     def write_sorted_file(self, run: SortedRun, file: Path) -> None:
         file.write_bytes(msgspec.msgpack.encode(_SortedFile(run.keys, run.values)))

@@ -124,8 +124,9 @@ class KeyedStateBackend:
         self._records += 1
         if self._records >= _RECORDS_BETWEEN_CHECKS:
             self._check_batch()
-        for sweeper in self._sweepers:
-            sweeper.record()
+        if self._sweepers:
+            for sweeper in self._sweepers:
+                sweeper.record()
 
     def clear_current_key(self) -> None:
         """Have no current key."""

@@ -9,11 +9,12 @@ import msgspec
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _NULL = msgspec.msgpack.encode(None)
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder(list[list[Any] | None]).decode
+_as_dict = msgspec.structs.asdict
 
 
 @lru_cache
@@ -32,7 +33,25 @@ def simple_row(of_type: pa.DataType) -> type[msgspec.Struct] | None:
         fields.append((f"f{number}", simple | None, msgspec.field(name=field.name, default=None)))
     if len({field.name for field in of_type}) < max(1, len(fields)):
         return None
-    return msgspec.defstruct("Row", fields, forbid_unknown_fields=True)
+    return msgspec.defstruct("Row", fields, forbid_unknown_fields=True, gc=False)
+
+
+def row_decoder(of_type: pa.DataType) -> Callable[[bytes, int], dict[str, Any]]:
+    """From bytes and the position where a row's MessagePack array begins to the row. Only of a type that has a simple row.
+
+    It raises ValueError or msgspec.MsgspecError for what is no row of the type.
+    """
+    names = [field.name for field in of_type]
+    simple = [(f"f{number}", _simple_type(field.type) | None) for number, field in enumerate(of_type)]
+    named = all(name.isidentifier() and not name.startswith("__") for name in names)
+    if named:  # so that msgspec makes the dicts, too
+        simple = [(name, kind) for name, (_, kind) in zip(names, simple, strict=True)]
+    stored = msgspec.defstruct("Stored", simple, array_like=True, forbid_unknown_fields=True, gc=False)
+    unpack = msgspec.msgpack.Decoder(stored).decode
+    if named:
+        return lambda raw, at: _as_dict(unpack(raw[at:]))
+    parts = msgspec.structs.astuple
+    return lambda raw, at: dict(zip(names, parts(unpack(raw[at:])), strict=True))
 
 
 def encode_rows(array: pa.StructArray) -> list[bytes]:

@@ -23,7 +23,7 @@ from state.columns import decimal_unscaled, fixed_values
 from state.errors import CorruptValueError, SerializationError, UnsupportedTypeError
 from state.serializers.key_codecs import timestamp_conversion
 from state.serializers.pickled import Pickled, refuse_pickle
-from state.serializers.simple_rows import decode_rows, encode_rows, simple_row
+from state.serializers.simple_rows import decode_rows, encode_rows, row_decoder, simple_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -176,6 +176,8 @@ def _serializer(of_type: pa.DataType) -> _Parts:  # noqa: PLR0911 (one branch a 
     if types.is_nested(of_type):
         to, back = _plain(of_type)
         pack, unpack = msgspec.msgpack.Encoder(enc_hook=_plain_text).encode, msgspec.msgpack.Decoder().decode
+        if types.is_struct(of_type) and simple_row(of_type) is not None:
+            return lambda value: pack(to(value)), row_decoder(of_type), None
         return lambda value: pack(to(value)), lambda raw, at: back(unpack(raw[at:])), None
     message = f"{of_type} cannot be the type of a value"
     raise UnsupportedTypeError(message)
