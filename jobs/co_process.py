@@ -87,8 +87,7 @@ class CoProcessBody(ProcessBody):
         super().__init__(function, state, facts, operator)
 
     def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
-        yield from self._run(self._function.process_element1, self._records(batch))
+        yield from self._run(self._function.process_element1, batch, self._facts)
 
     def process_second(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
-        records = self._records(batch, self._second_facts, self._second_row)
-        yield from self._run(self._function.process_element2, records)
+        yield from self._run(self._function.process_element2, batch, self._second_facts, self._second_row)

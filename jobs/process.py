@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 from jobs.functions import KeyedProcessFunction, OnTimerContext, ProcessContext, RuntimeContext, row_type
 from jobs.runtime.body import KEY_GROUP_COLUMN, OperatorBody, OperatorLogic, SideBatch
-from jobs.runtime.columns import batch_of, timestamps_ms, tuples_of
+from jobs.runtime.columns import batch_of, rows_that_pass, timestamps_ms, tuples_of
 from jobs.runtime.failures import exception_line, user_code
 from jobs.timers import TimerService
 from state.errors import KeyscaleError
@@ -16,8 +18,6 @@ from state.operator_state import OperatorStateBackend
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    import pyarrow as pa
-
     from jobs.broadcast import KeyedBroadcastProcessFunction
     from jobs.co_process import KeyedCoProcessFunction
     from jobs.functions import Row
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from state.keyed import KeyedStateBackend
 
 _RESULTS_A_BATCH = 10_000
+_NO_ROW: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +58,33 @@ class Results:
         self._schema = facts.output_schema
         self._side_schemas = facts.side_outputs
         self._main: list[Any] = []
+        self._passing: pa.RecordBatch | None = None
+        self._passed: list[int] = []  # where in `_passing` the results are, as long as all are its very rows
         self.side: dict[str, list[Any]] = {tag: [] for tag in facts.side_outputs}
 
-    def add(self, produced: Iterable[Any] | None) -> bool:
-        """Takes what a call gave; True once there is enough for a batch."""
+    def come_from(self, batch: pa.RecordBatch) -> None:
+        """The results to come, until `rest` is asked for, are of rows of this batch; those put out as they are need no conversion."""
+        self._passing = rows_that_pass(batch, self._schema)
+
+    def add(self, produced: Iterable[Any] | None, row: Any = _NO_ROW, at: int = 0) -> bool:
+        """Takes what a call gave, and the row that it was given with its place in the batch; True once there is enough for a batch."""
         if produced is not None:
-            self._main.extend(produced)
-        return len(self._main) >= _RESULTS_A_BATCH or (
+            main = self._main
+            for result in produced:
+                if result is row and not main and self._passing is not None:
+                    self._passed.append(at)
+                else:
+                    if self._passed:
+                        main.extend(tuples_of(self._take_passed(), self._schema.names))
+                    main.append(result)
+        return len(self._main) + len(self._passed) >= _RESULTS_A_BATCH or (
             bool(self.side) and any(len(records) >= _RESULTS_A_BATCH for records in self.side.values())
         )
 
     def rest(self) -> Iterator[OutputBatch]:
         """All that is left."""
+        if self._passed:
+            yield self._take_passed()
         if self._main:
             yield batch_of(self._main, self._schema)
             self._main.clear()
@@ -76,6 +92,12 @@ class Results:
             if records:
                 yield SideBatch(tag, batch_of(records, self._side_schemas[tag]))
                 records.clear()
+
+    def _take_passed(self) -> pa.RecordBatch:
+        assert self._passing is not None  # noqa: S101 - nothing passes otherwise
+        passed = self._passing.take(pa.array(self._passed, pa.int64()))
+        self._passed.clear()
+        return passed
 
 
 class ProcessBody(OperatorBody):
@@ -92,7 +114,6 @@ class ProcessBody(OperatorBody):
         self._function: Any = function
         self._dead_letters = dead_letters
         self._record = 0
-        self._key_group = 0
         self._state = state
         self._facts = facts
         self._row_type = row_type(facts.input_columns)
@@ -105,17 +126,21 @@ class ProcessBody(OperatorBody):
 
     def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
         process_element = self._function.process_element if self._dead_letters is None else self._process_or_divert
-        yield from self._run(process_element, self._records(batch))
+        yield from self._run(process_element, batch, self._facts)
 
     def _run(
         self,
         process_element: Callable[[Row, Any], Iterable[Any] | None],
-        records: Iterator[tuple[Row, ProcessContext]],
+        batch: pa.RecordBatch,
+        facts: SubtaskFacts,
+        kind: type[Row] | None = None,
     ) -> Iterator[OutputBatch]:
+        """Runs a function over a batch; of the second input with the facts and the rows of that."""
         results = self._results
+        results.come_from(batch.select(facts.input_columns))
         with user_code(self._coordinates):
-            for row, context in records:
-                if results.add(process_element(row, context)):
+            for at, (row, context) in enumerate(self._records(batch, facts, kind or self._row_type)):
+                if results.add(process_element(row, context), row, at):
                     yield from results.rest()
         yield from results.rest()
 
@@ -162,24 +187,26 @@ class ProcessBody(OperatorBody):
         return OnTimerContext(self._timers, self._results.side)
 
     def _coordinates(self) -> str:
-        return f"at record {self._record} of subtask {self._facts.subtask} in its batch, key group {self._key_group}"
+        return f"at record {self._record} of subtask {self._facts.subtask} in its batch, key group {self._state.current_key_group}"
 
     def _records(
-        self, batch: pa.RecordBatch, facts: SubtaskFacts | None = None, kind: type[Row] | None = None
+        self, batch: pa.RecordBatch, facts: SubtaskFacts, kind: type[Row]
     ) -> Iterator[tuple[Row, ProcessContext]]:
-        """Each record, with the state of its key made current; of the second input by the facts and the rows of that."""
-        facts = facts or self._facts
+        """Each record, with the state of its key made current."""
         context = self._context()
-        set_current_key = self._state.set_current_key
-        groups = batch.column(KEY_GROUP_COLUMN).to_pylist()
-        keys = tuples_of(batch, facts.key_columns)
-        rows = map(kind or self._row_type, tuples_of(batch, facts.input_columns))
-        column = facts.timestamp_column
-        times = [None] * batch.num_rows if column is None else timestamps_ms(batch, column)
-        for key_group, key, row, timestamp in zip(groups, keys, rows, times, strict=True):
+        columns = {name: batch.column(name) for name in facts.input_columns}
+        values = {name: column.to_pylist() for name, column in columns.items()}
+        key_columns = [columns[name] for name in facts.key_columns]
+        keys = zip(*[values[name] for name in facts.key_columns], strict=True)
+        rows = map(kind, zip(*values.values(), strict=True))
+        times = (
+            [None] * batch.num_rows if facts.timestamp_column is None else timestamps_ms(batch, facts.timestamp_column)
+        )
+        # Keys come first: a row's key is current before anything else of it is looked at.
+        current = self._state.each_key(batch.column(KEY_GROUP_COLUMN), key_columns, keys)
+        single = self._single
+        for key, row, timestamp in zip(current, rows, times, strict=True):
             self._record += 1
-            self._key_group = key_group
-            set_current_key(key_group, key)
-            context.current_key = key[0] if self._single else key
+            context.current_key = key[0] if single else key
             context.timestamp = timestamp
             yield row, context

@@ -77,12 +77,11 @@ class WindowingBody(OperatorBody):
 
     def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
         facts = self._facts
-        groups = batch.column(KEY_GROUP_COLUMN).to_pylist()
-        keys = tuples_of(batch, facts.key_columns)
+        groups, columns = batch.column(KEY_GROUP_COLUMN), batch.select(facts.key_columns)
+        keys = self._state.each_key(groups, columns, tuples_of(batch, facts.key_columns))
         rows = map(self._row_type, tuples_of(batch, facts.input_columns))
         with user_code():
-            for key_group, key, row, time_ms in zip(groups, keys, rows, self._times_of(batch), strict=True):
-                self._state.set_current_key(key_group, key)
+            for key, row, time_ms in zip(keys, rows, self._times_of(batch), strict=True):
                 if self._results.add(self._take(key, row, time_ms)):
                     yield from self._results.rest()
         yield from self._results.rest()

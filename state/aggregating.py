@@ -21,6 +21,8 @@ class _Folding(KeyedState):
 
     __slots__ = ("_fold", "_merge", "_start")
 
+    one_entry = True
+
     def __init__(
         self,
         entries: Entries,

@@ -126,6 +126,18 @@ class Entries:
             pending.noted.append(prefix)
             pending.noted.append(key)
 
+    def read_ahead(self, keys: list[bytes]) -> None:
+        """Read what the engine has for distinct, ascending keys that `get` will be asked for, all at once."""
+        pending = self.pending
+        pending.settle()
+        entries, reads = pending.entries, pending.reads
+        unknown = [key for key in keys if key not in reads and key not in entries]
+        pending.reads.update(zip(unknown, self._engine.get_many(self.family, unknown), strict=True))
+
+    def has_read_most(self, keys: set[bytes]) -> bool:
+        """Whether this batch has read most of these keys from the engine."""
+        return 2 * len(keys & self.pending.reads.keys()) > len(keys)
+
     def remove(self, key: bytes, prefix: bytes | None = None) -> None:
         """Remove an entry, if it is there; `prefix` if it is one of several below that."""
         self.pending.settle()

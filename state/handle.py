@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,11 +30,12 @@ _PRESENT = PRESENT[0]
 class KeyContext:
     """The current key of a backend, and the keys of the batch at hand; shared by all its handles."""
 
-    __slots__ = ("_batch", "_batch_of", "_bias", "_first", "_last", "_pack", "prefix", "serializer")
+    __slots__ = ("_batch", "_batch_of", "_bias", "_first", "_last", "_pack", "key", "prefix", "serializer")
 
     def __init__(self, serializer: KeySerializer, key_group_range: KeyGroupRange | None) -> None:
         self.serializer = serializer
         self.prefix: bytes | None = None  # key group and key
+        self.key: tuple[Any, ...] | None = None
         owned = key_group_range or KeyGroupRange(0, MAX_PARALLELISM_UPPER_BOUND - 1)
         self._first, self._last = owned.start, owned.end
         types = serializer.schema.types
@@ -54,10 +55,14 @@ class KeyContext:
             except struct.error:
                 pass  # too large a number
             else:
+                self.key = key
                 return
         prefix = key_group.to_bytes(2, "big") + self.serializer.encode(key)
         check_key_size(prefix)
-        self.prefix = prefix
+        self.prefix, self.key = prefix, key
+
+    def clear(self) -> None:
+        self.prefix = self.key = None
 
     def batch(self, key_groups: KeyGroups, keys: KeyColumns) -> KeyBatch:
         """The stored keys of a batch of rows; encoded once for all states that are given the same two objects."""
@@ -90,15 +95,26 @@ class KeyContext:
 
 
 class KeyedState:
-    """Base of all handles on keyed state. A handle works on the backend's current key and on its own namespace."""
+    """Base of all handles on keyed state. A handle works on the backend's current key and on its own namespace.
+
+    Attributes:
+        one_entry: Whether a key and namespace have one entry, under their stored key itself.
+    """
 
     __slots__ = ("_context", "_entries", "_namespace", "_namespace_codec")
+
+    one_entry: ClassVar[bool] = False
 
     def __init__(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> None:
         self._entries = entries
         self._context = context
         self._namespace_codec = namespace
         self._namespace: bytes | None = b"" if namespace is None else None
+
+    @property
+    def is_read_by_key(self) -> bool:
+        """Whether the stored key of all that is read is that of the current key."""
+        return self.one_entry and self._namespace_codec is None
 
     def set_current_namespace(self, namespace: Any) -> None:
         """Choose the namespace that the handle works on; only of a state that was declared with one.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from state.aggregating import AggregatingState, ReducingState
 from state.cleanup import Occasion, expired_entries, purge_all
 from state.descriptors import (
     AggregatingStateDescriptor,
@@ -22,8 +21,9 @@ from state.descriptors import (
 from state.entries import Entries
 from state.errors import BatchTooLargeError, NoCurrentKeyError, StateSchemaMismatchError
 from state.handle import KeyContext
-from state.list import ListState
-from state.map import MapState
+from state.handles import handle_of
+from state.key_groups import KEY_GROUP_BYTES
+from state.key_walk import walk_keys
 from state.migrating import MigratingMapState, check_migration
 from state.object_formats import formats_of
 from state.pending import Pending
@@ -33,21 +33,25 @@ from state.serializers.type_names import type_from_json, type_to_json
 from state.stored_key import StoredKey, parse_stored_key
 from state.timers import TimerQueue
 from state.ttl import BatchClock, Clock
-from state.value import ValueState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from state.aggregating import AggregatingState, ReducingState
     from state.descriptors import AggregateFunction
     from state.engine import Engine, SortedRun
+    from state.handle import KeyColumns, KeyGroups
+    from state.handles import AnyState
     from state.key_groups import KeyGroupRange
+    from state.list import ListState
+    from state.map import MapState
     from state.serializers import KeyCodec
     from state.serializers.type_names import TypeJson
     from state.sweep import Sweeper
     from state.ttl import Ttl
+    from state.value import ValueState
 
 _RECORDS_BETWEEN_CHECKS = 1024
-AnyState = ValueState | MapState | ListState | ReducingState | AggregatingState
 
 
 class KeyedStateBackend:
@@ -96,7 +100,6 @@ class KeyedStateBackend:
         self._timers: dict[str, TimerQueue] = {}
         self._removals: dict[str, Pending] = {}
         self._sweepers: list[Sweeper] = []
-        self._key: tuple[Any, ...] | None = None
         self._batch_entries_max = batch_entries_max
         self._records = 0
 
@@ -120,18 +123,29 @@ class KeyedStateBackend:
             BatchTooLargeError: The batch has changed more entries than are allowed, which is looked at now and then.
         """
         self._context.set(key_group, key)
-        self._key = key
-        self._records += 1
-        if self._records >= _RECORDS_BETWEEN_CHECKS:
-            self._check_batch()
-        if self._sweepers:
-            for sweeper in self._sweepers:
-                sweeper.record()
+        self._record()
+
+    def each_key(
+        self, key_groups: KeyGroups, columns: KeyColumns, keys: Iterable[tuple[Any, ...]]
+    ) -> Iterator[tuple[Any, ...]]:
+        """Make the key of each row of a batch the current one, in turn, and give it; as `set_current_key`, at a fraction of its cost.
+
+        Args:
+            key_groups: Each row's key group.
+            columns: Each row's key.
+            keys: The same as Python values.
+
+        Raises:
+            KeyGroupError, SerializationError, KeyTooLargeError, BatchTooLargeError: As `set_current_key`, for the whole batch.
+        """
+        batch = self._context.batch(key_groups, columns)
+        for key in walk_keys(self._context, batch, keys, self._read_by_key):
+            self._record()
+            yield key
 
     def clear_current_key(self) -> None:
         """Have no current key."""
-        self._context.prefix = None
-        self._key = None
+        self._context.clear()
 
     @property
     def current_key(self) -> tuple[Any, ...]:
@@ -140,10 +154,16 @@ class KeyedStateBackend:
         Raises:
             NoCurrentKeyError: There is none.
         """
-        if self._key is None:
+        if self._context.key is None:
             message = "there is no current key"
             raise NoCurrentKeyError(message)
-        return self._key
+        return self._context.key
+
+    @property
+    def current_key_group(self) -> int | None:
+        """The current key's key group; None if there is no current key."""
+        prefix = self._context.prefix
+        return None if prefix is None else int.from_bytes(prefix[:KEY_GROUP_BYTES], "big")
 
     def value_state(self, descriptor: ValueStateDescriptor) -> ValueState:
         """The value state of a descriptor; the same handle when declared again.
@@ -205,13 +225,13 @@ class KeyedStateBackend:
                 message = f"state {descriptor.name!r} is declared twice: as {known[0]} and as {descriptor}"
                 raise StateSchemaMismatchError(message)
             # Only its function is another: one that was unpickled anew for a further batch.
-            handle = _handle(descriptor, known[1], self._context)
+            handle = handle_of(descriptor, known[1], self._context)
             self._states[descriptor.name] = (descriptor, known[1], handle)
             return handle
         schema, write_format = register(self._schema.state(descriptor.name), descriptor)
         formats = formats_of(value_type(descriptor), schema, write_format)
         entries = Entries(self._engine, Pending(descriptor.name), formats, descriptor.ttl, self.clock)
-        handle = _handle(descriptor, entries, self._context)
+        handle = handle_of(descriptor, entries, self._context)
         self._schema = self._schema.with_state(schema)
         self._states[descriptor.name] = (descriptor, entries, handle)
         if entries.sweeper is not None and entries.sweeper.every_record:
@@ -339,6 +359,19 @@ class KeyedStateBackend:
             message = f"a batch has changed {self.pending_count} entries of state; {self._batch_entries_max} are allowed a subtask"
             raise BatchTooLargeError(message)
 
+    def _record(self) -> None:
+        """A record begins."""
+        self._records += 1
+        if self._records >= _RECORDS_BETWEEN_CHECKS:
+            self._check_batch()
+        if self._sweepers:
+            for sweeper in self._sweepers:
+                sweeper.record()
+
+    def _read_by_key(self) -> list[Entries]:
+        """The states that have one entry a key, under the stored key itself."""
+        return [entries for _, entries, handle in self._states.values() if handle.is_read_by_key]
+
     def _pendings(self) -> dict[str, Pending]:
         """What has changed, by column family."""
         pendings = {name: entries.pending for name, (_, entries, _) in self._states.items()}
@@ -347,21 +380,6 @@ class KeyedStateBackend:
     def _advance(self) -> None:
         if self._read_clock is not None and isinstance(self.clock, BatchClock):
             self.clock.advance(processing_time_ms=self._read_clock())
-
-
-def _handle(descriptor: StateDescriptor, entries: Entries, context: KeyContext) -> AnyState:
-    namespace = None if descriptor.namespace_type is None else key_codec_for(descriptor.namespace_type)
-    match descriptor:
-        case ValueStateDescriptor():
-            return ValueState(entries, context, namespace)
-        case MapStateDescriptor():
-            return MapState(entries, context, namespace, key_codec_for(descriptor.key_type))
-        case ListStateDescriptor():
-            return ListState(entries, context, namespace)
-        case ReducingStateDescriptor():
-            return ReducingState(entries, context, namespace, descriptor.reduce)
-        case AggregatingStateDescriptor():
-            return AggregatingState(entries, context, namespace, descriptor.aggregate)
 
 
 def _stored(descriptor: StateDescriptor) -> StateDescriptor:

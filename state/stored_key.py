@@ -123,8 +123,10 @@ class KeyBatch:
         return KeyBatch(join_columns([self._column, part]))
 
     def rows(self) -> list[bytes]:
-        """The stored key of each row, in the order of rows."""
-        return self._column.to_list()
+        """The stored key of each row, in the order of rows; if they are sorted already, the very objects of `distinct`."""
+        if self._distinct is None:
+            return self._column.to_list()
+        return list(map(self._distinct.__getitem__, self._groups.tolist()))
 
     @property
     def distinct(self) -> list[bytes]:

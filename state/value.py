@@ -25,6 +25,8 @@ class ValueState(KeyedState):
 
     __slots__ = ()
 
+    one_entry = True
+
     def value(self) -> Any:
         """The current key's value; None if there is none."""
         value = self._entries.get(self._prefix())

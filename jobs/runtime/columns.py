@@ -80,6 +80,18 @@ def batch_of(results: list[Any], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def rows_that_pass(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch | None:
+    """A batch's rows as records of an output schema, if they can be such as they are; None if not.
+
+    Not those with parts that a function can change in place.
+    """
+    if (batch.schema.names, batch.schema.types) != (schema.names, schema.types) or any(
+        map(pa.types.is_nested, schema.types)
+    ):
+        return None
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+
 def _columns_of(results: list[Any], names: tuple[str, ...]) -> list[list[Any]] | list[tuple[Any, ...]]:
     kinds = {type(result) for result in results}
     if kinds == {dict}:

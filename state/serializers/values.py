@@ -154,7 +154,7 @@ def serializer_for(of_type: pa.DataType) -> ValueSerializer:
 _Parts = tuple["Convert", "Callable[[bytes, int], Any]", "np.dtype[Any] | None"]
 
 
-def _serializer(of_type: pa.DataType) -> _Parts:  # noqa: PLR0911 (one branch a type)
+def _serializer(of_type: pa.DataType) -> _Parts:  # noqa: C901, PLR0911 (one branch a type)
     types = pa.types
     if str(of_type) in _FORMATS:
         return _number(_FORMATS[str(of_type)], None)

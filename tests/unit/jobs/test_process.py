@@ -94,6 +94,32 @@ def applied(function: Any, records: list[Record], **of_facts: Any) -> list[tuple
 RECORDS = st.lists(st.tuples(st.none() | st.sampled_from(["", "a", "b", "ü"]), st.integers(-100, 100)), max_size=40)
 
 
+def test_rows_that_are_put_out_as_they_came_mix_with_others_in_their_order() -> None:
+    def function(row: Row, _: ProcessContext) -> Any:
+        return {0: [], 1: [row], 2: [row, row], 3: [row.as_dict(), row], 4: [(row.name, -1, row.at)]}[row.amount]
+
+    for amounts in ([1, 1, 0, 2], [1, 3, 1, 4, 2], [4, 1], [0], [3]):
+        given = [("a", amount) for amount in amounts]
+        counts = {0: [], 1: [1], 2: [2, 2], 3: [3, 3], 4: [-1]}
+        found = applied(function, given, output=SCHEMA)
+        assert [amount for _, amount, _ in found] == [count for amount in amounts for count in counts[amount]]
+
+
+def test_a_row_that_is_kept_and_put_out_later_is_the_row_it_was() -> None:
+    kept: list[Row] = []
+
+    def function(row: Row, _: ProcessContext) -> Any:
+        kept.append(row)
+        return kept[:1]
+
+    assert [row[1] for row in applied(function, [("a", 1), ("b", 2)], output=SCHEMA)] == [1, 1]
+
+
+def test_a_row_that_has_more_columns_than_the_output_is_refused() -> None:
+    with pytest.raises(OutputTypeError):
+        applied(lambda row, _: [row], [("a", 1)], output=pa.schema([SCHEMA.field("name")]))
+
+
 @given(st.lists(RECORDS, max_size=3))
 def test_running_totals_equal_a_plain_fold_in_order_of_arrival(batches: list[list[Record]]) -> None:
     body = Process(Totals()).start(backend(), facts())

@@ -137,3 +137,17 @@ def test_a_column_with_a_row_that_is_damaged_is_refused(damaged: bytes) -> None:
     serializer = serializer_for(pa.struct([("a", pa.int32()), ("b", pa.string())]))
     with pytest.raises(CorruptValueError):
         serializer.decode_array([serializer.encode((1, "x")), damaged])
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("a b", ""), ("class", "_x"), ("__init__", "b")])
+def test_a_struct_of_any_column_names_is_read_as_it_was_written(names: tuple[str, str]) -> None:
+    serializer = serializer_for(pa.struct([(names[0], pa.int64()), (names[1], pa.string())]))
+    value = {names[0]: 1, names[1]: None}
+    assert serializer.decode(b"?" + serializer.encode(value), 1) == value
+
+
+def test_a_stored_struct_of_other_parts_is_corrupt() -> None:
+    wide = serializer_for(pa.struct([("a", pa.int64()), ("b", pa.int64())]))
+    for of_type in (pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("b", pa.string())])):
+        with pytest.raises(CorruptValueError):
+            serializer_for(of_type).decode(wide.encode({"a": 1, "b": 2}), 0)

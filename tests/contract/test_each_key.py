@@ -1,0 +1,113 @@
+"""Going through a batch key by key gives what making each key current by itself gives, on both engines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from state.errors import KeyGroupError
+from state.key_groups import KeyGroupRange
+from state.key_walk import PART_ROWS
+from state.keyed import KeyedStateBackend
+from state.ttl import BatchClock, Ttl
+from tests.contract.keyed_store import KEY, MAP, REDUCING, VALUE, open_store
+
+ROWS = 2 * PART_ROWS + 7
+
+
+@pytest.fixture(params=["heap", "rocksdb"])
+def store(request, tmp_path):
+    with open_store(request.param, tmp_path / "store") as opened:
+        yield opened
+
+
+@pytest.fixture
+def reads(store, monkeypatch):
+    """The keys that are read from the engine one by one."""
+    read, get = [], store.engine.get
+
+    def counted(family, key):
+        read.append(key)
+        return get(family, key)
+
+    monkeypatch.setattr(store.engine, "get", counted)
+    return read
+
+
+def batch_of(names):
+    return np.array([len(name) for name in names], np.int32), pa.array(names)
+
+
+def each_key(backend, names):
+    groups, keys = batch_of(names)
+    return backend.each_key(groups, [keys], [(name,) for name in names])
+
+
+def random_names(seed):
+    return [f"user-{number}" for number in np.random.default_rng(seed).integers(0, 1500, ROWS).tolist()]
+
+
+def test_a_walk_with_values_read_ahead_counts_as_one_key_by_key_does(store):
+    value, reduced, entries = (store.backend.state(each) for each in (VALUE, REDUCING, MAP))
+    expected = {}
+    for batch in range(3):
+        for at, (key,) in enumerate(each_key(store.backend, random_names(batch))):
+            assert value.value() == (expected.get(key) or (None,))[-1]
+            assert reduced.get() == max(expected.get(key, ()), default=None)
+            assert entries.get("last") == (expected.get(key) or (None,))[-1]
+            if at % 50 == 0 and key in expected:
+                for state in (value, reduced, entries):
+                    state.clear()
+                del expected[key]
+            else:
+                value.update(at)
+                reduced.add(at)
+                entries.put("last", at)
+                expected.setdefault(key, []).append(at)
+        store.commit()
+
+
+def test_the_key_of_each_row_is_the_current_one(store):
+    names = random_names(1)
+    for key, name in zip(each_key(store.backend, names), names, strict=True):
+        assert (key, store.backend.current_key, store.backend.current_key_group) == ((name,), (name,), len(name))
+
+
+def test_a_state_that_is_asked_for_each_key_is_read_for_many_at_once(store, reads):
+    value = store.backend.value_state(VALUE)
+    for _ in each_key(store.backend, [str(number) for number in range(ROWS)]):
+        value.value()
+    assert len(reads) == PART_ROWS
+
+
+def test_a_state_that_is_asked_for_few_keys_is_not_read_for_all(store, reads, monkeypatch):
+    monkeypatch.setattr(store.engine, "get_many", None)
+    value = store.backend.value_state(VALUE)
+    for key in each_key(store.backend, [str(number) for number in range(ROWS)]):
+        value.update(7)
+        if key[0].endswith("00"):
+            value.value()
+    assert not reads  # they had been changed before
+
+
+def test_what_is_read_ahead_expires_as_all_else_does(store):
+    clock = BatchClock(processing_time_ms=1000)
+    backend = KeyedStateBackend(store.engine, KEY, clock)
+    value = backend.value_state(replace(VALUE, ttl=Ttl(500)))
+    names = [str(number) for number in range(ROWS)]
+    for _ in each_key(backend, names):
+        value.update(1)
+    store.engine.write_runs(backend.drain())
+    clock.advance(processing_time_ms=1499)
+    assert {value.value() for _ in each_key(backend, names)} == {1}
+    clock.advance(processing_time_ms=1500)
+    assert {value.value() for _ in each_key(backend, names)} == {None}
+
+
+def test_keys_of_another_subtask_are_refused_before_the_first(store):
+    backend = KeyedStateBackend(store.engine, KEY, key_group_range=KeyGroupRange(0, 3))
+    with pytest.raises(KeyGroupError):
+        next(each_key(backend, ["a", "abcd"]))
