@@ -90,8 +90,9 @@ def _options(settings: RocksDbSettings, memory: _Memory) -> Options:
     options.set_write_buffer_manager(memory.write_buffers)
     options.set_write_buffer_size(min(settings.write_buffer_bytes, settings.memory_budget_bytes))
     options.set_max_write_buffer_number(settings.write_buffer_count)
-    options.set_memtable_whole_key_filtering(True)
-    options.set_memtable_prefix_bloom_ratio(_WRITE_BUFFER_FILTER)
+    if settings.bloom_bits > 0:
+        options.set_memtable_whole_key_filtering(True)
+        options.set_memtable_prefix_bloom_ratio(_WRITE_BUFFER_FILTER)
     options.set_compaction_style(_style(settings.compaction_style))
     options.set_level_zero_file_num_compaction_trigger(settings.level_zero_compaction_trigger)
     options.set_level_zero_slowdown_writes_trigger(settings.level_zero_compaction_trigger * _SLOWDOWN_TRIGGERS)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jobs.errors import OutputTypeError
 from jobs.functions import row_type
-from jobs.runtime.columns import batch_of, combined, timestamps_ms, tuples_of
+from jobs.runtime.columns import batch_of, combined, rows_that_pass, timestamps_ms, tuples_of
 
 SCHEMA = pa.schema([("name", pa.string()), ("count", pa.int64())])
 RECORDS = st.lists(st.tuples(st.none() | st.text(), st.none() | st.integers(-(2**63), 2**63 - 1)))
@@ -23,6 +23,19 @@ def test_dicts_and_tuples_give_the_same_batch_and_come_back_as_they_were(records
     as_dicts = [dict(zip(("count", "name"), reversed(record), strict=True)) for record in records]
     assert batch_of(records, SCHEMA) == batch_of(as_dicts, SCHEMA)
     assert list(tuples_of(batch_of(records, SCHEMA), ("name", "count"))) == records
+
+
+def test_rows_are_put_out_as_they_are_only_where_they_cannot_have_been_changed() -> None:
+    tags = pa.schema([("name", pa.string()), ("tags", pa.list_(pa.string()))])
+    cases = [
+        (SCHEMA, SCHEMA, True),
+        (SCHEMA, tags, False),
+        (tags, tags, False),
+        (SCHEMA, pa.schema([SCHEMA.field(0)]), False),
+    ]
+    for columns, output, passes in cases:
+        batch = pa.RecordBatch.from_pylist([], schema=columns)
+        assert (rows_that_pass(batch, output) is not None) is passes
 
 
 def test_dicts_tuples_and_rows_may_be_mixed() -> None:
