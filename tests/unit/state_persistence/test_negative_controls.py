@@ -14,11 +14,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-import state.changelog
 import state.directory
-import state.entries
 import state.formats
-import state.handle
 import state.local_files
 import state.objects.local
 import state.opened_shards

@@ -10,17 +10,10 @@ import pyarrow as pa
 import pytest
 
 import state.changelog
-import state.directory
 import state.entries
 import state.formats
 import state.handle
-import state.local_files
-import state.objects.local
-import state.opened_shards
 import state.rebuild
-import state.restore
-import state.sealed
-import state.serializers.values
 import state.subtask
 from state.changelog import ChangelogCorruptError, decode_changelog, encode_changelog
 from state.descriptors import ValueStateDescriptor
@@ -33,6 +26,7 @@ from state.errors import (
 )
 from state.heap import HeapEngine
 from state.identifiers import BatchId
+from state.key_groups import MAX_PARALLELISM_UPPER_BOUND
 from state.keyed import KeyedStateBackend
 from state.objects import LocalObjectStore, ObjectCorruptError
 from state.settings import RocksDbSettings
@@ -65,7 +59,7 @@ def test_without_the_check_of_key_groups_a_changelog_holds_what_is_another_subta
         add(store, {foreign: 1})
     assert list(job.store.list(job.layout.changelogs)) == []
     store = job.open(0)
-    monkeypatch.setattr(store.keyed._context, "_range", None)
+    monkeypatch.setattr(store.keyed._context, "_last", MAX_PARALLELISM_UPPER_BOUND)
     add(store, {foreign: 1})
     assert store.finish_batch(BatchId(0), "unchecked") is not None
     assert foreign in entries(store)
