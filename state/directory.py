@@ -1,6 +1,6 @@
 """A subtask's local directory: who may use it, and whether what lies there may be used again.
 
-    <local root>/<job>/attempt-<n>/<uid>/subtask-<i>/try-<k>/     the store's files, its lock and its CLEAN marker
+    <local root>/<job>/attempt-<n>/<uid>/subtask-<i>/try-<k>/     the store's files, its lock and bell, its CLEAN marker
     <local root>/<job>/attempt-<n>/<uid>/subtask-<i>/snapshots/   hard-linked snapshots, for upload and local recovery
 
 A worker holds an flock on its try directory. The lock of a dead process is free at once; one that a stopped process holds
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from state.decoding import json_decoder
+from state.doorbell import Doorbell, ring
 from state.errors import DiskFullError, DiskReadOnlyError, StateError, StoreIOError
 from state.identifiers import BatchId
 from state.key_groups import KeyGroupRange
@@ -37,10 +38,10 @@ if TYPE_CHECKING:
     from state.identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
 
 LOCK_WAIT_SECONDS = 5.0
-_LOCK_POLL_SECONDS = 0.003
+_LOCK_POLL_SECONDS = 0.001
 _LOCK_NAME = "lock"
 _CLEAN_NAME = "CLEAN"
-_WANTED_NAME = "wanted"
+_BELL_NAME = "bell"
 _TRY_PREFIX = "try-"
 _DATA_PREFIX = "data-"
 _MARKER_VERSION = 1
@@ -92,8 +93,9 @@ class CleanMarker(msgspec.Struct, frozen=True):
 class SubtaskDirectory:
     """A try directory, held by this process until `release`."""
 
-    def __init__(self, path: Path, lock: int) -> None:
+    def __init__(self, path: Path, lock: int, bell: Doorbell) -> None:
         self.path = path
+        self.bell = bell
         self._lock: int | None = lock
 
     @classmethod
@@ -113,18 +115,13 @@ class SubtaskDirectory:
                 path.mkdir(exist_ok=True)
                 lock = lock_directory(path)
                 if lock is not None:
-                    (path / _WANTED_NAME).unlink(missing_ok=True)
                     _remove_older_tries(subtask_root, number)
-                    return cls(path, lock)
-                (path / _WANTED_NAME).touch()  # a process that only keeps it warm lets go
+                    return cls(path, lock, Doorbell(path / _BELL_NAME))
+                ring(path / _BELL_NAME)  # a process that only keeps it warm lets go
                 if time.monotonic() < deadline:
                     time.sleep(_LOCK_POLL_SECONDS)
                 else:
                     number += 1
-
-    def is_wanted(self) -> bool:
-        """Whether another process waits for the directory."""
-        return (self.path / _WANTED_NAME).exists()
 
     def take_clean_marker(self) -> CleanMarker | None:
         """Read and remove the marker: from now on the files count as dirty until they are marked again."""
@@ -144,9 +141,9 @@ class SubtaskDirectory:
             write_durably(final, msgspec.json.encode(marker))
 
     def clear(self) -> None:
-        """Remove everything but the lock."""
+        """Remove everything but the lock and the bell."""
         with local_failures(self.path):
-            _remove(entry for entry in self.path.iterdir() if entry.name != _LOCK_NAME)
+            _remove(entry for entry in self.path.iterdir() if entry.name not in {_LOCK_NAME, _BELL_NAME})
 
     def fresh_data(self) -> Path:
         """The path of a directory for shards that no process has used; it is not made."""
@@ -171,6 +168,7 @@ class SubtaskDirectory:
     def release(self) -> None:
         """Let the next task have the directory."""
         if self._lock is not None:
+            self.bell.close()  # first: who has the lock listens
             os.close(self._lock)
             self._lock = None
 

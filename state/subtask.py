@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from state.changelog import ChangelogHandle, SortedFile
     from state.consolidation import ConsolidationPolicy
+    from state.doorbell import Doorbell
     from state.engine import SortedRun
     from state.identifiers import BatchId, CheckpointId
     from state.key_group_sizes import KeyGroupSizes
@@ -179,9 +180,10 @@ class SubtaskStore:
         """How many shards the state is made of."""
         return len(self._shards)
 
-    def is_wanted(self) -> bool:
-        """Whether another process waits for this subtask's directory."""
-        return self._directory.is_wanted()
+    @property
+    def bell(self) -> Doorbell:
+        """Rung when another process waits for this subtask's directory."""
+        return self._directory.bell
 
     def spill_if_large(self, batch_id: BatchId) -> None:
         """Between two parts of a batch: bring its changes into files if they take too much memory.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import select
 import threading
 import time
 from contextlib import contextmanager
@@ -26,9 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 IDLE_SECONDS_MAX = 30.0  # less than the minute after which Spark ends a Python worker that nobody needs
 STORES_MAX = 64
-_LIVELY_SECONDS = 2.0  # so soon after a batch another process may want the store: it is looked for more often
-_LIVELY_POLL_SECONDS = 0.003
-_POLL_SECONDS = 0.02
+_IDLE_POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,9 @@ class WarmStores:
         self._idle_seconds_max = idle_seconds_max
         self._stores_max = stores_max
         self._idle: dict[Path, _Idle] = {}  # the longest idle first
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._watcher: threading.Thread | None = None
+        self._wake = os.eventfd(0)
 
     def take(
         self,
@@ -70,7 +71,7 @@ class WarmStores:
 
         Such a store shows the clock's times, if both are clocks; a function is only asked by the store that was opened with it.
         """
-        with self._changed:
+        with self._lock:
             idle = self._idle.pop(spec.local_directory(local_root), None)
         if idle is not None:
             led_to = version_of(plan, spec.key_group_range, version.batch_id)
@@ -119,19 +120,19 @@ class WarmStores:
         except KeyscaleError:
             store.abandon()
             raise
-        with self._changed:
+        with self._lock:
             self._idle[store.local_directory] = _Idle(store, time.monotonic())
             surplus = [self._idle.pop(path) for path in list(self._idle)[: -self._stores_max]]
             if self._watcher is None:
                 self._watcher = threading.Thread(target=self._watch, name="warm-stores", daemon=True)
                 self._watcher.start()
-            self._changed.notify_all()
+        os.eventfd_write(self._wake, 1)
         for idle in surplus:
             _close(idle.store)
 
     def close(self) -> None:
         """Close all idle stores cleanly."""
-        with self._changed:
+        with self._lock:
             stores = [idle.store for idle in self._idle.values()]
             self._idle.clear()
         for store in stores:
@@ -139,17 +140,18 @@ class WarmStores:
 
     def _watch(self) -> None:
         while True:
-            with self._changed:
-                while not self._idle:
-                    self._changed.wait()
-                now = time.monotonic()
-                due = now - self._idle_seconds_max
-                released = [path for path, idle in self._idle.items() if idle.since < due or idle.store.is_wanted()]
+            with self._lock:
+                due = time.monotonic() - self._idle_seconds_max
+                released = [path for path, idle in self._idle.items() if idle.since < due or idle.store.bell.was_rung]
                 stores = [self._idle.pop(path).store for path in released]
-                lively = any(idle.since > now - _LIVELY_SECONDS for idle in self._idle.values())
+                poller = select.poll()
+                for watched in (self._wake, *(idle.store.bell for idle in self._idle.values())):
+                    poller.register(watched, select.POLLIN)
             for store in stores:
                 _close(store)
-            time.sleep(_LIVELY_POLL_SECONDS if lively else _POLL_SECONDS)
+            # A bell may meanwhile be that of a store which has been taken: then this was for nothing, once.
+            if (self._wake, select.POLLIN) in poller.poll(_IDLE_POLL_SECONDS * 1000):
+                os.eventfd_read(self._wake)
 
 
 def _close(store: SubtaskStore) -> None:

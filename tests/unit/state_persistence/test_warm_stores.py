@@ -114,6 +114,21 @@ def test_another_process_gets_a_warm_store_at_once_and_without_a_rebuild(job: St
     assert seconds < 3, "the bounded wait for a lock that nobody lets go is longer"
 
 
+def test_a_store_that_another_process_asks_for_during_a_batch_is_handed_over_after_it(
+    job: StateJob, warm: WarmStores
+) -> None:
+    store = take(warm, job)
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    other = context.Process(target=_open_elsewhere, args=(job.store, job.local_root, job, results))
+    other.start()
+    wait_until(lambda: store.bell.was_rung, what="the other process to ask")
+    warm.give_back(store)
+    rebuilt, state, _seconds = results.get(timeout=60)
+    other.join()
+    assert (rebuilt, state) == (False, {1: 1})
+
+
 def _open_elsewhere(store: LocalObjectStore, local_root: Path, job: StateJob, results: multiprocessing.Queue) -> None:  # type: ignore[type-arg]  # generic in stubs only
     del store, local_root
     began = time.monotonic()

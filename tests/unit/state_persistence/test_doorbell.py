@@ -1,0 +1,44 @@
+"""The bell by which a process asks another one for the directory that it holds."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING
+
+from state.doorbell import Doorbell, ring
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_bell_has_not_been_rung_before_somebody_rings_it(tmp_path: Path) -> None:
+    with closing(Doorbell(tmp_path / "bell")) as bell:
+        assert not bell.was_rung
+        ring(tmp_path / "bell")
+        assert bell.was_rung
+        ring(tmp_path / "bell")
+        assert bell.was_rung, "until it is closed"
+
+
+def test_ringing_where_nobody_listens_does_nothing(tmp_path: Path) -> None:
+    ring(tmp_path / "bell")
+    assert not (tmp_path / "bell").exists()
+    Doorbell(tmp_path / "bell").close()
+    ring(tmp_path / "bell")
+
+
+def test_what_the_last_holder_did_not_answer_is_not_heard_by_the_next_one(tmp_path: Path) -> None:
+    with closing(Doorbell(tmp_path / "bell")):
+        ring(tmp_path / "bell")
+    with closing(Doorbell(tmp_path / "bell")) as next_one:
+        assert not next_one.was_rung
+
+
+def test_a_holder_that_does_not_answer_for_long_blocks_nobody(tmp_path: Path) -> None:
+    with closing(Doorbell(tmp_path / "bell")) as bell:
+        with suppress(BlockingIOError):
+            while True:
+                os.write(bell.fileno(), b"!" * 4096)
+        ring(tmp_path / "bell")
+        assert bell.was_rung
