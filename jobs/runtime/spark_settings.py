@@ -35,6 +35,11 @@ DEFAULT_SETTINGS = MappingProxyType(
         # How long an idle query waits before it looks for new input. Spark's own 10 ms lists directories without a pause.
         "spark.sql.streaming.pollingDelay": "50ms",
         "spark.sql.streaming.numRecentProgressUpdates": "10",
+        # For the directory in which Spark keeps positions, which is local, of one process, and ephemeral. Its default would look for
+        # links before each rename: by four processes that read one, for each of the two or three files of a batch.
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
         # Tasks without a preferred executor that is free wait this long for it before they run elsewhere.
         "spark.locality.wait": "3s",
         # Spark asks for the bytes of a batch at each of its rows, which takes as long as copying them: rows alone bound a batch
@@ -51,11 +56,15 @@ LOCAL_SETTINGS = MappingProxyType({"spark.driver.host": "127.0.0.1", "spark.driv
 
 JAVA_OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions"
+    " -Djdk.lang.Process.launchMechanism=VFORK"
     " -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=10000"
     " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-"""For drivers and executors: compile only what is really hot a second time.
+"""For drivers and executors: compile only what is really hot a second time, and start small processes without a helper.
 
 Java's own thresholds make its optimising compiler spend as many CPU seconds in a driver's first minute as the job's records do, for
 code that runs a few hundred times a batch. Ten times higher, it spends half of that, and the hot loops are still compiled.
+
+Hadoop sets the permissions of each local file that it writes by a process of its own; there are several in a batch. Java's helper for
+starting a process makes that two.
 """
