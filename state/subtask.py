@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from state.changelog import ChangelogHandle, SortedFile
     from state.consolidation import ConsolidationPolicy
-    from state.doorbell import Doorbell
     from state.engine import SortedRun
     from state.identifiers import BatchId, CheckpointId
     from state.key_group_sizes import KeyGroupSizes
@@ -79,6 +78,7 @@ class SubtaskStore:
         self.fetched = opened.fetched
         self.source = StateSource.LOCAL if opened.fetched is None else StateSource.REBUILT
         self._directory = directory
+        self.bell = directory.bell  # rung when another process waits for the directory
         self._shards = opened.shards
         self._store = store
         self._local_root = local_root
@@ -179,11 +179,6 @@ class SubtaskStore:
     def shard_count(self) -> int:
         """How many shards the state is made of."""
         return len(self._shards)
-
-    @property
-    def bell(self) -> Doorbell:
-        """Rung when another process waits for this subtask's directory."""
-        return self._directory.bell
 
     def spill_if_large(self, batch_id: BatchId) -> None:
         """Between two parts of a batch: bring its changes into files if they take too much memory.
