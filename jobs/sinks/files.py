@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -14,7 +15,7 @@ from jobs.hadoop_files import HadoopDirectory, hadoop_settings
 from jobs.sinks.parquet_output import PARQUET, ParquetForm, ParquetOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -119,9 +120,11 @@ class FileSink:
             raise SinkPublishError(message)
 
     def discard(self, token: str) -> None:
-        key = msgspec.json.decode(token, type=_FileToken)
-        _leave_to_no_task(self._path, key)
-        _staging(self._path, key).delete()
+        staging = _staging(self._path, msgspec.json.decode(token, type=_FileToken))
+        parts = HadoopDirectory(staging.spark, f"{staging.path}{_PARTS}")
+        if parts.exists() and not parts.move_to(staging):  # a task that comes late finds no directory to write in
+            raise SinkPublishError(f"{parts.path} could not be moved")
+        staging.delete()
 
     def recover(self, context: SinkContext) -> None:
         root = HadoopDirectory(SparkSession.active(), self._path)
@@ -151,6 +154,8 @@ class FileSink:
 class _DirectFiles:
     """Stages what subtasks write on a local path: the directory that they write in becomes the staged one.
 
+    By Python, since Hadoop would start a process for the permissions of each file and directory.
+
     Attributes:
         path: The sink's.
         root: The same, as tasks open it.
@@ -164,7 +169,8 @@ class _DirectFiles:
     def begin(self, context: SinkContext) -> ParquetOutput:
         """Raises SinkPublishError if the file system failed."""
         key = _FileToken.of(context)
-        _parts(self.path, key).make()
+        with self._failures():
+            self._parts(key).mkdir(parents=True)
         return self._output(key)
 
     def gather(self, token: str, parts: Sequence[str]) -> None:
@@ -175,36 +181,35 @@ class _DirectFiles:
         """
         key = msgspec.json.decode(token, type=_FileToken)
         counted = set(parts) or {self._output(key).write_empty()}
-        _leave_to_no_task(self.path, key)
-        staging = _staging(self.path, key)
-        written = set(staging.names())
-        if missing := counted - written:
-            raise SinkPublishError(
-                f"{len(missing)} files of batch {key.batch_id} of sink {key.uid} are not in {staging.path}"
-            )
-        for name in written - counted:
-            staging.child(name).delete()
-        staging.write_text(_SUCCESS, "")
-        staging.write_text(_MARKER, token)
+        staging = Path(self.root, key.staging)
+        with self._failures():
+            self._parts(key).rename(staging)  # a task that comes late finds no directory to write in
+            written = {file.name for file in staging.iterdir()}
+            if missing := counted - written:
+                raise SinkPublishError(
+                    f"{len(missing)} files of batch {key.batch_id} of sink {key.uid} are not in {staging}"
+                )
+            for name in written - counted:
+                (staging / name).unlink()
+            (staging / _SUCCESS).touch()
+            (staging / _MARKER).write_text(token)
+
+    def _parts(self, key: _FileToken) -> Path:
+        return Path(self.root, f"{key.staging}{_PARTS}")
 
     def _output(self, key: _FileToken) -> ParquetOutput:
-        return ParquetOutput(key.text(), f"{self.root}/{key.staging}{_PARTS}", self.form)
+        return ParquetOutput(key.text(), str(self._parts(key)), self.form)
+
+    @contextlib.contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as failure:
+            raise SinkPublishError(f"the file system of {self.path} failed: {failure}") from failure
 
 
 def _staging(path: str, key: _FileToken) -> HadoopDirectory:
     return HadoopDirectory(SparkSession.active(), path).child(key.staging)
-
-
-def _parts(path: str, key: _FileToken) -> HadoopDirectory:
-    """Where the subtasks of a batch write."""
-    return HadoopDirectory(SparkSession.active(), path).child(f"{key.staging}{_PARTS}")
-
-
-def _leave_to_no_task(path: str, key: _FileToken) -> None:
-    """Stages the directory that subtasks write in, if there is one: a task that comes late finds none to write in."""
-    parts = _parts(path, key)
-    if parts.exists() and not parts.move_to(_staging(path, key)):
-        raise SinkPublishError(f"{parts.path} could not be moved")
 
 
 def _refuse_unless_disowned(marker: str, key: _FileToken, target: HadoopDirectory) -> None:
