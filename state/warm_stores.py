@@ -145,7 +145,7 @@ class WarmStores:
                 released = [path for path, idle in self._idle.items() if idle.since < due or idle.store.bell.was_rung]
                 stores = [self._idle.pop(path).store for path in released]
                 poller = select.poll()
-                for watched in (self._wake, *(idle.store.bell for idle in self._idle.values())):
+                for watched in [self._wake, *[idle.store.bell.fileno() for idle in self._idle.values()]]:
                     poller.register(watched, select.POLLIN)
             for store in stores:
                 _close(store)
