@@ -29,6 +29,7 @@ def session(work: str, cores: int, *, jars: str = "") -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.local.dir": f"{work}/spark",
         "spark.sql.shuffle.partitions": str(cores),
+        "spark.shuffle.compress": "false",  # as our drivers have it: nothing leaves the host
         "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
