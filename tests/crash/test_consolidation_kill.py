@@ -137,5 +137,5 @@ def check_no_orphans(job: StateJob) -> None:
             "lock",
             "CLEAN",
             "index.json",
-            "wanted",
+            "bell",
         }
