@@ -115,8 +115,12 @@ class SubtaskDirectory:
                 path.mkdir(exist_ok=True)
                 lock = lock_directory(path)
                 if lock is not None:
-                    _remove_older_tries(subtask_root, number)
-                    return cls(path, lock, Doorbell(path / _BELL_NAME))
+                    try:
+                        _remove_older_tries(subtask_root, number)
+                        return cls(path, lock, Doorbell(path / _BELL_NAME))
+                    except BaseException:  # else this process would hold it, unused, until its end
+                        os.close(lock)
+                        raise
                 ring(path / _BELL_NAME)  # a process that only keeps it warm lets go
                 if time.monotonic() < deadline:
                     time.sleep(_LOCK_POLL_SECONDS)

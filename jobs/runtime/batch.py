@@ -188,16 +188,7 @@ class BatchRunner:
         self._spark.sparkContext.setJobDescription(f"batch {batch_id}")
         tokens: dict[OperatorUid, str] = {}
         try:
-            for edge in self._direct:
-                output = edge.staging.begin(self._sink_context(edge.sink, batch_id, run))
-                plan.outputs[edge.operator.uid], tokens[edge.sink.uid] = output, output.token
-            with self._frames(frame, plan) as frames:
-                for node in self._topology.sinks:
-                    if node.uid in tokens:
-                        frames[node.input].collect()  # no rows come: the subtasks write them
-                    else:
-                        context = self._sink_context(node, batch_id, run)
-                        tokens[node.uid] = node.sink.prepare(frames[node.input], context)
+            self._stage(frame, plan, tokens)
             uids = [node.uid for node in self._topology.operators]
             reports = complete_reports(self._collector.reports_of(run), uids, self._facts.parallelism)
             for uid, of_operator in reports.items():
@@ -250,6 +241,19 @@ class BatchRunner:
         """Removes output that earlier attempts left behind. Call it after publishing the batch that was committed last."""
         for node in self._topology.sinks:
             node.sink.recover(self._sink_context(node, committed, uuid.uuid4().hex))
+
+    def _stage(self, frame: DataFrame | None, plan: _BatchPlan, tokens: dict[OperatorUid, str]) -> None:
+        """Runs the batch into the sinks' staging; notes each token as soon as there is something to discard."""
+        for edge in self._direct:
+            output = edge.staging.begin(self._sink_context(edge.sink, plan.batch_id, plan.run))
+            plan.outputs[edge.operator.uid], tokens[edge.sink.uid] = output, output.token
+        with self._frames(frame, plan) as frames:
+            for node in self._topology.sinks:
+                if node.uid in tokens:
+                    frames[node.input].collect()  # no rows come: the subtasks write them
+                else:
+                    context = self._sink_context(node, plan.batch_id, plan.run)
+                    tokens[node.uid] = node.sink.prepare(frames[node.input], context)
 
     def _plan(
         self,

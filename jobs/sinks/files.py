@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 from jobs.errors import SinkOccupiedError, SinkPublishError
 from jobs.hadoop_files import HadoopDirectory, hadoop_settings
-from jobs.sinks.parquet_output import PARQUET, ParquetForm, ParquetOutput
+from jobs.sinks.parquet_output import PARQUET, ParquetForm, ParquetOutput, file_failures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -169,7 +169,7 @@ class _DirectFiles:
     def begin(self, context: SinkContext) -> ParquetOutput:
         """Raises SinkPublishError if the file system failed."""
         key = _FileToken.of(context)
-        with self._failures():
+        with file_failures(self.path):
             self._parts(key).mkdir(parents=True)
         return self._output(key)
 
@@ -182,7 +182,7 @@ class _DirectFiles:
         key = msgspec.json.decode(token, type=_FileToken)
         counted = set(parts) or {self._output(key).write_empty()}
         staging = Path(self.root, key.staging)
-        with self._failures():
+        with file_failures(self.path):
             self._parts(key).rename(staging)  # a task that comes late finds no directory to write in
             written = {file.name for file in staging.iterdir()}
             if missing := counted - written:
@@ -199,13 +199,6 @@ class _DirectFiles:
 
     def _output(self, key: _FileToken) -> ParquetOutput:
         return ParquetOutput(key.text(), str(self._parts(key)), self.form)
-
-    @contextlib.contextmanager
-    def _failures(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as failure:
-            raise SinkPublishError(f"the file system of {self.path} failed: {failure}") from failure
 
 
 def _staging(path: str, key: _FileToken) -> HadoopDirectory:

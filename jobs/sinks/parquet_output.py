@@ -149,24 +149,26 @@ class ParquetOutput:
 
     def _write(self, subtask: SubtaskIndex, groups: Iterable[list[pa.RecordBatch]]) -> str:
         name = f"part-{subtask:05d}-{uuid.uuid4()}-c000{self.form.codec.ending}.parquet"
-        with self._told():
+        with file_failures(self.directory):
             writer = self.form.writer(f"{self.directory}/{name}")
         try:
             for group in groups:
-                with self._told():
+                with file_failures(self.directory):
                     writer.write_table(pa.Table.from_batches(group).cast(self.form.schema))
         finally:
-            with self._told():
+            with file_failures(self.directory):
                 writer.close()
         return name
 
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as failure:
-            message = f"the file system of {self.directory} failed: {failure.strerror or type(failure).__name__}"
-            raise SinkPublishError(message) from failure
+
+@contextlib.contextmanager
+def file_failures(path: str) -> Iterator[None]:
+    """Turns what the file system below a path refuses into SinkPublishError."""
+    try:
+        yield
+    except OSError as failure:
+        message = f"the file system of {path} failed: {failure.strerror or type(failure).__name__}"
+        raise SinkPublishError(message) from failure
 
 
 def _is_written_alike(kind: pa.DataType) -> bool:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
+import pytest
+
+from state.directory import SubtaskDirectory
 from state.doorbell import Doorbell, ring
+from state.errors import DiskFullError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,3 +47,16 @@ def test_a_holder_that_does_not_answer_for_long_blocks_nobody(tmp_path: Path) ->
                 os.write(bell.fileno(), b"!" * 4096)
         ring(tmp_path / "bell")
         assert bell.was_rung
+
+
+def test_a_directory_that_can_have_no_bell_is_not_left_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "mkfifo", full)
+        with pytest.raises(DiskFullError):
+            SubtaskDirectory.acquire(tmp_path)
+    directory = SubtaskDirectory.acquire(tmp_path, wait_seconds=0)
+    assert directory.path.name == "try-0"
+    directory.release()
