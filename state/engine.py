@@ -109,7 +109,7 @@ class Engine(Protocol):
         ...
 
     def is_busy(self) -> bool:
-        """Whether a flush or a compaction is under way or due."""
+        """Whether a flush or a compaction is under way."""
         ...
 
     def size_bytes(self) -> int:

@@ -42,6 +42,12 @@ class RestorePlan:
     operator_state: OperatorStatePlan = field(default_factory=OperatorStatePlan)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to restore."""
+        files = self.operator_state.files
+        return not (self.snapshots or self.changelogs or any(file is not None for file in files))
+
+    @property
     def last_batch_id(self) -> BatchId:
         """The last batch that is known to have changed the state; -1 if none is."""
         batches = [part.batch_id for part in self.snapshots] + [part.batch_id for part in self.changelogs]

@@ -48,7 +48,6 @@ DEFAULT_FAMILY = "default"  # RocksDB insists on it; no state may be called so
 _BUSY = (
     "rocksdb.mem-table-flush-pending",
     "rocksdb.num-running-flushes",
-    "rocksdb.compaction-pending",
     "rocksdb.num-running-compactions",
 )
 _TRY_AGAIN = "Try again"  # of RocksDB's message; it gives no other sign

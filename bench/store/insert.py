@@ -115,7 +115,12 @@ class PlainInserter:
 def run(
     *, work: str, engine: str, keys: int, windows: list[int], uuids: bool = False, ttl: bool = False, size: bool = False
 ) -> Mapping[str, Any]:
-    """Insert `keys` keys; the rate over all, and over the keys up to each window's end from 1,000,000 before it."""
+    """Insert `keys` keys.
+
+    Returns:
+        `rate` over all; for each window's end the rate up to there: `rate_at_...` over the last 1,000,000 keys, `rate_near_...` over
+        the last 5,000,000, in which a store that merges its files does so several times; `new`, and `bytes_per_key`.
+    """
     inserter = _inserter(work, engine, uuids=uuids, ttl=ttl)
     clock = [0.0]
     new = 0
@@ -128,8 +133,9 @@ def run(
     answer: dict[str, Any] = {"rate": keys / busy, "new": new}
     for window in windows:
         end = window // BATCH_KEYS
-        begin = max(0, end - 1_000_000 // BATCH_KEYS)
-        answer[f"rate_at_{window}"] = (end - begin) * BATCH_KEYS / (clock[end] - clock[begin])
+        for name, span in (("at", 1_000_000), ("near", 5_000_000)):
+            begin = max(0, end - span // BATCH_KEYS)
+            answer[f"rate_{name}_{window}"] = (end - begin) * BATCH_KEYS / (clock[end] - clock[begin])
     if size:
         answer["bytes_per_key"] = inserter.disk_bytes() / new
     return answer

@@ -65,7 +65,9 @@ def fresh_subtask(work: str, key_schema: pa.Schema, settings: RocksDbSettings | 
 
 
 def settle(subtask: SubtaskStore) -> None:
-    """Flush, and wait until no compaction is left to do."""
+    """Flush, and wait until no compaction follows another one."""
     subtask.engine.flush()
-    while subtask.engine.is_busy():
+    idle = 0
+    while idle < 2:  # between two of them the store is idle for a moment
         time.sleep(SETTLE_SECONDS)
+        idle = 0 if subtask.engine.is_busy() else idle + 1

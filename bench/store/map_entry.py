@@ -22,7 +22,7 @@ from state.keyed import KeyedStateBackend
 from state.settings import MEBIBYTE, RocksDbSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -39,12 +39,18 @@ SETTINGS = RocksDbSettings(
 
 
 class Records(NamedTuple):
-    """A batch, as columns and as rows of key group, key and page."""
+    """A batch as columns, and each row's key and page as Python has them."""
 
     key_groups: npt.NDArray[np.int32]
     keys: list[pa.Array]
     pages: pa.Array
-    rows: list[tuple[int, tuple[int], str]]
+    rows: list[tuple[int]]
+    names: list[str]
+
+    def each(self, backend: KeyedStateBackend) -> Iterator[str]:
+        """Each row's page, with its key as the current one; as a job's process functions get their records."""
+        keys = backend.each_key(self.key_groups, self.keys, self.rows)
+        return (page for _, page in zip(keys, self.names, strict=True))
 
 
 class Users:
@@ -71,8 +77,7 @@ class Users:
         pages = self.pages_of(users, self._random.integers(0, ENTRIES, count))
         groups, keys = self.column.key_groups[users], self.column.keys.take(pa.array(users))
         names = [self.pages[page] for page in pages.tolist()]
-        rows = list(zip(groups.tolist(), [(key,) for key in keys.to_pylist()], names, strict=True))
-        return Records(groups, [keys], pa.array(names), rows)
+        return Records(groups, [keys], pa.array(names), [(key,) for key in keys.to_pylist()], names)
 
     def first_visits(self, count: int) -> pa.StructArray:
         """What is in maps to begin with."""
@@ -109,9 +114,8 @@ class _Maps:
         self._state.put_many(column.key_groups[users], keys, self._names.take(pa.array(pages)), visits)
 
     def count(self, records: Records) -> None:
-        set_key, get, put = self._backend.set_current_key, self._state.get, self._state.put
-        for group, key, page in records.rows:
-            set_key(group, key)
+        get, put = self._state.get, self._state.put
+        for page in records.each(self._backend):
             visited = get(page)
             put(page, {"visits": visited["visits"] + 1, "seen_ms": visited["seen_ms"] + 1000})
 
@@ -152,9 +156,8 @@ class _Dicts:
             self._write({names[page]: each for page, each in zip(pages[rows].tolist(), values[rows], strict=True)})
 
     def count(self, records: Records) -> None:
-        set_key, read, write = self._backend.set_current_key, self._read, self._write
-        for group, key, page in records.rows:
-            set_key(group, key)
+        read, write = self._read, self._write
+        for page in records.each(self._backend):
             visits = read()
             visited = visits[page]
             visits[page] = {"visits": visited["visits"] + 1, "seen_ms": visited["seen_ms"] + 1000}

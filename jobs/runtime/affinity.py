@@ -23,6 +23,8 @@ PARTITIONS_MIN = 2
 class Anchor:
     """A cached frame with one row a subtask, subtask i in partition i.
 
+    Its rows are cached by the first job that reads them, on the executors that Spark chooses then.
+
     A single subtask has a second, spare partition beside it, which stays empty: Spark would take a frame of one partition for
     one that it may partition as it likes.
     """
@@ -33,11 +35,10 @@ class Anchor:
 
     @classmethod
     def create(cls, spark: SparkSession, parallelism: int) -> Anchor:
-        """Caches the anchor's rows on the executors that Spark chooses now."""
+        """Declares the rows; runs no job, which would take a second or two of a driver that has just started."""
         subtask = F.col("id").cast("int").alias(SUBTASK_COLUMN)
         partitions = max(parallelism, PARTITIONS_MIN)
         frame = spark.range(partitions).select(subtask).repartitionById(partitions, SUBTASK_COLUMN).cache()
-        frame.count()
         return cls(frame, frame.hint("shuffle_hash"), parallelism)
 
     def hold(self, frame: DataFrame) -> DataFrame:

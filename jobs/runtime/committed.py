@@ -48,6 +48,11 @@ class CommittedState:
         """Spark's own number of the last batch that it gave; -1 before any."""
         return self.batch_id - self.time.time_batches
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no operator has any state."""
+        return all(start.plan.is_empty for starts in self.starts.values() for start in starts)
+
     @classmethod
     def resumed(
         cls,

@@ -227,8 +227,11 @@ class Execution:
         return JobSources.ordered(self._topology.sources, order)
 
     def _restore(self, anchor: Anchor, committed: CommittedState) -> None:
-        """Bring every subtask's state to its host, and assert that no key group is missing or doubled."""
-        if self._places.specs:
+        """Bring every subtask's state to its host, and assert that no key group is missing or doubled.
+
+        A job that has no state yet begins at once: its first batch makes the stores, as it would on an executor that is new.
+        """
+        if not committed.is_empty:
             task = RestoreSubtasks(self._places, committed.starts)
             results = run_anchored(self._context.spark, anchor, "restore", task)
             restored = chain.from_iterable(pickle.loads(result) for result in results.values())  # noqa: S301 - our own tasks wrote it

@@ -1,4 +1,7 @@
-"""Object stores: where everything durable is, behind one protocol with a conditional create."""
+"""Object stores: where everything durable is, behind one protocol with a conditional create.
+
+The store on S3 is `state.objects.s3`: `open_store` imports it where it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ from state.objects.errors import (
 from state.objects.local import LocalObjectStore
 from state.objects.opening import open_store
 from state.objects.probe import probe
-from state.objects.s3 import S3ObjectStore
 from state.objects.store import ObjectInfo, ObjectStore, check_path
 
 __all__ = [
@@ -30,7 +32,6 @@ __all__ = [
     "ObjectNotFoundError",
     "ObjectStore",
     "ObjectStoreError",
-    "S3ObjectStore",
     "StoreFullError",
     "StoreRefusedError",
     "StoreUnavailableError",

@@ -6,7 +6,6 @@ from urllib.parse import unquote, urlsplit
 
 from state.objects.errors import StoreUrlError
 from state.objects.local import LocalObjectStore
-from state.objects.s3 import S3ObjectStore
 from state.objects.store import check_prefix
 
 if TYPE_CHECKING:
@@ -26,5 +25,8 @@ def open_store(url: str) -> ObjectStore:
     if parts.scheme == "file" and parts.netloc in {"", "localhost"} and parts.path.strip("/"):
         return LocalObjectStore(Path(unquote(parts.path)))
     if parts.scheme == "s3" and parts.netloc:
+        # Here, as its client takes 0.2 s to import: each worker of a job whose store is a directory would pay for it.
+        from state.objects.s3 import S3ObjectStore  # noqa: PLC0415
+
         return S3ObjectStore(parts.netloc, check_prefix(parts.path.strip("/")))
     raise StoreUrlError("a store URL is file:///absolute/directory or s3://bucket/prefix")

@@ -19,7 +19,6 @@ from state.objects import (
     ObjectExistsError,
     ObjectNotFoundError,
     ObjectStore,
-    S3ObjectStore,
     StoreRefusedError,
     StoreUnavailableError,
     StoreUrlError,
@@ -27,6 +26,7 @@ from state.objects import (
     open_store,
     probe,
 )
+from state.objects.s3 import S3ObjectStore
 from tests.support.s3_server import S3Server, running_s3_server
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from state.changelog import ChangelogFormat, ChangelogHandle
 from state.identifiers import BatchId, SubtaskIndex
 from state.key_groups import KeyGroupRange, key_group_range
 from state.log import OperatorHistory
-from state.manifest import ShardHandle, SnapshotHandle
+from state.manifest import FileHandle, ShardHandle, SnapshotHandle
 from state.restore import CoverError, assign_shards, check_cover, plan_operator, plan_subtask, version_of
 
 
@@ -92,6 +92,20 @@ def test_a_plan_holds_only_what_intersects_the_range() -> None:
     plan = plan_subtask(history, KeyGroupRange(0, 31))
     assert [handle.subtask for handle in plan.snapshots] == [0]
     assert [handle.path for handle in plan.changelogs] == ["low"]
+
+
+@pytest.mark.parametrize(
+    ("history", "is_empty"),
+    [
+        (OperatorHistory(), True),
+        (OperatorHistory(operator_state=(None, None)), True),
+        (OperatorHistory(at_parallelism(128, 2)), False),
+        (OperatorHistory(changelogs=(changelog("new", 0, KeyGroupRange(0, 63)),)), False),
+        (OperatorHistory(operator_state=(None, FileHandle("positions", "p", 1, "0"))), False),
+    ],
+)
+def test_only_a_history_of_nothing_needs_no_restore(history: OperatorHistory, is_empty: bool) -> None:
+    assert all(plan.is_empty for plan in plan_operator(history, 128, 2)) is is_empty
 
 
 def test_a_version_identifies_content() -> None:
