@@ -158,6 +158,7 @@ def _map(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
     keys, records = 20_000, sizes.records
     options: dict[str, dict[str, Any]] = {
         MAP: {"form": "map", "records": records},
+        "MapState, each entry read by itself": {"form": "lone", "records": records},
         "MapState, in batches": {"form": "columns", "records": records},
         "ValueState of a dict": {"form": "dict", "records": records // 25},
         "ValueState of a dict packed by msgspec": {"form": "packed", "records": records // 25},

@@ -203,7 +203,8 @@ class ProcessBody(OperatorBody):
             [None] * batch.num_rows if facts.timestamp_column is None else timestamps_ms(batch, facts.timestamp_column)
         )
         # Keys come first: a row's key is current before anything else of it is looked at.
-        current = self._state.each_key(batch.column(KEY_GROUP_COLUMN), key_columns, keys)
+        others = [column for name, column in columns.items() if name not in facts.key_columns]
+        current = self._state.each_key(batch.column(KEY_GROUP_COLUMN), key_columns, keys, others)
         single = self._single
         for key, row, timestamp in zip(current, rows, times, strict=True):
             self._record += 1

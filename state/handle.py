@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -111,10 +111,18 @@ class KeyedState:
         self._namespace_codec = namespace
         self._namespace: bytes | None = b"" if namespace is None else None
 
-    @property
-    def is_read_by_key(self) -> bool:
-        """Whether the stored key of all that is read is that of the current key."""
-        return self.one_entry and self._namespace_codec is None
+    def fields_read_by(self, fields: Sequence[pa.Array]) -> Iterator[pa.Array | None]:  # noqa: ARG002 - for those that have more
+        """Which of a record's fields may be, in stored keys, all that follows its key; None for a state that is read by the key itself."""
+        if self.one_entry and self._namespace_codec is None:
+            yield None
+
+    def has_read_most(self, keys: set[bytes]) -> bool:
+        """Whether this batch has read most of these stored keys from the store."""
+        return self._entries.has_read_most(keys)
+
+    def read_ahead(self, keys: KeyBatch) -> None:
+        """Read what the store has for these stored keys, all at once, for reads to come."""
+        self._entries.read_ahead(keys.distinct)
 
     def set_current_namespace(self, namespace: Any) -> None:
         """Choose the namespace that the handle works on; only of a state that was declared with one.

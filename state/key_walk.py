@@ -4,39 +4,57 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from state.errors import KeyTooLargeError
+from state.serializers.key_columns import encode_column
 
-    from state.entries import Entries
-    from state.handle import KeyContext
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from state.handle import KeyContext, KeyedState
     from state.stored_key import KeyBatch
 
 PART_ROWS = 1024
 
 
 def walk_keys(
-    context: KeyContext, batch: KeyBatch, keys: Iterable[tuple[Any, ...]], states: Callable[[], Iterable[Entries]]
+    context: KeyContext,
+    batch: KeyBatch,
+    keys: Iterable[tuple[Any, ...]],
+    fields: Sequence[pa.Array],
+    states: Callable[[], Iterable[KeyedState]],
 ) -> Iterator[tuple[Any, ...]]:
     """Make the key of each row of a batch the current one, in turn, and give it.
 
     The first rows are a sample. A state that was asked for most of their keys is read for all keys of the batch, sorted, which takes
-    a fraction of the time; and no more memory than being asked for them takes, since what a batch has read is kept until it ends.
+    a fraction of the time; and no more memory than being asked for them takes, since what a batch has read is kept until it ends. So is
+    a map that was asked for what most of them have in one field.
 
     Args:
         context: Whose current key it is.
         batch: The rows' stored keys.
         keys: The rows' keys.
-        states: Gives the states that have one entry a key, under the stored key itself; asked after the sample, which may declare some.
+        fields: What else the rows hold.
+        states: Gives all states; asked after the sample, which may declare some.
     """
     prefixes, upcoming = batch.rows(), iter(keys)
     for first in range(0, len(prefixes), PART_ROWS):
         if first == PART_ROWS:
-            sample = set(prefixes[:PART_ROWS])
-            wanted = [entries for entries in states() if entries.has_read_most(sample)]
-            for entries in wanted:
-                entries.read_ahead(batch.distinct)
-            if wanted:
-                prefixes = batch.rows()  # now the very objects that were read, which are found sooner
+            for state in states():
+                _read_ahead(state, batch, fields)
+            prefixes = batch.rows()  # the very objects that were read, if they were, which are found sooner
         # Prefixes come first, so that the end of a part takes no key of the next one.
         for context.prefix, context.key in zip(prefixes[first : first + PART_ROWS], upcoming, strict=False):
             yield context.key
+
+
+def _read_ahead(state: KeyedState, batch: KeyBatch, fields: Sequence[pa.Array]) -> None:
+    sample = batch.head(PART_ROWS)
+    for field in state.fields_read_by(fields):
+        try:
+            read = sample if field is None else sample.extended(encode_column(field[:PART_ROWS]))
+            if state.has_read_most(set(read.rows())):
+                state.read_ahead(batch if field is None else batch.extended(encode_column(field)))
+        except KeyTooLargeError:
+            pass  # nobody has said that the field is a key

@@ -35,7 +35,7 @@ from state.timers import TimerQueue
 from state.ttl import BatchClock, Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from state.aggregating import AggregatingState, ReducingState
     from state.descriptors import AggregateFunction
@@ -126,7 +126,11 @@ class KeyedStateBackend:
         self._record()
 
     def each_key(
-        self, key_groups: KeyGroups, columns: KeyColumns, keys: Iterable[tuple[Any, ...]]
+        self,
+        key_groups: KeyGroups,
+        columns: KeyColumns,
+        keys: Iterable[tuple[Any, ...]],
+        fields: Sequence[pa.Array] = (),
     ) -> Iterator[tuple[Any, ...]]:
         """Make the key of each row of a batch the current one, in turn, and give it; as `set_current_key`, at a fraction of its cost.
 
@@ -134,12 +138,13 @@ class KeyedStateBackend:
             key_groups: Each row's key group.
             columns: Each row's key.
             keys: The same as Python values.
+            fields: What else the rows hold: a map that is asked for what is in one of them is read for many rows at once.
 
         Raises:
             KeyGroupError, SerializationError, KeyTooLargeError, BatchTooLargeError: As `set_current_key`, for the whole batch.
         """
         batch = self._context.batch(key_groups, columns)
-        for key in walk_keys(self._context, batch, keys, self._read_by_key):
+        for key in walk_keys(self._context, batch, keys, fields, lambda: (each[2] for each in self._states.values())):
             self._record()
             yield key
 
@@ -367,10 +372,6 @@ class KeyedStateBackend:
         if self._sweepers:
             for sweeper in self._sweepers:
                 sweeper.record()
-
-    def _read_by_key(self) -> list[Entries]:
-        """The states that have one entry a key, under the stored key itself."""
-        return [entries for _, entries, handle in self._states.values() if handle.is_read_by_key]
 
     def _pendings(self) -> dict[str, Pending]:
         """What has changed, by column family."""

@@ -13,7 +13,7 @@ from state.handle import KeyColumns, KeyContext, KeyedState, KeyGroups
 from state.serializers.key_columns import encode_column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -49,6 +49,10 @@ class MapState(KeyedState):
             self._encoded_type = str
         elif types.is_integer(map_keys.type):
             self._encoded_type = int
+
+    def fields_read_by(self, fields: Sequence[pa.Array]) -> Iterator[pa.Array | None]:
+        if self._namespace_codec is None:
+            yield from (field for field in fields if field.type == self._map_keys.type)
 
     def get(self, key: Any) -> Any:
         """The value of a map key; None if there is none, or if it is null."""

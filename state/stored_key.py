@@ -122,6 +122,11 @@ class KeyBatch:
         """The stored keys with one more part each."""
         return KeyBatch(join_columns([self._column, part]))
 
+    def head(self, rows: int) -> KeyBatch:
+        """Those of the first rows."""
+        offsets = self._column.offsets[: rows + 1]
+        return KeyBatch(EncodedColumn(self._column.data[: offsets[-1]], offsets, self._column.width))
+
     def rows(self) -> list[bytes]:
         """The stored key of each row, in the order of rows; if they are sorted already, the very objects of `distinct`."""
         if self._distinct is None:

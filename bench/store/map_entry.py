@@ -49,7 +49,7 @@ class Records(NamedTuple):
 
     def each(self, backend: KeyedStateBackend) -> Iterator[str]:
         """Each row's page, with its key as the current one; as a job's process functions get their records."""
-        keys = backend.each_key(self.key_groups, self.keys, self.rows)
+        keys = backend.each_key(self.key_groups, self.keys, self.rows, [self.pages])
         return (page for _, page in zip(keys, self.names, strict=True))
 
 
@@ -100,7 +100,7 @@ class Form(Protocol):
 
 
 class _Maps:
-    """MapState, record by record."""
+    """MapState, record by record, as process functions go through their records."""
 
     def __init__(self, backend: KeyedStateBackend, users: Users) -> None:
         self._backend = backend
@@ -116,6 +116,17 @@ class _Maps:
     def count(self, records: Records) -> None:
         get, put = self._state.get, self._state.put
         for page in records.each(self._backend):
+            visited = get(page)
+            put(page, {"visits": visited["visits"] + 1, "seen_ms": visited["seen_ms"] + 1000})
+
+
+class _LoneReads(_Maps):
+    """MapState, record by record, where nothing tells which entry is next."""
+
+    def count(self, records: Records) -> None:
+        set_key, get, put = self._backend.set_current_key, self._state.get, self._state.put
+        for group, key, page in zip(records.key_groups.tolist(), records.rows, records.names, strict=True):
+            set_key(group, key)
             visited = get(page)
             put(page, {"visits": visited["visits"] + 1, "seen_ms": visited["seen_ms"] + 1000})
 
@@ -239,6 +250,7 @@ def run(*, work: str, form: str, keys: int, records: int, heap: bool = False) ->
 
 _FORMS: dict[str, Callable[[KeyedStateBackend, Users], Form]] = {
     "map": _Maps,
+    "lone": _LoneReads,
     "columns": _MapColumns,
     "dict": _Dicts,
     "packed": _PackedDicts,

@@ -41,13 +41,17 @@ def batch_of(names):
     return np.array([len(name) for name in names], np.int32), pa.array(names)
 
 
-def each_key(backend, names):
+def each_key(backend, names, *fields):
     groups, keys = batch_of(names)
-    return backend.each_key(groups, [keys], [(name,) for name in names])
+    return backend.each_key(groups, [keys], [(name,) for name in names], fields)
 
 
 def random_names(seed):
     return [f"user-{number}" for number in np.random.default_rng(seed).integers(0, 1500, ROWS).tolist()]
+
+
+def random_pages(seed):
+    return [f"page-{number}" for number in np.random.default_rng(seed + 10).integers(0, 3, ROWS).tolist()]
 
 
 def test_a_walk_with_values_read_ahead_counts_as_one_key_by_key_does(store):
@@ -91,6 +95,42 @@ def test_a_state_that_is_asked_for_few_keys_is_not_read_for_all(store, reads, mo
         if key[0].endswith("00"):
             value.value()
     assert not reads  # they had been changed before
+
+
+def test_a_map_that_is_asked_for_a_field_of_each_row_counts_as_one_read_entry_by_entry_does(store):
+    entries = store.backend.map_state(MAP)
+    expected = {}
+    for batch in range(3):
+        names, pages = random_names(batch), random_pages(batch)
+        walk = each_key(store.backend, names, pa.array(names), pa.array(pages), pa.array(range(ROWS)))
+        for at, ((key,), page) in enumerate(zip(walk, pages, strict=True)):
+            assert entries.get(page) == expected.get((key, page))
+            if at % 50 == 0:
+                entries.clear()
+                expected = {each: value for each, value in expected.items() if each[0] != key}
+            else:
+                entries.put(page, at)
+                expected[key, page] = at
+        store.commit()
+
+
+@pytest.mark.parametrize("asked", ["field", "other"])
+def test_a_map_is_read_for_many_rows_at_once_by_the_field_that_it_is_asked_for(store, reads, asked):
+    entries = store.backend.map_state(MAP)
+    names = [str(number) for number in range(ROWS)]
+    field = pa.array([f"page-{name}" for name in names])
+    for _, page in zip(each_key(store.backend, names, pa.array(names), field), field.to_pylist(), strict=True):
+        entries.get(page if asked == "field" else f"{page}-of-no-field")
+    assert len(reads) == (PART_ROWS if asked == "field" else ROWS)
+
+
+def test_a_field_that_is_too_long_for_a_key_is_no_key(store):
+    entries = store.backend.map_state(MAP)
+    names = [str(number) for number in range(ROWS)]
+    for at in (1, ROWS - 1):  # in the sample, and after it
+        fields = [*names[:at], "x" * 70_000, *names[at + 1 :]]
+        for (name,) in each_key(store.backend, names, pa.array(fields)):
+            assert entries.get(name) is None
 
 
 def test_what_is_read_ahead_expires_as_all_else_does(store):
