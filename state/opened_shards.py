@@ -36,6 +36,7 @@ class StateSource(StrEnum):
     WARM = "warm"  # still open in the process that ran the batch before
     LOCAL = "local"  # in files of this host that had been closed cleanly
     REBUILT = "rebuilt"  # in the object store: a snapshot, and the changelogs since
+    NEW = "new"  # nowhere: there was none yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,15 @@ class OpenedShards:
     Attributes:
         shards: Ordered by key group; they exactly cover the subtask's range.
         schema: How their entries are to be read; None if there are none.
+        source: Where it was found.
         fetched: Where the files came from; None if the local ones were used as they were.
         ttls: The TTL of each state that has one, as far as it is known without the job's code.
     """
 
     shards: tuple[OpenedShard, ...]
     schema: KeyedSchema | None
-    fetched: FetchReport | None
+    source: StateSource
+    fetched: FetchReport | None = None
     ttls: Mapping[str, Ttl] = field(default_factory=dict)
 
     def engine(self) -> ShardedEngine:
@@ -85,7 +88,7 @@ def reopen_shards(spec: SubtaskSpec, version: StateVersion, directory: SubtaskDi
     try:
         directory.keep_only(marker.shards)
         schema = merge_schemas([spec.schema, marker.schema])
-        return OpenedShards(open_shards(spec, directory, marker.shards), schema, None, marker.ttls)
+        return OpenedShards(open_shards(spec, directory, marker.shards), schema, StateSource.LOCAL, ttls=marker.ttls)
     except StateError:
         logger.warning(
             "local state of subtask %d of %s cannot be opened; rebuilding it",
@@ -111,7 +114,8 @@ def rebuild_shards(
     report = fetch_shards(store, assignments, directories, snapshots)
     remember_files(directory.path, assignments, directories)
     reach("restore.files_fetched")
-    opened = OpenedShards(open_shards(spec, directory, local), schema, report)
+    source = StateSource.NEW if plan.is_empty else StateSource.REBUILT
+    opened = OpenedShards(open_shards(spec, directory, local), schema, source, report)
     try:
         for shard, assignment in zip(
             opened.shards, assignments, strict=False

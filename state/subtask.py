@@ -76,7 +76,7 @@ class SubtaskStore:
         self.spec = spec
         self.version = version
         self.fetched = opened.fetched
-        self.source = StateSource.LOCAL if opened.fetched is None else StateSource.REBUILT
+        self.source = opened.source
         self._directory = directory
         self.bell = directory.bell  # rung when another process waits for the directory
         self._shards = opened.shards

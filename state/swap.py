@@ -17,7 +17,7 @@ from state.consolidation_directory import consolidations
 from state.directory import LocalShard, local_failures
 from state.errors import KeyscaleError
 from state.local_files import read_index, write_index
-from state.opened_shards import OpenedShards, open_shards
+from state.opened_shards import OpenedShards, StateSource, open_shards
 from state.rebuild import replay
 from state.schema_merge import merge_schemas
 from state.syncpoint import reach
@@ -106,7 +106,7 @@ def _swap_in(
     reach("swap.moved")
     try:
         schema = merge_schemas([spec.schema, ready.schema, *(handle.schema for handle in handles)])
-        opened = OpenedShards(open_shards(spec, directory, [shard]), schema, None, ready.ttls)
+        opened = OpenedShards(open_shards(spec, directory, [shard]), schema, StateSource.LOCAL, ttls=ready.ttls)
     except BaseException:
         shutil.rmtree(data, ignore_errors=True)
         raise

@@ -16,7 +16,7 @@ def report(subtask: int, executor: str, source: StateSource | None = StateSource
 
 def test_a_subtask_that_stays_with_its_state_has_not_moved() -> None:
     placement = Placement()
-    for source in (StateSource.LOCAL, StateSource.WARM, StateSource.LOCAL):
+    for source in (StateSource.NEW, StateSource.WARM, StateSource.LOCAL):
         assert placement.saw([report(0, "a", source), report(1, "b", source)]) == []
     assert (placement.runs, placement.moved, placement.rebuilt) == (6, 0, 0)
 

@@ -11,9 +11,10 @@ from state.directory import CleanMarker, SubtaskDirectory, boot_id
 from state.errors import StateError
 from state.identifiers import BatchId, CheckpointId
 from state.objects import LocalObjectStore, ObjectCorruptError, StoreUnavailableError
+from state.rebuild import FetchReport
 from state.restore import RestorePlan
 from state.retention import RetentionPolicy, carry_out, gather_facts, plan_deletion
-from state.subtask import LineageError, StoreUnusableError, open_subtask
+from state.subtask import LineageError, StateSource, StoreUnusableError, open_subtask
 from tests.support.faulty_store import FaultyStore
 from tests.support.state_job import COUNT, StateJob, add, entries
 
@@ -56,9 +57,11 @@ def test_state_rescales_by_assigning_shards_and_rewrites_no_record(job: StateJob
 
 def test_clean_local_files_are_used_again_and_nothing_is_fetched(job: StateJob) -> None:
     job.start(2)
+    with job.open(0) as store:
+        assert (store.source, store.fetched) == (StateSource.NEW, FetchReport())
     job.run_batch({1: 1})
     with job.open(0) as store:
-        assert store.fetched is None
+        assert (store.source, store.fetched) == (StateSource.LOCAL, None)
 
 
 def test_a_version_that_only_counts_an_idle_batch_more_is_the_same_content(job: StateJob) -> None:
@@ -87,7 +90,7 @@ def test_abandoned_local_files_are_not_used_again(job: StateJob) -> None:
     add(store, {1: 5})
     store.abandon()
     with job.open(0) as store:
-        assert store.fetched is not None
+        assert store.source is StateSource.REBUILT
         assert entries(store) == {1: 1}
 
 
