@@ -33,7 +33,7 @@ from state.errors import (
     StoreLockedError,
 )
 from state.key_group_sizes import FileFacts
-from state.rocksdb_options import database_options
+from state.rocksdb_options import batch_file_options, database_options
 from state.settings import RocksDbSettings
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class RocksDbEngine:
         self._handles: dict[str, ColumnFamily] = {}
         try:
             self._options = database_options(settings or RocksDbSettings())
+            self._batch_file_options = batch_file_options(settings or RocksDbSettings())
             directory.mkdir(parents=True, exist_ok=True)
             exists = (directory / "CURRENT").exists()
             names = Rdict.list_cf(str(directory), self._options) if exists else [DEFAULT_FAMILY]
@@ -164,7 +165,7 @@ class RocksDbEngine:
 
     def write_sorted_file(self, run: SortedRun, file: Path) -> None:
         try:
-            writer = SstFileWriter(options=self._options)
+            writer = SstFileWriter(options=self._batch_file_options)
             writer.open(str(file))
             for key, value in zip(run.keys, run.values, strict=True):
                 if value is None:

@@ -34,6 +34,8 @@ _OPTIONS_FILE = """\
   table_factory=BlockBasedTable
 [TableOptions/BlockBasedTable "default"]
 """
+# From this level on files last long enough for Ribbon filters, which take more time to write and to ask than Bloom filters.
+_RIBBON_LEVEL = 5
 _RAW = '{"raw_mode": true, "prefix_extractors": {}, "prefix_comparators": {}}'
 # Share of a write buffer that its Bloom filter takes. Most reads are of keys that no write buffer has, and looking for one in it
 # takes longer than all else that such a read does.
@@ -48,7 +50,7 @@ class _Memory:
     sizes: tuple[int, int]  # of all, of write buffers
     cache: Cache
     write_buffers: WriteBufferManager
-    options: dict[RocksDbSettings, Options] = field(default_factory=dict)
+    options: dict[tuple[RocksDbSettings, str], Options] = field(default_factory=dict)
 
 
 _memory: _Memory | None = None
@@ -77,14 +79,24 @@ def shared_memory(settings: RocksDbSettings) -> _Memory:
 
 def database_options(settings: RocksDbSettings) -> Options:
     """Options of a store and of every column family in it; the same ones each time in one process."""
+    return _known_options(settings, f"ribbonfilter:{settings.bloom_bits}:{_RIBBON_LEVEL}")
+
+
+def batch_file_options(settings: RocksDbSettings) -> Options:
+    """Options of the files that a batch's changes are written to, which are soon merged."""
+    return _known_options(settings, f"bloomfilter:{settings.bloom_bits}:false")
+
+
+def _known_options(settings: RocksDbSettings, filter_policy: str) -> Options:
     memory = shared_memory(settings)
-    if settings not in memory.options:
-        memory.options[settings] = _options(settings, memory)
-    return memory.options[settings]
+    known = (settings, filter_policy)
+    if known not in memory.options:
+        memory.options[known] = _options(settings, filter_policy, memory)
+    return memory.options[known]
 
 
-def _options(settings: RocksDbSettings, memory: _Memory) -> Options:
-    options = _with_table(settings, memory.cache)
+def _options(settings: RocksDbSettings, filter_policy: str, memory: _Memory) -> Options:
+    options = _with_table(settings, filter_policy, memory.cache)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_write_buffer_manager(memory.write_buffers)
@@ -119,7 +131,7 @@ def _options(settings: RocksDbSettings, memory: _Memory) -> Options:
     return options
 
 
-def _with_table(settings: RocksDbSettings, cache: Cache) -> Options:
+def _with_table(settings: RocksDbSettings, filter_policy: str, cache: Cache) -> Options:
     """Options with the format of tables only, from a file as RocksDB writes them: rocksdict has no setter for Ribbon filters.
 
     They are as good as Bloom filters that take 30 % more room, for some more time when a file is written.
@@ -132,7 +144,7 @@ def _with_table(settings: RocksDbSettings, cache: Cache) -> Options:
         "pin_l0_filter_and_index_blocks_in_cache": "true",
     }
     if settings.bloom_bits > 0:
-        table["filter_policy"] = f"ribbonfilter:{settings.bloom_bits}"
+        table["filter_policy"] = filter_policy
     if settings.partitioned_index:
         table |= {
             "index_type": "kTwoLevelIndexSearch",

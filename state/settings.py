@@ -55,8 +55,8 @@ class RocksDbSettings:
         target_file_bytes: Size of the files below level 0. Smaller files make incremental checkpoints finer.
         level_base_bytes: Size of level 1 as a whole, with LEVEL.
         block_bytes: Size of a data block before compression. Larger compresses better; smaller reads single keys faster.
-        bloom_bits: Bits a key of the Bloom filters that a file's filter is as good as, 0 for none. It is a Ribbon filter, which takes
-            30 % fewer. 12 lets 0.4 % of the lookups of absent keys through to each file, 10 lets 1 %.
+        bloom_bits: Bits a key of the Bloom filters that a file's filter is as good as, 0 for none. In the lowest levels it is a Ribbon
+            filter, which takes 30 % fewer. 12 lets 0.4 % of the lookups of absent keys through to each file, 10 lets 1 %.
         partitioned_index: Split index and filters into blocks that are cached as needed. Turn it on when state is much larger
             than memory; costs one more lookup a read.
         compression: Of the upper levels, which are rewritten often. Use NONE where the processor is the bottleneck.
