@@ -206,12 +206,13 @@ class Course:
         deadline = time.monotonic() + self.scenario.step_timeout_s
         while True:
             self._show_counts()
+            job = self._job()  # before the look: what ends in between is seen by it, or at the next round
             seen = observe()
             if seen:
                 return seen
-            status = self._job()["status"]
+            status = job["status"]
             if status in ENDED:
-                raise DemoError(f"waited for {what}, but the job is {status}: {self._job()['failure']}")
+                raise DemoError(f"waited for {what}, but the job is {status}: {job['failure']}")
             if time.monotonic() > deadline:
                 raise DemoError(f"waited {self.scenario.step_timeout_s:.0f} s for {what}; the job is {status}")
             time.sleep(POLL_S)
