@@ -18,6 +18,7 @@ from api.cli.rescale import follow
 from deploy.demo.feeder import file_count
 from deploy.demo.problems import DemoError
 from deploy.demo.sink import Sink
+from deploy.demo.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 SCRIPT = CHECKOUT / "jobs" / "examples" / "flights.py"
 JOB_NAME = "flights"
-POLL_S = 0.1
-ENDED = frozenset({"FAILED", "FINISHED", "STOPPED"})
 
 Observed = TypeVar("Observed")
 
@@ -203,19 +202,11 @@ class Course:
         self._wait(f"{wanted:,} reports in the sink", lambda: self._sink.count_rows() >= wanted)
 
     def _wait(self, what: str, observe: Callable[[], Observed]) -> Observed:
-        deadline = time.monotonic() + self.scenario.step_timeout_s
-        while True:
+        def look() -> Observed:
             self._show_counts()
-            job = self._job()  # before the look: what ends in between is seen by it, or at the next round
-            seen = observe()
-            if seen:
-                return seen
-            status = job["status"]
-            if status in ENDED:
-                raise DemoError(f"waited for {what}, but the job is {status}: {job['failure']}")
-            if time.monotonic() > deadline:
-                raise DemoError(f"waited {self.scenario.step_timeout_s:.0f} s for {what}; the job is {status}")
-            time.sleep(POLL_S)
+            return observe()
+
+        return wait_for(what, look, self._job, timeout_s=self.scenario.step_timeout_s)
 
     def _show_counts(self) -> None:
         self.display.update(file_count(self.input), self._sink.count_rows())
