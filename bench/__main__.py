@@ -17,6 +17,7 @@ from bench.machine import describe, load
 from bench.measure import CHECKOUT, ContenderFailedError
 from bench.scale import ScaleSizes, run_scale
 from bench.small_batches import SmallBatchSizes, run_small_batches
+from bench.timers import TimerSizes, run_timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -74,7 +75,11 @@ def dedup(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: i
     "--insert-keys", default=4_000_000, show_default=True, help="Keys inserted beside the plain loop and the heap."
 )
 @click.option(
-    "--large-keys", default=0, show_default=True, help="Grow a store to so many keys (100,000,000 takes minutes)."
+    "--large-keys",
+    default=0,
+    type=click.IntRange(min=0),
+    show_default=True,
+    help="Grow a store to so many keys, 10,000,000 or more (100,000,000 takes 12 minutes); 0 leaves it out.",
 )
 @click.option("--sized-keys", default=4_000_000, show_default=True, help="Keys whose bytes on disk are counted.")
 @click.option("--records", default=1_000_000, show_default=True, help="Records of the per-record measurements.")
@@ -115,6 +120,18 @@ def latency(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes:
     """From Kafka to files, beside Spark's dropDuplicates."""
     root, markdown = place
     show(run_latency(root, LatencySizes(**sizes), only, _say), sizes["cores"], markdown)
+
+
+@main.command()
+@click.option("--timers", default=300, show_default=True, help="Keys with a timer each.")
+@click.option("--apart-ms", default=100, show_default=True, help="From one timer's moment to the next one's.")
+@rounds_option
+@cores_option
+@click.pass_obj
+def timers(place: tuple[Path, Path | None], /, **sizes: int) -> None:
+    """From a timer's moment to its output, while no input comes."""
+    root, markdown = place
+    show(run_timers(root, TimerSizes(**sizes), _say), sizes["cores"], markdown)
 
 
 @main.command()

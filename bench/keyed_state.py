@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from bench.measure import Contender, Rounds, measure
+from bench.measure import Contender, Rounds, measure, run_child
 from bench.table import Table, count, decimal, mebibytes, percent, times
 
 if TYPE_CHECKING:
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
 
 MILLION = 1_000_000
 MAP = "MapState, record by record"
-SMALL, LARGE = "the first million", "Keyscale"
+INSERT = "bench.store.insert"
+WINDOW_MILLIONS = 5  # in which a store merges its files several times
+SMALL, LARGE = "a small store", "a growing store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def run_state(root: Path, sizes: StateSizes, only: Sequence[str], say: Callable[
 
 
 def _insert(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
-    options = {"keys": sizes.insert_keys, "windows": []}
+    options = {"keys": sizes.insert_keys}
     names = {
         "Keyscale, with its changelog": "keyscale",
         "plain rocksdict loop": "plain",
@@ -77,29 +80,42 @@ def _insert(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
 
 
 def _large(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
-    """The growing store runs once, as it takes minutes; what it is held against runs before and after it, for the machine's pace drifts."""
-    windows = [size for size in (MILLION, 10 * MILLION, 40 * MILLION, 100 * MILLION) if size <= sizes.large_keys]
-    options = {"keys": sizes.large_keys, "windows": windows[1:], "engine": "keyscale"}
-    small = {SMALL: ("insert", {"keys": MILLION, "windows": [], "engine": "keyscale"})}
-    before = _run(small, work, sizes, say)
-    grown = _run({LARGE: ("insert", options)}, work, replace(sizes, rounds=1), say)
-    first = Rounds.joined([before, _run(small, work, sizes, say)])
-    rate_small = first.median(SMALL, "rate")
-    table = Table(
-        f"insert_if_absent_many as the state grows; median of {len(first)} for the first million, one run for the others",
-        (
-            "keys in state",
-            "keys/s over the last 5 million",
-            "share of the first",
-            "over the last million",
-            "share of the first",
-        ),
+    """The growing store runs once, as it takes minutes, in which the machine's pace drifts.
+
+    So before and after each million keys of a window it is stopped as it is, its merges too, and a small store runs.
+    """
+    windows = [size for size in (10 * MILLION, 40 * MILLION) if size < sizes.large_keys] + [sizes.large_keys]
+    stops = [window - back * MILLION for window in windows for back in range(WINDOW_MILLIONS, -1, -1)]
+    small_end = 3 * MILLION // 2
+    small = Contender(SMALL, INSERT, {"keys": small_end, "windows": [MILLION, small_end], "engine": "keyscale"})
+    grown = Contender(
+        LARGE, INSERT, {"keys": sizes.large_keys, "windows": windows, "stops": stops, "engine": "keyscale"}
     )
-    table.add(f"{MILLION:,}", "", "", count(rate_small), percent(1.0))
-    for window in windows[1:]:
-        near, at = (grown.median(LARGE, f"rate_{name}_{window}") for name in ("near", "at"))
-        table.add(f"{window:,}", count(near), percent(near / rate_small), count(at), percent(at / rate_small))
-    table.notes.append(f"spread of the first million's rate: {percent(first.spread(SMALL, 'rate'))}")
+    beside: list[Rounds] = []
+
+    def run_small() -> None:
+        beside.append(measure([small], 1, work / "small", sizes.cores, say))
+
+    folder = work / "large"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    answer = run_child(grown, folder, sizes.cores, run_small).answer
+    shutil.rmtree(folder)
+    table = Table(
+        "insert_if_absent_many as the state grows, over five million keys; meanwhile, in turn, of small stores (median of "
+        f"{WINDOW_MILLIONS + 1}): the first million, and a million around 1 million keys in state",
+        ("keys in state", "keys/s", "the first million", "share of it", "around 1 million", "share of it"),
+    )
+    runs = WINDOW_MILLIONS + 1
+    for number, window in enumerate(windows):
+        meanwhile = Rounds.joined(beside[number * runs : (number + 1) * runs])
+        rate = answer[f"rate_near_{window}"]
+        first, around = (meanwhile.median(SMALL, f"rate_at_{end}") for end in (MILLION, small_end))
+        table.add(
+            f"{window:,}", count(rate), count(first), percent(rate / first), count(around), percent(rate / around)
+        )
+    everywhere = Rounds.joined(beside)
+    table.notes.append(f"spread of the small stores' rate: {percent(everywhere.spread(SMALL, f'rate_at_{small_end}'))}")
     table.notes.append("reach: at 100 million keys at least 50 % of the rate at 1 million")
     return table
 
@@ -137,7 +153,7 @@ def _small(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
 
 
 def _bytes(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
-    options = {"keys": sizes.sized_keys, "windows": [], "engine": "keyscale", "ttl": True, "size": True}
+    options = {"keys": sizes.sized_keys, "engine": "keyscale", "ttl": True, "size": True}
     rounds = _run(
         {"64-bit": ("insert", options), "UUID string": ("insert", {**options, "uuids": True})},
         work,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 LIMIT_SECONDS = 1800.0
+_LOOK_SECONDS = 0.02
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
@@ -165,10 +166,17 @@ def measure(contenders: Sequence[Contender], rounds: int, work: Path, cores: int
     return Rounds(finished)
 
 
-def run_child(contender: Contender, folder: Path, cores: int) -> Run:
+def run_child(contender: Contender, folder: Path, cores: int, when_stopped: Callable[[], None] | None = None) -> Run:
     """Run one contender in a process of its own, pinned to the first `cores` of the cores we may use.
 
     Everything written before is on disk first, so that no earlier run's write-back is paid by this one.
+
+    Args:
+        contender: Who runs.
+        folder: Where it writes.
+        cores: How many cores it may use.
+        when_stopped: Called each time that the contender stops itself (SIGSTOP), threads and all, before it is let go on: so
+            others are measured in the midst of it.
 
     Raises:
         ContenderFailedError: The process failed.
@@ -187,6 +195,8 @@ def run_child(contender: Contender, folder: Path, cores: int) -> Run:
         tree = ProcessTree(process.pid)
         tree.start()
         try:
+            if when_stopped is not None:
+                _attend(process, when_stopped, contender.limit_seconds)
             code = process.wait(contender.limit_seconds)
         except subprocess.TimeoutExpired:
             code = -signal.SIGKILL
@@ -198,6 +208,22 @@ def run_child(contender: Contender, folder: Path, cores: int) -> Run:
         tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-30:])
         raise ContenderFailedError(f"{contender.name} ended with {code}; the end of {log}:\n{tail}")
     return Run(json.loads(result.read_text(encoding="utf-8")), seconds, usage.cpu_seconds, usage.memory_peak_bytes)
+
+
+def _attend(process: subprocess.Popen[bytes], when_stopped: Callable[[], None], limit_seconds: float) -> None:
+    """Until the process has ended, which `wait` then answers from."""
+    deadline = time.monotonic() + limit_seconds
+    while True:
+        # Not reaped: Popen does that.
+        state = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT | os.WNOHANG)
+        if state is not None and state.si_code != os.CLD_STOPPED:
+            return
+        if state is not None:
+            when_stopped()
+            process.send_signal(signal.SIGCONT)
+        if time.monotonic() > deadline:
+            raise subprocess.TimeoutExpired(process.args, limit_seconds)
+        time.sleep(_LOOK_SECONDS)
 
 
 def _slug(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -19,7 +20,7 @@ from state.keyed import KeyedStateBackend
 from state.ttl import Ttl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from bench.store.keys import KeyColumn
 
@@ -113,15 +114,24 @@ class PlainInserter:
 
 
 def run(
-    *, work: str, engine: str, keys: int, windows: list[int], uuids: bool = False, ttl: bool = False, size: bool = False
+    *,
+    work: str,
+    engine: str,
+    keys: int,
+    windows: Sequence[int] = (),
+    stops: Sequence[int] = (),
+    uuids: bool = False,
+    ttl: bool = False,
+    size: bool = False,
 ) -> Mapping[str, Any]:
-    """Insert `keys` keys.
+    """Insert `keys` keys, and stop this process, to be let go on, each time that so many of `stops` are inserted.
 
     Returns:
         `rate` over all; for each window's end the rate up to there: `rate_at_...` over the last 1,000,000 keys, `rate_near_...` over
         the last 5,000,000, in which a store that merges its files does so several times; `new`, and `bytes_per_key`.
     """
     inserter = _inserter(work, engine, uuids=uuids, ttl=ttl)
+    stopping = {stop // BATCH_KEYS for stop in stops}
     clock = [0.0]
     new = 0
     busy = 0.0
@@ -130,6 +140,8 @@ def run(
         new += inserter.insert(number, batch)
         busy += time.perf_counter() - started
         clock.append(busy)
+        if len(clock) - 1 in stopping:
+            signal.raise_signal(signal.SIGSTOP)
     answer: dict[str, Any] = {"rate": keys / busy, "new": new}
     for window in windows:
         end = window // BATCH_KEYS
