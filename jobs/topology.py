@@ -116,6 +116,10 @@ class Topology:
             arrivals += [Arrival(origin, 1, *times) for origin in self.origins(second.node)]
         return tuple(arrivals)
 
+    def follows_sources_alone(self, operator: OperatorNode) -> bool:
+        """Whether nothing that operators put out comes in at one."""
+        return all(isinstance(origin.node, SourceNode) for each in operator.inputs for origin in self.origins(each))
+
     def operators_before(self, node: NodeId) -> tuple[OperatorNode, ...]:
         """The operators among the origins of what `node` puts out."""
         return tuple(origin.node for origin in self.origins(node) if isinstance(origin.node, OperatorNode))

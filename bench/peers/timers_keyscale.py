@@ -39,9 +39,7 @@ def run(*, work: str, timers: int, apart_ms: int, cores: int) -> Mapping[str, An
     source, output = Path(work, "input"), Path(work, "output")
     source.mkdir()
     parameters = {"input": str(source), "output": str(output)}
-    with Driver(
-        Path(work), ARTIFACT, parameters, cores=cores, checkpoint_interval_ms=CHECKPOINT_INTERVAL_MS
-    ) as driver:
+    with Driver(Path(work), ARTIFACT, parameters, cores=cores, checkpoint_interval_ms=CHECKPOINT_INTERVAL_MS) as driver:
         while (heartbeat := driver.heartbeat()) is None or heartbeat.state is not DriverState.RUNNING:
             time.sleep(POLL_SECONDS)
         first_ms = int((time.time() + LEAD_SECONDS) * 1000)

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that every Spar
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 SUBTASK_COLUMN = "__subtask"
 PARTITIONS_MIN = 2
@@ -45,6 +46,14 @@ class Anchor:
         """Moves each row to the partition that its `__subtask` names, on the executor of that subtask."""
         moved = frame.repartitionById(max(self.parallelism, PARTITIONS_MIN), SUBTASK_COLUMN)
         return moved.join(self.hinted, SUBTASK_COLUMN)
+
+    def hold_none(self, schema: StructType) -> DataFrame:
+        """A frame of `schema` without a row, its partitions on the executors of the subtasks: what moves no rows, and in no time.
+
+        Its condition is one on rows: Spark would leave out all that comes after a frame that it sees to be empty.
+        """
+        columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema]
+        return self.frame.where(F.col(SUBTASK_COLUMN) < 0).select(*columns)
 
     @property
     def subtasks(self) -> DataFrame:

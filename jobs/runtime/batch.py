@@ -31,7 +31,7 @@ from state.settings import RocksDbSettings
 from state.subtask import SubtaskSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -155,6 +155,8 @@ class BatchRunner:
         self._activity = Activity()
         self._specs = specs or {node.uid: subtask_specs(node, facts) for node in topology.operators}
         self._routings = {node.uid: _routings(node, facts) for node in topology.operators}
+        self._no_input: dict[OperatorUid, DataFrame] = {}
+        self._no_records: dict[NodeId, DataFrame] = {}
         self._wires = {
             node.uid: from_arrow_schema(wire_schema(node.schema, node.side_outputs), prefer_timestamp_ntz=True)
             for node in topology.operators
@@ -289,19 +291,46 @@ class BatchRunner:
     @contextlib.contextmanager
     def _frames(self, batch: DataFrame | None, plan: _BatchPlan) -> Iterator[dict[NodeId, DataFrame]]:
         """The frame that each sink's input puts out; frames that are read more than once are kept until the end."""
-        frames = BatchFrames(self._topology, lambda *inputs: self._operator_frame(plan, *inputs))
+        has_input = batch is not None
+
+        def operator_frame(node: OperatorNode, inputs: Callable[[], OperatorInputs]) -> DataFrame:
+            if has_input or not self._topology.follows_sources_alone(node):
+                return self._operator_frame(plan, node, inputs())
+            return self._timed_frame(plan, node, inputs)
+
+        frames = BatchFrames(self._topology, operator_frame)
         try:
-            yield frames.build(
-                self._sources.empty(self._spark) if batch is None else self._sources.split(batch, frames.keep)
-            )
+            yield frames.build(self._without_records() if batch is None else self._sources.split(batch, frames.keep))
         finally:
             frames.release()
 
+    def _without_records(self) -> dict[NodeId, DataFrame]:
+        """The sources of a batch that has no input but time; made once, as that takes longer than to use them."""
+        self._no_records = self._no_records or self._sources.empty(self._spark)
+        return self._no_records
+
     def _operator_frame(self, plan: _BatchPlan, node: OperatorNode, inputs: OperatorInputs) -> DataFrame:
-        specs = self._specs[node.uid]
-        arrivals = self._topology.arrivals(node)
-        tags = tags_of(arrivals)
         rows = b"" if inputs.broadcast is None else collected(inputs.broadcast)
+        return self._run_on(self._held(node, inputs), plan, node, rows)
+
+    def _timed_frame(self, plan: _BatchPlan, node: OperatorNode, inputs: Callable[[], OperatorInputs]) -> DataFrame:
+        """Of an operator in which nothing comes in: spares moving no rows, and writing down how."""
+        if node.uid not in self._no_input:
+            self._no_input[node.uid] = self._anchor.hold_none(self._held(node, inputs()).schema)
+        return self._run_on(self._no_input[node.uid], plan, node, b"")
+
+    def _held(self, node: OperatorNode, inputs: OperatorInputs) -> DataFrame:
+        """An operator's keyed records, where its subtasks are."""
+        arrivals = self._topology.arrivals(node)
+        routed = self._routed(node, inputs.first, arrivals, 0)
+        if inputs.second is not None:
+            routed = packed(routed, self._routed(node, inputs.second, arrivals, 1))
+        return self._anchor.hold(routed)
+
+    def _run_on(self, held: DataFrame, plan: _BatchPlan, node: OperatorNode, rows: bytes) -> DataFrame:
+        """What an operator puts out, with all its outputs, of its keyed records and the `rows` of its broadcast stream."""
+        specs = self._specs[node.uid]
+        tags = tags_of(self._topology.arrivals(node))
         task = OperatorTask(
             run=plan.run,
             batch_id=plan.batch_id,
@@ -318,10 +347,7 @@ class BatchRunner:
             broadcast=rows,
             output=plan.outputs.get(node.uid),
         )
-        routed = self._routed(node, inputs.first, arrivals, 0)
-        if inputs.second is not None:
-            routed = packed(routed, self._routed(node, inputs.second, arrivals, 1))
-        return self._anchor.hold(routed).mapInArrow(task.run_partition, self._wires[node.uid])
+        return held.mapInArrow(task.run_partition, self._wires[node.uid])
 
     def _routed(self, node: OperatorNode, branches: Branches, arrivals: Sequence[Arrival], port: int) -> DataFrame:
         """All records of one input, each with its key group and its subtask."""

@@ -42,22 +42,23 @@ class BatchFrames:
 
     Args:
         topology: The job.
-        operator: Gives what an operator puts out, with all its outputs, from its inputs.
+        operator: Gives what an operator puts out, with all its outputs, from its inputs, which are built when it asks for them.
     """
 
-    def __init__(self, topology: Topology, operator: Callable[[OperatorNode, OperatorInputs], DataFrame]) -> None:
+    def __init__(
+        self, topology: Topology, operator: Callable[[OperatorNode, Callable[[], OperatorInputs]], DataFrame]
+    ) -> None:
         self._topology = topology
         self._operator = operator
+        self._sources: Mapping[NodeId, DataFrame] = {}
         self._streams: dict[NodeId, Branches] = {}
         self._wires: dict[NodeId, DataFrame] = {}
         self._kept: list[DataFrame] = []
 
     def build(self, sources: Mapping[NodeId, DataFrame]) -> dict[NodeId, DataFrame]:
         """The frame of each sink's input, by its id, from the records of each source."""
-        for node in self._topology.nodes:
-            if not isinstance(node, SinkNode):
-                self._streams[node.id] = self._stream(node, sources)
-        return {sink.input: whole(self._streams[sink.input]) for sink in self._topology.sinks}
+        self._sources = sources
+        return {sink.input: whole(self._stream(sink.input)) for sink in self._topology.sinks}
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """Has a frame computed once only, however often it is read before `release`."""
@@ -68,35 +69,45 @@ class BatchFrames:
         for frame in self._kept:
             frame.unpersist()
 
-    def _stream(self, node: Node, sources: Mapping[NodeId, DataFrame]) -> Branches:
-        if isinstance(node, OperatorNode) and node.side_outputs:
-            wire = self.keep(self._operator_frame(node))
-            self._wires[node.id] = wire
-            return {node.id: main_output(wire)}
+    def _stream(self, node_id: NodeId) -> Branches:
+        if node_id not in self._streams:
+            node = self._topology.nodes[node_id]
+            stream = self._built(node)
+            if self._is_read_repeatedly(node) and node_id not in self._wires:
+                stream = {origin: self.keep(frame) for origin, frame in stream.items()}
+            self._streams[node_id] = stream
+        return self._streams[node_id]
+
+    def _built(self, node: Node) -> Branches:
+        if isinstance(node, OperatorNode):
+            return {node.id: main_output(self._wire(node)) if node.side_outputs else self._operator_frame(node)}
         if isinstance(node, SourceNode):
-            stream = {node.id: sources[node.id]}
-        elif isinstance(node, TransformNode):
+            return {node.id: self._sources[node.id]}
+        if isinstance(node, TransformNode):
             with user_code():
-                stream = {origin: node.apply(frame) for origin, frame in self._streams[node.input].items()}
-        elif isinstance(node, OperatorNode):
-            stream = {node.id: self._operator_frame(node)}
-        elif isinstance(node, SideOutputNode):
-            stream = {node.input: self._side_output(node)}
-        else:
-            stream = joined(self._streams[each] for each in node.inputs)
-        return (
-            {origin: self.keep(frame) for origin, frame in stream.items()} if self._is_read_repeatedly(node) else stream
-        )
+                return {origin: node.apply(frame) for origin, frame in self._stream(node.input).items()}
+        if isinstance(node, SideOutputNode):
+            return {node.input: self._side_output(node)}
+        return joined(self._stream(each) for each in node.inputs)
+
+    def _wire(self, node: OperatorNode) -> DataFrame:
+        """All outputs of an operator in one frame."""
+        if node.id not in self._wires:
+            self._wires[node.id] = self.keep(self._operator_frame(node))
+        return self._wires[node.id]
 
     def _operator_frame(self, node: OperatorNode) -> DataFrame:
-        broadcast = None if node.broadcast is None else whole(self._streams[node.broadcast])
-        second = None if node.second is None else self._streams[node.second.node]
-        return self._operator(node, OperatorInputs(self._streams[node.input], second, broadcast))
+        return self._operator(node, lambda: self._inputs(node))
+
+    def _inputs(self, node: OperatorNode) -> OperatorInputs:
+        broadcast = None if node.broadcast is None else whole(self._stream(node.broadcast))
+        second = None if node.second is None else self._stream(node.second.node)
+        return OperatorInputs(self._stream(node.input), second, broadcast)
 
     def _side_output(self, node: SideOutputNode) -> DataFrame:
         operator = self._topology.nodes[node.input]
-        declared = operator.side_outputs if isinstance(operator, OperatorNode) else {}
-        return side_output(self._wires[node.input], node.tag, declared)
+        assert isinstance(operator, OperatorNode), operator  # noqa: S101
+        return side_output(self._wire(operator), node.tag, operator.side_outputs)
 
     def _is_read_repeatedly(self, node: Node) -> bool:
         readers = self._topology.consumers(node.id)

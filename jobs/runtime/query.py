@@ -75,7 +75,7 @@ class BatchLoop:
         self._placement = Placement()
         self._lock = threading.Lock()
         self._halted = False
-        self._committed_at = time.monotonic()
+        self._had_input_at = time.monotonic()
         self._positions = dict(opened.positions if positions is None else positions)
         self._unplanned = {
             name: content for name, content in self._positions.items() if opened.positions.get(name) != content
@@ -160,14 +160,14 @@ class BatchLoop:
         one that fails leaves no trace. A batch that Spark has planned in the log has to come first.
 
         Args:
-            idle_seconds: For how long nothing must have been committed.
+            idle_seconds: For how long no batch with input must have been committed.
             wait: Wait for the end of a batch that runs, instead of doing nothing.
         """
         if not self._settled.is_set() or not self._lock.acquire(blocking=wait):
             return False
         try:
             committed = self._committed
-            idle = time.monotonic() - self._committed_at >= idle_seconds
+            idle = time.monotonic() - self._had_input_at >= idle_seconds
             if self._halted or not idle or committed.batch_id < 0:
                 return False
             if not self._runner.is_due(committed.time, committed.timers):
@@ -248,7 +248,8 @@ class BatchLoop:
                 time=time_then,
             )
         )
-        self._committed_at = time.monotonic()
+        if of_spark:
+            self._had_input_at = time.monotonic()
         self._committed = self._committed.after(
             batch_id, outcome, self._positions, self._journal.last_position, time_then
         )

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.2
+_LOOK_SECONDS = 0.05  # a look costs microseconds: the driver knows when the next timer is due
 IDLE_SECONDS = 0.3
-"""For how long nothing was committed before input counts as idle: timers that are due fire with the next batch anyhow."""
+"""For how long no input was committed before it counts as idle: timers that are due fire with the next batch anyhow."""
 
 
 class Timekeeper:

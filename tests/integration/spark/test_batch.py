@@ -110,9 +110,10 @@ class Rig:
         }
         self.committed = CommittedState(NO_BATCH, starts, {}, {}, 0)
 
-    def run(self, reports: list[Report]) -> BatchOutcome:
-        """Runs a batch and takes it as committed."""
-        batch_id, frame = BatchId(self.batch_id + 1), self.frame(reports)
+    def run(self, reports: list[Report] | None) -> BatchOutcome:
+        """Runs a batch, without input if there are no reports, and takes it as committed."""
+        batch_id = BatchId(self.batch_id + 1)
+        frame = None if reports is None else self.frame(reports)
         outcome = self.runner.run(frame, batch_id, self.committed.starts)
         self.runner.publish(outcome.sinks)
         self.committed, self.batch_id = self.committed.after(batch_id, outcome, {}, 0), batch_id
@@ -344,6 +345,43 @@ def test_batch_and_anchored_jobs_shuffle_each_operator_once_and_keep_the_anchor(
     assert plan.count("ShuffledHashJoin") == operators
     assert plan.count("ShufflePartitionIdPassThrough") + plan.count("REPARTITION_BY_NUM") >= operators
     assert plan.count("BroadcastExchange") == 0
+
+
+def test_a_batch_of_time_alone_shuffles_only_what_operators_give_to_operators(rig: Rig) -> None:
+    for _ in range(2):  # the first one is put together, those after it are not
+        planned = rig.runner._plan("plan", BatchId(0), rig.committed.starts, JobTime(), {})
+        with rig.runner._frames(None, planned) as frames:
+            last = frames[rig.topology.sinks[0].input]
+            plan = last._jdf.queryExecution().executedPlan().toString()
+        assert plan.count("InMemoryTableScan") == len(rig.topology.operators) == 2
+        assert plan.count("ShuffledHashJoin") == 1
+
+
+def test_a_batch_of_time_alone_goes_through_all_subtasks_and_asks_no_transform_before_an_operator(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    asked: list[DataFrame] = []
+
+    def noted(frame: DataFrame) -> DataFrame:
+        asked.append(frame)
+        return frame
+
+    def job(reports: DataStream, output: str) -> None:
+        main_job(reports.transform(noted), output)
+
+    rig = Rig(spark, tmp_path, declared(spark, tmp_path, job))
+    reports = random_reports(1, 50)
+    rig.run(reports)
+    rig.run(None)
+    asked_until_then = len(asked)
+    outcome = rig.run(None)
+    assert len(asked) == asked_until_then
+    assert {uid: len(of_operator) for uid, of_operator in outcome.reports.items()} == {"unique": 2, "totals": 2}
+    assert (outcome.input_records, outcome.output_records) == (0, 0)
+    assert rig.run(random_reports(2, 50)).input_records == 50
+    assert len(asked) == asked_until_then + 1
+    assert_totals_equal_a_fold(rig.output(), [reports, random_reports(2, 50)])
+    rig.anchor.release()
 
 
 def kill_python_workers() -> None:
