@@ -150,3 +150,13 @@ def test_what_a_batch_left_behind_is_what_a_checkpoint_captures() -> None:
     history.commit([True, False])
     assert history.state.sinks == {"files": "token 0"}
     assert history.state.positions == {"offsets": "0"}
+
+
+def test_a_new_job_has_nothing_to_restore_until_it_has_changed_something() -> None:
+    history = History.begun(2)
+    assert history.state.is_empty
+    history.commit([False, False])
+    assert history.state.is_empty
+    history.commit([False, True])
+    assert not history.state.is_empty
+    assert not history.state.rebased(history.checkpoint()).is_empty

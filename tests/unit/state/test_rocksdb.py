@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from state import errors
-from state.engine import Mutation
+from state.engine import Mutation, SortedRun
 from state.errors import DiskFullError, DiskReadOnlyError, StoreCorruptError, StoreIOError, StoreLockedError
 from state.rocksdb import RocksDbEngine
 from state.rocksdb_options import shared_memory
@@ -240,6 +240,26 @@ def test_index_and_filters_are_partitioned_if_they_are_to_be(tmp_path, partition
     assert ("# index partitions=" in facts) == partitioned
     keys = [b"\0\1" + n.to_bytes(4, "big") for n in (0, 19_999, 20_000)]
     assert [value is not None for value in engine.get_many("s", keys)] == [True, True, False]
+    engine.close()
+
+
+def filter_bits_a_key(engine):
+    facts = dict(
+        fact.strip().split("=", 1)
+        for fact in engine._table("s").property_value("rocksdb.aggregated-table-properties").split(";")
+        if "=" in fact
+    )
+    return 8 * int(facts["filter block size"]) / int(facts["# entries"])
+
+
+def test_files_of_a_batch_have_quick_filters_and_the_lowest_level_has_small_ones(tmp_path):
+    engine = RocksDbEngine(tmp_path / "store")
+    keys = [b"\0\1" + n.to_bytes(4, "big") for n in range(100_000)]
+    engine.write_sorted_file(SortedRun("s", keys, [b"v"] * len(keys)), tmp_path / "batch.sst")
+    engine.ingest("s", [tmp_path / "batch.sst"])
+    assert 11.5 < filter_bits_a_key(engine) < 12.5
+    engine.compact()
+    assert 7.5 < filter_bits_a_key(engine) < 9
     engine.close()
 
 
