@@ -11,14 +11,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs.nodes import OperatorNode, SinkNode, SourceNode
 from jobs.runtime.batch_frames import BatchFrames, OperatorInputs
-from jobs.runtime.branches import tagged, tags_of, whole
+from jobs.runtime.branches import tags_of
 from jobs.runtime.broadcast_rows import check_alike, collected
 from jobs.runtime.clock import now_ms
 from jobs.runtime.direct_edges import direct_edges
 from jobs.runtime.failures import typed_failure
-from jobs.runtime.ports import packed
+from jobs.runtime.keyed_records import KeyedRecords
 from jobs.runtime.reports import ReportCollector, TaskReport, complete_reports
-from jobs.runtime.routing import Routing
 from jobs.runtime.side_outputs import wire_schema
 from jobs.runtime.sources import JobSources
 from jobs.runtime.task import OperatorTask, subtask_facts
@@ -36,10 +35,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from jobs.nodes import Arrival, NodeId
+    from jobs.nodes import NodeId
     from jobs.runtime.affinity import Anchor
     from jobs.runtime.body import NextTimers
-    from jobs.runtime.branches import Branches
     from jobs.runtime.task import SubtaskStart
     from jobs.runtime.watermarks import BatchTime
     from jobs.sinks import DirectOutput
@@ -147,15 +145,13 @@ class BatchRunner:
         self._spark = spark
         self._topology = topology
         self._facts = facts
-        self._anchor = anchor
         self._collector = ReportCollector(spark.sparkContext)
         self._processing_time_ms = 0
         self._direct = direct_edges(topology)
         self._sources = sources or JobSources(topology.sources)
         self._activity = Activity()
         self._specs = specs or {node.uid: subtask_specs(node, facts) for node in topology.operators}
-        self._routings = {node.uid: _routings(node, facts) for node in topology.operators}
-        self._no_input: dict[OperatorUid, DataFrame] = {}
+        self._records = KeyedRecords(topology, anchor, max_parallelism=facts.max_parallelism, hash_id=facts.hash_id)
         self._no_records: dict[NodeId, DataFrame] = {}
         self._wires = {
             node.uid: from_arrow_schema(wire_schema(node.schema, node.side_outputs), prefer_timestamp_ntz=True)
@@ -294,9 +290,11 @@ class BatchRunner:
         has_input = batch is not None
 
         def operator_frame(node: OperatorNode, inputs: Callable[[], OperatorInputs]) -> DataFrame:
-            if has_input or not self._topology.follows_sources_alone(node):
-                return self._operator_frame(plan, node, inputs())
-            return self._timed_frame(plan, node, inputs)
+            if not has_input and self._topology.follows_sources_alone(node):
+                return self._run_on(self._records.none(node, inputs), plan, node)
+            found = inputs()
+            rows = b"" if found.broadcast is None else collected(found.broadcast)
+            return self._run_on(self._records.moved(node, found), plan, node, rows)
 
         frames = BatchFrames(self._topology, operator_frame)
         try:
@@ -309,25 +307,7 @@ class BatchRunner:
         self._no_records = self._no_records or self._sources.empty(self._spark)
         return self._no_records
 
-    def _operator_frame(self, plan: _BatchPlan, node: OperatorNode, inputs: OperatorInputs) -> DataFrame:
-        rows = b"" if inputs.broadcast is None else collected(inputs.broadcast)
-        return self._run_on(self._held(node, inputs), plan, node, rows)
-
-    def _timed_frame(self, plan: _BatchPlan, node: OperatorNode, inputs: Callable[[], OperatorInputs]) -> DataFrame:
-        """Of an operator in which nothing comes in: spares moving no rows, and writing down how."""
-        if node.uid not in self._no_input:
-            self._no_input[node.uid] = self._anchor.hold_none(self._held(node, inputs()).schema)
-        return self._run_on(self._no_input[node.uid], plan, node, b"")
-
-    def _held(self, node: OperatorNode, inputs: OperatorInputs) -> DataFrame:
-        """An operator's keyed records, where its subtasks are."""
-        arrivals = self._topology.arrivals(node)
-        routed = self._routed(node, inputs.first, arrivals, 0)
-        if inputs.second is not None:
-            routed = packed(routed, self._routed(node, inputs.second, arrivals, 1))
-        return self._anchor.hold(routed)
-
-    def _run_on(self, held: DataFrame, plan: _BatchPlan, node: OperatorNode, rows: bytes) -> DataFrame:
+    def _run_on(self, records: DataFrame, plan: _BatchPlan, node: OperatorNode, rows: bytes = b"") -> DataFrame:
         """What an operator puts out, with all its outputs, of its keyed records and the `rows` of its broadcast stream."""
         specs = self._specs[node.uid]
         tags = tags_of(self._topology.arrivals(node))
@@ -347,12 +327,7 @@ class BatchRunner:
             broadcast=rows,
             output=plan.outputs.get(node.uid),
         )
-        return held.mapInArrow(task.run_partition, self._wires[node.uid])
-
-    def _routed(self, node: OperatorNode, branches: Branches, arrivals: Sequence[Arrival], port: int) -> DataFrame:
-        """All records of one input, each with its key group and its subtask."""
-        frame = tagged(branches, arrivals, port) if tags_of(arrivals) else whole(branches)
-        return self._routings[node.uid][port].mark(frame)
+        return records.mapInArrow(task.run_partition, self._wires[node.uid])
 
     def _sink_context(self, node: SinkNode, batch_id: BatchId, unique: str) -> SinkContext:
         return SinkContext(self._facts.job_id, node.uid, batch_id, self._facts.attempt, unique)
@@ -365,20 +340,6 @@ class BatchRunner:
 
     def _last_uids(self) -> set[OperatorUid]:
         return {node.uid for sink in self._topology.sinks for node in self._topology.operators_before(sink.input)}
-
-
-def _routings(node: OperatorNode, facts: RunFacts) -> tuple[Routing, ...]:
-    """Of each keyed input."""
-    keys = [node.key_columns, *([] if node.second is None else [node.second.key_columns])]
-    return tuple(
-        Routing.of(
-            key_columns,
-            max_parallelism=facts.max_parallelism,
-            parallelism=facts.parallelism,
-            hash_id=facts.hash_id,
-        )
-        for key_columns in keys
-    )
 
 
 def subtask_specs(node: OperatorNode, facts: RunFacts) -> tuple[SubtaskSpec, ...]:
