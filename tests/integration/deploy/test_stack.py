@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from botocore.config import Config
 
 from api.cli.ports import free_port
 from deploy.stack.bucket import create_bucket, honours_conditional_create
+from tests.support.listening import listening_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,13 +68,9 @@ def stack() -> Iterator[Stack]:
             started.succeed(script, "stop")
 
 
-def listening_addresses(pid: int) -> set[str]:
-    found = set()
-    for process in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]:
-        with suppress(psutil.NoSuchProcess):  # PostgreSQL's short-lived workers come and go
-            listening = [one for one in process.net_connections(kind="tcp") if one.status == psutil.CONN_LISTEN]
-            found.update(one.laddr.ip for one in listening)
-    return found
+def family(pid: int) -> list[psutil.Process]:
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
 
 
 def is_running(pid: int) -> bool:
@@ -111,7 +107,7 @@ def test_postgres_is_started_once_and_keeps_its_data_over_a_restart(stack: Stack
     pid = stack.pid("postgres")
     stack.succeed("postgres", "start")
     assert stack.pid("postgres") == pid
-    assert listening_addresses(pid) == {"127.0.0.1"}
+    assert listening_addresses(family(pid)) == {"127.0.0.1"}
 
     url = stack.succeed("postgres", "url")
     with psycopg.connect(url) as connection:
@@ -149,7 +145,7 @@ def test_a_taken_port_is_named_and_not_mistaken_for_a_started_server(stack: Stac
 
 def test_the_object_store_has_its_bucket_and_honours_conditional_creates(stack: Stack) -> None:
     stack.succeed("object-store", "start", "--moto")
-    assert listening_addresses(stack.pid("object-store")) == {"127.0.0.1"}
+    assert listening_addresses(family(stack.pid("object-store"))) == {"127.0.0.1"}
     settings = dict(
         line.removeprefix("export ").split("=", 1) for line in stack.succeed("object-store", "env").splitlines()
     )
@@ -178,7 +174,7 @@ def test_the_spark_cluster_has_its_workers_and_replaces_a_killed_one(stack: Stac
     stack.succeed("spark-cluster", "start", "--workers", "2", "--memory-mb", "512")
     pids = {name: stack.pid(name) for name in ("spark-master", "spark-worker-1", "spark-worker-2")}
     for pid in pids.values():
-        assert listening_addresses(pid) <= {"127.0.0.1", "::ffff:127.0.0.1"}
+        assert listening_addresses(family(pid)) <= {"127.0.0.1", "::ffff:127.0.0.1"}
     # Else no executor could import what the drivers' tasks are made of.
     assert str(ROOT) in psutil.Process(pids["spark-worker-1"]).environ()["PYTHONPATH"].split(os.pathsep)
 

@@ -13,6 +13,7 @@ import pytest
 from api.driver_command import share_of_cluster
 from jobs.wire import CheckpointSettings, DriverMetrics, DriverState
 from tests.support.driver_process import ChainInput, ChainJob, DriverProcess
+from tests.support.listening import listening_addresses
 from tests.support.spark_cluster import SparkCluster, running_spark_cluster
 
 if TYPE_CHECKING:
@@ -101,13 +102,3 @@ def metrics(driver: DriverProcess) -> DriverMetrics:
     beat = driver.heartbeat()
     assert beat is None or beat.state is not DriverState.FAILED, beat
     return beat.metrics if beat else DriverMetrics()
-
-
-def listening_addresses(processes: list[psutil.Process]) -> set[str]:
-    return {
-        connection.laddr.ip
-        for process in processes
-        if process.status() != psutil.STATUS_ZOMBIE
-        for connection in process.net_connections(kind="tcp")
-        if connection.status == psutil.CONN_LISTEN
-    }
