@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_UPLOAD_LOOK_SECONDS = 0.25
+_UPLOAD_LOOK_SECONDS_MAX = 2.0
 KEY_GROUPS_REPORTED_MAX = 4096  # of more the control plane is told no sizes one by one
 
 
@@ -224,12 +226,16 @@ class _Taking:
             yield
         except Exception as failure:
             if self._timed_out.is_set():
-                message = f"checkpoint {self.checkpoint_id} was not complete after {self.context.timeout_ms} ms"
-                raise CheckpointTimeoutError(message) from failure
+                raise self._timeout() from failure
             raise
         finally:
             timer.cancel()
             spark_context.removeJobTag(tag)
+
+    def _timeout(self) -> CheckpointTimeoutError:
+        return CheckpointTimeoutError(
+            f"checkpoint {self.checkpoint_id} was not complete after {self.context.timeout_ms} ms"
+        )
 
     def link(self, committed: CommittedState) -> dict[SubtaskIndex, list[LinkedSubtask]]:
         """The synchronous part: batches wait for it."""
@@ -248,7 +254,14 @@ class _Taking:
     ) -> list[StoredSubtask]:
         clocks = snapshot_clocks(time, self.context.places.specs, self.triggered_at_ms)
         task = UploadSnapshots(self.context.places, linked, known, copies, self.savepoint_id, clocks)
-        return list(chain.from_iterable(self._run("upload", task).values()))
+        pause = _UPLOAD_LOOK_SECONDS
+        results = self._run("upload", task)
+        while None in results.values():
+            if self._timed_out.wait(pause):
+                raise self._timeout()
+            pause = min(2 * pause, _UPLOAD_LOOK_SECONDS_MAX)
+            results = self._run("upload", task)
+        return list(chain.from_iterable(results.values()))
 
     def _run(self, label: str, task: Callable[[SubtaskIndex], bytes]) -> dict[SubtaskIndex, list]:  # type: ignore[type-arg]  # as its callers say
         if not self.context.places.specs:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobs.runtime.background import BackgroundWork
 from jobs.runtime.clock import now_ms
 from jobs.runtime.worker import object_store, warm_stores
 from state.consolidator import start_consolidator
 from state.layout import Layout
 from state.restore import check_cover
-from state.snapshot import upload_snapshot
+from state.snapshot import LocalSnapshotLostError, upload_snapshot
 from state.syncpoint import reach
 from state.ttl import BatchClock
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from state.manifest import SnapshotHandle
     from state.snapshot import LocalSnapshot
     from state.subtask import SubtaskSpec, SubtaskStore
+
+_UPLOAD_PATIENCE_SECONDS = 0.2  # most uploads are over by then, and need no second job
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,9 @@ class SnapshotSubtasks:
 class UploadSnapshots:
     """Uploads a subtask's linked snapshots: only the files that are not in the store yet.
 
+    What takes longer than a moment goes on in the background, in no slot that batches need. The result is then that of None: who gets
+    it asks again later.
+
     Attributes:
         places: Whose.
         linked: What `SnapshotSubtasks` left on the subtask's host, by subtask.
@@ -159,6 +165,17 @@ class UploadSnapshots:
     clocks: Mapping[OperatorUid, BatchClock] = field(default_factory=dict)
 
     def __call__(self, subtask: SubtaskIndex) -> bytes:
+        snapshot = self.linked[subtask][0].snapshot
+        executor = os.getppid()  # worker processes come and go; what starts them lives as long as the executor
+        upload = BackgroundWork(Path(snapshot.directory), lambda: self._upload(subtask, executor))
+        try:
+            return upload.result(_UPLOAD_PATIENCE_SECONDS) or pickle.dumps(None)
+        except FileNotFoundError as error:
+            raise LocalSnapshotLostError(
+                f"the local files of checkpoint {snapshot.checkpoint_id} are not on this host"
+            ) from error
+
+    def _upload(self, subtask: SubtaskIndex, executor: int) -> bytes:
         store = object_store(self.places.store_url)
         stored = []
         for part in self.linked[subtask]:
@@ -174,8 +191,7 @@ class UploadSnapshots:
                 clock=self.clocks.get(part.uid),
             )
             if part.snapshot.consolidation is not None and self.savepoint_id is None:  # after one the job may well end
-                # Worker processes come and go; what starts them lives as long as the executor.
-                start_consolidator(Path(part.snapshot.consolidation), os.getppid(), self.clocks.get(part.uid))
+                start_consolidator(Path(part.snapshot.consolidation), executor, self.clocks.get(part.uid))
             stored.append(
                 StoredSubtask(
                     uid=part.uid,

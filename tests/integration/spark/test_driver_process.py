@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.wire import CheckpointStatus, Command, CommandKind, DriverState
+from jobs.wire import CheckpointSettings, CheckpointStatus, Command, CommandKind, DriverState
 from state.layout import split_location
 from state.manifest import read_manifest
 from state.objects import open_store
+from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
 
 if TYPE_CHECKING:
@@ -30,6 +31,29 @@ def start(job: ChainJob, drivers: list[DriverProcess], name: str) -> DriverProce
 
 def has_checkpoint(driver: DriverProcess) -> bool:
     return any(report.status is CheckpointStatus.COMPLETED for report in driver.checkpoints())
+
+
+def test_batches_go_on_while_a_checkpoint_is_uploaded(
+    job: ChainJob, drivers: list[DriverProcess], tmp_path: Path
+) -> None:
+    *_, last = sorted(job.input.directory.iterdir())
+    withheld = last.rename(tmp_path / last.name)
+    job.checkpoints = CheckpointSettings(interval_ms=300)
+    sync = tmp_path / "sync"
+    sync.mkdir()
+    # As many cores as subtasks: every slot is wanted by batches.
+    held = {SYNC_POINT: "snapshot.file_uploaded", SYNC_DIRECTORY: str(sync)}
+    driver = DriverProcess.start(job.home / "first", cores=job.parallelism, environment=held)
+    drivers.append(driver)
+    driver.assign(job.assignment(1))
+    driver.wait_for(lambda: any(sync.iterdir()), "the first upload, which is held")
+    withheld.rename(last)
+    driver.wait_for(job.is_complete, "all output")
+    assert not has_checkpoint(driver)
+    (sync / "snapshot.file_uploaded.go").touch()
+    driver.wait_for(lambda: has_checkpoint(driver), "the checkpoint")
+    stop(driver, "s1")
+    job.check_output()
 
 
 def stop(driver: DriverProcess, savepoint_id: str, *, drain: bool = False) -> str:
