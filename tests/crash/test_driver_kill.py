@@ -112,6 +112,7 @@ def test_a_driver_killed_at_a_random_point_of_a_batch_loses_and_doubles_nothing(
     finish(job, second, first)
 
 
+@pytest.mark.exhaustive
 def test_what_the_subtasks_of_a_killed_driver_have_written_is_gone(
     tmp_path: Path, drivers: list[DriverProcess]
 ) -> None:
