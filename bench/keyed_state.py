@@ -84,7 +84,8 @@ def _large(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
 
     So before and after each million keys of a window it is stopped as it is, its merges too, and a small store runs.
     """
-    windows = [size for size in (10 * MILLION, 40 * MILLION) if size < sizes.large_keys] + [sizes.large_keys]
+    last = sizes.large_keys
+    windows = [size for size in (10 * MILLION, 40 * MILLION) if size <= last - WINDOW_MILLIONS * MILLION] + [last]
     stops = [window - back * MILLION for window in windows for back in range(WINDOW_MILLIONS, -1, -1)]
     small_end = 3 * MILLION // 2
     small = Contender(SMALL, INSERT, {"keys": small_end, "windows": [MILLION, small_end], "engine": "keyscale"})

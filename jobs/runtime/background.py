@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import pickle
@@ -15,6 +14,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LOCK, _RESULT = "work.lock", "work.result"
+_unwritten: dict[
+    Path, bytes | Exception
+] = {}  # of this process, where the disk was full: it must be told what became of the work
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +42,16 @@ class BackgroundWork:
             Exception: What the work raised, once; who asks again begins it anew.
         """
         ended = threading.Event()
-        if not self._is_done and (lock := self._taken_lock()) is not None:
+        if self._outcome() is None and (lock := self._taken_lock()) is not None:
             thread = threading.Thread(target=self._run, args=(lock, ended), name="background-work", daemon=True)
             thread.start()
             ended.wait(patience_seconds)
-        return self._taken_result()
-
-    @property
-    def _is_done(self) -> bool:
-        return (self.directory / _RESULT).exists()
+        outcome = self._outcome()
+        if isinstance(outcome, Exception):
+            _unwritten.pop(self.directory, None)
+            (self.directory / _RESULT).unlink(missing_ok=True)
+            raise outcome
+        return outcome
 
     def _taken_lock(self) -> int | None:
         """The descriptor that holds the lock; None if the work runs, or is done."""
@@ -58,35 +61,37 @@ class BackgroundWork:
         except BlockingIOError:
             os.close(lock)
             return None
-        if self._is_done:  # by who held the lock until now
+        if self._outcome() is not None:  # of who held the lock until now
             os.close(lock)
             return None
         return lock
 
     def _run(self, lock: int, ended: threading.Event) -> None:
         try:
-            outcome: bytes | Exception = self.work()
-        except Exception as error:  # noqa: BLE001 (raised by who picks the result up)
-            outcome = error
-        try:
-            with contextlib.suppress(OSError):  # the directory is gone: nobody waits for it any more
-                written = self.directory / f"{_RESULT}.new"
-                written.write_bytes(_pickled(outcome))
-                written.rename(self.directory / _RESULT)
+            try:
+                outcome: bytes | Exception = self.work()
+            except Exception as error:  # noqa: BLE001 (raised by who picks the result up)
+                outcome = error
+            self._leave(outcome)
         finally:
             os.close(lock)
             ended.set()
 
-    def _taken_result(self) -> bytes | None:
+    def _leave(self, outcome: bytes | Exception) -> None:
+        written = self.directory / f"{_RESULT}.new"
         try:
-            outcome = pickle.loads((self.directory / _RESULT).read_bytes())  # noqa: S301 - our own thread wrote it
+            written.write_bytes(_pickled(outcome))
+            written.rename(self.directory / _RESULT)
+        except OSError:
+            if self.directory.exists():  # else nobody waits for it any more
+                _unwritten[self.directory] = outcome
+
+    def _outcome(self) -> bytes | Exception | None:
+        try:
+            outcome: bytes | Exception = pickle.loads((self.directory / _RESULT).read_bytes())  # noqa: S301 - our own thread's
         except FileNotFoundError:
-            return None
-        if isinstance(outcome, Exception):
-            (self.directory / _RESULT).unlink(missing_ok=True)
-            raise outcome
-        result: bytes = outcome
-        return result
+            return _unwritten.get(self.directory)
+        return outcome
 
 
 def _pickled(outcome: bytes | Exception) -> bytes:

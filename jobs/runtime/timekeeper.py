@@ -19,7 +19,7 @@ IDLE_SECONDS = 0.3
 class Timekeeper:
     """Looks several times a second whether timers are due while the loop has nothing to do, and runs a batch for them.
 
-    With the time that the batch takes, timers thus fire within a second of being due. For jobs with timers only.
+    With the time that a batch takes once the JVM is warm, timers thus fire within a second of being due. For jobs with timers only.
     """
 
     def __init__(self, loop: BatchLoop) -> None:

@@ -78,6 +78,32 @@ def test_work_whose_process_was_killed_is_begun_anew(tmp_path: Path) -> None:
     assert BackgroundWork(tmp_path, lambda: b"ours").result(60) == b"ours"
 
 
+@pytest.mark.parametrize("error", [None, StoreIOError("no such disk")])
+def test_what_cannot_be_written_is_told_all_the_same(tmp_path: Path, error: Exception | None) -> None:
+    def work() -> bytes:
+        (tmp_path / "work.result.new").mkdir()  # as a full disk does, it refuses the file
+        if error is not None:
+            raise error
+        return b"done"
+
+    if error is None:
+        assert BackgroundWork(tmp_path, work).result(60) == b"done"
+        return
+    with pytest.raises(StoreIOError, match="no such disk"):
+        BackgroundWork(tmp_path, work).result(60)
+    (tmp_path / "work.result.new").rmdir()
+    assert BackgroundWork(tmp_path, lambda: b"done").result(60) == b"done"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_work_that_ends_its_thread_lets_go_of_the_lock(tmp_path: Path) -> None:
+    def leave() -> bytes:
+        raise SystemExit
+
+    assert BackgroundWork(tmp_path, leave).result(60) is None
+    assert BackgroundWork(tmp_path, lambda: b"done").result(60) == b"done"
+
+
 def test_work_without_its_directory_says_so(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         BackgroundWork(tmp_path / "elsewhere", lambda: b"done").result(60)

@@ -30,6 +30,9 @@ class Runner:
     def run(self, *_: Any, **__: Any) -> BatchOutcome:
         return BatchOutcome({}, {}, 0, 0, {})
 
+    def is_due(self, *_: Any) -> bool:
+        return True
+
     def publish(self, _: Any) -> None:
         """Nothing is staged."""
 
@@ -99,3 +102,21 @@ def test_what_spark_writes_while_a_planned_batch_is_run_again_is_in_the_next_pla
         "offsets/1": "one",
         "sources/1/0": "where a new source begins",
     }
+
+
+def test_only_input_holds_timers_back_and_not_the_timers_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("jobs.runtime.query.time.monotonic", lambda: now[0])
+    spark = Spark(tmp_path)
+    spark.write("offsets/0", "zero")
+    spark.begin(0)
+    assert not spark.loop.fire_timers(0.3)
+    now[0] += 0.4
+    assert spark.loop.fire_timers(0.3)
+    assert spark.loop.fire_timers(0.3)
+    assert spark.resume().batch_id == 2
+    spark.write("offsets/1", "one")
+    spark.begin(1)
+    assert not spark.loop.fire_timers(0.3)
