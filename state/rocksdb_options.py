@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rocksdict import (
@@ -83,8 +83,12 @@ def database_options(settings: RocksDbSettings) -> Options:
 
 
 def batch_file_options(settings: RocksDbSettings) -> Options:
-    """Options of the files that a batch's changes are written to, which are soon merged."""
-    return _known_options(settings, f"bloomfilter:{settings.bloom_bits}:false")
+    """Options of the files that a batch's changes are written to, which are soon merged.
+
+    RocksDB's writer of such files goes by the lowest level's compression, whatever level they come to; they are given the upper ones'.
+    """
+    upper = replace(settings, bottommost_compression=settings.compression)
+    return _known_options(upper, f"bloomfilter:{settings.bloom_bits}:false")
 
 
 def _known_options(settings: RocksDbSettings, filter_policy: str) -> Options:
