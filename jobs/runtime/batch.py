@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import uuid
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs.nodes import OperatorNode, SinkNode, SourceNode
+from jobs.runtime.anchored import run_anchored
 from jobs.runtime.batch_frames import BatchFrames, OperatorInputs
 from jobs.runtime.branches import tags_of
 from jobs.runtime.broadcast_rows import check_alike, collected
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from jobs.nodes import NodeId
@@ -143,6 +146,7 @@ class BatchRunner:
             sources: The job's, in the order in which Spark has them; by default that of the topology.
         """
         self._spark = spark
+        self._anchor = anchor
         self._topology = topology
         self._facts = facts
         self._collector = ReportCollector(spark.sparkContext)
@@ -218,6 +222,16 @@ class BatchRunner:
         times = batch_times(self._topology, time, self._now_ms(), self._activity)
         return any(any(self._due(node, times, timers)) for node in self._topology.operators)
 
+    def rehearse(self) -> None:
+        """Has Spark do all that a batch of time alone does, and a checkpoint beside it, but without a subtask's work: nothing changes.
+
+        The first such batch of a JVM takes a second longer than those after it.
+        """
+        run_anchored(self._spark, self._anchor, "rehearsal", lambda _: b"")
+        with self._frames(None, self._idle) as frames:
+            for node in self._topology.sinks:
+                frames[node.input].collect()
+
     def publish(self, tokens: Mapping[OperatorUid, str]) -> None:
         """Makes a committed batch's output visible; any number of times.
 
@@ -245,7 +259,7 @@ class BatchRunner:
         for edge in self._direct:
             output = edge.staging.begin(self._sink_context(edge.sink, plan.batch_id, plan.run))
             plan.outputs[edge.operator.uid], tokens[edge.sink.uid] = output, output.token
-        with self._frames(frame, plan) as frames:
+        with self._frames(frame, partial(self._run_on, plan)) as frames:
             for node in self._topology.sinks:
                 if node.uid in tokens:
                     frames[node.input].collect()  # no rows come: the subtasks write them
@@ -285,16 +299,21 @@ class BatchRunner:
         return self._processing_time_ms
 
     @contextlib.contextmanager
-    def _frames(self, batch: DataFrame | None, plan: _BatchPlan) -> Iterator[dict[NodeId, DataFrame]]:
-        """The frame that each sink's input puts out; frames that are read more than once are kept until the end."""
+    def _frames(
+        self, batch: DataFrame | None, run_on: Callable[[OperatorNode, DataFrame, bytes], DataFrame]
+    ) -> Iterator[dict[NodeId, DataFrame]]:
+        """The frame that each sink's input puts out; frames that are read more than once are kept until the end.
+
+        `run_on` gives what an operator puts out, with all its outputs, of its keyed records and the rows of its broadcast stream.
+        """
         has_input = batch is not None
 
         def operator_frame(node: OperatorNode, inputs: Callable[[], OperatorInputs]) -> DataFrame:
             if not has_input and self._topology.follows_sources_alone(node):
-                return self._run_on(self._records.none(node, inputs), plan, node)
+                return run_on(node, self._records.none(node, inputs), b"")
             found = inputs()
             rows = b"" if found.broadcast is None else collected(found.broadcast)
-            return self._run_on(self._records.moved(node, found), plan, node, rows)
+            return run_on(node, self._records.moved(node, found), rows)
 
         frames = BatchFrames(self._topology, operator_frame)
         try:
@@ -307,8 +326,10 @@ class BatchRunner:
         self._no_records = self._no_records or self._sources.empty(self._spark)
         return self._no_records
 
-    def _run_on(self, records: DataFrame, plan: _BatchPlan, node: OperatorNode, rows: bytes = b"") -> DataFrame:
-        """What an operator puts out, with all its outputs, of its keyed records and the `rows` of its broadcast stream."""
+    def _idle(self, node: OperatorNode, records: DataFrame, rows: bytes) -> DataFrame:  # noqa: ARG002 - as `_run_on`
+        return records.mapInArrow(_nothing, self._wires[node.uid])
+
+    def _run_on(self, plan: _BatchPlan, node: OperatorNode, records: DataFrame, rows: bytes) -> DataFrame:
         specs = self._specs[node.uid]
         tags = tags_of(self._topology.arrivals(node))
         task = OperatorTask(
@@ -340,6 +361,12 @@ class BatchRunner:
 
     def _last_uids(self) -> set[OperatorUid]:
         return {node.uid for sink in self._topology.sinks for node in self._topology.operators_before(sink.input)}
+
+
+def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        pass
+    return iter(())
 
 
 def subtask_specs(node: OperatorNode, facts: RunFacts) -> tuple[SubtaskSpec, ...]:

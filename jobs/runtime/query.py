@@ -167,8 +167,7 @@ class BatchLoop:
             return False
         try:
             committed = self._committed
-            idle = time.monotonic() - self._had_input_at >= idle_seconds
-            if self._halted or not idle or committed.batch_id < 0:
+            if self._halted or not self._is_idle(idle_seconds) or committed.batch_id < 0:
                 return False
             if not self._runner.is_due(committed.time, committed.timers):
                 return False
@@ -181,6 +180,19 @@ class BatchLoop:
             return True
         finally:
             self._lock.release()
+
+    def rehearse_timers(self, idle_seconds: float) -> bool:
+        """Have the first batch of time alone be no slower than those after it; whether that was done, as the loop was idle.
+
+        Batches go on beside it.
+        """
+        if self._committed.batch_id < 0 or not self._is_idle(idle_seconds):
+            return False
+        self._runner.rehearse()
+        return True
+
+    def _is_idle(self, seconds: float) -> bool:
+        return time.monotonic() - self._had_input_at >= seconds
 
     def _process_input(self, frame: DataFrame, spark_batch_id: int) -> None:
         if spark_batch_id != self._committed.spark_batch_id + 1:

@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -337,7 +338,7 @@ def test_an_anchored_function_that_fails_raises_its_own_error(rig: Rig, spark: S
 
 def test_batch_and_anchored_jobs_shuffle_each_operator_once_and_keep_the_anchor(rig: Rig) -> None:
     planned = rig.runner._plan("plan", BatchId(0), rig.committed.starts, JobTime(), {})
-    with rig.runner._frames(rig.frame([]), planned) as frames:
+    with rig.runner._frames(rig.frame([]), partial(rig.runner._run_on, planned)) as frames:
         last = frames[rig.topology.sinks[0].input]
         plan = last._jdf.queryExecution().executedPlan().toString()
     operators = len(rig.topology.operators)
@@ -350,11 +351,34 @@ def test_batch_and_anchored_jobs_shuffle_each_operator_once_and_keep_the_anchor(
 def test_a_batch_of_time_alone_shuffles_only_what_operators_give_to_operators(rig: Rig) -> None:
     for _ in range(2):  # the first one is put together, those after it are not
         planned = rig.runner._plan("plan", BatchId(0), rig.committed.starts, JobTime(), {})
-        with rig.runner._frames(None, planned) as frames:
+        with rig.runner._frames(None, partial(rig.runner._run_on, planned)) as frames:
             last = frames[rig.topology.sinks[0].input]
             plan = last._jdf.queryExecution().executedPlan().toString()
         assert plan.count("InMemoryTableScan") == len(rig.topology.operators) == 2
         assert plan.count("ShuffledHashJoin") == 1
+
+
+def test_a_rehearsal_of_a_batch_of_time_alone_runs_its_plan_but_no_operator(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.run(random_reports(1, 50))
+    written, committed = rig.output(), rig.committed
+    collected: list[list[Any]] = []
+    collect = type(rig.anchor.frame).collect
+
+    def noted(frame: DataFrame) -> list[Any]:
+        collected.append(collect(frame))
+        return collected[-1]
+
+    monkeypatch.setattr(type(rig.anchor.frame), "collect", noted)
+    rig.runner._collector.clear()
+    rig.runner.rehearse()
+    monkeypatch.undo()
+    assert [len(rows) for rows in collected] == [PARALLELISM, 0]  # those of a checkpoint's job, and those of the batch
+    assert rig.runner._collector.accumulator.value == []
+    assert rig.output() == written
+    assert rig.committed == committed
+    assert rig.run(None).input_records == 0
 
 
 def test_a_batch_of_time_alone_goes_through_all_subtasks_and_asks_no_transform_before_an_operator(

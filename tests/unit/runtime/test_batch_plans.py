@@ -27,6 +27,12 @@ OPENED = AttemptOpened(Attempt(1), 1, 128, HashId.SPARK, None, 0, {})
 class Runner:
     """Takes every batch for done."""
 
+    def __init__(self) -> None:
+        self.rehearsals = 0
+
+    def rehearse(self) -> None:
+        self.rehearsals += 1
+
     def run(self, *_: Any, **__: Any) -> BatchOutcome:
         return BatchOutcome({}, {}, 0, 0, {})
 
@@ -44,6 +50,7 @@ class Spark:
         self.path = path / "spark"
         self.log = CommitLog(LocalObjectStore(path / "store"), Layout(JobId("job")))
         self.failures: list[BaseException] = []
+        self.runner = Runner()
         journal = Journal(self.log, 1)
         journal.append(OPENED)
         if planned:
@@ -51,7 +58,7 @@ class Spark:
         resume = self.resume()
         self.loop = BatchLoop(
             cast("Any", None),
-            cast("Any", Runner()),
+            cast("Any", self.runner),
             OpenAttempt(Attempt(1), journal, resume, None, resume.positions),
             CommittedState.resumed(resume, {}, resume.positions, journal.last_position),
             directory=self.path,
@@ -120,3 +127,21 @@ def test_only_input_holds_timers_back_and_not_the_timers_before_them(
     spark.write("offsets/1", "one")
     spark.begin(1)
     assert not spark.loop.fire_timers(0.3)
+
+
+def test_timers_are_rehearsed_when_a_batch_was_committed_and_no_input_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("jobs.runtime.query.time.monotonic", lambda: now[0])
+    spark = Spark(tmp_path)
+    now[0] += 1
+    assert not spark.loop.rehearse_timers(0.3)
+    spark.write("offsets/0", "zero")
+    spark.begin(0)
+    assert not spark.loop.rehearse_timers(0.3)
+    assert spark.runner.rehearsals == 0
+    now[0] += 0.4
+    assert spark.loop.rehearse_timers(0.3)
+    assert spark.runner.rehearsals == 1
+    assert spark.resume().batch_id == 0
