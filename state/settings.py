@@ -59,7 +59,8 @@ class RocksDbSettings:
             filter, which takes 30 % fewer. 12 lets 0.4 % of the lookups of absent keys through to each file, 10 lets 1 %.
         partitioned_index: Split index and filters into blocks that are cached as needed. Turn it on when state is much larger
             than memory; costs one more lookup a read.
-        compression: Of the upper levels, which are rewritten often. Use NONE where the processor is the bottleneck.
+        compression: Of the upper levels, which are rewritten often, and of the files that large batches are written to, which are
+            their changelogs as well. Use NONE where the processor is the bottleneck.
         compression_per_level: Of each level from 0 on, instead of `compression`; levels beyond the last one named are as it.
             Name it to leave only the levels that are rewritten most often uncompressed.
         bottommost_compression: Of the lowest level, which holds most of the data. ZSTD makes state smallest; LZ4 reads faster.
