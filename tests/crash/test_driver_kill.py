@@ -127,6 +127,7 @@ def test_what_the_subtasks_of_a_killed_driver_have_written_is_gone(
     assert staged_files(job) == set()
 
 
+@pytest.mark.exhaustive
 def test_a_task_that_is_killed_after_it_has_written_is_tried_again_and_its_file_is_not_in_the_output(
     tmp_path: Path, drivers: list[DriverProcess]
 ) -> None:
@@ -189,6 +190,7 @@ def _batches(driver: DriverProcess) -> int:
     return beat.metrics.batches if beat else 0
 
 
+@pytest.mark.exhaustive
 def test_a_failed_run_starts_again_in_its_process_and_the_sink_is_exact(
     tmp_path: Path, drivers: list[DriverProcess]
 ) -> None:

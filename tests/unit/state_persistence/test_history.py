@@ -96,6 +96,6 @@ class StateHistory(RuleBasedStateMachine):
 
 
 StateHistory.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=15, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestStateHistory = StateHistory.TestCase
