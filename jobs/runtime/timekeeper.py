@@ -20,7 +20,8 @@ IDLE_SECONDS = 0.3
 class Timekeeper:
     """Looks several times a second whether timers are due while the loop has nothing to do, and runs a batch for them.
 
-    With the time that a batch takes once the JVM is warm, timers thus fire within a second of being due. For jobs with timers only.
+    With the time that a batch takes, timers thus fire within a second of being due, but for those that a checkpoint holds up. As long
+    as nothing is due it has the loop rehearse such a batch, of which the first ones of a JVM are slow. For jobs with timers only.
     """
 
     def __init__(self, loop: BatchLoop) -> None:
