@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 CATCH_UP_ROUNDS_MAX = 20
-LEFT_TO_SWAP_MAX = 2  # the newest changelog is never certain, and one more may come at any time
+LEFT_TO_SWAP_MAX = 2  # batches: the newest one's changelog is never certain, and one more may come at any time
 _MEMORY_BYTES = 64 * MEBIBYTE
 _NICENESS = 10  # about a tenth of a core that batches keep busy; at 19 a merge would not end on such a host
 _IMMUTABLE_SUFFIX = ".sst"
@@ -218,7 +218,8 @@ def _catch_up(
             schema = merge_schemas([standing.schema, *(handle.schema for handle in handles)])
             standing = _Standing(entries[-1].batch_id, entries[-1].after, schema, standing.ttls)
         reach("consolidate.caught_up")
-        if len(tail.entries()) <= LEFT_TO_SWAP_MAX:
+        # By batches, as tries of a task that were lost leave changelogs that nobody will ever build upon.
+        if len({entry.batch_id for entry in tail.entries() if entry.batch_id > standing.batch_id}) <= LEFT_TO_SWAP_MAX:
             return standing
     message = "the batches are faster than the consolidation that is to catch up with them"
     raise ConsolidationUnwantedError(message)

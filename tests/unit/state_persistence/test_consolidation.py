@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state.consolidation import Consolidation, ConsolidationFacts, decide, foreign_bytes
+from state.consolidator import LEFT_TO_SWAP_MAX
 from state.heap import HeapEngine
 from state.identifiers import BatchId
 from state.key_group_sizes import FileFacts
@@ -160,6 +161,19 @@ def test_batches_go_on_while_shards_are_merged_and_are_caught_up_with(job: State
     assert job.consolidate()
     for number in range(SWAP_CHANGELOGS_MAX - 1):
         job.run_batch({number: 10})
+    assert job.shards() == [1]
+    assert job.dump() == job.reference
+
+
+@pytest.mark.parametrize("batches_after", [1, 2, 5])
+def test_changelogs_of_lost_tries_are_no_lead_that_the_batches_have(job: StateJob, batches_after: int) -> None:
+    job.checkpoint()
+    for number in range(LEFT_TO_SWAP_MAX + 1):
+        job.run_task(0, BatchId(job.batch_id + 1), {number: 100})  # nobody commits it
+    for number in range(batches_after):
+        job.run_batch({number: 1})
+    assert job.consolidate()
+    job.run_batch({7: 1})
     assert job.shards() == [1]
     assert job.dump() == job.reference
 
