@@ -16,6 +16,10 @@ from tests.support.waiting import wait_until
 ROOT = Path(__file__).parents[3]
 
 
+def wait_for_its_end() -> None:
+    wait_until(lambda: not any(thread.name == "background-work" for thread in threading.enumerate()), what="its end")
+
+
 class Held:
     """Work that counts its beginnings and waits to be let go on."""
 
@@ -101,6 +105,7 @@ def test_work_that_ends_its_thread_lets_go_of_the_lock(tmp_path: Path) -> None:
         raise SystemExit
 
     assert BackgroundWork(tmp_path, leave).result(60) is None
+    wait_for_its_end()  # else another test is told of the thread's exception
     assert BackgroundWork(tmp_path, lambda: b"done").result(60) == b"done"
 
 
@@ -116,4 +121,4 @@ def test_a_directory_that_is_removed_meanwhile_is_nobodys_error(tmp_path: Path) 
     assert BackgroundWork(directory, held).result(0) is None
     directory.rename(tmp_path / "removed")
     held.released.set()
-    wait_until(lambda: not any(thread.name == "background-work" for thread in threading.enumerate()), what="its end")
+    wait_for_its_end()
