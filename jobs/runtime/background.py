@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LOCK, _RESULT = "work.lock", "work.result"
-_unwritten: dict[
-    Path, bytes | Exception
-] = {}  # of this process, where the disk was full: it must be told what became of the work
+# What this process could not write down, as the disk was full: it must be told what became of the work.
+_unwritten: dict[Path, bytes | Exception] = {}
 
 
 @dataclass(frozen=True, slots=True)

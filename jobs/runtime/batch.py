@@ -228,7 +228,7 @@ class BatchRunner:
         The first such batch of a JVM takes a second longer than those after it.
         """
         run_anchored(self._spark, self._anchor, "rehearsal", lambda _: b"")
-        with self._frames(None, self._idle) as frames:
+        with self._frames(None, self._rehearse_on) as frames:
             for node in self._topology.sinks:
                 frames[node.input].collect()
 
@@ -326,7 +326,7 @@ class BatchRunner:
         self._no_records = self._no_records or self._sources.empty(self._spark)
         return self._no_records
 
-    def _idle(self, node: OperatorNode, records: DataFrame, rows: bytes) -> DataFrame:  # noqa: ARG002 - as `_run_on`
+    def _rehearse_on(self, node: OperatorNode, records: DataFrame, _rows: bytes) -> DataFrame:
         return records.mapInArrow(_nothing, self._wires[node.uid])
 
     def _run_on(self, plan: _BatchPlan, node: OperatorNode, records: DataFrame, rows: bytes) -> DataFrame:

@@ -2,145 +2,42 @@
 
 from __future__ import annotations
 
-import os
-import random
 import shutil
-import signal
-from collections import defaultdict
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
-import pyarrow as pa
 import pytest
 
-from jobs import FileSink, ForeachBatchSink, KeyedProcessFunction, StreamEnvironment, Ttl, ValueStateDescriptor
+from jobs import FileSink, ForeachBatchSink
 from jobs.errors import IncompleteReportsError, OutputTypeError, TaskFailedError, UserFunctionError
-from jobs.runtime.affinity import Anchor
 from jobs.runtime.anchored import run_anchored
-from jobs.runtime.batch import BatchRunner, RunFacts, subtask_specs
-from jobs.runtime.committed import CommittedState
 from jobs.runtime.failures import origin_of
-from jobs.runtime.task import SubtaskStart
 from state.errors import KeyscaleError, SerializationError
 from state.hashing import HashId
-from state.identifiers import Attempt, BatchId, JobId, SubtaskIndex
+from state.identifiers import BatchId, SubtaskIndex
 from state.job_time import JobTime
-from state.restore import RestorePlan, version_of
-from state.version import NO_BATCH
+from tests.support.batch_rig import (
+    PARALLELISM,
+    TOTALS,
+    Rig,
+    Totals,
+    assert_totals_equal_a_fold,
+    declared,
+    main_job,
+    random_reports,
+)
 from tests.support.driver_process import command_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from jobs import DataStream, ProcessContext, Row, RuntimeContext, SinkContext
-    from jobs.runtime.batch import BatchOutcome
-    from jobs.topology import Topology
+    from jobs import DataStream, SinkContext
 
 pytestmark = pytest.mark.spark
-
-PARALLELISM = 2
-INPUT = "id string, aircraft string, delay bigint"
-TOTALS = {"id": "string", "aircraft": "string", "flights": "bigint", "delay_sum": "bigint"}
-Report = tuple[str, str | None, int]
-
-
-class Totals(KeyedProcessFunction):
-    """A running count and sum, and for the tests of failures: what goes wrong on demand, by the aircraft's name."""
-
-    def open(self, context: RuntimeContext) -> None:
-        self.flights = context.get_state(ValueStateDescriptor("flights", pa.int64()))
-        self.delay_sum = context.get_state(ValueStateDescriptor("delay_sum", pa.int64()))
-
-    def process_element(self, row: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:
-        if row.aircraft == "raises":
-            raise ValueError(f"no {row.id}")
-        if row.aircraft == "kills":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if row.aircraft == "updates wrongly":
-            self.flights.update(row.id)
-        flights = (self.flights.value() or 0) + 1
-        delay_sum = (self.delay_sum.value() or 0) + row.delay
-        self.flights.update(flights)
-        self.delay_sum.update(delay_sum)
-        sum_out = row.id if row.aircraft == "yields wrongly" else delay_sum
-        yield {"id": row.id, "aircraft": context.current_key, "flights": flights, "delay_sum": sum_out}
-
-
-def main_job(reports: DataStream, output: str) -> None:
-    unique = reports.key_by("id").deduplicate(ttl=Ttl(86_400_000)).uid("unique")
-    totals = unique.key_by("aircraft").process(Totals(), output=TOTALS).uid("totals")
-    totals.sink_to(FileSink(output)).uid("files")
-
-
-@dataclass
-class Rig:
-    """Runs batches as the driver does, without its log: what a batch gives is committed if it returns."""
-
-    spark: SparkSession
-    path: Path
-    topology: Topology
-    hash_id: HashId = HashId.SPARK
-    parallelism: int = PARALLELISM
-    batch_id: BatchId = NO_BATCH
-    runner: BatchRunner = field(init=False)
-    committed: CommittedState = field(init=False)
-
-    def __post_init__(self) -> None:
-        facts = RunFacts(
-            job_id=JobId("job"),
-            attempt=Attempt(1),
-            parallelism=self.parallelism,
-            max_parallelism=128,
-            hash_id=self.hash_id,
-            store_url=(self.path / "store").as_uri(),
-            local_root=self.path / "local",
-        )
-        self.anchor = Anchor.create(self.spark, self.parallelism)
-        self.runner = BatchRunner(self.spark, self.topology, facts, self.anchor)
-        starts = {
-            node.uid: tuple(
-                SubtaskStart(version_of(RestorePlan(), spec.key_group_range, NO_BATCH), RestorePlan())
-                for spec in subtask_specs(node, facts)
-            )
-            for node in self.topology.operators
-        }
-        self.committed = CommittedState(NO_BATCH, starts, {}, {}, 0)
-
-    def run(self, reports: list[Report] | None) -> BatchOutcome:
-        """Runs a batch, without input if there are no reports, and takes it as committed."""
-        batch_id = BatchId(self.batch_id + 1)
-        frame = None if reports is None else self.frame(reports)
-        outcome = self.runner.run(frame, batch_id, self.committed.starts)
-        self.runner.publish(outcome.sinks)
-        self.committed, self.batch_id = self.committed.after(batch_id, outcome, {}, 0), batch_id
-        return outcome
-
-    def fail(self, reports: list[Report]) -> KeyscaleError:
-        """Runs a batch that must fail, and gives the error."""
-        with pytest.raises(KeyscaleError) as failure:
-            self.runner.run(self.frame(reports), BatchId(self.batch_id + 1), self.committed.starts)
-        return failure.value
-
-    def frame(self, reports: list[Report]) -> DataFrame:
-        return self.spark.createDataFrame(reports, INPUT).repartition(2)
-
-    def output(self) -> list[tuple[Any, ...]]:
-        rows = self.spark.read.parquet(str(self.path / "out")).collect()
-        return sorted(((row.id, row.aircraft, row.flights, row.delay_sum) for row in rows), key=repr)
-
-
-def declared(spark: SparkSession, path: Path, job: Callable[[DataStream, str], None]) -> Topology:
-    executed: list[Topology] = []
-    env = StreamEnvironment(spark, {}, executed.append)
-    (path / "in").mkdir()
-    job(env.stream(spark.readStream.schema(INPUT).json(str(path / "in"))), str(path / "out"))
-    env.execute()
-    return executed[0]
 
 
 @pytest.fixture
@@ -148,36 +45,6 @@ def rig(spark: SparkSession, tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(spark, tmp_path, declared(spark, tmp_path, main_job))
     yield rig
     rig.anchor.release()
-
-
-def random_reports(seed: int, count: int) -> list[Report]:
-    random_ = random.Random(seed)
-    aircraft = [None, *(f"N{number}" for number in range(7))]
-    return [
-        (f"r{random_.randrange(count * 2)}", random_.choice(aircraft), random_.randrange(100)) for _ in range(count)
-    ]
-
-
-def assert_totals_equal_a_fold(output: list[tuple[Any, ...]], batches: list[list[Report]]) -> None:
-    """Every report counted once; the running totals of an aircraft are those of some order of its reports."""
-    first: dict[str, list[Report]] = defaultdict(list)
-    for reports in batches:
-        fresh: dict[str, list[Report]] = defaultdict(list)
-        for report in reports:
-            if report[0] not in first:
-                fresh[report[0]].append(report)
-        first.update(fresh)
-    assert sorted(row[0] for row in output) == sorted(first)
-    by_aircraft: dict[Any, list[tuple[Any, ...]]] = defaultdict(list)
-    for row in output:
-        by_aircraft[row[1]].append(row)
-    for aircraft, rows in by_aircraft.items():
-        rows.sort(key=lambda row: row[2])
-        assert [row[2] for row in rows] == list(range(1, len(rows) + 1))
-        before = 0
-        for report_id, _, _, delay_sum in rows:
-            assert (report_id, aircraft, delay_sum - before) in first[report_id]
-            before = delay_sum
 
 
 def test_state_goes_on_from_batch_to_batch_and_every_report_counts_once(rig: Rig) -> None:
@@ -346,66 +213,6 @@ def test_batch_and_anchored_jobs_shuffle_each_operator_once_and_keep_the_anchor(
     assert plan.count("ShuffledHashJoin") == operators
     assert plan.count("ShufflePartitionIdPassThrough") + plan.count("REPARTITION_BY_NUM") >= operators
     assert plan.count("BroadcastExchange") == 0
-
-
-def test_a_batch_of_time_alone_shuffles_only_what_operators_give_to_operators(rig: Rig) -> None:
-    for _ in range(2):  # the first one is put together, those after it are not
-        planned = rig.runner._plan("plan", BatchId(0), rig.committed.starts, JobTime(), {})
-        with rig.runner._frames(None, partial(rig.runner._run_on, planned)) as frames:
-            last = frames[rig.topology.sinks[0].input]
-            plan = last._jdf.queryExecution().executedPlan().toString()
-        assert plan.count("InMemoryTableScan") == len(rig.topology.operators) == 2
-        assert plan.count("ShuffledHashJoin") == 1
-
-
-def test_a_rehearsal_of_a_batch_of_time_alone_runs_its_plan_but_no_operator(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig.run(random_reports(1, 50))
-    written, committed = rig.output(), rig.committed
-    collected: list[list[Any]] = []
-    collect = type(rig.anchor.frame).collect
-
-    def noted(frame: DataFrame) -> list[Any]:
-        collected.append(collect(frame))
-        return collected[-1]
-
-    monkeypatch.setattr(type(rig.anchor.frame), "collect", noted)
-    rig.runner._collector.clear()
-    rig.runner.rehearse()
-    monkeypatch.undo()
-    assert [len(rows) for rows in collected] == [PARALLELISM, 0]  # those of a checkpoint's job, and those of the batch
-    assert rig.runner._collector.accumulator.value == []
-    assert rig.output() == written
-    assert rig.committed == committed
-    assert rig.run(None).input_records == 0
-
-
-def test_a_batch_of_time_alone_goes_through_all_subtasks_and_asks_no_transform_before_an_operator(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    asked: list[DataFrame] = []
-
-    def noted(frame: DataFrame) -> DataFrame:
-        asked.append(frame)
-        return frame
-
-    def job(reports: DataStream, output: str) -> None:
-        main_job(reports.transform(noted), output)
-
-    rig = Rig(spark, tmp_path, declared(spark, tmp_path, job))
-    reports = random_reports(1, 50)
-    rig.run(reports)
-    rig.run(None)
-    asked_until_then = len(asked)
-    outcome = rig.run(None)
-    assert len(asked) == asked_until_then
-    assert {uid: len(of_operator) for uid, of_operator in outcome.reports.items()} == {"unique": 2, "totals": 2}
-    assert (outcome.input_records, outcome.output_records) == (0, 0)
-    assert rig.run(random_reports(2, 50)).input_records == 50
-    assert len(asked) == asked_until_then + 1
-    assert_totals_equal_a_fold(rig.output(), [reports, random_reports(2, 50)])
-    rig.anchor.release()
 
 
 def kill_python_workers() -> None:

@@ -79,6 +79,14 @@ class Spark:
         return resolve(None, self.log.read(), JobId("job"))
 
 
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What the loop takes for the time, in seconds; to be moved."""
+    seconds = [100.0]
+    monkeypatch.setattr("jobs.runtime.query.time.monotonic", lambda: seconds[0])
+    return seconds
+
+
 def test_a_batch_whose_offsets_are_not_there_is_neither_planned_nor_run(tmp_path: Path) -> None:
     spark = Spark(tmp_path)
     spark.write("metadata", "of the query")
@@ -111,11 +119,7 @@ def test_what_spark_writes_while_a_planned_batch_is_run_again_is_in_the_next_pla
     }
 
 
-def test_only_input_holds_timers_back_and_not_the_timers_before_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr("jobs.runtime.query.time.monotonic", lambda: now[0])
+def test_only_input_holds_timers_back_and_not_the_timers_before_them(tmp_path: Path, now: list[float]) -> None:
     spark = Spark(tmp_path)
     spark.write("offsets/0", "zero")
     spark.begin(0)
@@ -129,11 +133,7 @@ def test_only_input_holds_timers_back_and_not_the_timers_before_them(
     assert not spark.loop.fire_timers(0.3)
 
 
-def test_timers_are_rehearsed_when_a_batch_was_committed_and_no_input_comes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr("jobs.runtime.query.time.monotonic", lambda: now[0])
+def test_timers_are_rehearsed_when_a_batch_was_committed_and_no_input_comes(tmp_path: Path, now: list[float]) -> None:
     spark = Spark(tmp_path)
     now[0] += 1
     assert not spark.loop.rehearse_timers(0.3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -250,6 +251,20 @@ def filter_bits_a_key(engine):
         if "=" in fact
     )
     return 8 * int(facts["filter block size"]) / int(facts["# entries"])
+
+
+def test_files_of_a_batch_are_compressed_quickly_and_the_lowest_level_well(tmp_path):
+    engine = RocksDbEngine(tmp_path / "store")
+    keys = [b"\0\1" + n.to_bytes(4, "big") for n in range(10_000)]
+    engine.write_sorted_file(SortedRun("s", keys, [b"v"] * len(keys)), tmp_path / "batch.sst")
+    names = re.compile(rb"LZ4|ZSTD")  # in a file's properties
+    assert set(names.findall((tmp_path / "batch.sst").read_bytes())) == {b"LZ4"}
+    engine.ingest("s", [tmp_path / "batch.sst"])
+    engine.compact()
+    engine.close()
+    assert {name for file in (tmp_path / "store").glob("*.sst") for name in names.findall(file.read_bytes())} == {
+        b"ZSTD"
+    }
 
 
 def test_files_of_a_batch_have_quick_filters_and_the_lowest_level_has_small_ones(tmp_path):
