@@ -8,19 +8,21 @@ It rests on the settings in spark_settings.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812  # the name that every Spark user knows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark import RDD
+    from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.types import StructType
 
 SUBTASK_COLUMN = "__subtask"
 PARTITIONS_MIN = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Anchor:
     """A cached frame with one row a subtask, subtask i in partition i.
 
@@ -55,10 +57,10 @@ class Anchor:
         columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema]
         return self.frame.where(F.col(SUBTASK_COLUMN) < 0).select(*columns)
 
-    @property
-    def subtasks(self) -> DataFrame:
-        """The rows of the subtasks, without the spare one's."""
-        return self.frame.where(F.col(SUBTASK_COLUMN) < self.parallelism)
+    @cached_property
+    def subtasks(self) -> RDD[Row]:
+        """The rows of the subtasks, without the spare one's; planned once, when first asked for."""
+        return self.frame.where(F.col(SUBTASK_COLUMN) < self.parallelism).rdd
 
     def release(self) -> None:
         """Lets go of the cached rows."""

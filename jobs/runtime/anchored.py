@@ -1,24 +1,24 @@
-"""Jobs over the anchor alone: one task a subtask, on the executor that holds its state, whatever the input does."""
+"""Jobs over the anchor alone: one task a subtask, on the executor that holds its state, whatever the input does.
+
+They are RDD jobs, which Spark runs as they are: to analyse and plan a frame takes longer than such a job does. Their tasks get the
+Python workers of the batches, beside the open stores; that rests on a setting in spark_settings.py.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-import pyarrow as pa
 
 from jobs.errors import IncompleteReportsError
 from jobs.runtime.failures import CarriedFailure, TaskOrigin, typed_failure
 from state.errors import KeyscaleError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
     from jobs.runtime.affinity import Anchor
     from state.identifiers import SubtaskIndex
-
-_RESULT_SCHEMA = "subtask int, result binary"
 
 
 def run_anchored(
@@ -41,28 +41,26 @@ def run_anchored(
     """
     spark.sparkContext.setJobDescription(label)
     try:
-        rows = anchor.subtasks.mapInArrow(_task_of(function), _RESULT_SCHEMA).collect()
+        found = anchor.subtasks.mapPartitions(_task_of(function)).collect()
     except Exception as failure:
         raise typed_failure(failure) from failure
     finally:
         spark.sparkContext.setJobDescription("")
-    results = {row.subtask: bytes(row.result) for row in rows}
-    if len(rows) != anchor.parallelism or set(results) != set(range(anchor.parallelism)):
-        raise IncompleteReportsError(f"{label}: {len(rows)} results of {anchor.parallelism} subtasks")
+    results = dict(found)
+    if len(found) != anchor.parallelism or set(results) != set(range(anchor.parallelism)):
+        raise IncompleteReportsError(f"{label}: {len(found)} results of {anchor.parallelism} subtasks")
     return results
 
 
 def _task_of(
     function: Callable[[SubtaskIndex], bytes],
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for subtask in batch.column(0).to_pylist():
-                try:
-                    result = function(subtask)
-                except KeyscaleError as error:
-                    raise CarriedFailure(error, TaskOrigin(subtask=subtask)) from None
-                columns = [pa.array([subtask], pa.int32()), pa.array([result], pa.binary())]
-                yield pa.RecordBatch.from_arrays(columns, ["subtask", "result"])
+) -> Callable[[Iterable[Row]], Iterator[tuple[SubtaskIndex, bytes]]]:
+    def task(rows: Iterable[Row]) -> Iterator[tuple[SubtaskIndex, bytes]]:
+        for (subtask,) in rows:
+            try:
+                result = function(subtask)
+            except KeyscaleError as error:
+                raise CarriedFailure(error, TaskOrigin(subtask=subtask)) from None
+            yield subtask, result
 
     return task

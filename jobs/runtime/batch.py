@@ -16,13 +16,13 @@ from jobs.runtime.batch_frames import BatchFrames, OperatorInputs
 from jobs.runtime.branches import tags_of
 from jobs.runtime.broadcast_rows import check_alike, collected
 from jobs.runtime.clock import now_ms
-from jobs.runtime.direct_edges import direct_edges
+from jobs.runtime.direct_edges import carries_no_rows, direct_edges
 from jobs.runtime.failures import typed_failure
 from jobs.runtime.keyed_records import KeyedRecords
 from jobs.runtime.reports import ReportCollector, TaskReport, complete_reports
 from jobs.runtime.side_outputs import wire_schema
 from jobs.runtime.sources import JobSources
-from jobs.runtime.task import OperatorTask, subtask_facts
+from jobs.runtime.task import OperatorTask, TasksWithoutRecords, subtask_facts
 from jobs.runtime.watermarks import Activity, batch_times, due_subtasks
 from jobs.sinks import SinkContext
 from state.errors import KeyscaleError
@@ -152,6 +152,7 @@ class BatchRunner:
         self._collector = ReportCollector(spark.sparkContext)
         self._processing_time_ms = 0
         self._direct = direct_edges(topology)
+        self._time_carries_no_rows = carries_no_rows(topology, self._direct)
         self._sources = sources or JobSources(topology.sources)
         self._activity = Activity()
         self._specs = specs or {node.uid: subtask_specs(node, facts) for node in topology.operators}
@@ -228,6 +229,8 @@ class BatchRunner:
         The first such batch of a JVM takes a second longer than those after it.
         """
         run_anchored(self._spark, self._anchor, "rehearsal", lambda _: b"")
+        if self._time_carries_no_rows:
+            return
         with self._frames(None, self._rehearse_on) as frames:
             for node in self._topology.sinks:
                 frames[node.input].collect()
@@ -259,6 +262,10 @@ class BatchRunner:
         for edge in self._direct:
             output = edge.staging.begin(self._sink_context(edge.sink, plan.batch_id, plan.run))
             plan.outputs[edge.operator.uid], tokens[edge.sink.uid] = output, output.token
+        if frame is None and self._time_carries_no_rows:
+            tasks = TasksWithoutRecords(tuple(self._task(plan, edge.operator, b"") for edge in self._direct))
+            run_anchored(self._spark, self._anchor, f"batch {plan.batch_id}", tasks)
+            return
         with self._frames(frame, partial(self._run_on, plan)) as frames:
             for node in self._topology.sinks:
                 if node.uid in tokens:
@@ -330,9 +337,12 @@ class BatchRunner:
         return records.mapInArrow(_nothing, self._wires[node.uid])
 
     def _run_on(self, plan: _BatchPlan, node: OperatorNode, records: DataFrame, rows: bytes) -> DataFrame:
+        return records.mapInArrow(self._task(plan, node, rows).run_partition, self._wires[node.uid])
+
+    def _task(self, plan: _BatchPlan, node: OperatorNode, rows: bytes) -> OperatorTask:
         specs = self._specs[node.uid]
         tags = tags_of(self._topology.arrivals(node))
-        task = OperatorTask(
+        return OperatorTask(
             run=plan.run,
             batch_id=plan.batch_id,
             specs=tuple(specs),
@@ -348,7 +358,6 @@ class BatchRunner:
             broadcast=rows,
             output=plan.outputs.get(node.uid),
         )
-        return records.mapInArrow(task.run_partition, self._wires[node.uid])
 
     def _sink_context(self, node: SinkNode, batch_id: BatchId, unique: str) -> SinkContext:
         return SinkContext(self._facts.job_id, node.uid, batch_id, self._facts.attempt, unique)

@@ -44,3 +44,11 @@ def direct_edges(topology: Topology) -> tuple[DirectEdge, ...]:
         and isinstance(node.sink, DirectSink)
         and (staging := node.sink.direct(operator.schema)) is not None
     )
+
+
+def carries_no_rows(topology: Topology, edges: Sequence[DirectEdge]) -> bool:
+    """Whether Spark has no rows to carry in a batch without input: subtasks write to all sinks, and what they write comes from sources."""
+    written = {edge.sink.uid for edge in edges}
+    return all(node.uid in written for node in topology.sinks) and all(
+        topology.follows_sources_alone(edge.operator) for edge in edges
+    )

@@ -19,6 +19,9 @@ REQUIRED_SETTINGS = MappingProxyType(
         "spark.speculation": "false",
         # A worker that is reused keeps its imports; a new one costs half a second.
         "spark.python.worker.reuse": "true",
+        # Spark gives tasks of frames and tasks of RDDs the same workers if their environment is the same, but for this one alone it is
+        # not: state that is open in one worker would be closed and opened again in the other one at every checkpoint.
+        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
         # Times in the data never depend on where a driver runs.
         "spark.sql.session.timeZone": "UTC",
         # A query that does not stop within this time is given up; the log keeps what it has committed.

@@ -176,6 +176,21 @@ class OperatorTask:
         return to_wire(outputs, facts)
 
 
+@dataclass(frozen=True, slots=True)
+class TasksWithoutRecords:
+    """What operators do in a batch that brings them no records, for `run_anchored`: one after the other, writing their rows themselves."""
+
+    tasks: tuple[OperatorTask, ...]
+
+    def __call__(self, subtask: SubtaskIndex) -> bytes:
+        for task in self.tasks:
+            for _ in task.run_partition(iter(())):
+                raise IncompleteReportsError(
+                    f"operator {task.facts.operator_uid}[{subtask}] has rows that nobody reads"
+                )
+        return b""
+
+
 def subtask_facts(node: OperatorNode, specs: tuple[SubtaskSpec, ...], origins: tuple[str, ...] = ()) -> SubtaskFacts:
     """What the functions of an operator are told, still without the subtask; `origins` as in SubtaskFacts."""
     spec = specs[0]

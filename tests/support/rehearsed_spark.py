@@ -6,10 +6,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
 
 _OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0}\n{"batch":%d}'
 _COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
@@ -41,9 +41,8 @@ class RehearsedAnchor:
     def subtasks(self) -> RehearsedAnchor:
         return self
 
-    def mapInArrow(self, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], _: str) -> Any:  # noqa: N802 - Spark's name
-        rows = pa.RecordBatch.from_arrays([pa.array(range(self.parallelism), pa.int32())], ["__subtask"])
-        results = [SimpleNamespace(**row) for batch in function(iter([rows])) for row in batch.to_pylist()]
+    def mapPartitions(self, function: Callable[[Iterator[tuple[int]]], Iterator[Any]]) -> Any:  # noqa: N802 - Spark's name
+        results = list(function((subtask,) for subtask in range(self.parallelism)))
         return SimpleNamespace(collect=lambda: results)
 
 

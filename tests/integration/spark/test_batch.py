@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
+import pyarrow as pa
 import pytest
 
 from jobs import FileSink, ForeachBatchSink
 from jobs.errors import IncompleteReportsError, OutputTypeError, TaskFailedError, UserFunctionError
+from jobs.runtime.affinity import Anchor
 from jobs.runtime.anchored import run_anchored
 from jobs.runtime.failures import origin_of
 from state.errors import KeyscaleError, SerializationError
@@ -201,6 +204,24 @@ def test_an_anchored_function_that_fails_raises_its_own_error(rig: Rig, spark: S
 
     with pytest.raises(SerializationError, match="subtask"):
         run_anchored(spark, rig.anchor, "fail", fail)
+
+
+def test_an_anchored_function_runs_in_a_worker_of_batches(rig: Rig, spark: SparkSession) -> None:
+    """Workers that Spark forks from one process are one pool; a task of either kind gets any of them, with its open stores."""
+
+    def pool(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.RecordBatch.from_pydict({"pool": [os.getppid()] * batch.num_rows})
+
+    of_batches = {row.pool for row in rig.anchor.frame.mapInArrow(pool, "pool long").collect()}
+    anchored = run_anchored(spark, rig.anchor, "pool", lambda _: b"%d" % os.getppid())
+    assert {int(result) for result in anchored.values()} == of_batches
+
+
+def test_an_anchored_function_does_not_run_for_the_spare_partition_of_a_single_subtask(spark: SparkSession) -> None:
+    anchor = Anchor.create(spark, 1)
+    assert run_anchored(spark, anchor, "alone", lambda subtask: b"%d" % subtask) == {SubtaskIndex(0): b"0"}
+    anchor.release()
 
 
 def test_batch_and_anchored_jobs_shuffle_each_operator_once_and_keep_the_anchor(rig: Rig) -> None:

@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from pyspark import RDD
 
-from state.identifiers import BatchId
+from jobs import FileSink, KeyedProcessFunction
+from jobs.errors import IncompleteReportsError, UserFunctionError
+from jobs.runtime import batch
+from jobs.runtime.failures import origin_of
+from jobs.runtime.task import TasksWithoutRecords
+from state.identifiers import BatchId, SubtaskIndex
 from state.job_time import JobTime
 from tests.support.batch_rig import PARALLELISM, Rig, assert_totals_equal_a_fold, declared, main_job, random_reports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from jobs import DataStream
+    from jobs import DataStream, OnTimerContext, ProcessContext, Row
 
 pytestmark = pytest.mark.spark
+
+
+class Later(KeyedProcessFunction):
+    """Puts out each record's key when it is due, and refuses some."""
+
+    def process_element(self, record: Row, context: ProcessContext) -> None:
+        context.timer_service().register_processing_time_timer(record.delay)
+
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterator[Any]:
+        if not context.current_key.startswith("N"):
+            raise ValueError(context.current_key)
+        yield context.current_key, timestamp
+
+
+def later_job(reports: DataStream, output: str) -> None:
+    later = reports.key_by("aircraft").process(Later(), output={"aircraft": "string", "delay": "bigint"}).uid("later")
+    later.sink_to(FileSink(output)).uid("files")
 
 
 @pytest.fixture
@@ -39,19 +62,28 @@ def test_a_batch_of_time_alone_shuffles_only_what_operators_give_to_operators(ri
         assert plan.count("ShuffledHashJoin") == 1
 
 
+def rows_collected(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
+    """What jobs of RDDs and of frames give from now on, one after the other."""
+    collected: list[list[Any]] = []
+
+    def noted(collect: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
+        def collect_and_note(read: Any) -> list[Any]:
+            collected.append(collect(read))
+            return collected[-1]
+
+        return collect_and_note
+
+    for kind in (RDD, type(rig.anchor.frame)):
+        monkeypatch.setattr(kind, "collect", noted(kind.collect))
+    return collected
+
+
 def test_a_rehearsal_of_a_batch_of_time_alone_runs_its_plan_but_no_operator(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig.run(random_reports(1, 50))
     written, committed = rig.output(), rig.committed
-    collected: list[list[Any]] = []
-    collect = type(rig.anchor.frame).collect
-
-    def noted(frame: DataFrame) -> list[Any]:
-        collected.append(collect(frame))
-        return collected[-1]
-
-    monkeypatch.setattr(type(rig.anchor.frame), "collect", noted)
+    collected = rows_collected(rig, monkeypatch)
     rig.runner._collector.clear()
     rig.runner.rehearse()
     monkeypatch.undo()
@@ -87,3 +119,53 @@ def test_a_batch_of_time_alone_goes_through_all_subtasks_and_asks_no_transform_b
     assert len(asked) == asked_until_then + 1
     assert_totals_equal_a_fold(rig.output(), [reports, random_reports(2, 50)])
     rig.anchor.release()
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_batch_of_time_alone_is_one_job_without_a_frame_where_subtasks_write_all_rows_themselves(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: int
+) -> None:
+    rig = Rig(spark, tmp_path, declared(spark, tmp_path, later_job), parallelism=parallelism)
+    monkeypatch.setattr(batch, "now_ms", lambda: 0)
+    assert rig.run([(f"r{number}", f"N{number}", 1 + number) for number in range(20)]).output_records == 0
+    monkeypatch.setattr(batch, "now_ms", lambda: 20)
+    with monkeypatch.context() as patched:
+        collected = rows_collected(rig, patched)
+        patched.setattr(rig.runner, "_frames", None)
+        rig.runner.rehearse()
+        outcome = rig.run(None)
+    assert [len(results) for results in collected] == [parallelism, parallelism]
+    assert (outcome.input_records, outcome.output_records) == (0, 20)
+    fired = spark.read.parquet(str(tmp_path / "out" / "batch=1")).collect()
+    assert sorted(tuple(row) for row in fired) == sorted((f"N{number}", 1 + number) for number in range(20))
+    assert rig.run(None).output_records == 0
+    rig.anchor.release()
+
+
+def test_a_timer_that_fails_is_told_by_operator_and_traceback_and_leaves_no_output(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(spark, tmp_path, declared(spark, tmp_path, later_job))
+    monkeypatch.setattr(batch, "now_ms", lambda: 0)
+    rig.run([("r1", "secret", 1), ("r2", "N2", 2)])
+    monkeypatch.setattr(batch, "now_ms", lambda: 2)
+    with pytest.raises(UserFunctionError) as failure:
+        rig.run(None)
+    origin = origin_of(failure.value)
+    assert origin.operator_uid == "later"
+    assert "in on_timer" in str(origin.user_traceback)
+    assert "secret" not in f"{failure.value} {origin}"
+    assert list(tmp_path.glob("out/_staging/*/*/*")) == []
+    assert not (tmp_path / "out" / "batch=1").exists()
+    rig.anchor.release()
+
+
+def test_rows_that_nobody_would_read_are_refused() -> None:
+    class Task:
+        facts = type("Facts", (), {"operator_uid": "later"})
+
+        def run_partition(self, batches: Iterator[Any]) -> Iterator[Any]:
+            yield from [*batches, "a row"]
+
+    with pytest.raises(IncompleteReportsError, match="later"):
+        TasksWithoutRecords((cast("Any", Task()),))(SubtaskIndex(0))

@@ -11,7 +11,7 @@ import pytest
 from jobs.deduplicate import Deduplicate
 from jobs.functions import OutputTag
 from jobs.nodes import Timestamps
-from jobs.runtime.direct_edges import direct_edges
+from jobs.runtime.direct_edges import carries_no_rows, direct_edges
 from jobs.runtime.reports import TaskReport
 from jobs.topology import NodeId, TopologyBuilder
 from state.identifiers import OperatorUid, SubtaskIndex
@@ -126,3 +126,23 @@ def test_the_parts_of_the_reports_are_gathered() -> None:
         "t", [TaskReport("run", OperatorUid("first"), SubtaskIndex(at), part=part) for at, part in enumerate(parts)]
     )
     assert staging.gathered == [("t", ["a", "b"])]
+
+
+def operator_behind(builder: TopologyBuilder, operator: NodeId) -> NodeId:
+    behind = builder.add_operator(
+        operator, key_columns=("id",), logic=Deduplicate(None), schema=SCHEMA, timestamp_column=None
+    )
+    builder.name(behind, "second")
+    return behind
+
+
+def test_without_input_spark_carries_no_rows_if_subtasks_write_to_all_sinks_and_none_to_another_operator() -> None:
+    def carries(declare: Callable[[TopologyBuilder, NodeId], list[tuple[NodeId, Sink]]]) -> bool:
+        topology = built(declare)
+        return not carries_no_rows(topology, direct_edges(topology))
+
+    sink = OfferingSink(Staging())
+    assert not carries(lambda _, operator: [(operator, sink)])
+    assert carries(lambda _, operator: [(operator, PlainSink())])
+    assert carries(lambda _, operator: [(operator, sink), (NodeId(0), PlainSink())])
+    assert carries(lambda builder, operator: [(operator_behind(builder, operator), sink)])
