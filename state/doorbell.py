@@ -53,7 +53,8 @@ def ring(path: Path) -> None:
             return
         raise
     try:
-        with contextlib.suppress(BlockingIOError):  # it was rung so often that nothing more fits in
+        # It was rung so often that nothing more fits in; or who held the directory has just let go of it.
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(bell, b"!")
     finally:
         os.close(bell)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -60,3 +60,17 @@ def test_a_directory_that_can_have_no_bell_is_not_left_locked(tmp_path: Path, mo
     directory = SubtaskDirectory.acquire(tmp_path, wait_seconds=0)
     assert directory.path.name == "try-0"
     directory.release()
+
+
+def test_a_holder_that_lets_go_while_it_is_rung_no_longer_listens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bell, opened = Doorbell(tmp_path / "bell"), os.open
+
+    def open_too_late(*arguments: Any) -> int:
+        descriptor = opened(*arguments)
+        bell.close()
+        return descriptor
+
+    monkeypatch.setattr(os, "open", open_too_late)
+    ring(tmp_path / "bell")
