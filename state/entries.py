@@ -5,7 +5,6 @@ All kinds of state are thin layers over this one.
 
 from __future__ import annotations
 
-from itertools import compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -269,7 +268,7 @@ class Entries:
         raws = self.raw_many(distinct)
         raw = self.formats.pack(value, self.now_ms)
         fresh = [found is None for found in raws]
-        new = list(compress(distinct, fresh))
+        new = distinct.where(fresh)
         self.pending.add_run(new, [raw] * len(new))
         inserted = np.zeros(len(keys), np.bool_)
         inserted[keys.first_rows] = fresh

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from state.directory import LocalShard
 from state.errors import StateError
+from state.filtered_engine import FilteredEngine
 from state.rebuild import FetchReport, clip, fetch_shards, local_snapshot_directories, remember_files, replay
 from state.restore import assign_to_range
-from state.rocksdb import RocksDbEngine
 from state.schema_merge import merge_schemas
 from state.shards import ShardedEngine
 from state.syncpoint import reach
@@ -44,7 +44,7 @@ class OpenedShard:
     """A shard's directory and its open RocksDB."""
 
     local: LocalShard
-    engine: RocksDbEngine
+    engine: FilteredEngine
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -134,7 +134,7 @@ def open_shards(spec: SubtaskSpec, directory: SubtaskDirectory, local: Sequence[
     shards: list[OpenedShard] = []
     try:
         for shard in local:
-            engine = RocksDbEngine(directory.path / shard.directory, spec.settings)
+            engine = FilteredEngine(directory.path / shard.directory, spec.settings)
             shards.append(OpenedShard(shard, engine))
     except BaseException:
         for opened in shards:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -44,16 +45,21 @@ _WRITE_BUFFER_FILTER = 0.02
 
 @dataclass(slots=True)
 class _Memory:
-    """Block cache and write buffers of one process; write buffers are charged to the cache, so one budget holds for both."""
+    """Block cache and write buffers of one process; write buffers are charged to the cache, so one budget holds for both.
+
+    What key filters take, `filters_bytes`, the cache goes without.
+    """
 
     process: int
     sizes: tuple[int, int]  # of all, of write buffers
     cache: Cache
     write_buffers: WriteBufferManager
+    filters_bytes: int = 0
     options: dict[tuple[RocksDbSettings, str], Options] = field(default_factory=dict)
 
 
 _memory: _Memory | None = None
+_filters_lock = threading.Lock()  # stores are closed by other threads than those that use them
 
 
 def shared_memory(settings: RocksDbSettings) -> _Memory:
@@ -71,10 +77,29 @@ def shared_memory(settings: RocksDbSettings) -> _Memory:
         buffers = WriteBufferManager.new_write_buffer_manager_with_cache(sizes[1], False, cache)
         _memory = _Memory(os.getpid(), sizes, cache, buffers)
     elif _memory.sizes != sizes:
-        _memory.cache.set_capacity(sizes[0])
+        _memory.cache.set_capacity(sizes[0] - _memory.filters_bytes)
         _memory.write_buffers.set_buffer_size(sizes[1])
         _memory.sizes = sizes
     return _memory
+
+
+def reserve_filter_memory(settings: RocksDbSettings, size_bytes: int) -> bool:
+    """Take memory for key filters from the block cache; False, and nothing, if filters would have more than their share."""
+    memory = shared_memory(settings)
+    with _filters_lock:
+        if memory.filters_bytes + size_bytes > settings.memory_budget_bytes * settings.key_filter_fraction:
+            return False
+        memory.filters_bytes += size_bytes
+        memory.cache.set_capacity(memory.sizes[0] - memory.filters_bytes)
+    return True
+
+
+def release_filter_memory(size_bytes: int) -> None:
+    """Give back what was reserved."""
+    assert _memory is not None  # noqa: S101 - it was reserved of it
+    with _filters_lock:
+        _memory.filters_bytes -= size_bytes
+        _memory.cache.set_capacity(_memory.sizes[0] - _memory.filters_bytes)
 
 
 def database_options(settings: RocksDbSettings) -> Options:

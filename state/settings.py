@@ -45,6 +45,9 @@ class RocksDbSettings:
             to disk although memory is free; it is the main knob.
         write_buffer_fraction: Share of the budget that write buffers may fill before stores flush. Raise it for jobs that
             mostly write, lower it for jobs that mostly read.
+        key_filter_fraction: Share of the budget that key filters may take, 0 for none. They spare lookups of many keys at once those that
+            are not there, and take 1.5 to 3 bytes a key, of a family that is asked so. Raise it, or the budget, when a process has more such
+            keys than that.
         write_buffer_bytes: Size at which one store's write buffer is flushed to a file. Larger means fewer, larger files.
         write_buffer_count: Write buffers a store may have at once, those being flushed included.
         compaction_style: UNIVERSAL merges files of like size, so that an entry is rewritten, and uploaded again, only a few times
@@ -80,6 +83,7 @@ class RocksDbSettings:
 
     memory_budget_bytes: int = 512 * MEBIBYTE
     write_buffer_fraction: float = 0.5
+    key_filter_fraction: float = 0.25
     write_buffer_bytes: int = 64 * MEBIBYTE
     write_buffer_count: int = 4
     compaction_style: CompactionStyle = CompactionStyle.UNIVERSAL
@@ -106,6 +110,9 @@ class RocksDbSettings:
             raise SettingsError(message)
         if not 0 < self.write_buffer_fraction < 1:
             message = "the write buffers' share of the memory budget must be between 0 and 1"
+            raise SettingsError(message)
+        if not 0 <= self.key_filter_fraction <= 0.5:
+            message = "the key filters' share of the memory budget must be between 0 and a half"
             raise SettingsError(message)
         if self.background_threads < 1:
             message = "there must be at least one background thread"

@@ -8,6 +8,7 @@ is a map's key, or the place of an element in a list.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from state.errors import CorruptValueError, KeyTooLargeError
 from state.key_groups import KEY_GROUP_BYTES
 from state.serializers.key_columns import EncodedColumn, join_columns
+from state.stored_keys import StoredKeys
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -107,7 +109,7 @@ class KeyBatch:
                 message = f"a key with its namespace and map key takes {longest} bytes; {KEY_BYTES_MAX} are allowed"
                 raise KeyTooLargeError(message)
         self._column = column
-        self._distinct: list[bytes] | None = None
+        self._distinct: StoredKeys | None = None
 
     @classmethod
     def encode(cls, key_groups: npt.NDArray[np.integer[Any]], key: EncodedColumn) -> KeyBatch:
@@ -134,7 +136,7 @@ class KeyBatch:
         return list(map(self._distinct.__getitem__, self._groups.tolist()))
 
     @property
-    def distinct(self) -> list[bytes]:
+    def distinct(self) -> StoredKeys:
         """The different stored keys, ascending."""
         if self._distinct is None:
             self._sort()
@@ -164,15 +166,14 @@ class KeyBatch:
         if self._column.width:
             matrix = self._column.matrix()
             self._order, first = sort_rows(matrix)
-            kept = matrix[self._order[first]]
-            self._distinct = kept.view(f"V{self._column.width}").ravel().tolist()
+            self._distinct = StoredKeys.of_rows(matrix[self._order[first]])
         else:
             self._order = _sorting(self._column)
             raw = self._column.to_list()
             ordered = [raw[row] for row in self._order.tolist()]
             first = np.ones(len(ordered), np.bool_)
             first[1:] = [a != b for a, b in zip(ordered[1:], ordered[:-1], strict=True)]
-            self._distinct = [key for key, is_first in zip(ordered, first.tolist(), strict=True) if is_first]
+            self._distinct = StoredKeys(compress(ordered, first.tolist()))
         self._starts = np.flatnonzero(first)
         self._first_rows = self._order[self._starts]
         self._groups = np.empty(len(first), np.intp)

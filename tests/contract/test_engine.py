@@ -8,10 +8,12 @@ import pytest
 
 from state.engine import Mutation, SortedRun
 from state.errors import KeyGroupError, StoreClosedError
+from state.filtered_engine import FilteredEngine
 from state.heap import HeapEngine
 from state.key_groups import KeyGroupRange
 from state.rocksdb import RocksDbEngine
 from state.shards import ShardedEngine
+from tests.support.eager_filters import eager_filters
 
 
 def key(group, rest=b""):
@@ -23,19 +25,29 @@ def sharded(make):
     return ShardedEngine([(each, make(number)) for number, each in enumerate(ranges)])
 
 
-@pytest.fixture(params=["heap", "rocksdb", "heap shards", "rocksdb shards"])
+@pytest.fixture(params=["heap", "rocksdb", "filtered", "heap shards", "rocksdb shards", "filtered shards"])
 def engine(request, tmp_path):
-    match request.param:
+    with eager_filters():
+        made = opened(request.param, tmp_path)
+        yield made
+        made.close()
+
+
+def opened(kind, tmp_path):
+    match kind:
         case "heap":
             made = HeapEngine()
         case "rocksdb":
             made = RocksDbEngine(tmp_path / "store")
+        case "filtered":
+            made = FilteredEngine(tmp_path / "store")
         case "heap shards":
             made = sharded(lambda _: HeapEngine())
-        case _:
+        case "rocksdb shards":
             made = sharded(lambda number: RocksDbEngine(tmp_path / str(number)))
-    yield made
-    made.close()
+        case _:
+            made = sharded(lambda number: FilteredEngine(tmp_path / str(number)))
+    return made
 
 
 def fill(engine, groups=range(0, 40, 3)):

@@ -13,6 +13,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
@@ -32,6 +33,7 @@ from state.objects import LocalObjectStore
 from state.retention import RetentionPolicy, carry_out, gather_facts, plan_deletion
 from state.ttl import Cleanup, IncrementalCleanup, TimeDomain, Ttl, UpdateType
 from tests.property.histories import EXAMPLES, SCRATCH
+from tests.support.eager_filters import eager_filters
 from tests.support.state_job import ALWAYS, MAX_PARALLELISM, StateJob, group_of
 
 TTL_MS = 100
@@ -45,6 +47,7 @@ PARALLELISM = st.sampled_from([1, 2, 2, 3, 3, 4]) | st.integers(1, MAX_PARALLELI
 OPERATIONS = st.lists(
     st.one_of(
         st.tuples(st.just("update"), KEYS, NUMBERS | st.none()),
+        st.tuples(st.just("insert"), KEYS, NUMBERS),
         st.tuples(st.just("put"), KEYS, st.tuples(NAMES, NUMBERS | st.none())),
         st.tuples(st.just("remove"), KEYS, NAMES),
         st.tuples(st.just("clear map"), KEYS, st.none()),
@@ -115,6 +118,14 @@ class Subtask:
             case "update":
                 self.value.update(argument)
                 model.value[key] = None if argument is None else (argument, now)
+            case "insert":
+                column = pa.array([key], pa.int64())
+                is_new = not self.alive(model.value.get(key))
+                assert self.value.insert_if_absent_many(np.array([group_of(key)]), [column], argument).tolist() == [
+                    is_new
+                ]
+                if is_new:
+                    model.value[key] = (argument, now)
             case "put":
                 self.map.put(*argument)
                 model.map.setdefault(key, {})[argument[0]] = (argument[1], event)
@@ -164,6 +175,8 @@ class JobMachine(RuleBasedStateMachine):
 
     @initialize(parallelism=PARALLELISM)
     def start(self, parallelism):
+        self.filters = eager_filters(judged_lookups=50)
+        self.filters.__enter__()
         self.directory = Path(tempfile.mkdtemp(dir=SCRATCH))
         self.hosts = 0
         self.job = StateJob(LocalObjectStore(self.directory / "store"), self.directory / "host 0", policy=ALWAYS)
@@ -291,6 +304,7 @@ class JobMachine(RuleBasedStateMachine):
         if hasattr(self, "job"):
             self.read_all()
             shutil.rmtree(self.directory)
+            self.filters.__exit__(None, None, None)
 
 
 JobMachine.TestCase.settings = settings(

@@ -15,13 +15,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from state.descriptors import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
 from state.engine import Mutation
+from state.filtered_engine import FilteredEngine
 from state.heap import HeapEngine
 from state.key_groups import KeyGroupRange, key_group_range
 from state.keyed import KeyedStateBackend
-from state.rocksdb import RocksDbEngine
 from state.shards import ShardedEngine
 from state.ttl import BatchClock, Ttl, UpdateType
 from tests.property.histories import EXAMPLES, SCRATCH
+from tests.support.eager_filters import eager_filters
 
 MAX_PARALLELISM = 8
 TTL_MS = 100
@@ -48,6 +49,8 @@ class KeyedMachine(RuleBasedStateMachine):
 
     @initialize()
     def start(self):
+        self.filters = eager_filters()
+        self.filters.__enter__()
         self.directory = Path(tempfile.mkdtemp(dir=SCRATCH))
         self.number = 0
         self.clock = BatchClock(processing_time_ms=1000)
@@ -59,7 +62,7 @@ class KeyedMachine(RuleBasedStateMachine):
         shards = []
         for each in ranges:
             self.number += 1
-            made = HeapEngine() if kind == "heap" else RocksDbEngine(self.directory / str(self.number))
+            made = HeapEngine() if kind == "heap" else FilteredEngine(self.directory / str(self.number))
             shards.append((each, made))
         return ShardedEngine(shards)
 
@@ -233,6 +236,7 @@ class KeyedMachine(RuleBasedStateMachine):
             engine.close()
         if hasattr(self, "directory"):
             shutil.rmtree(self.directory)
+            self.filters.__exit__(None, None, None)
 
 
 KeyedMachine.TestCase.settings = settings(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
 from state.claim import check_claim, take_claim
@@ -64,6 +65,7 @@ class StateJob:
         reference: What the state must be, by key.
         clock: What TTLs go by.
         descriptor: Of the state.
+        adds: How tasks add to the counts; None: as `add` does.
         operate: What else each task does with its subtask's state, such as with its operator state.
         policy: When its shards are consolidated.
         consolidation: That the newest checkpoint has begun, for `consolidate`; None: none. A host has one at a time.
@@ -81,6 +83,7 @@ class StateJob:
     next_checkpoint_id: int = 1
     clock: BatchClock = field(default_factory=BatchClock)
     descriptor: ValueStateDescriptor = COUNT
+    adds: Callable[[SubtaskStore, Mapping[int, int], ValueStateDescriptor], None] | None = None
     operate: Callable[[SubtaskStore], None] | None = None
     policy: ConsolidationPolicy = DEFAULT_POLICY
     consolidation: Path | None = None
@@ -169,7 +172,7 @@ class StateJob:
 
     def run_task(self, index: int, batch_id: BatchId, increments: Mapping[int, int]) -> ChangelogHandle | None:
         with self.open(index) as store:
-            add(store, self.own(index, increments), self.descriptor)
+            (self.adds or add)(store, self.own(index, increments), self.descriptor)
             if self.operate is not None:
                 self.operate(store)
             return store.finish_batch(batch_id, uuid.uuid4().hex)
@@ -262,6 +265,15 @@ def add(store: SubtaskStore, increments: Mapping[int, int], descriptor: ValueSta
     for key, increment in increments.items():
         store.keyed.set_current_key(group_of(key), (key,))
         state.update((state.value() or 0) + increment)
+
+
+def add_many(store: SubtaskStore, increments: Mapping[int, int], descriptor: ValueStateDescriptor = COUNT) -> None:
+    """Adds to counts as columns."""
+    state, keys = store.keyed.value_state(descriptor), list(increments)
+    groups, column = np.array([group_of(key) for key in keys], np.int32), pa.array(keys, pa.int64())
+    before = state.get_many(groups, [column]).to_pylist()
+    after = [(count or 0) + increments[key] for key, count in zip(keys, before, strict=True)]
+    state.put_many(groups, [column], pa.array(after, pa.int64()))
 
 
 def entries(store: SubtaskStore, descriptor: ValueStateDescriptor = COUNT) -> dict[int, int]:

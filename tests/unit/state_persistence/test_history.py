@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -14,7 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from state.identifiers import BatchId, CheckpointId
 from state.objects import LocalObjectStore
 from state.retention import RetentionPolicy, carry_out, gather_facts, plan_deletion
-from tests.support.state_job import StateJob, add
+from tests.support.eager_filters import eager_filters
+from tests.support.state_job import StateJob, add, add_many
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FAR_FUTURE_MS = 4_000_000_000_000
 MEMORY = Path("/dev/shm")  # noqa: S108 - where it exists, so that the many fsyncs cost nothing
@@ -27,6 +32,8 @@ class StateHistory(RuleBasedStateMachine):
 
     @initialize(parallelism=PARALLELISMS)
     def begin(self, parallelism: int) -> None:
+        self.filters = eager_filters(judged_lookups=50)
+        self.filters.__enter__()
         self.root = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
         self.job = StateJob(LocalObjectStore(self.root / "store"), self.root / "local")
         self.job.start(parallelism)
@@ -35,16 +42,20 @@ class StateHistory(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "root"):
             shutil.rmtree(self.root)
+            self.filters.__exit__(None, None, None)
 
-    @rule(increments=BATCHES)
-    def batch(self, increments: dict[int, int]) -> None:
+    @rule(increments=BATCHES, adds=st.sampled_from([add, add_many]))
+    def batch(self, increments: dict[int, int], adds: Callable[..., None]) -> None:
+        self.job.adds = adds
         self.job.run_batch(increments)
 
-    @rule(increments=BATCHES, finished=st.integers(0, 4), clean=st.booleans())
-    def batch_that_is_never_committed(self, increments: dict[int, int], finished: int, clean: bool) -> None:
+    @rule(increments=BATCHES, finished=st.integers(0, 4), clean=st.booleans(), adds=st.sampled_from([add, add_many]))
+    def batch_that_is_never_committed(
+        self, increments: dict[int, int], finished: int, clean: bool, adds: Callable[..., None]
+    ) -> None:
         for index in range(min(finished, self.job.parallelism)):
             store = self.job.open(index)
-            add(store, self.job.own(index, increments))
+            adds(store, self.job.own(index, increments))
             store.finish_batch(BatchId(self.job.batch_id + 1), uuid.uuid4().hex)
             if clean:
                 store.close()

@@ -1,0 +1,21 @@
+"""Key filters that begin, grow and are judged within a few keys, for tests that have few."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def eager_filters(*, judged_lookups: int = 1 << 20) -> Iterator[None]:
+    """Every lookup of several keys goes by a filter, which has room for 64 keys at first."""
+    with (
+        patch("state.filtered_engine._LOOKUPS_MIN", 1),
+        patch("state.filtered_engine._KEYS_MIN", 64),
+        patch("state.family_filter._JUDGED_LOOKUPS", judged_lookups),
+    ):
+        yield

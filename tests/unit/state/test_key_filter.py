@@ -1,0 +1,61 @@
+"""A set of keys that forgets none."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state.key_filter import KeyFilter, hash_keys
+
+HASHES = [0, 12085879369255650935, 7087549660287613437, 2612966469632264314, 9126675053717659868]
+BYTES = st.lists(st.binary(max_size=40), max_size=60, unique=True)
+
+
+def numbered(first, count):
+    return [number.to_bytes(8, "big") for number in range(first, first + count)]
+
+
+@given(BYTES, BYTES)
+def test_every_key_that_was_added_is_found_after_any_growth(early, late):
+    keys = KeyFilter.sized(8)
+    keys.add(hash_keys(early))
+    keys.grow()
+    keys.add(hash_keys(late))
+    assert keys.may_contain(hash_keys(early + late)).all()
+
+
+@given(st.lists(st.binary(max_size=20)))
+def test_a_keys_hash_is_the_same_in_any_company(keys):
+    assert hash_keys(keys).tolist() == [hash_keys([key])[0] for key in keys]
+
+
+def test_hashes_are_those_that_kept_filters_were_made_with():
+    found = [int(each) for each in hash_keys([b"", b"a", b"12345678", b"123456789", bytes(17)])]
+    assert found == HASHES
+
+
+def test_as_many_keys_as_there_is_room_for_let_few_others_pass_and_fill_it():
+    keys = KeyFilter.sized(100_000)
+    assert not keys.is_full
+    keys.add(hash_keys(numbered(0, 90_000)))
+    assert not keys.is_full
+    keys.add(hash_keys(numbered(90_000, 20_000)))
+    assert keys.is_full
+    assert np.mean(keys.may_contain(hash_keys(numbered(1 << 40, 100_000)))) < 0.02
+    assert keys.size_bytes == 150_000
+
+
+def test_keys_that_are_added_again_take_no_room():
+    keys = KeyFilter.sized(100_000)
+    for _ in range(5):
+        keys.add(hash_keys(numbered(0, 50_000)))
+    assert not keys.is_full
+
+
+def test_a_part_more_has_room_for_four_times_as_many():
+    keys = KeyFilter.sized(1000)
+    more = keys.next_part_bytes
+    before = keys.size_bytes
+    keys.grow()
+    assert keys.size_bytes == before + more
+    assert 4900 <= keys.capacity <= 5100
+    assert not keys.is_full
