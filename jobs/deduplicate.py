@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from jobs.key_hash import KEY_HASH_VERSION, key_hashes
 from jobs.runtime.body import KEY_GROUP_COLUMN, OperatorBody, OperatorLogic
+from state.columns import column_over
 from state.descriptors import ValueStateDescriptor
 from state.errors import StateSchemaMismatchError
 
@@ -56,9 +57,9 @@ class DeduplicateBody(OperatorBody):
         """Keeps the rows' order: of several with one key in the batch, the first one stays."""
         keys = [batch.column(name) for name in self._facts.key_columns]
         if self._hashed:
-            keys = [pa.array(key_hashes(keys).view(np.int64))]
+            keys = [column_over(key_hashes(keys).view(np.int64))]
         first = self._seen.insert_if_absent_many(batch.column(KEY_GROUP_COLUMN), keys, True)
-        yield batch.select(self._facts.output_schema.names).filter(pa.array(first))
+        yield batch.select(self._facts.output_schema.names).filter(column_over(first))
 
 
 def stored_form(form: str, key: pa.Schema) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from state.columns import fixed_values
 from state.errors import DescriptorError, KeyGroupError, NoCurrentKeyError
 from state.key_groups import MAX_PARALLELISM_UPPER_BOUND, KeyGroupRange
 from state.serializers import EncodedColumn
@@ -25,6 +26,16 @@ KeyColumns: TypeAlias = Sequence[pa.Array | pa.ChunkedArray] | pa.RecordBatch | 
 
 
 _PRESENT = PRESENT[0]
+
+
+def _numbers(key_groups: KeyGroups) -> npt.NDArray[np.integer[Any]]:
+    whole = key_groups.combine_chunks() if isinstance(key_groups, pa.ChunkedArray) else key_groups
+    if not isinstance(whole, pa.Array):
+        return np.asarray(whole)
+    if whole.null_count:
+        message = "a batch has rows without a key group"
+        raise KeyGroupError(message)
+    return fixed_values(whole)
 
 
 class KeyContext:
@@ -74,9 +85,7 @@ class KeyContext:
             columns: Sequence[Any] = keys.columns
         else:
             columns = [keys] if isinstance(keys, (pa.Array, pa.ChunkedArray)) else keys
-        groups = (
-            key_groups.to_numpy() if isinstance(key_groups, (pa.Array, pa.ChunkedArray)) else np.asarray(key_groups)
-        )
+        groups = _numbers(key_groups)
         if len(groups) and not (self._first <= groups.min() and groups.max() <= self._last):
             message = f"a batch has key groups outside {self._first} to {self._last}, which this subtask owns"
             raise KeyGroupError(message)

@@ -8,7 +8,6 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-import pandas as pd  # type: ignore[import-untyped]  # publishes no types
 import pyarrow as pa
 from pyspark.sql import Row
 
@@ -118,9 +117,16 @@ def _frame(batch: pa.RecordBatch) -> Any:
     """As Spark gives it: timestamps without a time zone, here in UTC, dates as objects."""
     frame = batch.to_pandas(date_as_object=True)
     for name, column in frame.items():
-        if isinstance(column.dtype, pd.DatetimeTZDtype):
+        if isinstance(column.dtype, _pandas().DatetimeTZDtype):
             frame[name] = column.dt.tz_convert("UTC").dt.tz_localize(None)
     return frame
+
+
+def _pandas() -> Any:
+    """The package, which takes most of a second to import: only jobs that see records as frames pay for it."""
+    import pandas  # type: ignore[import-untyped]  # noqa: ICN001, PLC0415 - publishes no types
+
+    return pandas
 
 
 def _values_of(row: Any, names: list[str]) -> tuple[Any, ...]:
@@ -135,7 +141,7 @@ def _values_of(row: Any, names: list[str]) -> tuple[Any, ...]:
 
 
 def _of_frame(frame: Any, schema: pa.Schema) -> pa.RecordBatch:
-    if not isinstance(frame, pd.DataFrame):
+    if not isinstance(frame, _pandas().DataFrame):
         message = f"a result is a {type(frame).__name__}; yield pandas DataFrames, or use the form of Rows"
         raise OutputTypeError(message)
     by_name = all(isinstance(label, str) for label in frame.columns)
