@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -173,12 +174,29 @@ def _canonical_uuids(
     rows = np.flatnonzero(found)
     if not len(rows):
         return found, np.empty((0, 16), np.uint8)
+    if len(rows) == len(found):
+        sixteen = _bytes_of_uuids(data[int(offsets[0]) : int(offsets[-1])].reshape(-1, UUID_TEXT_LENGTH))
+        if sixteen is not None:
+            return found, sixteen
     text = data[offsets[rows][:, None] + np.arange(UUID_TEXT_LENGTH)]
     nibbles = _NIBBLES[text[:, _HEX_PLACES]]
     good = (text[:, _DASHES] == ord("-")).all(axis=1) & (nibbles != _NO_NIBBLE).all(axis=1)
     found[rows[~good]] = False
     nibbles = nibbles[good]
     return found, nibbles[:, 0::2] << np.uint8(4) | nibbles[:, 1::2]
+
+
+def _bytes_of_uuids(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
+    """The 16 bytes of each row of a text matrix; None if one row or more is no UUID in canonical form."""
+    digits = np.take(text, _HEX_PLACES, axis=1)
+    if (text[:, _DASHES] != ord("-")).any() or (
+        digits - np.uint8(ord("A")) < 6
+    ).any():  # canonical digits are lower case
+        return None
+    try:
+        return np.frombuffer(binascii.unhexlify(digits.data), np.uint8).reshape(-1, 16)
+    except binascii.Error:
+        return None
 
 
 def _within(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

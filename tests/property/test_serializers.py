@@ -92,6 +92,15 @@ def test_a_canonical_uuid_string_takes_17_bytes(text):
     assert len(key_codec_for(pa.string()).encode(text)) == 17
 
 
+@given(st.lists(UUID_TEXT, min_size=1, max_size=4), st.data())
+def test_a_column_of_uuids_with_one_that_only_looks_like_one_is_stored_as_its_values_are(uuids, data):
+    place, at = data.draw(st.integers(0, len(uuids) - 1)), data.draw(st.integers(0, 35))
+    other = data.draw(st.sampled_from(["-", "0", "9", "a", "f", "A", "F", "g", "/", ":", "@", "`", " ", "~"]))
+    column = [*uuids[:place], uuids[place][:at] + other + uuids[place][at + 1 :], *uuids[place + 1 :]]
+    codec = key_codec_for(pa.string())
+    assert encode_column(pa.array(["skipped", *column])[1:]).to_list() == [codec.encode(value) for value in column]
+
+
 @given(st.text(st.characters(categories=("Cs",)), min_size=1, max_size=3))
 def test_a_string_that_is_no_unicode_is_refused(text):
     with pytest.raises(SerializationError):
