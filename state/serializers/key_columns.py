@@ -189,9 +189,8 @@ def _canonical_uuids(
 def _bytes_of_uuids(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
     """The 16 bytes of each row of a text matrix; None if one row or more is no UUID in canonical form."""
     digits = np.take(text, _HEX_PLACES, axis=1)
-    if (text[:, _DASHES] != ord("-")).any() or (
-        digits - np.uint8(ord("A")) < 6
-    ).any():  # canonical digits are lower case
+    is_dashed, is_upper = text[:, _DASHES] == ord("-"), digits - np.uint8(ord("A")) < 6
+    if not is_dashed.all() or is_upper.any():  # canonical digits are lower case
         return None
     try:
         return np.frombuffer(binascii.unhexlify(digits.data), np.uint8).reshape(-1, 16)
