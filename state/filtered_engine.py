@@ -23,9 +23,7 @@ _LOOKUPS_MIN = 1024  # fewer at once are as fast without a filter
 _KEYS_MIN = 1 << 20  # that a filter has room for at first, in 1.5 MiB
 _COVERED_A_LOOKUP = 0.5  # keys taken into an unfinished filter for each one that is looked up
 _ROOM = 1.25  # a new filter has room for so many times as many keys as there seem to be
-_STALE = (
-    2  # one with room for so many times as many keys as there seem to be has mostly such as are gone when it is full
-)
+_STALE = 2  # a full one with room for so many times as many keys as there seem to be has mostly keys that are gone
 
 
 class FilteredEngine(RocksDbEngine):
