@@ -16,6 +16,7 @@ from jobs.runtime.batch_frames import BatchFrames, OperatorInputs
 from jobs.runtime.branches import tags_of
 from jobs.runtime.broadcast_rows import check_alike, collected
 from jobs.runtime.clock import now_ms
+from jobs.runtime.columns import rehearse_conversion
 from jobs.runtime.direct_edges import carries_no_rows, direct_edges
 from jobs.runtime.failures import typed_failure
 from jobs.runtime.keyed_records import KeyedRecords
@@ -228,7 +229,7 @@ class BatchRunner:
 
         The first such batch of a JVM takes a second longer than those after it.
         """
-        run_anchored(self._spark, self._anchor, "rehearsal", lambda _: b"")
+        run_anchored(self._spark, self._anchor, "rehearsal", rehearse_conversion)
         if self._time_carries_no_rows:
             return
         with self._frames(None, self._rehearse_on) as frames:

@@ -47,6 +47,12 @@ def grouped(batches: Iterable[pa.RecordBatch], rows_max: int, bytes_max: int) ->
         yield waiting
 
 
+def rehearse_conversion(_: object) -> bytes:
+    """Has a worker do what its first rows of Python values take: Arrow imports pandas for them, which takes most of a second."""
+    pa.array([None])
+    return b""
+
+
 def tuples_of(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     """The rows of some columns. A whole column is converted at a time, which is several times faster than a row is."""
     return zip(*(batch.column(name).to_pylist() for name in names), strict=True)

@@ -39,6 +39,20 @@ assert "pandas" not in sys.modules, "by a deduplication"
 """
 
 
+REHEARSES = """
+import sys
+import jobs.runtime.batch
+assert "pandas" not in sys.modules
+assert jobs.runtime.batch.rehearse_conversion(0) == b""
+assert "pandas" in sys.modules
+"""
+
+
+def test_a_rehearsal_imports_what_a_workers_first_rows_need() -> None:
+    child = subprocess.run([sys.executable, "-c", REHEARSES], capture_output=True, text=True, check=False)
+    assert child.returncode == 0, child.stderr
+
+
 def test_neither_a_driver_nor_a_deduplication_imports_pandas(tmp_path: Path) -> None:
     child = subprocess.run(
         [sys.executable, "-c", DEDUPLICATES, str(tmp_path / "store")], capture_output=True, text=True, check=False
