@@ -57,6 +57,10 @@ class _Memory:
     filters_bytes: int = 0
     options: dict[tuple[RocksDbSettings, str], Options] = field(default_factory=dict)
 
+    def share_out(self) -> None:
+        """Gives the cache what key filters leave: nothing, if they were made within a larger budget than there is now."""
+        self.cache.set_capacity(max(0, self.sizes[0] - self.filters_bytes))
+
 
 _memory: _Memory | None = None
 _filters_lock = threading.Lock()  # stores are closed by other threads than those that use them
@@ -77,9 +81,9 @@ def shared_memory(settings: RocksDbSettings) -> _Memory:
         buffers = WriteBufferManager.new_write_buffer_manager_with_cache(sizes[1], False, cache)
         _memory = _Memory(os.getpid(), sizes, cache, buffers)
     elif _memory.sizes != sizes:
-        _memory.cache.set_capacity(sizes[0] - _memory.filters_bytes)
         _memory.write_buffers.set_buffer_size(sizes[1])
         _memory.sizes = sizes
+        _memory.share_out()
     return _memory
 
 
@@ -90,7 +94,7 @@ def reserve_filter_memory(settings: RocksDbSettings, size_bytes: int) -> bool:
         if memory.filters_bytes + size_bytes > settings.memory_budget_bytes * settings.key_filter_fraction:
             return False
         memory.filters_bytes += size_bytes
-        memory.cache.set_capacity(memory.sizes[0] - memory.filters_bytes)
+        memory.share_out()
     return True
 
 
@@ -99,7 +103,7 @@ def release_filter_memory(size_bytes: int) -> None:
     assert _memory is not None  # noqa: S101 - it was reserved of it
     with _filters_lock:
         _memory.filters_bytes -= size_bytes
-        _memory.cache.set_capacity(_memory.sizes[0] - _memory.filters_bytes)
+        _memory.share_out()
 
 
 def database_options(settings: RocksDbSettings) -> Options:

@@ -199,6 +199,18 @@ def test_filters_take_their_share_of_the_budget_and_give_it_back(tmp_path):
     assert memory.filters_bytes == 0
 
 
+def test_a_budget_that_becomes_smaller_than_the_filters_leaves_all_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr("state.filtered_engine._KEYS_MIN", 8 * MEBIBYTE)  # keys, in a filter of 12 MiB
+    engine = filtered(tmp_path / "store")
+    small = RocksDbSettings(memory_budget_bytes=8 * MEBIBYTE)
+    other = FilteredEngine(tmp_path / "other", small)
+    assert shared_memory(small).filters_bytes > small.memory_budget_bytes
+    for each, found in ((engine, b"v"), (other, None)):
+        assert each.get_many(FAMILY, keys_of(999, 1001)) == [found, None]
+        each.close()
+    assert shared_memory(small).filters_bytes == 0
+
+
 def test_without_a_share_there_are_no_filters(tmp_path, looked_up):
     engine = FilteredEngine(tmp_path / "store", RocksDbSettings(key_filter_fraction=0))
     engine.get_many(FAMILY, keys_of(0, 10))
