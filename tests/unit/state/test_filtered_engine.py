@@ -155,6 +155,21 @@ def test_keys_that_are_there_already_come_into_the_filter_bit_by_bit(tmp_path, l
     engine.close()
 
 
+def test_a_file_that_is_taken_in_after_the_filter_has_gone_on_is_not_missed(tmp_path):
+    plain = RocksDbEngine(tmp_path / "store")
+    insert(plain, keys_of(0, 1000))
+    plain.flush()
+    plain.close()
+    engine = FilteredEngine(tmp_path / "store")
+    engine.get_many(FAMILY, keys_of(0, 100))
+    engine.write_sorted_file(run_of(keys_of(5000, 5100)), tmp_path / "late.sst")
+    for _ in range(4):
+        engine.get_many(FAMILY, [key + b"x" for key in keys_of(0, 1000)])
+    engine.ingest(FAMILY, [tmp_path / "late.sst"])
+    assert engine.get_many(FAMILY, keys_of(5000, 5200)) == [b"v"] * 100 + [None] * 100
+    engine.close()
+
+
 def test_a_filter_that_spares_little_is_given_up_for_good(tmp_path, looked_up):
     engine = filtered(tmp_path / "store")
     for _ in range(5):
