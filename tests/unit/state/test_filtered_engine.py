@@ -2,7 +2,7 @@
 
 import pytest
 
-from state.engine import SortedRun
+from state.engine import Mutation, SortedRun
 from state.filtered_engine import FilteredEngine
 from state.kept_filters import FILE_NAME
 from state.rocksdb import RocksDbEngine
@@ -63,12 +63,16 @@ def filtered(directory, count=1000):
     return engine
 
 
-@pytest.mark.parametrize("as_file", [False, True])
-def test_keys_that_are_not_there_are_hardly_looked_up(tmp_path, looked_up, as_file):
+@pytest.mark.parametrize("written", ["as a run", "as a file", "one by one"])
+def test_keys_that_are_not_there_are_hardly_looked_up(tmp_path, looked_up, written):
     engine = FilteredEngine(tmp_path / "store")
     engine.get_many(FAMILY, keys_of(0, 10))
     for first in range(0, 3000, 1000):
-        insert(engine, keys_of(first, first + 1000), tmp_path / f"{first}.sst" if as_file else None)
+        keys = keys_of(first, first + 1000)
+        if written == "one by one":
+            engine.write([Mutation(FAMILY, key, b"v") for key in keys])
+        else:
+            insert(engine, keys, tmp_path / f"{first}.sst" if written == "as a file" else None)
     looked_up.clear()
     assert engine.get_many(FAMILY, keys_of(2500, 4500)) == [b"v"] * 500 + [None] * 1500
     assert len(looked_up[0]) < 700
@@ -152,6 +156,19 @@ def test_keys_that_are_there_already_come_into_the_filter_bit_by_bit(tmp_path, l
     assert through[1] < 600
     assert through[3] < 100
     assert engine.get_many(FAMILY, [b"\0\2", b"\xff\2", b"\0\3"]) == [b"v", b"v", None]
+    engine.close()
+
+
+def test_a_key_that_follows_the_last_one_taken_in_at_once_is_not_left_out(tmp_path):
+    there = [key + end for key in keys_of(0, 20) for end in (b"", b"\0")]
+    plain = RocksDbEngine(tmp_path / "store")
+    insert(plain, there)
+    plain.flush()
+    plain.close()
+    engine = FilteredEngine(tmp_path / "store")
+    for _ in range(len(there) + 2):
+        engine.get_many(FAMILY, [b"none", b"neither"])  # takes one key in
+    assert engine.get_many(FAMILY, there) == [b"v"] * len(there)
     engine.close()
 
 

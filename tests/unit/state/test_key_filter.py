@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state.key_filter import KeyFilter, hash_keys
+from state.stored_keys import StoredKeys
 
 HASHES = [0, 12085879369255650935, 7087549660287613437, 2612966469632264314, 9126675053717659868]
 BYTES = st.lists(st.binary(max_size=40), max_size=60, unique=True)
@@ -26,6 +27,16 @@ def test_every_key_that_was_added_is_found_after_any_growth(early, late):
 @given(st.lists(st.binary(max_size=20)))
 def test_a_keys_hash_is_the_same_in_any_company(keys):
     assert hash_keys(keys).tolist() == [hash_keys([key])[0] for key in keys]
+
+
+@given(st.lists(st.tuples(st.binary(min_size=5, max_size=5), st.booleans()), min_size=1))
+def test_keys_as_a_block_hash_as_they_do_one_by_one(rows):
+    keys, kept = zip(*rows, strict=True)
+    block = StoredKeys.of_rows(np.frombuffer(b"".join(keys), np.uint8).reshape(-1, 5))
+    chosen = block.where(kept)
+    assert chosen == [key for key, is_kept in rows if is_kept]
+    assert hash_keys(block).tolist() == hash_keys(list(keys)).tolist()
+    assert hash_keys(chosen).tolist() == hash_keys(list(chosen)).tolist()
 
 
 def test_hashes_are_those_that_kept_filters_were_made_with():
