@@ -33,6 +33,7 @@ from state.errors import (
     StoreLockedError,
 )
 from state.key_group_sizes import FileFacts
+from state.lookups import Lookups
 from state.rocksdb_options import batch_file_options, database_options
 from state.settings import RocksDbSettings
 
@@ -51,7 +52,6 @@ _BUSY = (
     "rocksdb.num-running-compactions",
 )
 _TRY_AGAIN = "Try again"  # of RocksDB's message; it gives no other sign
-_KEYS_AT_A_TIME = 512  # so that what is looked up stays in the processor's cache: more take up to three times as long
 _FIRST_CHUNK = 64
 _LAST_CHUNK = 4096
 
@@ -68,14 +68,16 @@ class RocksDbEngine:
             DiskFullError, DiskReadOnlyError, StoreIOError: The directory cannot be used.
         """
         self.directory = directory
+        settings = settings or RocksDbSettings()
+        self._lookups = Lookups(settings.lookup_threads)
         self._write_options = WriteOptions()
         self._write_options.disable_wal = True  # type: ignore[method-assign,assignment]  # typed as a method, is a property
         self._closed = False
         self._tables: dict[str, Rdict] = {}
         self._handles: dict[str, ColumnFamily] = {}
         try:
-            self._options = database_options(settings or RocksDbSettings())
-            self._batch_file_options = batch_file_options(settings or RocksDbSettings())
+            self._options = database_options(settings)
+            self._batch_file_options = batch_file_options(settings)
             directory.mkdir(parents=True, exist_ok=True)
             exists = (directory / "CURRENT").exists()
             names = Rdict.list_cf(str(directory), self._options) if exists else [DEFAULT_FAMILY]
@@ -101,14 +103,11 @@ class RocksDbEngine:
         if table is None or not keys:
             self._check_open()
             return [None] * len(keys)
-        values: list[bytes | None] = []
         try:
-            for first in range(0, len(keys), _KEYS_AT_A_TIME):
-                # A list of keys gives the list of their values.
-                values += table.get(keys[first : first + _KEYS_AT_A_TIME])  # type: ignore[arg-type]
+            # A list of keys gives the list of their values.
+            return self._lookups.get(table.get, keys)  # type: ignore[arg-type]
         except Exception as error:
             raise _translated(error, self.directory) from error
-        return values
 
     def scan(
         self, family: str, start: bytes, end: bytes | None, limit: int | None = None
@@ -281,6 +280,7 @@ class RocksDbEngine:
         if self._closed:
             return
         self._closed = True
+        self._lookups.close()
         self._handles.clear()
         tables = [*self._tables.values(), self._database]
         self._tables.clear()

@@ -38,6 +38,10 @@ _OPTIONS_FILE = """\
 # From this level on files last long enough for Ribbon filters, which take more time to write and to ask than Bloom filters.
 _RIBBON_LEVEL = 5
 _RAW = '{"raw_mode": true, "prefix_extractors": {}, "prefix_comparators": {}}'
+# Of threads for compaction, above the process's own. Where a batch wants all processors they get a quarter of one each: a merge of a large
+# store takes longer, and batches beside it a fifth less time. More would let files pile up on hosts without an idle processor.
+_NICENESS = 5
+_NICENESS_MAX = 19
 # Share of a write buffer that its Bloom filter takes. Most reads are of keys that no write buffer has, and looking for one in it
 # takes longer than all else that such a read does.
 _WRITE_BUFFER_FILTER = 0.02
@@ -154,14 +158,27 @@ def _options(settings: RocksDbSettings, filter_policy: str, memory: _Memory) -> 
     options.set_max_open_files(settings.max_open_files)
     options.set_use_direct_io_for_flush_and_compaction(settings.direct_io)
     options.set_max_background_jobs(settings.background_threads)
-    env = Env()
-    env.set_background_threads(settings.background_threads)
-    env.set_bottom_priority_background_threads(1)  # a merge of a whole store takes long, and is in no other one's way
-    options.set_env(env)
+    options.set_env(_environment(settings.background_threads))
     options.set_keep_log_file_num(2)
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
     return options
+
+
+def _environment(threads: int) -> Env:
+    """The process's threads for compaction, which RocksDB starts here. A thread's niceness is that of the one that starts it."""
+    env = Env()
+
+    def start() -> None:
+        niceness = min(os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS, _NICENESS_MAX)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)  # of this thread alone, on Linux
+        env.set_background_threads(threads)
+        env.set_bottom_priority_background_threads(1)  # a merge of a whole store is long, and is in no other one's way
+
+    starter = threading.Thread(target=start, name="start-rocksdb")
+    starter.start()
+    starter.join()
+    return env
 
 
 def _with_table(settings: RocksDbSettings, filter_policy: str, cache: Cache) -> Options:

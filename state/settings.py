@@ -54,8 +54,9 @@ class RocksDbSettings:
             however large the state is. LEVEL keeps sorted levels: use it where the disk has no room for the state's size once
             more during a merge, or where reads of keys that are there outweigh all writes.
         level_zero_compaction_trigger: New files (level 0; with UNIVERSAL all that a read may have to look into) that start a
-            compaction. Higher writes faster and reads slower.
-        target_file_bytes: Size of the files below level 0. Smaller files make incremental checkpoints finer.
+            compaction. Higher writes faster and reads slower; with UNIVERSAL less than 8 merges the same keys many times over.
+        target_file_bytes: Size of the files below level 0. A file's filter is cached as one block, for 64-bit keys a tenth of the file, and
+            of files of 64 MiB that block is read again and again. Raise it, with `partitioned_index`, for fewer objects of a large state.
         level_base_bytes: Size of level 1 as a whole, with LEVEL.
         block_bytes: Size of a data block before compression. Larger compresses better; smaller reads single keys faster.
         bloom_bits: Bits a key of the Bloom filters that a file's filter is as good as, 0 for none. In the lowest levels it is a Ribbon
@@ -67,8 +68,10 @@ class RocksDbSettings:
         compression_per_level: Of each level from 0 on, instead of `compression`; levels beyond the last one named are as it.
             Name it to leave only the levels that are rewritten most often uncompressed.
         bottommost_compression: Of the lowest level, which holds most of the data. ZSTD makes state smallest; LZ4 reads faster.
-        background_threads: Threads for flush and compaction, shared by the stores of a process. Raise it when writes stall
-            while processors are idle.
+        background_threads: Threads for flush and compaction, shared by the stores of a process; those for compaction give way to
+            batches where both want a processor. Raise it when writes stall while processors are idle.
+        lookup_threads: Threads that share the lookups of a few thousand keys or more. Raise it where large states are on disks that serve
+            many reads at once; 1 for none but the caller's.
         max_open_files: Files that a store keeps open, -1 for all. Limit it when the process runs out of file descriptors.
         direct_io: Bypass the operating system's page cache for flush and compaction. For hosts short of memory.
         local_directories: Absolute paths of directories for local state, one a disk, the same on every host. Each subtask's files
@@ -88,7 +91,7 @@ class RocksDbSettings:
     write_buffer_count: int = 4
     compaction_style: CompactionStyle = CompactionStyle.UNIVERSAL
     level_zero_compaction_trigger: int = 8
-    target_file_bytes: int = 64 * MEBIBYTE
+    target_file_bytes: int = 16 * MEBIBYTE
     level_base_bytes: int = 256 * MEBIBYTE
     block_bytes: int = 4096
     bloom_bits: int = 12
@@ -97,6 +100,7 @@ class RocksDbSettings:
     compression_per_level: tuple[Compression, ...] = ()
     bottommost_compression: Compression = Compression.ZSTD
     background_threads: int = 4
+    lookup_threads: int = 2
     max_open_files: int = -1
     direct_io: bool = False
     local_directories: tuple[str, ...] = ()
@@ -117,6 +121,9 @@ class RocksDbSettings:
         if self.background_threads < 1:
             message = "there must be at least one background thread"
             raise SettingsError(message)
+        if self.lookup_threads < 1:
+            message = "there must be at least one thread for lookups"
+            raise SettingsError(message)
         if len(self.compression_per_level) > LEVELS:
             message = f"there are {LEVELS} levels; compression is named for {len(self.compression_per_level)}"
             raise SettingsError(message)
@@ -131,18 +138,13 @@ class RocksDbSettings:
     def of(cls, profile: Profile) -> RocksDbSettings:
         """The settings of a predefined profile."""
         base = cls()
+        large_files = replace(
+            base, target_file_bytes=256 * MEBIBYTE, level_base_bytes=1024 * MEBIBYTE, partitioned_index=True
+        )
         if profile is Profile.SPINNING_DISK:
-            return replace(
-                base, block_bytes=32 * 1024, target_file_bytes=256 * MEBIBYTE, level_base_bytes=1024 * MEBIBYTE
-            )
+            return replace(large_files, block_bytes=32 * 1024)
         if profile is Profile.SPINNING_DISK_HIGH_MEMORY:
-            return replace(
-                base,
-                memory_budget_bytes=1024 * MEBIBYTE,
-                block_bytes=128 * 1024,
-                target_file_bytes=256 * MEBIBYTE,
-                level_base_bytes=1024 * MEBIBYTE,
-            )
+            return replace(large_files, memory_budget_bytes=1024 * MEBIBYTE, block_bytes=128 * 1024)
         if profile is Profile.FLASH_SSD:
-            return replace(base, background_threads=8, level_zero_compaction_trigger=4, partitioned_index=True)
+            return replace(base, background_threads=8, partitioned_index=True)
         return base

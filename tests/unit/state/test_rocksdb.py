@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -180,6 +181,17 @@ def test_another_budget_resizes_the_one_memory_of_the_process():
     assert memory.write_buffers.get_buffer_size() == halved.memory_budget_bytes // 4
     assert shared_memory(settings) is memory
     assert memory.write_buffers.get_buffer_size() == settings.memory_budget_bytes // 2
+
+
+def test_compactions_give_way_to_the_process(tmp_path):
+    engine = RocksDbEngine(tmp_path)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    tasks = {int(task.name): (task / "comm").read_text() for task in Path("/proc/self/task").iterdir()}
+    compactors = [task for task, name in tasks.items() if name.startswith(("rocksdb:low", "rocksdb:bottom"))]
+    assert len(compactors) > RocksDbSettings().background_threads, "the one of lowest priority is beside them"
+    assert {os.getpriority(os.PRIO_PROCESS, task) for task in compactors} == {min(own + 5, 19)}
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
+    engine.close()
 
 
 @pytest.mark.parametrize("named", [(), (Compression.NONE,)])
