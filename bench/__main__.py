@@ -81,6 +81,12 @@ def dedup(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: i
     show_default=True,
     help="Grow a store to so many keys, 10,000,000 or more (100,000,000 takes 12 minutes); 0 leaves it out.",
 )
+@click.option(
+    "--large-memory-mib",
+    default=2048,
+    show_default=True,
+    help="Memory budget of those stores and of the small ones beside them; 100,000,000 keys take about as much.",
+)
 @click.option("--sized-keys", default=4_000_000, show_default=True, help="Keys whose bytes on disk are counted.")
 @click.option("--records", default=1_000_000, show_default=True, help="Records of the per-record measurements.")
 @click.option("--rescale-keys", default=20_000_000, show_default=True, help="The larger state that is rescaled.")

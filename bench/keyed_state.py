@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+MEBIBYTE = 1 << 20
 MILLION = 1_000_000
 MAP = "MapState, record by record"
 INSERT = "bench.store.insert"
@@ -27,6 +28,7 @@ class StateSizes:
     Attributes:
         insert_keys: Keys inserted beside the plain loop and the heap.
         large_keys: Keys that our store is grown to, to see the rate there; 0 leaves that out.
+        large_memory_mib: Memory budget of the stores of that part, the small ones included.
         sized_keys: Keys whose bytes on disk are counted.
         records: Records of the per-record measurements.
         rescale_keys: The larger state of the two that are rescaled; the smaller has 1,000,000.
@@ -38,6 +40,7 @@ class StateSizes:
 
     insert_keys: int
     large_keys: int
+    large_memory_mib: int
     sized_keys: int
     records: int
     rescale_keys: int
@@ -88,10 +91,9 @@ def _large(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
     windows = [size for size in (10 * MILLION, 40 * MILLION) if size <= last - WINDOW_MILLIONS * MILLION] + [last]
     stops = [window - back * MILLION for window in windows for back in range(WINDOW_MILLIONS, -1, -1)]
     small_end = 3 * MILLION // 2
-    small = Contender(SMALL, INSERT, {"keys": small_end, "windows": [MILLION, small_end], "engine": "keyscale"})
-    grown = Contender(
-        LARGE, INSERT, {"keys": sizes.large_keys, "windows": windows, "stops": stops, "engine": "keyscale"}
-    )
+    ours = {"engine": "keyscale", "budget_bytes": sizes.large_memory_mib * MEBIBYTE}
+    small = Contender(SMALL, INSERT, {**ours, "keys": small_end, "windows": [MILLION, small_end]})
+    grown = Contender(LARGE, INSERT, {**ours, "keys": sizes.large_keys, "windows": windows, "stops": stops})
     beside: list[Rounds] = []
 
     def run_small() -> None:
@@ -103,8 +105,8 @@ def _large(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
     answer = run_child(grown, folder, sizes.cores, run_small).answer
     shutil.rmtree(folder)
     table = Table(
-        "insert_if_absent_many as the state grows, over five million keys; meanwhile, in turn, of small stores (median of "
-        f"{WINDOW_MILLIONS + 1}): the first million, and a million around 1 million keys in state",
+        f"insert_if_absent_many as the state grows, with a memory budget of {sizes.large_memory_mib:,} MiB, over five million keys; meanwhile, "
+        f"in turn, of small stores (median of {WINDOW_MILLIONS + 1}): the first million, and a million around 1 million keys in state",
         ("keys in state", "keys/s", "the first million", "share of it", "around 1 million", "share of it"),
     )
     runs = WINDOW_MILLIONS + 1

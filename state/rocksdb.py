@@ -34,7 +34,7 @@ from state.errors import (
 )
 from state.key_group_sizes import FileFacts
 from state.lookups import Lookups
-from state.rocksdb_options import batch_file_options, database_options
+from state.rocksdb_options import batch_file_options, charge_tables, database_options
 from state.settings import RocksDbSettings
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ _BUSY = (
     "rocksdb.num-running-flushes",
     "rocksdb.num-running-compactions",
 )
+_TABLES_BYTES = "rocksdb.estimate-table-readers-mem"
 _TRY_AGAIN = "Try again"  # of RocksDB's message; it gives no other sign
 _FIRST_CHUNK = 64
 _LAST_CHUNK = 4096
@@ -75,6 +76,7 @@ class RocksDbEngine:
         self._closed = False
         self._tables: dict[str, Rdict] = {}
         self._handles: dict[str, ColumnFamily] = {}
+        self._tables_bytes = 0
         try:
             self._options = database_options(settings)
             self._batch_file_options = batch_file_options(settings)
@@ -87,6 +89,7 @@ class RocksDbEngine:
                     self._attach(name)
         except Exception as error:
             raise _translated(error, directory) from error
+        self._charge_tables()
 
     def get(self, family: str, key: bytes) -> bytes | None:
         table = self._tables.get(family)
@@ -194,6 +197,7 @@ class RocksDbEngine:
         finally:
             for link in links:
                 link.unlink(missing_ok=True)
+        self._charge_tables()
 
     def delete_range(self, start: bytes, end: bytes | None, family: str | None = None) -> None:
         try:
@@ -282,6 +286,7 @@ class RocksDbEngine:
         self._closed = True
         self._lookups.close()
         self._handles.clear()
+        charge_tables(-self._tables_bytes)
         tables = [*self._tables.values(), self._database]
         self._tables.clear()
         failure: Exception | None = None
@@ -300,6 +305,13 @@ class RocksDbEngine:
                 table.flush(wait)
         except Exception as error:
             raise _translated(error, self.directory) from error
+        self._charge_tables()
+
+    def _charge_tables(self) -> None:
+        """Charge what the indexes and filters of all files take now to the process's memory."""
+        now = sum(table.property_int_value(_TABLES_BYTES) or 0 for table in self._tables.values())
+        charge_tables(now - self._tables_bytes)
+        self._tables_bytes = now
 
     def _attach(self, family: str) -> None:
         self._tables[family] = self._database.get_column_family(family)

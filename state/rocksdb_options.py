@@ -21,8 +21,8 @@ from state.settings import LEVELS, CompactionStyle, Compression, RocksDbSettings
 
 # Of the files that start a compaction, how many times as many slow writes down, and stop them. Snapshots flush, and so wait for
 # the compactions that writes would wait for: a large merge takes seconds, while each batch adds a file.
-_SLOWDOWN_TRIGGERS = 8
-_STOP_TRIGGERS = 12
+_SLOWDOWN_TRIGGERS = 4
+_STOP_TRIGGERS = 6
 # Every so many keys of a block one is written in full. RocksDB's own 16 takes 0.8 bytes more for a random 64-bit key, a tenth of
 # it; a lookup compares some 8 keys more.
 _RESTART_KEYS = 32
@@ -51,7 +51,7 @@ _WRITE_BUFFER_FILTER = 0.02
 class _Memory:
     """Block cache and write buffers of one process; write buffers are charged to the cache, so one budget holds for both.
 
-    What key filters take, `filters_bytes`, the cache goes without.
+    What key filters take, `filters_bytes`, and the indexes and filters of open files, `tables_bytes`, the cache goes without.
     """
 
     process: int
@@ -59,15 +59,16 @@ class _Memory:
     cache: Cache
     write_buffers: WriteBufferManager
     filters_bytes: int = 0
+    tables_bytes: int = 0
     options: dict[tuple[RocksDbSettings, str], Options] = field(default_factory=dict)
 
     def share_out(self) -> None:
-        """Gives the cache what key filters leave: nothing, if they were made within a larger budget than there is now."""
-        self.cache.set_capacity(max(0, self.sizes[0] - self.filters_bytes))
+        """Gives the cache what the others leave: nothing, if that is less than nothing."""
+        self.cache.set_capacity(max(0, self.sizes[0] - self.filters_bytes - self.tables_bytes))
 
 
 _memory: _Memory | None = None
-_filters_lock = threading.Lock()  # stores are closed by other threads than those that use them
+_shares_lock = threading.Lock()  # stores are closed by other threads than those that use them
 
 
 def shared_memory(settings: RocksDbSettings) -> _Memory:
@@ -79,8 +80,7 @@ def shared_memory(settings: RocksDbSettings) -> _Memory:
     budget_bytes = settings.memory_budget_bytes
     sizes = (budget_bytes, int(budget_bytes * settings.write_buffer_fraction))
     if _memory is None or _memory.process != os.getpid():
-        # Not the LRU cache, whose many shards are smaller than the filter of one large file: such a filter was read again for
-        # every few keys. This one's shards have 32 MiB, and are read without a lock.
+        # Not the LRU cache: this one is read without a lock.
         cache = Cache.new_hyper_clock_cache(budget_bytes, 0)
         buffers = WriteBufferManager.new_write_buffer_manager_with_cache(sizes[1], False, cache)
         _memory = _Memory(os.getpid(), sizes, cache, buffers)
@@ -94,7 +94,7 @@ def shared_memory(settings: RocksDbSettings) -> _Memory:
 def reserve_filter_memory(settings: RocksDbSettings, size_bytes: int) -> bool:
     """Take memory for key filters from the block cache; False, and nothing, if filters would have more than their share."""
     memory = shared_memory(settings)
-    with _filters_lock:
+    with _shares_lock:
         if memory.filters_bytes + size_bytes > settings.memory_budget_bytes * settings.key_filter_fraction:
             return False
         memory.filters_bytes += size_bytes
@@ -105,8 +105,16 @@ def reserve_filter_memory(settings: RocksDbSettings, size_bytes: int) -> bool:
 def release_filter_memory(size_bytes: int) -> None:
     """Give back what was reserved."""
     assert _memory is not None  # noqa: S101 - it was reserved of it
-    with _filters_lock:
+    with _shares_lock:
         _memory.filters_bytes -= size_bytes
+        _memory.share_out()
+
+
+def charge_tables(more_bytes: int) -> None:
+    """Take memory for indexes and filters of a store's files from the block cache, or give it back if it is less than 0."""
+    assert _memory is not None  # noqa: S101 - a store has options of it
+    with _shares_lock:
+        _memory.tables_bytes += more_bytes
         _memory.share_out()
 
 
@@ -186,12 +194,12 @@ def _with_table(settings: RocksDbSettings, filter_policy: str, cache: Cache) -> 
 
     They are as good as Bloom filters that take 30 % more room, for some more time when a file is written.
     """
-    table = {
+    # Indexes and filters are no blocks of the cache unless they are split. A file's filter is one block, and level 0 has files of hundreds
+    # of megabytes while a large merge runs: a filter as large as a shard of the cache was read again for every few keys.
+    table: dict[str, str | int] = {
         "block_size": settings.block_bytes,
         "block_restart_interval": _RESTART_KEYS,
         "format_version": 5,
-        "cache_index_and_filter_blocks": "true",
-        "pin_l0_filter_and_index_blocks_in_cache": "true",
     }
     if settings.bloom_bits > 0:
         table["filter_policy"] = filter_policy
@@ -199,6 +207,8 @@ def _with_table(settings: RocksDbSettings, filter_policy: str, cache: Cache) -> 
         table |= {
             "index_type": "kTwoLevelIndexSearch",
             "partition_filters": "true",
+            "cache_index_and_filter_blocks": "true",
+            "pin_l0_filter_and_index_blocks_in_cache": "true",
             "pin_top_level_index_and_filter": "true",
         }
     with tempfile.TemporaryDirectory() as directory:

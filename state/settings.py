@@ -41,8 +41,8 @@ class RocksDbSettings:
     """Options of every RocksDB store of a process. Start from `RocksDbSettings.of(Profile...)`.
 
     Attributes:
-        memory_budget_bytes: For block cache and write buffers of all stores of a process together. Raise it when reads go
-            to disk although memory is free; it is the main knob.
+        memory_budget_bytes: For block cache, write buffers, and the indexes and filters of all stores of a process together. Raise it when
+            reads go to disk although memory is free; it is the main knob.
         write_buffer_fraction: Share of the budget that write buffers may fill before stores flush. Raise it for jobs that
             mostly write, lower it for jobs that mostly read.
         key_filter_fraction: Share of the budget that key filters may take, at the block cache's cost; 0 for none. A state whose keys are
@@ -55,14 +55,13 @@ class RocksDbSettings:
             more during a merge, or where reads of keys that are there outweigh all writes.
         level_zero_compaction_trigger: New files (level 0; with UNIVERSAL all that a read may have to look into) that start a
             compaction. Higher writes faster and reads slower; with UNIVERSAL less than 8 merges the same keys many times over.
-        target_file_bytes: Size of the files below level 0. A file's filter is cached as one block, for 64-bit keys a tenth of the file, and
-            of files of 64 MiB that block is read again and again. Raise it, with `partitioned_index`, for fewer objects of a large state.
+        target_file_bytes: Size of the files below level 0. Smaller files make incremental checkpoints finer.
         level_base_bytes: Size of level 1 as a whole, with LEVEL.
         block_bytes: Size of a data block before compression. Larger compresses better; smaller reads single keys faster.
         bloom_bits: Bits a key of the Bloom filters that a file's filter is as good as, 0 for none. In the lowest levels it is a Ribbon
             filter, which takes 30 % fewer. 12 lets 0.4 % of the lookups of absent keys through to each file, 10 lets 1 %.
-        partitioned_index: Split index and filters into blocks that are cached as needed. Turn it on when state is much larger
-            than memory; costs one more lookup a read.
+        partitioned_index: Split index and filters into blocks that are cached as needed, instead of keeping all in memory: some 1.5 bytes a
+            key. Turn it on when that is more than half of the budget; large lookups cost a fifth more.
         compression: Of the upper levels, which are rewritten often, and of the files that large batches are written to, which are
             their changelogs as well. Use NONE where the processor is the bottleneck.
         compression_per_level: Of each level from 0 on, instead of `compression`; levels beyond the last one named are as it.
@@ -90,8 +89,8 @@ class RocksDbSettings:
     write_buffer_bytes: int = 64 * MEBIBYTE
     write_buffer_count: int = 4
     compaction_style: CompactionStyle = CompactionStyle.UNIVERSAL
-    level_zero_compaction_trigger: int = 8
-    target_file_bytes: int = 16 * MEBIBYTE
+    level_zero_compaction_trigger: int = 16
+    target_file_bytes: int = 64 * MEBIBYTE
     level_base_bytes: int = 256 * MEBIBYTE
     block_bytes: int = 4096
     bloom_bits: int = 12
@@ -138,13 +137,18 @@ class RocksDbSettings:
     def of(cls, profile: Profile) -> RocksDbSettings:
         """The settings of a predefined profile."""
         base = cls()
-        large_files = replace(
-            base, target_file_bytes=256 * MEBIBYTE, level_base_bytes=1024 * MEBIBYTE, partitioned_index=True
-        )
         if profile is Profile.SPINNING_DISK:
-            return replace(large_files, block_bytes=32 * 1024)
+            return replace(
+                base, block_bytes=32 * 1024, target_file_bytes=256 * MEBIBYTE, level_base_bytes=1024 * MEBIBYTE
+            )
         if profile is Profile.SPINNING_DISK_HIGH_MEMORY:
-            return replace(large_files, memory_budget_bytes=1024 * MEBIBYTE, block_bytes=128 * 1024)
+            return replace(
+                base,
+                memory_budget_bytes=1024 * MEBIBYTE,
+                block_bytes=128 * 1024,
+                target_file_bytes=256 * MEBIBYTE,
+                level_base_bytes=1024 * MEBIBYTE,
+            )
         if profile is Profile.FLASH_SSD:
             return replace(base, background_threads=8, partitioned_index=True)
         return base

@@ -17,6 +17,7 @@ from state.descriptors import ValueStateDescriptor
 from state.heap import HeapEngine
 from state.identifiers import BatchId
 from state.keyed import KeyedStateBackend
+from state.settings import RocksDbSettings
 from state.ttl import Ttl
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from bench.store.keys import KeyColumn
 
 DAY_MS = 86_400_000
+DEFAULT_BUDGET_BYTES = RocksDbSettings().memory_budget_bytes
 
 
 class Inserter(Protocol):
@@ -42,9 +44,9 @@ class Inserter(Protocol):
 class SubtaskInserter:
     """Ours, as a task does it: the columnar form, then the changelog, durable in the object store, then the store."""
 
-    def __init__(self, work: str, *, uuids: bool, ttl: bool) -> None:
+    def __init__(self, work: str, settings: RocksDbSettings, *, uuids: bool, ttl: bool) -> None:
         self._work = work
-        self._subtask = fresh_subtask(work, STRING_KEY if uuids else INT64_KEY)
+        self._subtask = fresh_subtask(work, STRING_KEY if uuids else INT64_KEY, settings)
         descriptor = ValueStateDescriptor("seen", pa.bool_(), ttl=Ttl(DAY_MS) if ttl else None)
         self._seen = self._subtask.keyed.value_state(descriptor)
 
@@ -123,14 +125,17 @@ def run(
     uuids: bool = False,
     ttl: bool = False,
     size: bool = False,
+    budget_bytes: int = DEFAULT_BUDGET_BYTES,
 ) -> Mapping[str, Any]:
     """Insert `keys` keys, and stop this process, to be let go on, each time that so many of `stops` are inserted.
+
+    Our store has `budget_bytes` of memory.
 
     Returns:
         `rate` over all; for each window's end the rate up to there: `rate_at_...` over the last 1,000,000 keys, `rate_near_...` over
         the last 5,000,000, in which a store that merges its files does so several times; `new`, and `bytes_per_key`.
     """
-    inserter = _inserter(work, engine, uuids=uuids, ttl=ttl)
+    inserter = _inserter(work, engine, budget_bytes, uuids=uuids, ttl=ttl)
     stopping = {stop // BATCH_KEYS for stop in stops}
     clock = [0.0]
     new = 0
@@ -153,12 +158,12 @@ def run(
     return answer
 
 
-def _inserter(work: str, engine: str, *, uuids: bool, ttl: bool) -> Inserter:
+def _inserter(work: str, engine: str, budget_bytes: int, *, uuids: bool, ttl: bool) -> Inserter:
     if engine == "plain":
         return PlainInserter(work)
     if engine == "heap":
         return HeapInserter(uuids=uuids, ttl=ttl)
-    return SubtaskInserter(work, uuids=uuids, ttl=ttl)
+    return SubtaskInserter(work, RocksDbSettings(memory_budget_bytes=budget_bytes), uuids=uuids, ttl=ttl)
 
 
 def _stored_keys(keys: KeyColumn) -> list[bytes]:

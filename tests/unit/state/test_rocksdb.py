@@ -183,6 +183,30 @@ def test_another_budget_resizes_the_one_memory_of_the_process():
     assert memory.write_buffers.get_buffer_size() == settings.memory_budget_bytes // 2
 
 
+def test_indexes_and_filters_of_open_files_are_charged_to_the_memory_of_the_process(tmp_path):
+    memory = shared_memory(RocksDbSettings())
+    before = memory.tables_bytes
+    engine = RocksDbEngine(tmp_path)
+    fill(engine, 100_000)
+    engine.flush()
+    flushed = memory.tables_bytes - before
+    assert flushed > 100_000, "a filter takes more than a byte a key"
+    run = SortedRun("s", [b"\0\2%08d" % n for n in range(100_000)], [b"x"] * 100_000)
+    engine.write_sorted_file(run, tmp_path.with_suffix(".sst"))
+    engine.ingest("s", [tmp_path.with_suffix(".sst")])
+    assert memory.tables_bytes - before > flushed + 100_000
+    engine.close()
+    assert memory.tables_bytes == before
+    engine = RocksDbEngine(tmp_path)
+    assert memory.tables_bytes - before > 200_000, "they are read when a store is opened"
+    engine.close()
+    split = RocksDbEngine(tmp_path.with_suffix(".split"), RocksDbSettings(partitioned_index=True))
+    fill(split, 100_000)
+    split.flush()
+    assert memory.tables_bytes - before < 10_000, "split ones are the cache's"
+    split.close()
+
+
 def test_compactions_give_way_to_the_process(tmp_path):
     engine = RocksDbEngine(tmp_path)
     own = os.getpriority(os.PRIO_PROCESS, 0)
