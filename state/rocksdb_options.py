@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -179,7 +180,8 @@ def _environment(threads: int) -> Env:
 
     def start() -> None:
         niceness = min(os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS, _NICENESS_MAX)
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)  # of this thread alone, on Linux
+        with suppress(OSError):  # threads have none of their own outside of Linux
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
         env.set_background_threads(threads)
         env.set_bottom_priority_background_threads(1)  # a merge of a whole store is long, and is in no other one's way
 
