@@ -22,8 +22,8 @@ from state.settings import LEVELS, CompactionStyle, Compression, RocksDbSettings
 
 # Of the files that start a compaction, how many times as many slow writes down, and stop them. Snapshots flush, and so wait for
 # the compactions that writes would wait for: a large merge takes seconds, while each batch adds a file.
-_SLOWDOWN_TRIGGERS = 4
-_STOP_TRIGGERS = 6
+_SLOWDOWN_TRIGGERS = 8
+_STOP_TRIGGERS = 12
 # Every so many keys of a block one is written in full. RocksDB's own 16 takes 0.8 bytes more for a random 64-bit key, a tenth of
 # it; a lookup compares some 8 keys more.
 _RESTART_KEYS = 32

@@ -89,7 +89,7 @@ class RocksDbSettings:
     write_buffer_bytes: int = 64 * MEBIBYTE
     write_buffer_count: int = 4
     compaction_style: CompactionStyle = CompactionStyle.UNIVERSAL
-    level_zero_compaction_trigger: int = 16
+    level_zero_compaction_trigger: int = 8
     target_file_bytes: int = 64 * MEBIBYTE
     level_base_bytes: int = 256 * MEBIBYTE
     block_bytes: int = 4096
