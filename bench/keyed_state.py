@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from bench.measure import Contender, Rounds, measure, run_child
 from bench.table import Table, count, decimal, mebibytes, percent, times
+from state.settings import MEBIBYTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-MEBIBYTE = 1 << 20
 MILLION = 1_000_000
 MAP = "MapState, record by record"
 INSERT = "bench.store.insert"

@@ -19,7 +19,7 @@ from state import errors
 from state.engine import Mutation, SortedRun
 from state.errors import DiskFullError, DiskReadOnlyError, StoreCorruptError, StoreIOError, StoreLockedError
 from state.rocksdb import RocksDbEngine
-from state.rocksdb_options import shared_memory
+from state.rocksdb_options import charge_tables, shared_memory
 from state.settings import CompactionStyle, Compression, Profile, RocksDbSettings
 
 ROOT = Path(__file__).parents[3]
@@ -205,6 +205,24 @@ def test_indexes_and_filters_of_open_files_are_charged_to_the_memory_of_the_proc
     split.flush()
     assert memory.tables_bytes - before < 10_000, "split ones are the cache's"
     split.close()
+
+
+def test_the_cache_goes_without_what_indexes_and_filters_take(monkeypatch):
+    class Resized:
+        capacity = None
+
+        def set_capacity(self, capacity):
+            self.capacity = capacity
+
+    memory = shared_memory(RocksDbSettings())
+    cache, taken = Resized(), memory.filters_bytes + memory.tables_bytes
+    monkeypatch.setattr(memory, "cache", cache)
+    charge_tables(1000)
+    assert cache.capacity == memory.sizes[0] - taken - 1000
+    charge_tables(memory.sizes[0])
+    assert cache.capacity == 0
+    charge_tables(-memory.sizes[0] - 1000)
+    assert cache.capacity == memory.sizes[0] - taken
 
 
 def test_compactions_give_way_to_the_process(tmp_path):
