@@ -173,8 +173,8 @@ def _bytes(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
 
 
 def _map(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
-    """Records a form so that each goes through its write buffers several times: they write from 60 bytes to 4 KiB a record."""
-    keys, records = 20_000, sizes.records
+    """Records a form, of 60 bytes to 4 KiB, so that each fills its write buffers some twenty times and merges twice or more."""
+    keys, records = 20_000, 3 * sizes.records
     options: dict[str, dict[str, Any]] = {
         MAP: {"form": "map", "records": records},
         "MapState, each entry read by itself": {"form": "lone", "records": records},
@@ -185,7 +185,7 @@ def _map(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
     rounds = _run({name: ("map_entry", {**each, "keys": keys}) for name, each in options.items()}, work, sizes, say)
     in_memory = {f"{name}, in memory": {**each, "keys": 2000, "heap": True} for name, each in options.items()}
     for each in in_memory.values():
-        each["records"] //= 10
+        each["records"] //= 30
     on_heap = _run({name: ("map_entry", each) for name, each in in_memory.items()}, work, sizes, say)
     table = Table(
         f"Read-modify-write of one entry of a map of 100, {keys:,} keys; median of {len(rounds)}",

@@ -1,4 +1,4 @@
-"""The key filter of one family of a store, how far it goes, and whether it is of use."""
+"""The key filter of one family of a store, how far it goes, and whether it is of use or would be."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _JUDGED_LOOKUPS = 1 << 20
 _SPARED_MIN = 0.25  # of the lookups; a filter that spares fewer is not worth its memory
+_WATCHED_LOOKUPS = 1 << 14
+_ABSENT_MIN = 0.5  # of the lookups; more than what a filter is given up for, so that none comes and goes
 
 
 @dataclass(slots=True, eq=False)
@@ -69,3 +71,27 @@ class FamilyFilter:
         enough = self.spared >= _SPARED_MIN * self.asked
         self.asked = self.spared = 0
         return enough
+
+
+@dataclass(slots=True)
+class UnfilteredLookups:
+    """How the latest lookups in a family without a filter went: whether one that takes its keys in would be of use.
+
+    Attributes:
+        asked: Keys that were asked for.
+        absent: How many of them were not there.
+    """
+
+    asked: int = 0
+    absent: int = 0
+
+    def note(self, values: Sequence[bytes | None]) -> None:
+        """Count what was found; once there is enough to tell, begin to forget what was before."""
+        if self.asked >= _WATCHED_LOOKUPS:
+            self.asked = self.absent = 0
+        self.asked += len(values)
+        self.absent += values.count(None)
+
+    def want_filter(self) -> bool:
+        """Whether enough were asked for, and most were not there."""
+        return self.asked >= _WATCHED_LOOKUPS and self.absent >= _ABSENT_MIN * self.asked

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from state.family_filter import FamilyFilter
+from state.family_filter import FamilyFilter, UnfilteredLookups
 from state.kept_filters import keep_filters, take_filters
 from state.key_filter import KeyFilter
 from state.rocksdb import RocksDbEngine
@@ -29,9 +30,10 @@ _STALE = 2  # a full one with room for so many times as many keys as there seem 
 class FilteredEngine(RocksDbEngine):
     """A `RocksDbEngine` that, asked for many keys, looks up only those which it may have.
 
-    A family's filter begins when many of its keys are first asked for. If the family has keys by then, each lookup takes some more of
-    them into the filter, in their order; it answers for keys below the one that was reached. It begins anew when most of its keys
-    are gone from the family, and is given up for good when most keys that are looked up are there.
+    A new family's filter begins when many of its keys are first asked for. If the family has keys by then, it begins once most that are
+    asked for are not there; each lookup takes some more of the family's keys into it, in their order, and it answers for keys below the
+    one that was reached. It begins anew when most of its keys are gone from the family, and is given up when most keys that are looked
+    up are there.
 
     While the store is closed its filters are in a file beside it. Nothing else may write to it while it is open.
     """
@@ -40,24 +42,28 @@ class FilteredEngine(RocksDbEngine):
         """As `RocksDbEngine`."""
         super().__init__(directory, settings)
         self._settings = settings or RocksDbSettings()
-        self._filters: dict[str, FamilyFilter | None] = {}  # None: given up
+        self._filters: dict[str, FamilyFilter] = {}
+        self._unfiltered: defaultdict[str, UnfilteredLookups] = defaultdict(UnfilteredLookups)
         # Of each sorted file that is not yet taken in: the filter that its keys were added to, as far as that went then.
         self._noted: dict[Path, tuple[FamilyFilter, bytes | None]] = {}
         for family, kept in take_filters(directory, self._database.latest_sequence_number()).items():
-            if kept is None or reserve_filter_memory(self._settings, kept.keys.size_bytes):
+            if reserve_filter_memory(self._settings, kept.keys.size_bytes):
                 self._filters[family] = kept
 
     def get_many(self, family: str, keys: list[bytes]) -> list[bytes | None]:
-        filtered = self._filter_for(family) if len(keys) >= _LOOKUPS_MIN else None
-        if filtered is None:
+        if len(keys) < _LOOKUPS_MIN:
             return super().get_many(family, keys)
+        filtered = self._filter_for(family)
+        if filtered is None:
+            values = super().get_many(family, keys)
+            self._unfiltered[family].note(values)
+            return values
         places = np.flatnonzero(filtered.possible(keys)).tolist()
-        values: list[bytes | None] = [None] * len(keys)
+        values = [None] * len(keys)
         for place, value in zip(places, super().get_many(family, [keys[place] for place in places]), strict=True):
             values[place] = value
         if not filtered.is_of_use():
             self._release(family)
-            self._filters[family] = None
         elif filtered.keys.is_full:
             self._make_room(family, filtered)
         elif filtered.covered is not None:
@@ -68,7 +74,7 @@ class FilteredEngine(RocksDbEngine):
 
     def write(self, mutations: Iterable[Mutation]) -> None:
         listed = list(mutations)
-        for family in self._families_with_filters():
+        for family in self._filters:
             self._add(family, [key for name, key, value in listed if name == family and value is not None])
         super().write(listed)
 
@@ -94,19 +100,20 @@ class FilteredEngine(RocksDbEngine):
     def close(self) -> None:
         if not self._closed:
             keep_filters(self.directory, self._filters, self._database.latest_sequence_number())
-            for family in self._families_with_filters():
+            for family in list(self._filters):
                 self._release(family)
         super().close()
 
     def _filter_for(self, family: str) -> FamilyFilter | None:
-        """A family's filter, which is begun if there is none; None if it is to have none."""
+        """A family's filter, which is begun if it may be of use; None if there is none."""
         self._check_open()
-        if family not in self._filters:
+        is_new = family not in self._tables
+        if family not in self._filters and (is_new or self._unfiltered[family].want_filter()):
             there = self._estimated_entries(family)
             for room in (max(_KEYS_MIN, int(there * _ROOM)), _KEYS_MIN):
                 keys = KeyFilter.sized(room)
                 if reserve_filter_memory(self._settings, keys.size_bytes):
-                    self._filters[family] = FamilyFilter(keys, b"" if family in self._tables else None)
+                    self._filters[family] = FamilyFilter(keys, None if is_new else b"")
                     break
         return self._filters.get(family)
 
@@ -135,9 +142,6 @@ class FilteredEngine(RocksDbEngine):
         filtered = self._filters.pop(family, None)
         if filtered is not None:
             release_filter_memory(filtered.keys.size_bytes)
-
-    def _families_with_filters(self) -> list[str]:
-        return [family for family, filtered in self._filters.items() if filtered is not None]
 
     def _estimated_entries(self, family: str) -> int:
         table = self._tables.get(family)

@@ -40,7 +40,7 @@ _PREFIX = struct.Struct("<4sII")
 class _Family(msgspec.Struct, frozen=True):
     name: str
     covered: bytes | None
-    words: list[int] | None  # of each part; None: the family is to have no filter
+    words: list[int]  # of each part
     crc32: int
 
 
@@ -49,12 +49,12 @@ class _Header(msgspec.Struct, frozen=True):
     families: list[_Family]
 
 
-def keep_filters(directory: Path, filters: Mapping[str, FamilyFilter | None], sequence: int) -> None:
+def keep_filters(directory: Path, filters: Mapping[str, FamilyFilter], sequence: int) -> None:
     """Write down a store's filters as it is closed. If that fails there is no file.
 
     Args:
         directory: The store's.
-        filters: By family; None if it is to have none.
+        filters: By family.
         sequence: The number of the store's last change.
     """
     if not filters:
@@ -67,7 +67,7 @@ def keep_filters(directory: Path, filters: Mapping[str, FamilyFilter | None], se
             file.write(_PREFIX.pack(_MAGIC, _FORMAT_VERSION, len(encoded)))
             file.write(encoded)
             for found in filters.values():
-                for part in found.keys.parts if found is not None else []:
+                for part in found.keys.parts:
                     file.write(part.astype("<u8", copy=False).data)
     except OSError:
         _log.info("the key filters of %s are not kept", directory, exc_info=True)
@@ -75,7 +75,7 @@ def keep_filters(directory: Path, filters: Mapping[str, FamilyFilter | None], se
             path.unlink()
 
 
-def take_filters(directory: Path, sequence: int) -> dict[str, FamilyFilter | None]:
+def take_filters(directory: Path, sequence: int) -> dict[str, FamilyFilter]:
     """A store's filters as it is opened; none if they are not of the store as it is now. Their file is gone then.
 
     Args:
@@ -92,12 +92,12 @@ def take_filters(directory: Path, sequence: int) -> dict[str, FamilyFilter | Non
             header = json_decoder(_Header).decode(file.read(length))
             if header.sequence != sequence:
                 return {}
-            filters: dict[str, FamilyFilter | None] = {}
+            filters: dict[str, FamilyFilter] = {}
             for family in header.families:
-                parts = [np.fromfile(file, "<u8", count) for count in family.words or []]
-                if [len(part) for part in parts] != (family.words or []) or _crc32(parts) != family.crc32:
+                parts = [np.fromfile(file, "<u8", count) for count in family.words]
+                if [len(part) for part in parts] != family.words or _crc32(parts) != family.crc32:
                     return {}
-                filters[family.name] = FamilyFilter(KeyFilter(parts), family.covered) if parts else None
+                filters[family.name] = FamilyFilter(KeyFilter(parts), family.covered)
             return filters
     except FileNotFoundError:
         return {}
@@ -106,9 +106,7 @@ def take_filters(directory: Path, sequence: int) -> dict[str, FamilyFilter | Non
         return {}
 
 
-def _family(name: str, found: FamilyFilter | None) -> _Family:
-    if found is None:
-        return _Family(name, None, None, 0)
+def _family(name: str, found: FamilyFilter) -> _Family:
     return _Family(name, found.covered, [len(part) for part in found.keys.parts], _crc32(found.keys.parts))
 
 

@@ -8,13 +8,12 @@ is a map's key, or the place of an element in a list.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
+from state.columns import column_over, fixed_values
 from state.errors import CorruptValueError, KeyTooLargeError
 from state.key_groups import KEY_GROUP_BYTES
 from state.serializers.key_columns import EncodedColumn, join_columns
@@ -168,12 +167,13 @@ class KeyBatch:
             self._order, first = sort_rows(matrix)
             self._distinct = StoredKeys.of_rows(matrix[self._order[first]])
         else:
-            self._order = _sorting(self._column)
-            raw = self._column.to_list()
-            ordered = [raw[row] for row in self._order.tolist()]
+            array = self._column.arrow()
+            indices = pc.array_sort_indices(array)  # stable
+            ordered = array.take(indices)
+            self._order = fixed_values(indices).astype(np.intp)
             first = np.ones(len(ordered), np.bool_)
-            first[1:] = [a != b for a, b in zip(ordered[1:], ordered[:-1], strict=True)]
-            self._distinct = StoredKeys(compress(ordered, first.tolist()))
+            first[1:] = fixed_values(pc.not_equal(ordered[1:], ordered[:-1]))
+            self._distinct = StoredKeys(ordered.filter(column_over(first)).to_pylist())
         self._starts = np.flatnonzero(first)
         self._first_rows = self._order[self._starts]
         self._groups = np.empty(len(first), np.intp)
@@ -213,13 +213,3 @@ def _words(matrix: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.uint64]]:
     padded[:, :width] = matrix
     numbers = padded.view(">u8")
     return [numbers[:, word].astype(np.uint64) for word in range(count)]
-
-
-def _sorting(column: EncodedColumn) -> npt.NDArray[np.intp]:
-    """The stable order of byte strings of several lengths."""
-    array = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(),
-        len(column),
-        [None, pa.py_buffer(np.ascontiguousarray(column.offsets)), pa.py_buffer(np.ascontiguousarray(column.data))],
-    )
-    return pc.array_sort_indices(array).to_numpy().astype(np.intp)  # type: ignore[no-any-return]  # pyarrow is untyped

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import binascii
-import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from state.columns import fixed_values, valid_mask, variable_bytes
+from state.columns import column_over, fixed_values, valid_mask, variable_bytes
 from state.serializers.key_codecs import UUID_TEXT_LENGTH, key_codec_for
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _DASHES = np.array([8, 13, 18, 23])
 _HEX_PLACES = np.array([place for place in range(UUID_TEXT_LENGTH) if place not in (8, 13, 18, 23)])
+# A text's first byte and its last; what is between joined parts; what a null is.
+_TEXT, _END, _NOTHING, _NULL = (pa.scalar(part, pa.large_binary()) for part in (b"\2", b"\0", b"", b"\0"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,15 @@ class EncodedColumn:
         """The rows as a matrix; only of a column of one width."""
         return self.data.reshape(len(self), self.width or 0)
 
+    def arrow(self) -> pa.LargeBinaryArray:
+        """The rows as Arrow has them, over the same memory."""
+        offsets, data = (pa.py_buffer(np.ascontiguousarray(each)) for each in (self.offsets, self.data))
+        return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self), [None, offsets, data])
+
     def to_list(self) -> list[bytes]:
         if self.width:
             return self.data.view(f"V{self.width}").tolist()  # type: ignore[no-any-return]  # void items are bytes
-        raw = self.data.tobytes()
-        offsets = self.offsets.tolist()
-        return [raw[start:end] for start, end in itertools.pairwise(offsets)]
+        return self.arrow().to_pylist()  # type: ignore[no-any-return]  # pyarrow is untyped
 
 
 def encode_column(array: pa.Array) -> EncodedColumn:
@@ -87,15 +92,8 @@ def join_columns(columns: Sequence[EncodedColumn]) -> EncodedColumn:
         return columns[0]
     if all(column.width is not None for column in columns):
         return EncodedColumn.fixed(np.hstack([column.matrix() for column in columns]))
-    lengths = [column.offsets[1:] - column.offsets[:-1] for column in columns]
-    offsets = _offsets(np.sum(lengths, axis=0))
-    data = np.empty(int(offsets[-1]), np.uint8)
-    starts = offsets[:-1].copy()
-    for column, length in zip(columns, lengths, strict=True):
-        place = np.repeat(starts - column.offsets[:-1], length) + np.arange(column.offsets[0], column.offsets[-1])
-        data[place] = column.data[column.offsets[0] : column.offsets[-1]]
-        starts += length
-    return EncodedColumn(data, offsets, None)
+    joined = pc.binary_join_element_wise(*[column.arrow() for column in columns], _NOTHING)
+    return _of_arrow(joined)
 
 
 def _ordered_bits(array: pa.Array) -> npt.NDArray[np.unsignedinteger] | None:
@@ -136,31 +134,25 @@ def _with_nulls(column: EncodedColumn, valid: npt.NDArray[np.bool_]) -> EncodedC
 def _encode_strings(array: pa.Array, valid: npt.NDArray[np.bool_] | None) -> EncodedColumn:
     offsets, data = variable_bytes(array)
     lengths = offsets[1:] - offsets[:-1]
-    uuids, sixteen = _canonical_uuids(offsets, data, lengths)
-    if uuids.all() and len(uuids):
-        matrix = np.ones((len(array), 17), np.uint8)
-        matrix[:, 1:] = sixteen
-        return EncodedColumn.fixed(matrix)
+    is_uuid, sixteen = _canonical_uuids(offsets, data, lengths)
+    uuids = EncodedColumn.fixed(np.insert(sixteen, 0, 1, axis=1))
+    if len(array) and len(uuids) == len(array):
+        return uuids
     used = data[int(offsets[0]) : int(offsets[-1])]
     if (used <= 1).any():
         codec = key_codec_for(array.type)
         return EncodedColumn.of([codec.encode(value) for value in array.to_pylist()])
-    sizes = np.where(uuids, 17, lengths + 2)
+    stored = pc.binary_join_element_wise(_TEXT, array.cast(pa.large_binary()), _END, _NOTHING)
+    if len(uuids):
+        stored = pc.replace_with_mask(stored, column_over(is_uuid), uuids.arrow())
     if valid is not None:
-        sizes = np.where(valid, sizes, 1)
-    ends = _offsets(sizes)
-    out = np.zeros(int(ends[-1]), np.uint8)
-    starts = ends[:-1]
-    texts = ~uuids if valid is None else ~uuids & valid
-    out[starts[texts]] = 2
-    length = np.where(texts, lengths, 0)
-    target = np.repeat(starts + 1, length) + _within(length)
-    out[target] = data[np.repeat(offsets[:-1], length) + _within(length)]
-    rows = np.flatnonzero(uuids)
-    if len(rows):
-        out[starts[rows]] = 1
-        out[starts[rows][:, None] + 1 + np.arange(16)] = sixteen
-    return EncodedColumn(out, ends, None)
+        stored = stored.fill_null(_NULL)
+    return _of_arrow(stored)
+
+
+def _of_arrow(array: pa.LargeBinaryArray) -> EncodedColumn:
+    offsets, data = variable_bytes(array)
+    return EncodedColumn(data, offsets, None)
 
 
 def _canonical_uuids(
@@ -183,12 +175,6 @@ def _canonical_uuids(
         found[rows[~good]] = False
         digits = digits[good]
     return found, np.frombuffer(binascii.unhexlify(digits.data), np.uint8).reshape(-1, 16)
-
-
-def _within(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """0, 1, ... within each of many runs of the given lengths."""
-    ends = np.cumsum(lengths)
-    return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - lengths, lengths)
 
 
 def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

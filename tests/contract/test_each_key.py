@@ -10,12 +10,12 @@ import pytest
 
 from state.errors import KeyGroupError
 from state.key_groups import KeyGroupRange
-from state.key_walk import PART_ROWS
+from state.key_walk import SAMPLE_ROWS
 from state.keyed import KeyedStateBackend
 from state.ttl import BatchClock, Ttl
 from tests.contract.keyed_store import KEY, MAP, REDUCING, VALUE, open_store
 
-ROWS = 2 * PART_ROWS + 7
+ROWS = 2 * SAMPLE_ROWS + 7
 
 
 @pytest.fixture(params=["heap", "rocksdb"])
@@ -84,7 +84,7 @@ def test_a_state_that_is_asked_for_each_key_is_read_for_many_at_once(store, read
     value = store.backend.value_state(VALUE)
     for _ in each_key(store.backend, [str(number) for number in range(ROWS)]):
         value.value()
-    assert len(reads) == PART_ROWS
+    assert len(reads) == SAMPLE_ROWS
 
 
 def test_a_state_that_is_asked_for_few_keys_is_not_read_for_all(store, reads, monkeypatch):
@@ -121,7 +121,7 @@ def test_a_map_is_read_for_many_rows_at_once_by_the_field_that_it_is_asked_for(s
     field = pa.array([f"page-{name}" for name in names])
     for _, page in zip(each_key(store.backend, names, pa.array(names), field), field.to_pylist(), strict=True):
         entries.get(page if asked == "field" else f"{page}-of-no-field")
-    assert len(reads) == (PART_ROWS if asked == "field" else ROWS)
+    assert len(reads) == (SAMPLE_ROWS if asked == "field" else ROWS)
 
 
 def test_a_field_that_is_too_long_for_a_key_is_no_key(store):

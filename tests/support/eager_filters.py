@@ -11,11 +11,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def eager_filters(*, judged_lookups: int = 1 << 20) -> Iterator[None]:
+def eager_filters(*, judged_lookups: int = 1 << 20, watched_lookups: int = 1) -> Iterator[None]:
     """Every lookup of several keys goes by a filter, which has room for 64 keys at first."""
     with (
         patch("state.filtered_engine._LOOKUPS_MIN", 1),
         patch("state.filtered_engine._KEYS_MIN", 64),
         patch("state.family_filter._JUDGED_LOOKUPS", judged_lookups),
+        patch("state.family_filter._WATCHED_LOOKUPS", watched_lookups),
     ):
         yield

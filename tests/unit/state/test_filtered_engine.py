@@ -187,16 +187,32 @@ def test_a_file_that_is_taken_in_after_the_filter_has_gone_on_is_not_missed(tmp_
     engine.close()
 
 
-def test_a_filter_that_spares_little_is_given_up_for_good(tmp_path, looked_up):
+def test_a_filter_that_spares_little_is_given_up_until_most_keys_are_not_there(tmp_path, looked_up):
     engine = filtered(tmp_path / "store")
-    for _ in range(5):
+    for _ in range(4):
         engine.get_many(FAMILY, keys_of(0, 1000))
     assert shared_memory(RocksDbSettings()).filters_bytes == 0
-    for _ in range(2):
+    with eager_filters(watched_lookups=2000):
+        for _ in range(2):
+            assert engine.get_many(FAMILY, keys_of(600, 1600)) == [b"v"] * 400 + [None] * 600
+            assert shared_memory(RocksDbSettings()).filters_bytes == 0
+        for _ in range(3):  # which also take the keys in
+            engine.get_many(FAMILY, keys_of(600, 1600))
         looked_up.clear()
-        assert engine.get_many(FAMILY, keys_of(900, 1900)) == [b"v"] * 100 + [None] * 900
-        assert len(looked_up[0]) == 1000
-        engine = reopened(engine)
+        engine.get_many(FAMILY, keys_of(600, 1600))
+    assert 400 <= len(looked_up[0]) < 500
+    engine.close()
+
+
+def test_no_filter_begins_where_half_of_the_keys_are_there(tmp_path, looked_up):
+    plain = RocksDbEngine(tmp_path / "store")
+    insert(plain, keys_of(0, 1000))
+    plain.close()
+    engine = FilteredEngine(tmp_path / "store")
+    for _ in range(5):
+        assert engine.get_many(FAMILY, keys_of(499, 1499)) == [b"v"] * 501 + [None] * 499
+    assert shared_memory(RocksDbSettings()).filters_bytes == 0
+    assert [len(keys) for keys in looked_up] == [1000] * 5
     engine.close()
 
 
