@@ -45,9 +45,9 @@ class RocksDbSettings:
             reads go to disk although memory is free; it is the main knob.
         write_buffer_fraction: Share of the budget that write buffers may fill before stores flush. Raise it for jobs that
             mostly write, lower it for jobs that mostly read.
-        key_filter_fraction: Share of the budget that key filters may take, at the block cache's cost; 0 for none. A state whose keys are
-            looked up many at once has one, of 1.5 to 4 bytes a key, that spares it the lookups of keys that are not there. Raise it when
-            such states have more keys than fit.
+        key_filter_fraction: Share of the budget that key filters may take, at the block cache's cost; 0 for none. A state that is
+            asked for many keys at once, which are mostly not there, has one of 1.5 to 4 bytes a key that spares it their lookups. Raise it
+            when such states have more keys than fit.
         write_buffer_bytes: Size at which one store's write buffer is flushed to a file. Larger means fewer, larger files.
         write_buffer_count: Write buffers a store may have at once, those being flushed included.
         compaction_style: UNIVERSAL merges files of like size, so that an entry is rewritten, and uploaded again, only a few times
