@@ -23,8 +23,7 @@ def valid_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
     """True where a row is not null; None if no row is null."""
     if array.null_count == 0:
         return None
-    mask: npt.NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
-    return mask
+    return fixed_values(array.is_valid())
 
 
 def fixed_values(array: pa.Array) -> npt.NDArray[Any]:
@@ -38,8 +37,7 @@ def fixed_values(array: pa.Array) -> npt.NDArray[Any]:
     of_type = array.type
     types = pa.types
     if types.is_boolean(of_type):
-        booleans: npt.NDArray[np.bool_] = array.fill_null(False).to_numpy(zero_copy_only=False)
-        return booleans
+        return _buffer(array.cast(pa.uint8()), np.bool_)  # which are bytes of 0 and 1
     if types.is_timestamp(of_type):
         array = array.cast(pa.timestamp("us", of_type.tz), safe=False)
         return _buffer(array, np.int64)

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 _DASHES = np.array([8, 13, 18, 23])
 _HEX_PLACES = np.array([place for place in range(UUID_TEXT_LENGTH) if place not in (8, 13, 18, 23)])
-# A text's first byte and its last; what is between joined parts; what a null is.
-_TEXT, _END, _NOTHING, _NULL = (pa.scalar(part, pa.large_binary()) for part in (b"\2", b"\0", b"", b"\0"))
+
+
+def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,10 @@ class EncodedColumn:
         if self.width:
             return self.data.view(f"V{self.width}").tolist()  # type: ignore[no-any-return]  # void items are bytes
         return self.arrow().to_pylist()  # type: ignore[no-any-return]  # pyarrow is untyped
+
+
+# A text's first byte and its last; what is between joined parts; what a null is. `pa.scalar` imports pandas.
+_TEXT, _END, _NOTHING, _NULL = EncodedColumn.of([b"\2", b"\0", b"", b"\0"]).arrow()
 
 
 def encode_column(array: pa.Array) -> EncodedColumn:
@@ -175,7 +181,3 @@ def _canonical_uuids(
         found[rows[~good]] = False
         digits = digits[good]
     return found, np.frombuffer(binascii.unhexlify(digits.data), np.uint8).reshape(-1, 16)
-
-
-def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)))

@@ -22,19 +22,20 @@ from state.filtered_engine import FilteredEngine
 from state.keyed import KeyedStateBackend
 
 ids = "".join(str(uuid.uuid4()) for _ in range(2000)).encode()
-ends = np.arange(2001, dtype=np.int32) * 36
-column = pa.StringArray.from_buffers(2000, pa.py_buffer(ends), pa.py_buffer(ids))
-schema = pa.schema([("id", pa.string())])
-facts = SubtaskFacts("uid", 0, 1, 8, 1, ("id",), ("id",), None, schema)
-engine = FilteredEngine(Path(sys.argv[1]))
-state = KeyedStateBackend(engine, schema, lambda: 0)
-groups = column_over(np.zeros(2000, np.int32))
-batch = pa.RecordBatch.from_arrays([column, groups], ["id", KEY_GROUP_COLUMN])
-body = Deduplicate(None).start(state, facts)
-passed = [found.num_rows for _ in range(2) for found in body.process(batch)]
-assert passed == [2000, 0], passed
-engine.write_runs(state.drain())
-engine.close()
+for width in (36, 35):  # identifiers, and texts that are none
+    ends = np.arange(2001, dtype=np.int32) * width
+    column = pa.StringArray.from_buffers(2000, pa.py_buffer(ends), pa.py_buffer(ids))
+    schema = pa.schema([("id", pa.string())])
+    facts = SubtaskFacts("uid", 0, 1, 8, 1, ("id",), ("id",), None, schema)
+    engine = FilteredEngine(Path(sys.argv[1], str(width)))
+    state = KeyedStateBackend(engine, schema, lambda: 0)
+    groups = column_over(np.zeros(2000, np.int32))
+    batch = pa.RecordBatch.from_arrays([column, groups], ["id", KEY_GROUP_COLUMN])
+    body = Deduplicate(None).start(state, facts)
+    passed = [found.num_rows for _ in range(2) for found in body.process(batch)]
+    assert passed == [2000, 0], passed
+    engine.write_runs(state.drain())
+    engine.close()
 assert "pandas" not in sys.modules, "by a deduplication"
 """
 
