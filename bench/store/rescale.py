@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +17,7 @@ from state.restore import plan_operator
 from state.subtask import open_subtask
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
     from bench.store.keys import KeyColumn
 
@@ -28,30 +28,54 @@ class LostKeysError(AssertionError):
     """Keys were not found again after the rescale."""
 
 
-def run(*, work: str, keys: int, times: int, parallelism: int = 2, target: int = 4) -> Mapping[str, Any]:
-    """Fill, checkpoint, end; then, `times` times, restore at `target` and read, each as an attempt of its own.
+def run(*, work: str, keys: Sequence[int], times: int, parallelism: int = 2, target: int = 4) -> Mapping[str, Any]:
+    """Fill and checkpoint a state of each size; then, `times` times, restore them in turn at `target` and read, each as an attempt of its own.
 
     Returns:
-        Medians of `first_read_seconds`, the slowest subtask's way from the manifest to its first value, one subtask after
-        another, and of `all_seconds`, until all subtasks have answered; `rewritten_bytes` of files that are no links.
+        For each size, as `..._<keys>`: medians of `first_read_seconds`, the slowest subtask's way from the manifest to its first value,
+        one subtask after another, and of `all_seconds`, until all subtasks have answered; `rewritten_bytes` of files that are no
+        links; `state_bytes`. And `growth`: the median of the ratios, within each turn, of the last size's first read to the first's.
     """
-    stores = fill(work, keys, parallelism)
-    for subtask in stores:
-        settle(subtask)
-    manifest, _, _ = checkpoint(work, stores, 1, {})
-    for subtask in stores:
-        subtask.close()
-    column = key_column(np.arange(min(keys, CHECKED_KEYS), dtype=np.uint64))
-    restored = [_restore(work, manifest.path, column, target, attempt) for attempt in range(2, 2 + times)]
-    return {
-        "first_read_seconds": float(np.median([first for first, _, _ in restored])),
-        "all_seconds": float(np.median([all_seconds for _, all_seconds, _ in restored])),
-        "rewritten_bytes": max(rewritten for _, _, rewritten in restored),
-        "state_bytes": manifest.state_size_bytes,
-    }
+    states = [_State(str(Path(work, str(size))), size, parallelism) for size in keys]
+    turns = [[state.restored(target, attempt) for state in states] for attempt in range(2, 2 + times)]
+    answer: dict[str, Any] = {"growth": float(np.median([turn[-1].first_read / turn[0].first_read for turn in turns]))}
+    for place, state in enumerate(states):
+        answer[f"first_read_seconds_{state.keys}"] = float(np.median([turn[place].first_read for turn in turns]))
+        answer[f"all_seconds_{state.keys}"] = float(np.median([turn[place].all_subtasks for turn in turns]))
+        answer[f"rewritten_bytes_{state.keys}"] = max(turn[place].rewritten_bytes for turn in turns)
+        answer[f"state_bytes_{state.keys}"] = state.size_bytes
+    return answer
 
 
-def _restore(work: str, manifest_path: str, column: KeyColumn, target: int, attempt: int) -> tuple[float, float, int]:
+class _Restored(NamedTuple):
+    """How long a restore took, in seconds: to the slowest subtask's first read, and until all had answered."""
+
+    first_read: float
+    all_subtasks: float
+    rewritten_bytes: int
+
+
+class _State:
+    """A state of so many keys, checkpointed."""
+
+    def __init__(self, work: str, keys: int, parallelism: int) -> None:
+        self.keys = keys
+        self._work = work
+        stores = fill(work, keys, parallelism)
+        for subtask in stores:
+            settle(subtask)
+        manifest, _, _ = checkpoint(work, stores, 1, {})
+        for subtask in stores:
+            subtask.close()
+        self._manifest_path = manifest.path
+        self.size_bytes = manifest.state_size_bytes
+        self._column = key_column(np.arange(min(keys, CHECKED_KEYS), dtype=np.uint64))
+
+    def restored(self, target: int, attempt: int) -> _Restored:
+        return _restore(self._work, self._manifest_path, self._column, target, attempt)
+
+
+def _restore(work: str, manifest_path: str, column: KeyColumn, target: int, attempt: int) -> _Restored:
     store = object_store(work)
     owners = column.key_groups * target // MAX_PARALLELISM
     started = time.perf_counter()
@@ -74,7 +98,7 @@ def _restore(work: str, manifest_path: str, column: KeyColumn, target: int, atte
             raise LostKeysError(message)
         rewritten += _bytes_that_are_no_links(subtask.spec.local_directory(local_root(work)))
         subtask.abandon()
-    return planned - started + max(ready), planned - started + sum(ready), rewritten
+    return _Restored(planned - started + max(ready), planned - started + sum(ready), rewritten)
 
 
 def _bytes_that_are_no_links(folder: Path) -> int:
