@@ -216,6 +216,18 @@ def test_no_filter_begins_where_half_of_the_keys_are_there(tmp_path, looked_up):
     engine.close()
 
 
+def test_only_the_latest_lookups_say_whether_a_filter_begins(tmp_path):
+    plain = RocksDbEngine(tmp_path / "store")
+    insert(plain, keys_of(0, 1000))
+    plain.close()
+    engine = FilteredEngine(tmp_path / "store")
+    with eager_filters(watched_lookups=1000):
+        for first in (*[0] * 10, 1000, 1000):
+            engine.get_many(FAMILY, keys_of(first, first + 1000))
+    assert shared_memory(RocksDbSettings()).filters_bytes > 0
+    engine.close()
+
+
 def test_a_filter_of_keys_that_are_mostly_gone_begins_anew(tmp_path):
     engine = filtered(tmp_path / "store", 60)
     largest = 0
