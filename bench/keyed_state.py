@@ -174,7 +174,7 @@ def _bytes(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
 
 
 def _map(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
-    """Records a form, of 60 bytes to 4 KiB, so that each fills its write buffers some twenty times and merges twice or more."""
+    """Records a form, of 60 bytes to 4 KiB, so that each fills its write buffers ten times or more and merges at least once."""
     keys, records = 20_000, 3 * sizes.records
     options: dict[str, dict[str, Any]] = {
         MAP: {"form": "map", "records": records},
@@ -215,9 +215,8 @@ def _rescale(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table
     compared = (MILLION, sizes.rescale_keys)
     turns = 5 * sizes.rounds
     options = {"keys": compared, "times": turns}
-    rounds = _run(
-        {RESCALE: ("rescale", options)}, work, replace(sizes, rounds=1), say
-    )  # filling takes minutes, restoring milliseconds
+    once = replace(sizes, rounds=1)  # filling takes minutes, restoring milliseconds
+    rounds = _run({RESCALE: ("rescale", options)}, work, once, say)
     table = Table(
         f"Rescale from 2 to 4 on one host; median of {turns}",
         ("state", "size", "manifest to first read, slowest subtask", "all four, in turn", "bytes rewritten"),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def eager_filters(*, judged_lookups: int = 1 << 20, watched_lookups: int = 1) -> Iterator[None]:
-    """Every lookup of several keys goes by a filter, which has room for 64 keys at first."""
+    """Any lookup of several keys may begin a filter, which has room for 64 keys at first."""
     with (
         patch("state.filtered_engine._LOOKUPS_MIN", 1),
         patch("state.filtered_engine._KEYS_MIN", 64),

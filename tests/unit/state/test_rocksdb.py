@@ -231,7 +231,7 @@ def test_compactions_give_way_to_the_process(tmp_path):
     own = os.getpriority(os.PRIO_PROCESS, 0)
     compactors = []
     for task in Path("/proc/self/task").iterdir():
-        with suppress(FileNotFoundError):  # threads of other tests may end meanwhile
+        with suppress(FileNotFoundError, ProcessLookupError):  # threads of other tests may end meanwhile
             if (task / "comm").read_text().startswith(("rocksdb:low", "rocksdb:bottom")):
                 compactors.append(int(task.name))
     assert len(compactors) > RocksDbSettings().background_threads, "the one of lowest priority is beside them"
