@@ -120,6 +120,17 @@ class Topology:
         """Whether nothing that operators put out comes in at one."""
         return all(isinstance(origin.node, SourceNode) for each in operator.inputs for origin in self.origins(each))
 
+    def reader_of_all(self) -> OperatorNode | None:
+        """The operator that alone reads the records of the job's only source, as they come; None if there is none such."""
+        node: Node = self.sources[0]
+        while len(self.sources) == 1 and len(readers := self.consumers(node.id)) == 1:
+            node = readers[0]
+            if isinstance(node, OperatorNode):
+                return node if len(node.inputs) == 1 else None
+            if not isinstance(node, TimestampsNode):
+                return None
+        return None
+
     def operators_before(self, node: NodeId) -> tuple[OperatorNode, ...]:
         """The operators among the origins of what `node` puts out."""
         return tuple(origin.node for origin in self.origins(node) if isinstance(origin.node, OperatorNode))

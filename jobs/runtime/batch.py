@@ -164,6 +164,10 @@ class BatchRunner:
             for node in topology.operators
         }
 
+    def of_query(self, stream: DataFrame) -> DataFrame:
+        """What the query reads whose batches are run: the sources' stream, as far as it can be prepared once for all of them."""
+        return self._records.of_query(stream)
+
     def run(
         self,
         frame: DataFrame | None,
@@ -176,7 +180,7 @@ class BatchRunner:
         """Processes a batch and stages its output; on any failure nothing of it is left but orphans that nothing names.
 
         Args:
-            frame: The batch's records, as foreachBatch gives them; None for a batch that has no input but time.
+            frame: The batch's records, as foreachBatch gives them of a query over `of_query`; None for a batch that has no input but time.
             batch_id: Its number.
             starts: Where the subtasks of each operator start from, by index.
             time: The job's time before the batch.
@@ -299,8 +303,7 @@ class BatchRunner:
         times: Mapping[OperatorUid, BatchTime],
         timers: Mapping[OperatorUid, Sequence[NextTimers | None]],
     ) -> tuple[bool, ...]:
-        known = timers.get(node.uid, (None,) * self._facts.parallelism)
-        return due_subtasks(node, times[node.uid], known)
+        return due_subtasks(node, times[node.uid], timers.get(node.uid, (None,) * self._facts.parallelism))
 
     def _now_ms(self) -> int:
         self._processing_time_ms = max(self._processing_time_ms, now_ms())  # a clock that is set back stops
@@ -314,11 +317,12 @@ class BatchRunner:
 
         `run_on` gives what an operator puts out, with all its outputs, of its keyed records and the rows of its broadcast stream.
         """
-        has_input = batch is not None
 
         def operator_frame(node: OperatorNode, inputs: Callable[[], OperatorInputs]) -> DataFrame:
-            if not has_input and self._topology.follows_sources_alone(node):
+            if batch is None and self._topology.follows_sources_alone(node):
                 return run_on(node, self._records.none(node, inputs), b"")
+            if batch is not None and node is self._records.keyed_by_query:
+                return run_on(node, batch, b"")
             found = inputs()
             rows = b"" if found.broadcast is None else collected(found.broadcast)
             return run_on(node, self._records.moved(node, found), rows)
@@ -342,14 +346,13 @@ class BatchRunner:
 
     def _task(self, plan: _BatchPlan, node: OperatorNode, rows: bytes) -> OperatorTask:
         specs = self._specs[node.uid]
-        tags = tags_of(self._topology.arrivals(node))
         return OperatorTask(
             run=plan.run,
             batch_id=plan.batch_id,
             specs=tuple(specs),
             starts=tuple(plan.starts[node.uid]),
             logic=node.logic,
-            facts=subtask_facts(node, tuple(specs), tags),
+            facts=subtask_facts(node, tuple(specs), tags_of(self._topology.arrivals(node))),
             store_url=self._facts.store_url,
             local_root=str(self._facts.local_root),
             store_outage_max_ms=self._facts.store_outage_max_ms,

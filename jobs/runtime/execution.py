@@ -152,7 +152,7 @@ class Execution:
         opened, committed, runner = self._resumed(opened, anchor)
         sources = self._sources_of(opened)
         loop = BatchLoop(
-            sources.stream(),
+            runner.of_query(sources.stream()),
             runner,
             opened,
             committed,

@@ -15,6 +15,7 @@ from jobs.runtime.execution import Execution, RunContext
 from jobs.runtime.reporter import Reporter
 from jobs.runtime.restarts import Restarts, is_session_good
 from jobs.runtime.status import DriverStatus
+from jobs.runtime.warmth import start_workers
 from jobs.wire import CommandKind, CommandResult, DriverState
 from state.objects import open_store
 
@@ -74,6 +75,7 @@ class JobRun:
         """Run until the job ends; returns its terminal state, which has been reported where that was possible."""
         self._status.enter(DriverState.RESTORING)
         self._reporter.start()
+        start_workers(self._spark, self._assignment.parallelism)
         try:
             self._run_script()
         except Exception as failure:  # noqa: BLE001 - whatever it was, the run has failed; once ended, an ending stays

@@ -30,11 +30,15 @@ class KeyedRecords:
         anchor: Where the subtasks are.
         max_parallelism: Key groups.
         hash_id: How keys become key groups.
+
+    Attributes:
+        keyed_by_query: The operator whose records `of_query` moves, if it moves any.
     """
 
     def __init__(self, topology: Topology, anchor: Anchor, *, max_parallelism: int, hash_id: HashId) -> None:
         self._topology = topology
         self._anchor = anchor
+        self.keyed_by_query = topology.reader_of_all()
         self._none: dict[OperatorUid, DataFrame] = {}
         self._routings: dict[OperatorUid, tuple[Routing, ...]] = {}
         for node in topology.operators:
@@ -45,6 +49,14 @@ class KeyedRecords:
                 )
                 for key_columns in keys
             )
+
+    def of_query(self, stream: DataFrame) -> DataFrame:
+        """What Spark's query reads: the sources' records, and where they can be, already keyed.
+
+        Spark analyses that once for all batches: to add the same in a batch takes it as long as to plan the rest of it.
+        """
+        node = self.keyed_by_query
+        return stream if node is None else self._anchor.hold(self._routings[node.uid][0].mark(stream))
 
     def moved(self, node: OperatorNode, inputs: OperatorInputs) -> DataFrame:
         """An operator's records in a batch."""

@@ -1,7 +1,8 @@
 """Warms a driver up while it waits for work, so that its first batch is no slower than the ones after it.
 
 A JVM that has never run a streaming batch takes seconds for the first one: classes are loaded, code is generated and
-compiled, Python workers are started and import Arrow. A tiny job of the same shape pays for all that beforehand.
+compiled, Python workers are started and import Arrow. A tiny job of the same shape pays for all that beforehand. A driver that
+has work at once has its workers start beside the job's script.
 """
 
 from __future__ import annotations
@@ -77,14 +78,14 @@ class WarmUp:
         (source / "rows.json").write_text(_ROWS, encoding="utf-8")
         anchor = Anchor.create(self._spark, self._parallelism)
         stream = self._spark.readStream.schema("key string, value bigint").json(str(source))
+        subtask = F.pmod(F.hash("key"), F.lit(self._parallelism)).cast("int").alias(SUBTASK_COLUMN)
 
         def run_batch(frame: DataFrame, _batch_id: int) -> None:
-            subtask = F.pmod(F.hash("key"), F.lit(self._parallelism)).cast("int").alias(SUBTASK_COLUMN)
-            held = anchor.hold(frame.select("*", subtask)).select("key", "value")
-            held.mapInArrow(_pass_on, held.schema).write.parquet(str(directory / "out"))
+            frame.mapInArrow(_pass_on, frame.schema).write.parquet(str(directory / "out"))
 
         query = (
-            stream.writeStream.foreachBatch(run_batch)
+            anchor.hold(stream.select("*", subtask))
+            .writeStream.foreachBatch(run_batch)
             .option("checkpointLocation", f"file://{directory / 'positions'}")
             .start()
         )
@@ -95,8 +96,29 @@ class WarmUp:
             anchor.release()
 
 
-def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    # Imported here, in the worker: what every task of a real batch imports.
-    import jobs.runtime.task  # noqa: F401, PLC0415
+def start_workers(spark: SparkSession, count: int) -> threading.Thread:
+    """Has Spark start the Python workers of as many tasks, in a thread that it gives.
 
+    The first batch or restore would else wait for them, while all before it keeps one core busy.
+    """
+
+    def start() -> None:
+        try:
+            spark.sparkContext.setJobDescription("start workers")
+            spark.sparkContext.parallelize(range(count), count).foreach(_import_task)
+        except Exception:  # noqa: BLE001 - a later task starts them, or fails for the same reason
+            _log.info("no workers were started ahead", exc_info=True)
+
+    thread = threading.Thread(target=start, name="start-workers", daemon=True)
+    thread.start()
+    return thread
+
+
+def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    _import_task(None)
     yield from batches
+
+
+def _import_task(_: object) -> None:
+    """Imports what every task of a real batch imports, in the worker."""
+    import jobs.runtime.task  # noqa: F401, PLC0415

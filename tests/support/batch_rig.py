@@ -118,7 +118,7 @@ class Rig:
         return failure.value
 
     def frame(self, reports: list[Report]) -> DataFrame:
-        return self.spark.createDataFrame(reports, INPUT).repartition(2)
+        return self.runner.of_query(self.spark.createDataFrame(reports, INPUT).repartition(2))
 
     def output(self) -> list[tuple[Any, ...]]:
         rows = self.spark.read.parquet(str(self.path / "out")).collect()

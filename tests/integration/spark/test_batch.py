@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
 from jobs import FileSink, ForeachBatchSink
 from jobs.errors import IncompleteReportsError, OutputTypeError, TaskFailedError, UserFunctionError
-from jobs.runtime.affinity import Anchor
+from jobs.runtime.affinity import SUBTASK_COLUMN, Anchor
 from jobs.runtime.anchored import run_anchored
 from jobs.runtime.failures import origin_of
 from state.errors import KeyscaleError, SerializationError
@@ -67,6 +68,14 @@ def test_the_outcome_names_a_changelog_for_each_subtask_that_changed_and_counts_
     again = rig.run([("r2", "N1", 7)])
     assert again.output_records == 0
     assert all(changelog is None for changelogs in again.changelogs.values() for changelog in changelogs)
+
+
+def test_the_query_itself_moves_the_records_to_the_only_operator_that_reads_them(rig: Rig) -> None:
+    frame = rig.frame(random_reports(1, 50))
+    assert SUBTASK_COLUMN in frame.columns
+    assert frame.rdd.getNumPartitions() == PARALLELISM
+    placed = frame.select(F.spark_partition_id(), SUBTASK_COLUMN).distinct().collect()
+    assert sorted(map(tuple, placed)) == [(subtask, subtask) for subtask in range(PARALLELISM)]
 
 
 def test_a_batch_without_records_changes_nothing_and_is_complete(rig: Rig) -> None:

@@ -93,7 +93,7 @@ def run(spark: SparkSession, path: Path, batches: list[list[dict[str, Any]]]) ->
         for number, batch in enumerate(batches):
             (path / f"{number}.json").write_text("\n".join(json.dumps(report) for report in batch))
             frame = spark.read.schema(schema).json(str(path / f"{number}.json"))
-            outcome = runner.run(frame, BatchId(number), committed.starts)
+            outcome = runner.run(runner.of_query(frame), BatchId(number), committed.starts)
             runner.publish(outcome.sinks)
             committed = committed.after(BatchId(number), outcome, {}, 0)
         anchor.release()

@@ -91,7 +91,8 @@ class Rig:
             node.uid: self.spark.createDataFrame(records.get(node.uid, []), node.frame.schema)
             for node in self.topology.sources
         }
-        return JobSources(tuple(replace(node, frame=frames[node.uid]) for node in self.topology.sources)).stream()
+        nodes = tuple(replace(node, frame=frames[node.uid]) for node in self.topology.sources)
+        return self.runner.of_query(JobSources(nodes).stream())
 
     def run(self, **records: list[tuple[Any, ...]]) -> BatchOutcome:
         batch_id = BatchId(self.committed.batch_id + 1)

@@ -20,9 +20,12 @@ from jobs.errors import (
     UnionSchemaError,
     UnknownColumnError,
 )
+from jobs.nodes import SecondInput
 from jobs.topology import NodeId, SinkNode, Timestamps, Topology, TopologyBuilder, TransformNode, key_schema
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import DataFrame
 
     from jobs.sinks import Sink
@@ -214,6 +217,59 @@ def test_the_origins_of_a_stream_are_found_on_every_way_with_the_nearest_timesta
     over_all = builder.add_timestamps(together, Timestamps("delay", 9))
     topology = Topology(tuple(builder._nodes))
     assert {origin.timestamps for origin in topology.origins(over_all)} == {Timestamps("delay", 9)}
+
+
+def test_an_operator_reads_all_of_a_job_if_nothing_else_reads_or_changes_its_only_source(
+    builder: TopologyBuilder, source: NodeId
+) -> None:
+    timed = builder.add_timestamps(source, Timestamps("delay"))
+    unique = operator(builder, timed, "id", uid="unique")
+    named_sink(builder, operator(builder, unique, "id", uid="behind"), "files")
+    topology = builder.build()
+    assert topology.reader_of_all() is topology.nodes[unique]
+
+
+def with_another_source(builder: TopologyBuilder, source: NodeId) -> NodeId:
+    builder.name(source, "one")
+    other = builder.add_source(frame(), SCHEMA)
+    builder.name(other, "two")
+    named_sink(builder, other, "other")
+    return source
+
+
+def with_another_reader(builder: TopologyBuilder, source: NodeId) -> NodeId:
+    named_sink(builder, source, "as-it-is")
+    return source
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        with_another_source,
+        with_another_reader,
+        lambda builder, source: builder.add_transform(source, lambda whole: whole, SCHEMA),
+        lambda builder, source: builder.add_union([source, source]),
+    ],
+    ids=["a second source", "a second reader", "a transform", "a union"],
+)
+def test_no_operator_reads_all_of_a_job_else(
+    builder: TopologyBuilder, source: NodeId, changed: Callable[[TopologyBuilder, NodeId], NodeId]
+) -> None:
+    named_sink(builder, operator(builder, changed(builder, source), "id", uid="unique"), "files")
+    assert Topology(tuple(builder._nodes)).reader_of_all() is None
+
+
+def test_no_operator_reads_all_of_a_job_if_it_takes_the_source_twice(builder: TopologyBuilder, source: NodeId) -> None:
+    paired = builder.add_operator(
+        source,
+        key_columns=("id",),
+        logic=Deduplicate(None),
+        schema=SCHEMA,
+        timestamp_column=None,
+        second=SecondInput(source, SCHEMA, ("id",)),
+    )
+    named_sink(builder, paired, "files")
+    assert Topology(tuple(builder._nodes)).reader_of_all() is None
 
 
 def test_a_key_column_that_is_not_there_is_refused_with_those_that_are() -> None:
