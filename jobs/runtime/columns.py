@@ -12,9 +12,8 @@ from jobs.errors import OutputTypeError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-COMBINED_ROWS_MAX = (
-    1 << 17
-)  # the rest of a batch that is cut reads what its first part has not yet written, from a dict
+# What is left of a batch that is cut reads from a dict what the first part has changed and not yet written.
+COMBINED_ROWS_MAX = 1 << 17
 COMBINED_BYTES_MAX = 32 << 20
 
 _MS_IN = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
