@@ -17,6 +17,7 @@ from jobs.errors import IncompleteReportsError, OutputTypeError, TaskFailedError
 from jobs.runtime.affinity import SUBTASK_COLUMN, Anchor
 from jobs.runtime.anchored import run_anchored
 from jobs.runtime.failures import origin_of
+from jobs.runtime.keyed_records import KeyedRecords
 from state.errors import KeyscaleError, SerializationError
 from state.hashing import HashId
 from state.identifiers import BatchId, SubtaskIndex
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from jobs import DataStream, SinkContext
+    from jobs.nodes import OperatorNode
+    from jobs.runtime.batch_frames import OperatorInputs
 
 pytestmark = pytest.mark.spark
 
@@ -76,6 +79,19 @@ def test_the_query_itself_moves_the_records_to_the_only_operator_that_reads_them
     assert frame.rdd.getNumPartitions() == PARALLELISM
     placed = frame.select(F.spark_partition_id(), SUBTASK_COLUMN).distinct().collect()
     assert sorted(map(tuple, placed)) == [(subtask, subtask) for subtask in range(PARALLELISM)]
+
+
+def test_a_batch_moves_only_what_the_query_has_not_moved(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[str] = []
+    move = KeyedRecords.moved
+
+    def noted(records: KeyedRecords, node: OperatorNode, inputs: OperatorInputs) -> DataFrame:
+        moved.append(node.uid)
+        return move(records, node, inputs)
+
+    monkeypatch.setattr(KeyedRecords, "moved", noted)
+    rig.run(random_reports(1, 50))
+    assert moved == ["totals"]
 
 
 def test_a_batch_without_records_changes_nothing_and_is_complete(rig: Rig) -> None:
