@@ -19,6 +19,8 @@ REQUIRED_SETTINGS = MappingProxyType(
         "spark.speculation": "false",
         # A worker that is reused keeps its imports; a new one costs half a second.
         "spark.python.worker.reuse": "true",
+        # Else the workers of one executor exchange their subtasks, and the stores that they keep open, from batch to batch.
+        "spark.python.daemon.module": "jobs.runtime.python_daemon",
         # Spark gives tasks of frames and tasks of RDDs the same workers if their environment is the same, but for this one alone it is
         # not: state that is open in one worker would be closed and opened again in the other one at every checkpoint.
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",

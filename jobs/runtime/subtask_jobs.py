@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from jobs.runtime.background import BackgroundWork
 from jobs.runtime.clock import now_ms
-from jobs.runtime.worker import object_store, warm_stores
+from jobs.runtime.worker import object_store, warm_stores_for
 from state.consolidator import start_consolidator
 from state.layout import Layout
 from state.restore import check_cover
@@ -58,7 +58,7 @@ class SubtaskPlaces:
         """A subtask's state at a version, open in this worker, which keeps it open for the next batch."""
         store, clock = object_store(self.store_url), BatchClock()  # the next batch sets the clock
         spec = self.specs[uid][subtask]
-        return warm_stores().held(spec, start.version, start.plan, Path(self.local_root), store, clock=clock)
+        return warm_stores_for(subtask).held(spec, start.version, start.plan, Path(self.local_root), store, clock=clock)
 
 
 @dataclass(frozen=True, slots=True)

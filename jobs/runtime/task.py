@@ -20,7 +20,7 @@ from jobs.runtime.failures import CarriedFailure, TaskOrigin, origin_of
 from jobs.runtime.patience import Patience, PatientStore
 from jobs.runtime.reports import TaskReport
 from jobs.runtime.side_outputs import to_wire
-from jobs.runtime.worker import executor_name, object_store, settle, warm_stores
+from jobs.runtime.worker import executor_name, object_store, settle, warm_stores_for
 from jobs.timers import NO_WATERMARK_MS
 from state.errors import KeyscaleError
 from state.identifiers import SubtaskIndex
@@ -116,7 +116,7 @@ class OperatorTask:
         records_ms = NO_WATERMARK_MS if self.time.records_ms is None else self.time.records_ms
         clock = BatchClock(processing_time_ms=self.time.processing_ms, event_time_ms=records_ms)
         patience = Patience(self.store_outage_max_ms)
-        objects, warm = PatientStore(object_store(self.store_url), patience), warm_stores()
+        objects, warm = PatientStore(object_store(self.store_url), patience), warm_stores_for(index)
         store = warm.take(self.specs[index], start.version, start.plan, local_root, objects, clock=clock)
         source = store.source
         try:

@@ -9,10 +9,12 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobs.runtime.switchboard import switchboard
 from state.objects import open_store
 from state.warm_stores import IDLE_SECONDS_MAX, WarmStores
 
 if TYPE_CHECKING:
+    from state.identifiers import SubtaskIndex
     from state.objects import ObjectStore
 
 WARM_IDLE_VARIABLE = "KEYSCALE_WARM_STATE_IDLE_MS"
@@ -29,6 +31,12 @@ def settle() -> None:
 def warm_stores() -> WarmStores:
     """The stores that this process keeps open between batches."""
     return _warm_stores_of(os.getpid())
+
+
+def warm_stores_for(subtask: SubtaskIndex) -> WarmStores:
+    """The same, for a task that is about to open the subtask's: its later ones are to run in this process, too."""
+    switchboard().claim(subtask)
+    return warm_stores()
 
 
 def object_store(url: str) -> ObjectStore:
