@@ -68,16 +68,22 @@ LOCAL_SETTINGS = MappingProxyType(
 
 JAVA_OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions"
+    " -XX:MetaspaceSize=256m -XX:G1HeapRegionSize=4m"
     " -Djdk.lang.Process.launchMechanism=VFORK"
     " -XX:Tier3InvocationThreshold=1000 -XX:Tier3MinInvocationThreshold=500 -XX:Tier3CompileThreshold=6000"
     " -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=10000"
     " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-"""For drivers and executors: compile what is warm, a second time only what is really hot, and start small processes without a helper.
+"""For drivers and executors: compile what is warm, a second time only what is really hot, do not look for garbage where there is
+none, and start small processes without a helper.
 
 Java's own thresholds make its optimising compiler spend as many CPU seconds in a driver's first minute as the job's records do, for
 code that runs a few hundred times a batch. Ten times higher, it spends half of that, and the hot loops are still compiled. The first
 compiler's thresholds are three to five times Java's: it spends a third less on code that runs some hundred times in all.
+
+Java marks the whole heap whenever loaded classes take some more megabytes, and then makes the heap smaller; Spark loads 160 MB of
+them. It begins to mark as well when something takes more than half a region, as buffers of record batches do where regions have
+the 1 MB that Java gives them in a heap of a few GB.
 
 Hadoop sets the permissions of each local file that it writes by a process of its own; there are several in a batch. Java's helper for
 starting a process makes that two.
