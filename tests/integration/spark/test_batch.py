@@ -8,7 +8,6 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-import psutil
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
@@ -34,7 +33,7 @@ from tests.support.batch_rig import (
     main_job,
     random_reports,
 )
-from tests.support.driver_process import command_line
+from tests.support.python_workers import kill_python_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,7 +130,7 @@ def test_local_files_that_are_gone_with_their_workers_are_rebuilt_from_the_chang
     batches = [random_reports(seed, 200) for seed in range(3)]
     for reports in batches:
         rig.run(reports)
-        kill_python_workers()  # one that lives keeps its files, and goes on with them
+        assert kill_python_workers()  # one that lives keeps its files, and goes on with them
         shutil.rmtree(rig.path / "local")
     assert_totals_equal_a_fold(rig.output(), batches)
 
@@ -275,18 +274,3 @@ def test_batch_and_anchored_jobs_shuffle_each_operator_once_and_keep_the_anchor(
     assert plan.count("ShuffledHashJoin") == operators
     assert plan.count("ShufflePartitionIdPassThrough") + plan.count("REPARTITION_BY_NUM") >= operators
     assert plan.count("BroadcastExchange") == 0
-
-
-def kill_python_workers() -> None:
-    """Ends the workers that Spark's daemon has forked in this process's JVM; it forks new ones as they are needed."""
-    daemons = [
-        process
-        for process in psutil.Process().children(recursive=True)
-        if "jobs.runtime.python_daemon" in command_line(process)
-    ]
-    workers = [process for process in daemons if process.parent() in daemons]
-    assert workers
-    for worker in workers:
-        worker.kill()
-    gone, alive = psutil.wait_procs(workers, timeout=10)
-    assert len(gone) == len(workers), alive

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from jobs.runtime.warmth import WarmUp, start_workers
+from tests.support.python_workers import kill_python_workers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,6 +23,7 @@ PARALLELISM = 2
 
 
 def test_workers_that_are_started_ahead_have_imported_what_tasks_need(spark: SparkSession) -> None:
+    kill_python_workers()  # those of other tests may have imported nothing, and be idle
     start_workers(spark, PARALLELISM).join()
     tasks = spark.sparkContext.parallelize(range(PARALLELISM), PARALLELISM)
     assert tasks.map(lambda _: "jobs.runtime.task" in sys.modules).collect() == [True] * PARALLELISM
