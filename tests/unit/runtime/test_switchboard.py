@@ -94,8 +94,10 @@ def daemon() -> Iterator[Daemon]:
     daemon.end()
 
 
-def start(connection: socket.socket, partition: int, number: int) -> None:
-    connection.sendall(_TASK.pack(SpecialLengths.START_OF_INIT_MESSAGE, _TASK.size, partition, number))
+def start(
+    connection: socket.socket, partition: int, number: int, kind: int = SpecialLengths.START_OF_INIT_MESSAGE
+) -> None:
+    connection.sendall(_TASK.pack(kind, _TASK.size, partition, number))
 
 
 def done(connection: socket.socket) -> tuple[int, int]:
@@ -158,6 +160,26 @@ def test_a_partition_of_a_worker_that_is_gone_is_at_home_where_its_next_task_run
 def test_what_is_no_task_of_a_partition_is_left_where_it_is(daemon: Daemon, partition: int) -> None:
     homes = daemon.settle([0, 1])
     start(daemon.connections[1], partition, 1)
+    assert done(daemon.connections[1]) == (homes[1], 1)
+
+
+def test_what_begins_as_no_task_does_is_left_where_it_is(daemon: Daemon) -> None:
+    homes = daemon.settle([0, 1])
+    start(daemon.connections[1], 0, 1, kind=SpecialLengths.END_OF_STREAM)
+    assert done(daemon.connections[1]) == (homes[1], 1)
+
+
+@pytest.mark.parametrize("suspicious", [0, 1])
+def test_nothing_is_exchanged_if_either_side_takes_the_other_for_another_user(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, suspicious: int
+) -> None:
+    for partition in [0, 1]:
+        with monkeypatch.context() as patch:
+            if partition == suspicious:
+                patch.setattr(os, "geteuid", lambda: -1)
+            start(daemon.fork(), partition, 0)
+    homes = [done(connection)[0] for connection in daemon.connections]
+    start(daemon.connections[1], 0, 1)
     assert done(daemon.connections[1]) == (homes[1], 1)
 
 
