@@ -1,33 +1,28 @@
-"""Errors that callers of the API see, as `application/problem+json`.
+"""The errors of the control plane, which callers of the API see as `application/problem+json`.
 
-Every class is explained in docs/errors.md under its code. Messages (`detail`) never hold a record or a secret.
+docs/errors.md explains every class under its code. Messages (`detail`) never hold a record or a secret.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-Domain = Literal["user", "external", "internal"]
+from keyscale.errors import KeyscaleError
 
 
-class ApiError(Exception):
+class ApiError(KeyscaleError):
     """Root of the control plane's errors.
 
     Attributes:
-        code: Stable name, by which programs tell errors apart.
-        title: What is wrong, the same for every error of this code.
-        status: HTTP status.
-        domain: Who can change it: the caller, something outside, or us.
-        retryable: Whether the same request may succeed later.
-        advice: What the caller can do.
+        title: Describes the error, with the same text for every error of this code.
+        status: HTTP status of the answer.
+        detail: Describes this very error.
     """
 
-    code: ClassVar[str] = "INTERNAL_ERROR"
-    title: ClassVar[str] = "The control plane has failed"
+    code = "INTERNAL_ERROR"
+    title: ClassVar[str] = "The control plane failed"
     status: ClassVar[int] = 500
-    domain: ClassVar[Domain] = "internal"
-    retryable: ClassVar[bool] = False
-    advice: ClassVar[str] = "This is a defect. Look for this moment in the control plane's log, and report it."
+    advice = "This is a defect. Find the error in the control plane's log by its time, and report it."
 
     def __init__(self, detail: str = "") -> None:
         super().__init__(detail)
@@ -58,37 +53,37 @@ class RouteNotFoundError(ApiError):
 
 
 class MethodNotAllowedError(ApiError):
-    """The path exists, but not for this method."""
+    """The path does not support this method."""
 
     code = "METHOD_NOT_ALLOWED"
-    title = "The path does not take this method"
+    title = "The path does not support this method"
     status = 405
     domain = "user"
     advice = "GET /openapi.json lists the methods of every path."
 
 
 class TokenMissingError(ApiError):
-    """A request came without a valid token."""
+    """A request has no valid token."""
 
     code = "TOKEN_INVALID"
-    title = "A valid token is needed"
+    title = "A valid token is required"
     status = 401
     domain = "user"
     advice = "Send `Authorization: Bearer <token>`. The admin token is in the file `token` of the control plane's home."
 
 
 class HostNotAllowedError(ApiError):
-    """The Host header names a host that is not ours, as in a DNS rebinding attack."""
+    """The Host header names another host, as in a DNS rebinding attack."""
 
     code = "HOST_NOT_ALLOWED"
-    title = "The API may not be called by this host name"
+    title = "The API may not be called under this host name"
     status = 421
     domain = "user"
     advice = "Call it by its address, or add the name to KEYSCALE_ALLOWED_HOSTS."
 
 
 class OriginNotAllowedError(ApiError):
-    """A page of another origin has sent a request with our cookie."""
+    """A page of another origin sent a request with our cookie."""
 
     code = "ORIGIN_NOT_ALLOWED"
     title = "Pages of other sites may not call the API"
@@ -98,20 +93,20 @@ class OriginNotAllowedError(ApiError):
 
 
 class BodyTooLargeError(ApiError):
-    """A request's body is larger than this path takes."""
+    """A request's body is larger than this path accepts."""
 
     code = "BODY_TOO_LARGE"
     title = "The request's body is too large"
     status = 413
     domain = "user"
-    advice = "Upload less: data and large libraries do not belong into an artifact."
+    advice = "Upload less: an artifact should not contain data or large libraries."
 
 
 # --- artifacts ------------------------------------------------------------------------------------------------------
 
 
 class ArtifactNotFoundError(ApiError):
-    """There is no artifact of this id."""
+    """There is no artifact with this id."""
 
     code = "ARTIFACT_NOT_FOUND"
     title = "There is no such artifact"
@@ -121,23 +116,23 @@ class ArtifactNotFoundError(ApiError):
 
 
 class ArtifactInvalidError(ApiError):
-    """Uploaded bytes are no Python file, zip or jar, or not a sound one."""
+    """The uploaded file is not a valid Python file, zip or jar."""
 
     code = "ARTIFACT_INVALID"
-    title = "The file is no usable Python file, zip or jar"
+    title = "The file is not a valid Python file, zip or jar"
     status = 422
     domain = "user"
-    advice = "Upload a .py file that Python can compile, a .zip with a __main__.py at its root, or a .jar."
+    advice = "Upload a .py file that Python can compile, a .zip with a main.py or __main__.py at its root, or a .jar."
 
 
 class ArtifactNotRunnableError(ApiError):
-    """A job was to be made of an artifact that holds no program of its own."""
+    """A job cannot run this artifact, because it contains no program."""
 
     code = "ARTIFACT_NOT_RUNNABLE"
-    title = "A job cannot be made of this artifact"
+    title = "A job cannot run this artifact"
     status = 422
     domain = "user"
-    advice = "A job's artifact is a .py file, or a .zip with a __main__.py."
+    advice = "Use a .py file, or a .zip with a main.py or __main__.py at its root."
 
 
 class ArtifactInUseError(ApiError):
@@ -154,34 +149,37 @@ class ArtifactInUseError(ApiError):
 
 
 class JobNotFoundError(ApiError):
-    """There is no job of this id or name."""
+    """There is no job with this id or name."""
 
     code = "JOB_NOT_FOUND"
     title = "There is no such job"
     status = 404
     domain = "user"
-    advice = "GET /jobs lists them. A job is named by its id or its name."
+    advice = "GET /jobs lists them. Use the id or the name of a job."
 
 
 class JobNameTakenError(ApiError):
-    """Two jobs cannot have one name."""
+    """Two jobs cannot have the same name."""
 
     code = "JOB_NAME_TAKEN"
-    title = "There is a job of this name"
+    title = "There is a job with this name already"
     status = 409
     domain = "user"
     advice = "Choose another name, or delete that job."
 
 
 class JobStatusConflictError(ApiError):
-    """What was asked for cannot be done to a job in its present status."""
+    """The job's present status does not allow the requested action."""
 
     code = "JOB_STATUS_CONFLICT"
     title = "The job's status does not allow this"
     status = 409
     domain = "user"
     retryable = True
-    advice = "GET /jobs/{id} shows the status. Wait for it to change, or stop or cancel the job first."
+    advice = (
+        "`detail` names the status. If the job is starting, stopping or rescaling, wait until it is RUNNING or "
+        "STOPPED. If it is stopped or has failed, start it first; if it runs, stop or cancel it first."
+    )
 
 
 class ParallelismInvalidError(ApiError):
@@ -197,40 +195,40 @@ class ParallelismInvalidError(ApiError):
 
 
 class SparkConfNotAllowedError(ApiError):
-    """A job wants to set a Spark setting that jobs may not set."""
+    """A job sets a Spark setting that jobs may not set."""
 
     code = "SPARK_CONF_NOT_ALLOWED"
     title = "A job may not set this Spark setting"
     status = 422
     domain = "user"
-    advice = "Only settings of memory, cores and time-outs are a job's to choose; docs/reference lists them."
+    advice = "A job may choose only settings of memory, cores and timeouts; docs/configuration.md lists them."
 
 
 # --- operations -----------------------------------------------------------------------------------------------------
 
 
 class OperationNotFoundError(ApiError):
-    """There is no operation of this id."""
+    """There is no operation with this id."""
 
     code = "OPERATION_NOT_FOUND"
     title = "There is no such operation"
     status = 404
     domain = "user"
-    advice = "Use the operation_id that the request was answered with."
+    advice = "Use the operation_id from the answer to your request."
 
 
 class OperationIdTakenError(ApiError):
-    """A client-supplied operation id already belongs to something else."""
+    """A client-supplied operation id already belongs to another operation."""
 
     code = "OPERATION_ID_TAKEN"
     title = "This operation id belongs to another operation"
     status = 409
     domain = "user"
-    advice = "Send a new id for a new operation; the same id is for repeating the very same request."
+    advice = "Send a new id for a new operation; use the same id only to repeat the same request."
 
 
 class CheckpointNotFoundError(ApiError):
-    """A job has no checkpoint of this number."""
+    """The job has no checkpoint with this number."""
 
     code = "CHECKPOINT_NOT_FOUND"
     title = "The job has no such checkpoint"
@@ -240,7 +238,7 @@ class CheckpointNotFoundError(ApiError):
 
 
 class SavepointNotFoundError(ApiError):
-    """A job has no savepoint of this id."""
+    """The job has no savepoint with this id."""
 
     code = "SAVEPOINT_NOT_FOUND"
     title = "The job has no such savepoint"
@@ -250,7 +248,7 @@ class SavepointNotFoundError(ApiError):
 
 
 class RescaleNotFoundError(ApiError):
-    """A job has no rescale of this id."""
+    """The job has no rescale with this id."""
 
     code = "RESCALE_NOT_FOUND"
     title = "The job has no such rescale"
@@ -260,7 +258,7 @@ class RescaleNotFoundError(ApiError):
 
 
 class RescaleInProgressError(ApiError):
-    """A job is being rescaled; a second rescale has to wait."""
+    """The job is being rescaled; a second rescale must wait."""
 
     code = "RESCALE_IN_PROGRESS"
     title = "The job is being rescaled"
@@ -271,17 +269,17 @@ class RescaleInProgressError(ApiError):
 
 
 class ParallelismUnchangedError(ApiError):
-    """A rescale asks for the parallelism that the job has."""
+    """A rescale requests the parallelism that the job already has."""
 
     code = "PARALLELISM_UNCHANGED"
     title = "The job already has this parallelism"
     status = 409
     domain = "user"
-    advice = "Ask for another parallelism."
+    advice = "Request another parallelism."
 
 
 class AttemptOverError(ApiError):
-    """A driver's attempt has been ended or replaced: the driver is to end."""
+    """A driver's attempt has ended or was replaced: the driver must end."""
 
     code = "ATTEMPT_OVER"
     title = "The attempt is over"
@@ -291,7 +289,7 @@ class AttemptOverError(ApiError):
 
 
 class AttemptNotFoundError(ApiError):
-    """A job has no attempt of this number."""
+    """The job has no attempt with this number."""
 
     code = "ATTEMPT_NOT_FOUND"
     title = "The job has no such attempt"
@@ -300,7 +298,7 @@ class AttemptNotFoundError(ApiError):
     advice = "GET /jobs/{id}/attempts lists them."
 
 
-# --- what stands behind the control plane ---------------------------------------------------------------------------
+# --- database, object store, reconciler, settings -------------------------------------------------------------------
 
 
 class DatabaseUnavailableError(ApiError):
@@ -311,40 +309,37 @@ class DatabaseUnavailableError(ApiError):
     status = 503
     domain = "external"
     retryable = True
-    advice = "Running jobs go on. Bring PostgreSQL back; the control plane connects by itself."
+    advice = "Running jobs go on. Start PostgreSQL again; the control plane reconnects by itself."
 
 
 class StoreUnavailableError(ApiError):
-    """The object store does not answer, or refuses us."""
+    """The object store does not answer, or refuses access."""
 
     code = "STORE_UNAVAILABLE"
     title = "The object store cannot be used"
     status = 503
     domain = "external"
     retryable = True
-    advice = "Check KEYSCALE_STORE_URL, the store's endpoint and credentials, and that it is up. The job is as it was."
+    advice = (
+        "Check KEYSCALE_STORE_URL, the store's endpoint and credentials, and that it is running. The job is unchanged."
+    )
 
 
 class ReconcilerDownError(ApiError):
     """The reconciler has not finished a round for a while: nothing is started, restarted or rescaled."""
 
     code = "RECONCILER_DOWN"
-    title = "The reconciler does not work"
+    title = "The reconciler is not working"
     status = 503
     domain = "internal"
     retryable = True
-    advice = "Running jobs go on. If the database answers, look into the control plane's log and restart it."
+    advice = "Running jobs go on. If the database answers, read the control plane's log and restart the control plane."
 
 
 class SettingInvalidError(ApiError):
-    """A variable of the control plane's environment has a value that cannot be used."""
+    """An environment variable of the control plane has an invalid value."""
 
     code = "SETTING_INVALID"
     title = "A setting of the control plane is not valid"
     domain = "user"
     advice = "Correct the named environment variable and start again."
-
-
-def all_errors() -> list[type[ApiError]]:
-    """Returns every class of the tree, for the catalogue and its test."""
-    return [ApiError, *ApiError.__subclasses__()]

@@ -1,4 +1,4 @@
-"""What the control plane is told by its environment."""
+"""The control plane's settings, read from environment variables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from api.errors import SettingInvalidError
+from keyscale.api.errors import SettingInvalidError
+from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,15 +22,16 @@ class Settings:
     """The control plane's settings; see `from_environment` for the variables.
 
     Attributes:
-        home: Where the embedded database, the admin token, drivers' logs and the local store are.
-        database_url: None: start the embedded PostgreSQL under `home`.
+        home: The directory of the embedded database, the admin token, the drivers' logs and the local store.
+        database_url: The PostgreSQL to use; None: start the embedded one under `home`.
         store_url: Root of all snapshots; fixed for a job when the job is created.
-        spark_master: `local` means a local master with one core a subtask and one more.
+        spark_master: `local` means a local master with one core per subtask and one more.
         host: Address to listen on.
         port: Port to listen on; 0 picks a free one.
-        allowed_hosts: Host names by which the API may be called, besides the loopback ones.
-        artifact_bytes_max: Size cap of an upload.
-        store_environment: Variables that only the object store's client reads; handed to drivers.
+        allowed_hosts: Host names under which the API may be called, besides the loopback ones.
+        artifact_bytes_max: Largest size of an upload.
+        store_environment: Variables that only the object store's client reads; passed on to drivers.
+        job_secrets: Variables with the secrets of jobs; passed on to drivers.
         driver_memory: Heap of a driver's JVM, as Spark writes it.
     """
 
@@ -41,18 +43,19 @@ class Settings:
     port: int = 8080
     allowed_hosts: frozenset[str] = frozenset()
     artifact_bytes_max: int = 256 << 20
-    store_environment: Mapping[str, str] = field(default_factory=dict)
+    store_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    job_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     driver_memory: str = "1g"
 
     @property
     def control_url(self) -> str:
-        """Where drivers on this host reach the control plane."""
+        """The URL at which drivers on this host reach the control plane."""
         host = "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 - compared, not bound
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
     def runs_directory(self) -> Path:
-        """Holds one directory a job and attempt: what the launcher and the driver leave there."""
+        """Holds one directory per job and attempt, with the files of the launcher and the driver."""
         return self.home / "runs"
 
     @property
@@ -64,12 +67,12 @@ class Settings:
         """Reads KEYSCALE_HOME, _DATABASE_URL, _STORE_URL, _SPARK_MASTER, _HOST, _PORT, _ALLOWED_HOSTS, _DRIVER_MEMORY.
 
         Raises:
-            SettingInvalidError: A variable has a value that cannot be used.
+            SettingInvalidError: A variable has an invalid value.
         """
         source = os.environ if environment is None else environment
         home = Path(source.get("KEYSCALE_HOME") or ".keyscale").expanduser().absolute()
         if "," in str(home):
-            raise SettingInvalidError("KEYSCALE_HOME must have no comma in it: Spark would take it for two directories")
+            raise SettingInvalidError("KEYSCALE_HOME must not contain a comma: Spark would read it as two directories")
         port = source.get("KEYSCALE_PORT") or "8080"
         if not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise SettingInvalidError("KEYSCALE_PORT must be a number from 0 to 65535")
@@ -87,5 +90,6 @@ class Settings:
             store_environment={
                 name: value for name, value in source.items() if name.startswith(_STORE_VARIABLE_PREFIXES)
             },
+            job_secrets={name: value for name, value in source.items() if name.startswith(JOB_SECRET_PREFIX)},
             driver_memory=source.get("KEYSCALE_DRIVER_MEMORY") or "1g",
         )

@@ -1,4 +1,4 @@
-"""The control plane's own look at the object store: is it usable, and is a savepoint there? Drivers do everything else."""
+"""Checks of the object store: is it usable, and does a savepoint exist? Drivers do everything else with the store."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from api.errors import StoreUnavailableError
-from state.errors import KeyscaleError
-from state.identifiers import CheckpointId, JobId
-from state.layout import Layout, location_of
-from state.manifest import read_manifest
-from state.objects import ObjectNotFoundError, open_store, probe
+from keyscale.api.errors import StoreUnavailableError
+from keyscale.errors import KeyscaleError
+from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
+from keyscale.state.documents.manifest import read_manifest
+from keyscale.state.identifiers import CheckpointId, JobId
+from keyscale.state.layout import Layout, location_of
+from keyscale.state.objects.errors import ObjectNotFoundError
+from keyscale.state.objects.object_store import probe
+from keyscale.state.objects.opening import open_store
 
 if TYPE_CHECKING:
-    from state.manifest import Manifest
+    from keyscale.state.documents.manifest import Manifest
 
 _HEALTH_TTL_S = 10.0
 
@@ -29,7 +32,7 @@ class PublishedSavepoint:
 
 
 class StoreCheck:
-    """Looks at object stores by their URL."""
+    """Checks object stores by their URL."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -38,7 +41,7 @@ class StoreCheck:
         self._problem: str | None = None
 
     def require_usable(self, url: str) -> None:
-        """Makes sure that a store answers and honours conditional creates.
+        """Checks that a store answers and honours conditional creates.
 
         Raises:
             StoreUnavailableError: It does not.
@@ -51,7 +54,7 @@ class StoreCheck:
             raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
 
     def problem(self) -> str | None:
-        """Says what is wrong with the configured store, from a look at most ten seconds old; None: nothing."""
+        """Returns what is wrong with the configured store, by a check at most ten seconds old; None: nothing."""
         with self._lock:
             if time.monotonic() - self._checked_at_s > _HEALTH_TTL_S:
                 try:
@@ -64,20 +67,18 @@ class StoreCheck:
             return self._problem
 
     def find_savepoint(self, store_url: str, job_id: str, savepoint_id: str) -> PublishedSavepoint | None:
-        """Reads back whether a savepoint has been published, after its driver ended without saying so.
+        """Reads from the store whether a savepoint was published, after its driver ended without reporting it.
 
         Raises:
-            StoreUnavailableError: The store does not say. It has to be asked again: never guess.
+            StoreUnavailableError: The store does not answer. Ask again: never guess.
         """
         path = Layout(JobId(job_id)).manifest(CheckpointId(0), savepoint_id)
         try:
             manifest: Manifest = read_manifest(open_store(store_url), path)
-        except ObjectNotFoundError:
-            return None
+        except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError):
+            return None  # without a readable manifest there is no savepoint
         except KeyscaleError as error:
-            if error.retryable:
-                raise StoreUnavailableError(f"{error.code}: {error}") from error
-            return None  # a manifest that cannot be read is no savepoint
+            raise StoreUnavailableError(f"{error.code}: {error}") from error
         except OSError as error:
             raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
         return PublishedSavepoint(location_of(store_url, path), manifest.checkpoint_id)

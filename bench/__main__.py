@@ -89,6 +89,7 @@ def dedup(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: i
 )
 @click.option("--sized-keys", default=4_000_000, show_default=True, help="Keys whose bytes on disk are counted.")
 @click.option("--records", default=1_000_000, show_default=True, help="Records of the per-record measurements.")
+@click.option("--memory-mib", default=256, show_default=True, help="Size of the values of a batch with little memory.")
 @click.option("--rescale-keys", default=20_000_000, show_default=True, help="The larger state that is rescaled.")
 @click.option("--checkpoint-keys", default=10_000_000, show_default=True, help="Keys of which 1 % change.")
 @click.option("--merge-keys", default=4_000_000, show_default=True, help="Keys of the two shards that are merged.")
@@ -97,7 +98,10 @@ def dedup(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: i
 @only_option
 @click.pass_obj
 def state(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: int) -> None:
-    """The state library beside a plain rocksdict loop and the heap; parts: insert, large, record, small, bytes, map, rescale, checkpoint, consolidate."""
+    """The state library beside a plain rocksdict loop and the heap.
+
+    Parts: insert, large, record, small, bytes, map, memory, rescale, checkpoint, consolidate.
+    """
     root, markdown = place
     show(run_state(root, StateSizes(**sizes), only, _say), sizes["cores"], markdown)
 
@@ -109,13 +113,13 @@ def state(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: i
 @cores_option
 @click.pass_obj
 def batches(place: tuple[Path, Path | None], /, **sizes: int) -> None:
-    """What a small batch and one without data cost, with warm stores and without, beside Spark's dropDuplicates."""
+    """The cost of a small batch and of an empty one, with stores open and closed, beside Spark's dropDuplicates."""
     root, markdown = place
     show(run_small_batches(root, SmallBatchSizes(**sizes), _say), sizes["cores"], markdown)
 
 
 @main.command()
-@click.option("--rate", default=1000, show_default=True, help="Records a second.")
+@click.option("--rate", default=1000, show_default=True, help="Records per second.")
 @click.option("--seconds", default=90, show_default=True, help="How long they are sent.")
 @click.option("--warm-up-seconds", default=30, show_default=True, help="How long at the start they are not counted.")
 @rounds_option
@@ -161,7 +165,7 @@ def scale(place: tuple[Path, Path | None], /, *, keys: Sequence[int], **sizes: i
 
 
 def show(tables: Iterable[Table], cores: int, markdown: Path | None) -> None:
-    """Print the tables and the machine that they are of, and write them to a file if asked: each one as soon as it is there."""
+    """Print each table as soon as it is there, and the machine at the end, also to a file if one is given."""
     texts: list[str] = []
     for table in tables:
         texts.append(table.render())

@@ -1,4 +1,4 @@
-"""A real Kafka broker for the latency benchmark: the local stack's, in a folder and on a port of the benchmark's own."""
+"""A real Kafka broker for the latency benchmark: the local stack's, in its own folder and on its own port."""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ Only the standard library is imported here, because peers run in environments of
 
     python -m bench.child MODULE RESULT_FILE CORES OPTIONS_AS_JSON
 
-pins itself, and so all that it starts, to CORES cores, and calls `MODULE.run(**options)`, which returns what can be written as JSON.
+pins itself, and so all that it starts, to CORES cores, and calls `MODULE.run(**options)`, whose answer is written as
+JSON.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class DedupSizes:
     """How much of it.
 
     Attributes:
-        events: For the contenders that need no Python call a record, and ours.
+        events: For the contenders that need no Python call per record, and ours.
         batches: Micro-batches that these make.
         slow_events: For the Python peers, and ours beside them.
         slow_batches: Micro-batches of those.
@@ -52,7 +52,7 @@ class DedupSizes:
 
 
 def run_dedup(root: Path, sizes: DedupSizes, only: Sequence[str], say: Callable[[str], None]) -> list[Table]:
-    """Measure and return the tables: the fast contenders, the Python contenders, and the ratios that must be reached."""
+    """Measure and return the tables: the fast contenders, the Python contenders, and the target ratios."""
     fast_input = dedup_input(root / "inputs", sizes.events, sizes.batches)
     slow_input = dedup_input(root / "inputs", sizes.slow_events, sizes.slow_batches)
     chosen = _Chosen(root, sizes, only)

@@ -34,7 +34,7 @@ class DedupInput:
     """A folder of Parquet files: `id` (canonical UUID string), `ts_ms` (event time, rising), `payload` (20 characters).
 
     Attributes:
-        folder: Holds FILES_PER_BATCH files a batch, each of the same number of events.
+        folder: Holds FILES_PER_BATCH files per batch, each of the same number of events.
         events: Rows in all.
         batches: How many batches the micro-batch engines make of it.
         distinct: How many ids there are.
@@ -49,7 +49,7 @@ class DedupInput:
 
 
 def dedup_input(root: Path, events: int, batches: int, *, only_ends: bool = False) -> DedupInput:
-    """Make the files, or find them from last time. Nine in ten ids are new; a repeated one was first seen anywhere before.
+    """Make the files, or reuse the last ones. Nine in ten ids are new; a repeated one was seen at any earlier time.
 
     Args:
         root: Where they are kept.

@@ -1,4 +1,4 @@
-"""Python environments for the contenders that cannot live in ours; each is made at its first use, from a lock with hashes."""
+"""Python environments for contenders that cannot run in ours, each made at its first use from a lock with hashes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def flink_python(root: Path) -> Path:
 
 
 def flink_jars(root: Path) -> list[str]:
-    """What Flink needs to read and write Parquet: its own format, and the Hadoop classes that come with Spark.
+    """The jars with which Flink reads and writes Parquet: its own format, and the Hadoop classes that come with Spark.
 
     Raises:
         ParquetJarError: The downloaded file has other bytes than this benchmark was written with.
@@ -52,7 +52,7 @@ def flink_jars(root: Path) -> list[str]:
 
 
 def kafka_connector_jars(root: Path) -> str:
-    """Spark's Kafka connector and what it needs, comma separated as spark.jars wants it; empty if nobody has put it there."""
+    """Spark's Kafka connector and its dependencies, comma separated as in spark.jars; empty if they are missing."""
     return ",".join(sorted(str(path) for path in (root / "kafka-connector").glob("*.jar")))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.measure import Contender, Rounds, measure, run_child
 from bench.table import Table, count, decimal, mebibytes, percent, times
-from state.settings import MEBIBYTE
+from keyscale.state.engine.rocksdb_settings import MEBIBYTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,10 +32,12 @@ class StateSizes:
         large_memory_mib: Memory budget of the stores of that part, the small ones included.
         sized_keys: Keys whose bytes on disk are counted.
         records: Records of the per-record measurements.
+        memory_mib: Size of the values that one batch reads, writes or replays.
         rescale_keys: The larger state of the two that are rescaled; the smaller has 1,000,000.
         checkpoint_keys: Keys of which 1 % change between checkpoints.
         merge_keys: Keys of the two shards that are merged.
-        rounds: How often each runs; sizes on disk are looked at once, and one state is rescaled and checkpointed so often.
+        rounds: How often each runs. Sizes on disk are measured once, and one state is rescaled and checkpointed that
+            often.
         cores: For each.
     """
 
@@ -44,6 +46,7 @@ class StateSizes:
     large_memory_mib: int
     sized_keys: int
     records: int
+    memory_mib: int
     rescale_keys: int
     checkpoint_keys: int
     merge_keys: int
@@ -52,7 +55,7 @@ class StateSizes:
 
 
 def run_state(root: Path, sizes: StateSizes, only: Sequence[str], say: Callable[[str], None]) -> Iterator[Table]:
-    """Measure each part that is wanted, one table a part."""
+    """Measure each part that is wanted, one table per part."""
     work = root / "work"
     parts: dict[str, Callable[[Path, StateSizes, Callable[[str], None]], Table]] = {
         "insert": _insert,
@@ -61,6 +64,7 @@ def run_state(root: Path, sizes: StateSizes, only: Sequence[str], say: Callable[
         "small": _small,
         "bytes": _bytes,
         "map": _map,
+        "memory": _memory,
         "rescale": _rescale,
         "checkpoint": _checkpoint,
         "consolidate": _consolidate,
@@ -79,7 +83,7 @@ def _insert(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
     rounds = _run({name: ("insert", {**options, "engine": engine}) for name, engine in names.items()}, work, sizes, say)
     table = _rates(f"insert_if_absent_many, {sizes.insert_keys:,} 64-bit keys in batches of 100,000", rounds)
     ratio = rounds.ratio("Keyscale, with its changelog", "plain rocksdict loop", "rate")
-    table.notes.append(f"over the plain loop: {times(ratio)} (reach 2.50x)")
+    table.notes.append(f"over the plain loop: {times(ratio)} (target 2.50x)")
     return table
 
 
@@ -106,8 +110,9 @@ def _large(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
     answer = run_child(grown, folder, sizes.cores, run_small).answer
     shutil.rmtree(folder)
     table = Table(
-        f"insert_if_absent_many as the state grows, with a memory budget of {sizes.large_memory_mib:,} MiB, over five million keys; meanwhile, "
-        f"in turn, of small stores (median of {WINDOW_MILLIONS + 1}): the first million, and a million around 1 million keys in state",
+        f"insert_if_absent_many as the state grows, with a memory budget of {sizes.large_memory_mib:,} MiB, over five "
+        f"million keys; in turn with small stores (median of {WINDOW_MILLIONS + 1}): the first million, and a million "
+        "around 1 million keys in state",
         ("keys in state", "keys/s", "the first million", "share of it", "around 1 million", "share of it"),
     )
     runs = WINDOW_MILLIONS + 1
@@ -120,7 +125,7 @@ def _large(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
         )
     everywhere = Rounds.joined(beside)
     table.notes.append(f"spread of the small stores' rate: {percent(everywhere.spread(SMALL, f'rate_at_{small_end}'))}")
-    table.notes.append("reach: at 100 million keys at least 50 % of the rate at 1 million")
+    table.notes.append("target: at 100 million keys at least 50 % of the rate at 1 million")
     return table
 
 
@@ -135,7 +140,7 @@ def _per_record(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Ta
         {name: ("per_record", {**options, "engine": engine}) for name, engine in names.items()}, work, sizes, say
     )
     table = _rates(f"ValueState.value and update, record by record, {sizes.records:,} records of 200,000 keys", rounds)
-    table.notes.append("reach: 100,000 a second")
+    table.notes.append("target: 100,000 per second")
     return table
 
 
@@ -149,7 +154,8 @@ def _small(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
         say,
     )
     table = Table(
-        "One subtask's batch of 100 records, its changelog included", ("store", "ms a batch", "processor ms a batch")
+        "One subtask's batch of 100 records, its changelog included",
+        ("store", "ms per batch", "processor ms per batch"),
     )
     for name in names:
         table.add(name, *(decimal(rounds.median(name, figure)) for figure in ("batch_ms", "batch_cpu_ms")))
@@ -166,7 +172,7 @@ def _bytes(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
     )
     table = Table(
         f"Bytes on disk after compaction, TTL on, {sizes.sized_keys:,} keys inserted",
-        ("key", "bytes a key", "reach", "published for a JVM stack"),
+        ("key", "bytes per key", "reach", "published for a JVM stack"),
     )
     for name, reach, published in (("64-bit", "12", "16.1"), ("UUID string", "26", "38")):
         table.add(name, decimal(rounds.median(name, "bytes_per_key")), reach, published)
@@ -174,7 +180,7 @@ def _bytes(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
 
 
 def _map(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
-    """Records a form, of 60 bytes to 4 KiB, so that each fills its write buffers ten times or more and merges at least once."""
+    """Each form writes 60 bytes to 4 KiB per record, enough to fill its write buffers ten times and to merge once."""
     keys, records = 20_000, 3 * sizes.records
     options: dict[str, dict[str, Any]] = {
         MAP: {"form": "map", "records": records},
@@ -190,7 +196,7 @@ def _map(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
     on_heap = _run({name: ("map_entry", each) for name, each in in_memory.items()}, work, sizes, say)
     table = Table(
         f"Read-modify-write of one entry of a map of 100, {keys:,} keys; median of {len(rounds)}",
-        ("form", "a second", "spread", "CPU µs a record", "MapState is faster by, wall", "by, CPU"),
+        ("form", "per second", "spread", "CPU µs per record", "MapState is faster by, wall", "by, CPU"),
     )
     for measured, base in ((rounds, MAP), (on_heap, f"{MAP}, in memory")):
         for name in measured.contenders():
@@ -203,11 +209,32 @@ def _map(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
                 times(measured.ratio(name, base, "record_cpu_us")),
             )
     table.notes.append(
-        "reach: MapState 20 times as fast as ValueState of a dict, the changelog, flushes and compactions counted"
+        "target: MapState 20 times as fast as ValueState of a dict, the changelog, flushes and compactions counted"
     )
     table.notes.append(
-        "in memory: our heap backend with 2,000 keys, so what reading, changing and encoding take without a store"
+        "in memory: our heap backend with 2,000 keys: the cost of reading, changing and encoding without a store"
     )
+    return table
+
+
+def _memory(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
+    budget = 32 * MEBIBYTE
+    values = {"100 B": 100, "10 KiB": 10 << 10, "1 MiB": MEBIBYTE}
+    options = {"total_bytes": sizes.memory_mib * MEBIBYTE, "budget_bytes": budget}
+    forms = ("write", "read", "columns", "replay")
+    cases = {
+        f"{form}, {name}": ("value_memory", {**options, "form": form, "value_bytes": size})
+        for name, size in values.items()
+        for form in forms
+    }
+    rounds = _run(cases, work, replace(sizes, rounds=1), say)
+    table = Table(
+        f"Peak memory of one batch over {sizes.memory_mib} MiB of values, with a memory budget of {mebibytes(budget)}",
+        ("values of", "written one by one", "read one by one", "read in columns", "replayed"),
+    )
+    for name in values:
+        table.add(name, *(mebibytes(rounds.median(f"{form}, {name}", "peak_bytes")) for form in forms))
+    table.notes.append("beyond what the process took before: the whole budget, and copies on their way")
     return table
 
 
@@ -230,7 +257,7 @@ def _rescale(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table
             count(rounds.median(RESCALE, f"rewritten_bytes_{keys}")),
         )
     table.notes.append(
-        f"larger over smaller, in turn: {times(rounds.median(RESCALE, 'growth'))} (reach: 500 ms and 1.50x)"
+        f"larger over smaller, in turn: {times(rounds.median(RESCALE, 'growth'))} (target: 500 ms and 1.50x)"
     )
     return table
 
@@ -255,7 +282,7 @@ def _checkpoint(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Ta
             f"{decimal(rounds.median(name, 'stop_seconds_median') * 1000)} ms",
             f"{decimal(rounds.median(name, 'stop_seconds_max') * 1000)} ms",
         )
-    table.notes.append("reach: 5 % and 50 ms")
+    table.notes.append("target: 5 % and 50 ms")
     return table
 
 
@@ -267,14 +294,14 @@ def _consolidate(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> T
         (
             "state",
             "size",
-            "start to taken in",
+            "start to take-over",
             "CPU s of it",
-            "a batch before",
-            "a batch beside",
-            "the batch that takes it in",
+            "batch before",
+            "batch beside",
+            "batch that takes over",
         ),
     )
-    figures = ("before_batch_seconds", "beside_batch_seconds", "swap_seconds")
+    figures = ("before_batch_seconds", "beside_batch_seconds", "take_over_seconds")
     table.add(
         name,
         mebibytes(rounds.median(name, "state_bytes")),
@@ -286,7 +313,7 @@ def _consolidate(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> T
 
 
 def _rates(title: str, rounds: Rounds) -> Table:
-    table = Table(f"{title}; median of {len(rounds)}", ("contender", "a second", "spread", "CPU s", "peak memory"))
+    table = Table(f"{title}; median of {len(rounds)}", ("contender", "per second", "spread", "CPU s", "peak memory"))
     for name in rounds.contenders():
         table.add(
             name,

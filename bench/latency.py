@@ -29,7 +29,7 @@ class LatencySizes:
     """How much of it.
 
     Attributes:
-        rate: Records a second.
+        rate: Records per second.
         seconds: How long they are sent.
         warm_up_seconds: How long at the start they are not counted.
         rounds: How often each runs.
@@ -79,14 +79,14 @@ def run_latency(root: Path, sizes: LatencySizes, only: Sequence[str], say: Calla
 
 
 def _table(rounds: Rounds, sizes: LatencySizes, source: str) -> Table:
-    title = f"{sizes.rate:,} records a second from Kafka by {source} to files; median of {len(rounds)}"
+    title = f"{sizes.rate:,} records per second from Kafka by {source} to files; median of {len(rounds)}"
     table = Table(title, ("contender", "p50 ms", "p99 ms", "worst ms", "spread of p50", "CPU s"))
     ours, spark = f"{OURS}, {source}", f"{SPARK}, {source}"
     for name in (ours, spark):
         cells = [count(rounds.median(name, figure)) for figure in FIGURES]
         table.add(name, *cells, percent(rounds.spread(name, "p50_ms")), count(rounds.median(name, "cpu_seconds")))
     ratios = [times(rounds.ratio(ours, spark, figure)) for figure in FIGURES]
-    table.add("ours over Spark's (reach: 1.00x)", *ratios, "-", "-")
+    table.add("ours over Spark's (target: 1.00x)", *ratios, "-", "-")
     table.notes.append(f"{sizes.seconds} s each, of which the first {sizes.warm_up_seconds} s are not counted")
     return table
 

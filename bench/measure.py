@@ -1,7 +1,7 @@
 """Repeated, paired measurements in processes of their own.
 
-A round runs every contender once, in turn, on the same input. Figures are medians over rounds, and a ratio is the median of the ratios
-within each round: what disturbs the machine for minutes disturbs both sides of a ratio.
+A round runs every contender once, in turn, on the same input. Figures are medians over rounds, and a ratio is the
+median of the ratios within each round: a disturbance of minutes affects both sides of a ratio.
 """
 
 from __future__ import annotations
@@ -136,10 +136,11 @@ def median(figures: Sequence[float]) -> float:
 
 
 def measure(contenders: Sequence[Contender], rounds: int, work: Path, cores: int, say: Callable[[str], None]) -> Rounds:
-    """Run every contender once a round, in turn.
+    """Run every contender once per round, in turn.
 
     Args:
-        contenders: Who runs, in this order; each round starts one further along, so that none always runs after the same other.
+        contenders: In the order in which they run. Each round starts one further along, so that none always follows the
+            same other.
         rounds: How often.
         work: Folder for what the contenders write; what a run wrote is deleted after it.
         cores: How many cores the processes may use.
@@ -175,8 +176,8 @@ def run_child(contender: Contender, folder: Path, cores: int, when_stopped: Call
         contender: Who runs.
         folder: Where it writes.
         cores: How many cores it may use.
-        when_stopped: Called each time that the contender stops itself (SIGSTOP), threads and all, before it is let go on: so
-            others are measured in the midst of it.
+        when_stopped: Called each time that the contender stops itself (SIGSTOP), threads and all, before it is
+            continued: so others are measured in the midst of it.
 
     Raises:
         ContenderFailedError: The process failed.
@@ -185,7 +186,7 @@ def run_child(contender: Contender, folder: Path, cores: int, when_stopped: Call
     log, result = folder / "log.txt", folder / "result.json"
     options = json.dumps({**contender.options, "work": str(folder)})
     command = [str(contender.python), "-m", "bench.child", contender.module, str(result), str(cores), options]
-    path = [str(CHECKOUT)] if contender.python_path is None else [str(CHECKOUT), contender.python_path]
+    path = [str(CHECKOUT / "src"), str(CHECKOUT), *([contender.python_path] if contender.python_path else [])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     started = time.perf_counter()
     with log.open("wb") as output:

@@ -16,7 +16,7 @@ MEMORY_INTERVAL_SAMPLES = 3  # asking for proportional sizes takes a tenth of a 
 
 @dataclass(frozen=True, slots=True)
 class TreeUsage:
-    """What a process tree used over its whole life, start-up included."""
+    """CPU time and peak memory of a process tree over its whole life, start-up included."""
 
     cpu_seconds: float
     memory_peak_bytes: int
@@ -25,9 +25,10 @@ class TreeUsage:
 class ProcessTree:
     """Watches the session that a child leads, by sampling.
 
-    Membership is by session and by descent, so a worker whose parent has died is still counted. The CPU seconds of a process are those
-    last seen, so at most one sampling interval of each process is missed. Memory is the proportional set size (a page shared by n
-    processes counts a n-th in each): the sum over a tree of forked workers is then what the machine really had to provide.
+    Membership is by session and by descent, so a worker whose parent has died is still counted. The CPU seconds of a
+    process are those last seen, so at most one sampling interval per process is missed. Memory is the proportional set
+    size (a page shared by n processes counts an n-th in each): summed over a tree of forked workers it is what they
+    really use.
     """
 
     def __init__(self, root_pid: int) -> None:

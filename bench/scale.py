@@ -1,4 +1,4 @@
-"""`python -m bench scale`: the deduplication job's throughput as its state grows, restored from a savepoint written for it."""
+"""`python -m bench scale`: the deduplication job's throughput by size of state, restored from a savepoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TTL_HOURS = 36
-EVENTS_A_DAY = 10_000_000_000
+EVENTS_PER_DAY = 10_000_000_000
 NEW_SHARE = 0.9
 OPERATOR_UID = "first-of-key"
 
@@ -46,13 +46,14 @@ class ScaleSizes:
 
 
 def run_scale(root: Path, sizes: ScaleSizes, say: Callable[[str], None]) -> list[Table]:
-    """Write the savepoints that are missing, measure, and work out what ten billion events a day need."""
+    """Write the savepoints that are missing, measure, and work out the needs of ten billion events per day."""
     savepoints = {keys: _savepoint(root, keys, sizes.cores, say) for keys in sizes.keys}
     contenders = [_contender(root, keys, savepoints[keys], sizes) for keys in sizes.keys]
     rounds = measure(contenders, sizes.rounds, root / "work", sizes.cores, say)
     table = Table(
-        f"deduplicate by UUID with a TTL of {TTL_HOURS} hours, {sizes.events:,} events on top of the state; median of {len(rounds)}",
-        ("keys in state", "warm records/s", "of the first", "bytes a key", "restore", "CPU s", "peak memory"),
+        f"deduplicate by UUID with a TTL of {TTL_HOURS} hours, {sizes.events:,} events on top of the state; "
+        f"median of {len(rounds)}",
+        ("keys in state", "warm records/s", "of the first", "bytes per key", "restore", "CPU s", "peak memory"),
     )
     first = _name(sizes.keys[0])
     for keys in sizes.keys:
@@ -118,7 +119,7 @@ def _contender(root: Path, keys: int, savepoint: Mapping[str, Any], sizes: Scale
 
 
 def _input(root: Path, keys: int, sizes: ScaleSizes) -> DedupInput:
-    """Events whose ids go on where the savepoint's end: nine in ten are new, the others are anywhere in it or before."""
+    """Events whose ids continue those of the savepoint: nine in ten are new, the others are in it or came before."""
     folder = root / f"scale-{keys}-{sizes.events}-{sizes.batches}"
     facts = folder.with_suffix(".json")
     if not facts.exists():
@@ -141,19 +142,20 @@ def _input(root: Path, keys: int, sizes: ScaleSizes) -> DedupInput:
 def _on_paper(rounds: Rounds, sizes: ScaleSizes, savepoints: Mapping[int, Mapping[str, Any]]) -> Table:
     """From the largest state measured, without any allowance for peaks."""
     largest = max(sizes.keys)
-    events_a_second = EVENTS_A_DAY / 86_400
-    rate_a_core = rounds.median(_name(largest), "warm_rate") / sizes.cores
-    keys = EVENTS_A_DAY * NEW_SHARE * TTL_HOURS / 24
-    bytes_a_key = savepoints[largest]["state_bytes"] / largest
+    events_per_second = EVENTS_PER_DAY / 86_400
+    rate_per_core = rounds.median(_name(largest), "warm_rate") / sizes.cores
+    keys = EVENTS_PER_DAY * NEW_SHARE * TTL_HOURS / 24
+    bytes_per_key = savepoints[largest]["state_bytes"] / largest
     table = Table(
-        f"On paper: {EVENTS_A_DAY:,} events a day, nine in ten new, TTL {TTL_HOURS} hours", ("what", "how much")
+        f"On paper: {EVENTS_PER_DAY:,} events per day, nine in ten new, TTL {TTL_HOURS} hours", ("what", "how much")
     )
-    table.add("events a second", count(events_a_second))
-    table.add("cores at the measured rate a core", decimal(events_a_second / rate_a_core))
+    table.add("events per second", count(events_per_second))
+    table.add("cores at the measured rate per core", decimal(events_per_second / rate_per_core))
     table.add("keys in state", count(keys))
-    table.add("bytes a key, measured", decimal(bytes_a_key))
-    table.add("state", f"{count(keys * bytes_a_key / 1e9)} GB")
+    table.add("bytes per key, measured", decimal(bytes_per_key))
+    table.add("state", f"{count(keys * bytes_per_key / 1e9)} GB")
     table.notes.append(
-        f"measured with up to {largest:,} keys in {sizes.cores} subtasks; the same keys a subtask need {count(keys / largest * sizes.cores)} subtasks"
+        f"measured with up to {largest:,} keys in {sizes.cores} subtasks; "
+        f"with as many keys per subtask, {count(keys / largest * sizes.cores)} subtasks"
     )
     return table

@@ -1,4 +1,4 @@
-"""`python -m bench batches`: what a micro-batch costs that has few records or none, beside Spark's own stateful one."""
+"""`python -m bench batches`: the cost of a micro-batch with few records or none, beside Spark's own stateful one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SmallBatchSizes:
     """How much of it.
 
     Attributes:
-        batches: Micro-batches a run.
+        batches: Micro-batches per run.
         records: Records of a small batch.
         rounds: How often each contender runs.
         cores: For each; also the parallelism.
@@ -56,7 +56,7 @@ def run_small_batches(root: Path, sizes: SmallBatchSizes, say: Callable[[str], N
 
 
 def _table(title: str, rounds: Rounds, records_a_batch: float) -> Table:
-    table = Table(title, ("contender", "ms a batch", "CPU s of the run", "time over Spark's"))
+    table = Table(title, ("contender", "ms per batch", "CPU s of the run", "time over Spark's"))
     for name in rounds.contenders():
         table.add(
             name,

@@ -1,4 +1,4 @@
-"""`python -m bench timers`: how long after its moment a timer's output is there, while no input comes."""
+"""`python -m bench timers`: the time from a timer's moment to its output, while no input comes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TimerSizes:
     """How much of it.
 
     Attributes:
-        timers: One a key.
+        timers: One per key.
         apart_ms: From one timer's moment to the next one's.
         rounds: How often it runs.
         cores: For each; also the parallelism.
@@ -46,5 +46,5 @@ def run_timers(root: Path, sizes: TimerSizes, say: Callable[[str], None]) -> lis
     )
     cells = [count(rounds.median(OURS, figure)) for figure in FIGURES]
     table.add(OURS, *cells, percent(rounds.spread(OURS, "p50_ms")))
-    table.notes.append("reach: within 1,000 ms")
+    table.notes.append("target: within 1,000 ms")
     return [table]

@@ -1,1 +1,1 @@
-"""The control plane's database: models, queries, migrations, and PostgreSQL itself where none is given."""
+"""The control plane's database: models, queries, migrations, and an embedded PostgreSQL."""

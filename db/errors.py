@@ -1,20 +1,19 @@
-"""Errors of the database layer, with the attributes that every Keyscale error has."""
+"""The errors of the database layer."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-Domain = Literal["user", "external", "internal"]
+from keyscale.errors import Domain, KeyscaleError
 
 
-class DatabaseError(Exception):
-    """Root of the errors of `db`."""
+class DatabaseError(KeyscaleError):
+    """Root of the errors of the database layer."""
 
-    code: ClassVar[str] = "DATABASE_ERROR"
+    code = "DATABASE_ERROR"
     title: ClassVar[str] = "The database cannot be used"
     domain: ClassVar[Domain] = "external"
-    retryable: ClassVar[bool] = False
-    advice: ClassVar[str] = "Look at the message and at PostgreSQL's log."
+    advice = "Read the message and PostgreSQL's log."
 
 
 class EmbeddedPostgresError(DatabaseError):
@@ -24,7 +23,7 @@ class EmbeddedPostgresError(DatabaseError):
     title = "The embedded PostgreSQL cannot be started"
     advice = (
         "Read <home>/postgres/log. The usual causes are a full disk, a home directory that is not on a local disk, or "
-        "one that the database's user may not pass through. Or set KEYSCALE_DATABASE_URL to a PostgreSQL of your own."
+        "one that the database's user may not enter. Or set KEYSCALE_DATABASE_URL to a PostgreSQL of your own."
     )
 
 

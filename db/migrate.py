@@ -1,4 +1,4 @@
-"""Brings a database to this version's schema."""
+"""Migrates a database to the schema of this version."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
-from db.errors import SchemaTooNewError
+from keyscale.db.errors import SchemaTooNewError
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-_MIGRATION_LOCK = 0x6B657973  # any number that nothing else of Keyscale locks: two replicas migrate one after the other
+_MIGRATION_LOCK = (
+    0x6B657973  # a number that nothing else of Keyscale locks, so that two replicas migrate one after the other
+)
 
 
 def alembic_config() -> Config:
@@ -28,10 +30,10 @@ def alembic_config() -> Config:
 
 
 def migrate(engine: Engine) -> None:
-    """Runs the migrations that the database has not had, in one transaction.
+    """Runs the outstanding migrations in one transaction.
 
     Raises:
-        SchemaTooNewError: A newer version of Keyscale has migrated it.
+        SchemaTooNewError: A newer version of Keyscale has migrated the database.
     """
     config = alembic_config()
     scripts = ScriptDirectory.from_config(config)

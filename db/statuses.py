@@ -1,4 +1,4 @@
-"""The closed sets of values that the tables hold. What they mean is the control plane's business."""
+"""The closed sets of values in the tables. The control plane defines what they mean."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ArtifactKind(StrEnum):
-    """What an artifact's bytes are."""
+    """The kind of an artifact, by its bytes."""
 
     PYTHON = "PYTHON"
     ZIP = "ZIP"
@@ -14,7 +14,7 @@ class ArtifactKind(StrEnum):
 
 
 class JobStatus(StrEnum):
-    """Where a job is, as its user sees it."""
+    """The status of a job, as its user sees it."""
 
     CREATED = "CREATED"
     SUBMITTING = "SUBMITTING"
@@ -29,7 +29,7 @@ class JobStatus(StrEnum):
 
 
 class DesiredState(StrEnum):
-    """What a job's user, or the end of its input, wants of it."""
+    """The state that a job's user, or the end of its input, wants the job to reach."""
 
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"  # with a savepoint, if the job is running
@@ -37,10 +37,10 @@ class DesiredState(StrEnum):
 
 
 class AttemptStage(StrEnum):
-    """What the control plane has decided about an attempt. At most one attempt of a job is ACTIVE, one STANDBY."""
+    """The stage of an attempt, as the control plane decides. A job has at most one ACTIVE and one STANDBY attempt."""
 
     STANDBY = "STANDBY"  # its driver warms up and waits
-    ACTIVE = "ACTIVE"  # the one that may run the job
+    ACTIVE = "ACTIVE"  # the attempt that may run the job
     ENDED = "ENDED"
 
 
@@ -55,7 +55,7 @@ class CheckpointStatus(StrEnum):
 
 
 class CommandStatus(StrEnum):
-    """Status of an order to a driver, and of the operation that it stands for."""
+    """Status of a command to a driver, and of the operation that the command carries out."""
 
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
@@ -63,7 +63,7 @@ class CommandStatus(StrEnum):
 
 
 class CommandKind(StrEnum):
-    """What a driver can be told."""
+    """The kinds of commands to a driver."""
 
     CHECKPOINT = "CHECKPOINT"
     SAVEPOINT = "SAVEPOINT"
@@ -72,16 +72,16 @@ class CommandKind(StrEnum):
 
 
 class RescaleStatus(StrEnum):
-    """How a rescale has ended, if it has."""
+    """Status of a rescale."""
 
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
     ROLLED_BACK = "ROLLED_BACK"  # the job runs at its old parallelism
-    FAILED = "FAILED"  # given up with the job
+    FAILED = "FAILED"  # the job ended during the rescale
 
 
 class RescalePhase(StrEnum):
-    """The steps of a rescale, in their order. ROLL_BACK takes the place of what was left."""
+    """The phases of a rescale, in order. ROLL_BACK replaces the remaining ones."""
 
     REQUESTED = "REQUESTED"  # the new driver is started beside the running one
     SAVEPOINT = "SAVEPOINT"
@@ -92,7 +92,7 @@ class RescalePhase(StrEnum):
 
 
 class Role(StrEnum):
-    """What the holder of a token may do."""
+    """The rights of a token's holder."""
 
     VIEWER = "VIEWER"
     OPERATOR = "OPERATOR"

@@ -1,0 +1,1 @@
+"""How Keyscale is run: images, the local stack, and the demo."""

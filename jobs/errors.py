@@ -1,8 +1,8 @@
-"""Everything that can go wrong in declaring and running a job. Each code is explained in docs/errors.md."""
+"""The errors of declaring and running a job. docs/errors.md explains each code."""
 
 from __future__ import annotations
 
-from state.errors import KeyscaleError
+from keyscale.errors import KeyscaleError
 
 
 class JobError(KeyscaleError):
@@ -13,15 +13,15 @@ class JobError(KeyscaleError):
 
 
 class NoEnvironmentError(JobError):
-    """A job's script runs outside a driver."""
+    """A job's script is run outside a driver."""
 
     code = "JOB_NO_ENVIRONMENT"
     domain = "user"
-    advice = "Upload the script and start it as a job; it is not run with python directly."
+    advice = "Upload the script and start it as a job; it cannot be run with python directly."
 
 
 class InvalidTopologyError(JobError):
-    """What the script declared cannot run. Raised before anything runs."""
+    """The graph that the script declares cannot run. Raised before anything runs."""
 
     code = "JOB_TOPOLOGY_INVALID"
     domain = "user"
@@ -29,7 +29,7 @@ class InvalidTopologyError(JobError):
 
 
 class MissingUidError(InvalidTopologyError):
-    """A stateful operator, a sink, or one of several sources has no uid, so it could not be found again."""
+    """A stateful operator, a sink, or one of several sources has no uid, so a later run could not find it again."""
 
     code = "JOB_UID_MISSING"
     advice = 'Call .uid("a-stable-name") on the operator, sink or source.'
@@ -39,35 +39,35 @@ class DuplicateUidError(InvalidTopologyError):
     """Two sources, operators or sinks of a job have the same uid."""
 
     code = "JOB_UID_DUPLICATE"
-    advice = "Give each source, operator and sink a uid of its own, and never reuse one for something else."
+    advice = "Give each source, operator and sink its own uid, and never reuse a uid for something else."
 
 
 class InvalidUidError(InvalidTopologyError):
-    """A uid has characters that a path in an object store may not have."""
+    """A uid contains characters that a path in an object store must not contain."""
 
     code = "JOB_UID_INVALID"
-    advice = "Use 1 to 100 letters, digits, '.', '_' and '-', beginning with a letter or a digit."
+    advice = "Use 1 to 100 letters, digits, '.', '_' and '-'; begin with a letter or a digit."
 
 
 class NoSinkError(InvalidTopologyError):
-    """A job, or one of its operators, has its output go nowhere."""
+    """The job has no sink, or the output of one of its operators reaches none."""
 
     code = "JOB_NO_SINK"
     advice = "End every branch of the job with .sink_to(...)."
 
 
 class UnknownColumnError(InvalidTopologyError):
-    """A column that the script names is not in the stream."""
+    """The script names a column that is not in the stream."""
 
     code = "JOB_COLUMN_UNKNOWN"
-    advice = "Name a column of the stream, or add it before with .with_column(...)."
+    advice = "Name a column of the stream, or first add the column with .with_column(...)."
 
 
 class InvalidKeyError(InvalidTopologyError):
-    """A key column has a type that cannot be a key."""
+    """A key column's type cannot be a key."""
 
     code = "JOB_KEY_TYPE_UNSUPPORTED"
-    advice = "Use columns of atomic types, or structs and arrays of them; a map has no order and cannot be a key."
+    advice = "Use columns of atomic types, or structs and arrays of them; a map has no order, so it cannot be a key."
 
 
 class InvalidSchemaError(InvalidTopologyError):
@@ -78,18 +78,40 @@ class InvalidSchemaError(InvalidTopologyError):
 
 
 class UnionSchemaError(InvalidTopologyError):
-    """Streams that are to be one have not the same columns."""
+    """The streams of a union have different columns."""
 
     code = "JOB_UNION_SCHEMAS_DIFFER"
-    advice = "Bring them to the same columns, in name, type and order, with .select(...) before the union."
+    advice = "Before the union, use .select(...) to give all streams the same columns, in name, type and order."
 
 
 class UnionTimestampsError(InvalidTopologyError):
-    """Streams that are to be one have their event times in different columns, or some have none."""
+    """The streams of a union take event time from different columns, or only some of them have event time."""
 
     code = "JOB_UNION_TIMESTAMPS_DIFFER"
     advice = (
-        "Give all of them timestamps from one column, or none of them and the union its own: .with_timestamps(...)."
+        "Take the timestamps of all streams from the same column, or set none on the streams and call"
+        " .with_timestamps(...) on the union."
+    )
+
+
+class TooManySplitsError(JobError):
+    """The columns that name the splits of a source for event time have too many different values."""
+
+    code = "JOB_TOO_MANY_SPLITS"
+    domain = "user"
+    advice = (
+        "Name columns that tell which part of the source a record comes from, such as a topic's partition, not"
+        " values of the records themselves; or pass split=() to have one watermark for the whole source."
+    )
+
+
+class NotPicklableError(InvalidTopologyError):
+    """A function or source holds something that cannot be sent to Python workers, such as a connection or a lock."""
+
+    code = "JOB_NOT_PICKLABLE"
+    advice = (
+        "Make it in `open`, once per batch, or with `context.worker_resource` once per worker; a source makes it at"
+        " first use."
     )
 
 
@@ -101,11 +123,14 @@ class NotStreamingError(InvalidTopologyError):
 
 
 class UserFunctionError(JobError):
-    """A user's function raised while it processed a batch."""
+    """A user's function raised an exception while it processed a batch."""
 
     code = "JOB_FUNCTION_FAILED"
     domain = "user"
-    advice = "Correct the function as its traceback shows; the job goes on from its latest checkpoint."
+    advice = (
+        "Correct the function, see its traceback, and create a new job from it: a job keeps the program that it "
+        "was created with."
+    )
 
 
 class OutputTypeError(UserFunctionError):
@@ -116,59 +141,67 @@ class OutputTypeError(UserFunctionError):
 
 
 class UnknownOutputError(UserFunctionError):
-    """A user's function put a record into a side output that the operator was declared without."""
+    """A user's function emitted a record to a side output that the operator does not declare."""
 
     code = "JOB_OUTPUT_UNKNOWN"
     advice = "Declare every side output where the function is used: side_outputs=[tag]."
 
 
 class ProcessorCallError(UserFunctionError):
-    """A StatefulProcessor asked for something that its time mode or this runtime does not have."""
+    """A StatefulProcessor made a call that its time mode or this runtime does not support."""
 
     code = "JOB_PROCESSOR_CALL_REFUSED"
-    advice = "The message says what; choose another time mode, or do it where Spark's documentation allows it."
+    advice = "Choose another time mode, or make the call only where Spark's documentation allows it."
 
 
 class OperatorStateUnavailableError(UserFunctionError):
-    """A user's function asked for operator state where there is none for it."""
+    """A user's function asked for operator state that it cannot have."""
 
     code = "JOB_OPERATOR_STATE_UNAVAILABLE"
-    advice = "Keep operator state in a function without dead letters, and declare each broadcast state: stream.broadcast(descriptor)."
+    advice = (
+        "Use operator state only in functions without dead letters, and declare each broadcast state:"
+        " stream.broadcast(descriptor)."
+    )
 
 
 class BroadcastTooLargeError(JobError):
-    """A batch of a broadcast stream is larger than what is sent to every subtask at once."""
+    """A batch of a broadcast stream is too large to be sent to every subtask."""
 
     code = "JOB_BROADCAST_TOO_LARGE"
     domain = "user"
     advice = (
-        "Limit how much a batch reads of the broadcast source, such as by maxFilesPerTrigger or maxOffsetsPerTrigger."
+        "Limit how much of the broadcast source a batch reads, for example with maxFilesPerTrigger or"
+        " maxOffsetsPerTrigger."
     )
 
 
 class BroadcastDivergedError(UserFunctionError):
-    """The broadcast state of an operator is no longer the same in all subtasks."""
+    """The broadcast state of an operator differs between its subtasks."""
 
     code = "JOB_BROADCAST_STATE_DIVERGED"
     advice = (
-        "Change broadcast state by nothing but the broadcast record and that state: not by subtask, clock or chance."
+        "Let changes of broadcast state depend only on the broadcast record and on that state,"
+        " not on the subtask, the clock or chance."
     )
 
 
 class IncompleteReportsError(JobError):
-    """Not exactly one task of each subtask has reported, so the batch is not committed; it is run again."""
+    """The batch does not have exactly one report per subtask; it is not committed and runs again."""
 
     code = "JOB_REPORTS_INCOMPLETE"
     retryable = True
-    advice = "Nothing to do, unless it repeats: then a transform runs its input more than once (a sort, a self-union, an action)."
+    advice = (
+        "Nothing to do unless it repeats. If it does, look for a transform that runs an action on its input, such as a"
+        " count, or for a sink of your own that does not read all rows once."
+    )
 
 
 class SinkOccupiedError(JobError):
-    """A batch's place in the output already holds something that this job did not write."""
+    """The output already holds something at the batch's place that this job did not write."""
 
     code = "SINK_TARGET_OCCUPIED"
     domain = "user"
-    advice = "Give every job, and every job that starts over, an output path of its own."
+    advice = "Give every job its own output path; give it a new one when it starts over without its state."
 
 
 class SinkPublishError(JobError):
@@ -177,84 +210,92 @@ class SinkPublishError(JobError):
     code = "SINK_PUBLISH_FAILED"
     domain = "external"
     retryable = True
-    advice = "Check that the output's file system is there and writable; the job publishes the batch again at its next start."
+    advice = (
+        "Check that the output's file system exists and is writable."
+        " The job publishes the batch again at its next start."
+    )
 
 
 class SinkFunctionError(JobError):
-    """The user's function of a ForeachBatchSink raised."""
+    """The user's function of a ForeachBatchSink raised an exception."""
 
     code = "SINK_FUNCTION_FAILED"
     domain = "user"
     retryable = True
-    advice = "Correct the function as its traceback shows."
+    advice = "Correct the function, see its traceback."
 
 
 class TaskFailedError(JobError):
-    """A task in an executor failed with an error that is none of ours: a lost executor, memory, a bug."""
+    """A task failed for a reason outside Keyscale and the user's code, such as a lost executor or lack of memory."""
 
     code = "JOB_TASK_FAILED"
     retryable = True
-    advice = "See the executor's log; the batch is run again from the last commit."
+    advice = "See the executor's log; the batch runs again from the last commit."
 
 
 class MissingSecretError(JobError):
-    """A secret that the job's script names is not in the driver's environment."""
+    """The driver's environment lacks a secret that the job's script names."""
 
     code = "JOB_SECRET_MISSING"
     domain = "user"
-    advice = "Start the control plane with the variable that the message names; it hands those on to drivers."
+    advice = "Start the control plane with the environment variable that the message names; it passes it on to drivers."
 
 
 class SinkRowsRefusedError(JobError):
-    """The sink's system refuses rows, or the table that they are for."""
+    """The sink's system refuses rows or their columns."""
 
     code = "SINK_ROWS_REFUSED"
     domain = "user"
     advice = (
-        "Correct the job, or the table, as the message says. A batch that is committed is published at the next start."
+        "Correct the job or the target as the message says, or give the sink `dead_letters`, which take refused rows."
+        " A committed batch is published at the next start."
     )
 
 
 class SinkUnavailableError(JobError):
-    """The system that a sink writes to does not answer, or does not let it in."""
+    """The system that a sink writes to does not answer, or refuses the connection.
+
+    Raise it in a sink or a `ForeachBatchSink` function of your own to have the job wait and try again.
+    """
 
     code = "SINK_UNAVAILABLE"
     domain = "external"
     retryable = True
-    advice = "Check its address, its credentials and its health; the batch is tried again."
+    advice = "Check its address, its credentials and its health. The job has waited for store_outage_max_ms."
 
 
 class SourceFunctionError(JobError):
-    """A source written in Python raised."""
+    """A source written in Python raised an exception."""
 
     code = "SOURCE_FAILED"
     domain = "user"
     retryable = True
-    advice = "Correct the source as its traceback shows; the batch is planned or read again."
+    advice = "Correct the source, see its traceback; the batch is planned or read again."
 
 
 class SourcePositionsError(JobError):
-    """A source's positions are of another kind of source, or name splits that it does not have."""
+    """A source's positions belong to another kind of source, or name splits that it does not have."""
 
     code = "SOURCE_POSITIONS_INVALID"
     domain = "user"
-    advice = "Restore a job only with the source that it was run with; a source discovers every split that it plans."
+    advice = "Restore a job only with the source that it ran with. A source must discover every split that it plans."
 
 
 class SourceRecordsLostError(JobError):
-    """Records that the job has not read yet are gone from the source."""
+    """The source has lost records that the job has not read yet."""
 
     code = "SOURCE_RECORDS_LOST"
     domain = "external"
     advice = (
-        "Go back to a savepoint whose positions are still there, or start the job anew; and keep records for longer."
+        "To go on with the earliest records that exist, start the job with --skip-lost-records; to do so always, create"
+        ' the source with lost_records="skip". The metric lost_records counts them. Keep records for longer.'
     )
 
 
 class SourceUnavailableError(JobError):
-    """The system that a source reads from does not answer, or does not let it in."""
+    """The system that a source reads from does not answer, or refuses the connection."""
 
     code = "SOURCE_UNAVAILABLE"
     domain = "external"
     retryable = True
-    advice = "Check its address, its credentials and its health; the job goes on from its last commit."
+    advice = "Check its address, its credentials and its health; the job continues from its last commit."

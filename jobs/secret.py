@@ -1,20 +1,21 @@
-"""Secrets of a job: named in its script, held by whoever runs the platform."""
+"""Secrets of a job: its script names them, the control plane's environment holds them."""
 
 from __future__ import annotations
 
 import os
 
-from jobs.errors import MissingSecretError
+from keyscale.jobs.errors import MissingSecretError
+from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX, mask_known
 
-PREFIX = "KEYSCALE_JOB_SECRET_"
+_revealed: dict[str, str] = {}  # by variable; those that this process has read or unpickled
 
 
 class Secret:
-    """A secret by its name, such as a database's address with its password.
+    """A secret, given by its name, such as the address of a database with its password.
 
-    Its value is the environment variable `KEYSCALE_JOB_SECRET_<name>`. The control plane hands such variables on from its own
-    environment to drivers. Neither its text form nor an error shows the value. Pickled, it carries the value to the
-    executors, whose environment need not have it.
+    Its value is the environment variable `KEYSCALE_JOB_SECRET_<name>`. The control plane passes such variables from its
+    own environment on to drivers. Neither `repr` nor an error shows the value. A pickled secret carries its value to
+    the executors, which need no such variable.
     """
 
     __slots__ = ("_name", "_value")
@@ -24,29 +25,36 @@ class Secret:
         self._value: str | None = None
 
     def reveal(self) -> str:
-        """The value.
+        """Returns the value.
 
         Raises:
-            MissingSecretError: The environment has none.
+            MissingSecretError: The environment variable is not set.
         """
         if self._value is not None:
             return self._value
-        value = os.environ.get(PREFIX + self._name)
+        variable = JOB_SECRET_PREFIX + self._name
+        value = os.environ.get(variable)
         if not value:
-            message = f"the environment variable {PREFIX}{self._name} is not set where the driver runs"
-            raise MissingSecretError(message)
+            raise MissingSecretError(f"the environment variable {variable} is not set where the driver runs")
+        _revealed[variable] = value
         return value
 
     def __getstate__(self) -> tuple[str, str]:
         return self._name, self.reveal()
 
     def __setstate__(self, state: tuple[str, str]) -> None:
-        self._name, self._value = state
+        self._name, value = state
+        self._value = _revealed[JOB_SECRET_PREFIX + self._name] = value
 
     def __repr__(self) -> str:
         return f"Secret({self._name!r})"
 
 
 def revealed(text: str | Secret) -> str:
-    """A setting's value, whether it is a secret or not."""
+    """Returns the value of a setting that may be a secret."""
     return text.reveal() if isinstance(text, Secret) else text
+
+
+def without_secrets(text: str) -> str:
+    """Masks all secrets that this process knows: those of jobs, and those in its environment."""
+    return mask_known(text, {**os.environ, **_revealed})

@@ -1,32 +1,24 @@
 """Keyed and operator state for stream processing: Flink's state model over RocksDB, without Spark, SQL or HTTP.
 
-Its public surface is what each module's docstrings describe; the names most used are here.
+It can be used as a library of its own; docs/state-library.md leads from opening a store to a restore. The stub beside
+this file, `__init__.pyi`, lists the names for that. A name is imported when it is first used.
 """
 
-from state.descriptors import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    ValueStateDescriptor,
-)
-from state.errors import KeyscaleError, StateError
-from state.hashing import HashId
-from state.key_groups import KeyGroupRange
-from state.serializers import Pickled, Structured
-from state.ttl import Ttl
+from __future__ import annotations
 
-__all__ = [
-    "AggregatingStateDescriptor",
-    "HashId",
-    "KeyGroupRange",
-    "KeyscaleError",
-    "ListStateDescriptor",
-    "MapStateDescriptor",
-    "Pickled",
-    "ReducingStateDescriptor",
-    "StateError",
-    "Structured",
-    "Ttl",
-    "ValueStateDescriptor",
-]
+from importlib import import_module
+
+from keyscale.lazy_names import modules_of_names
+
+_MODULES = modules_of_names(__file__)
+__all__ = sorted(_MODULES)  # noqa: PLE0605 - a list of strings, which only the stub knows
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,4 +1,4 @@
-"""`python -m state`: look into a checkpoint or savepoint, or write another one of it, from its location alone."""
+"""`python -m keyscale.state`: inspect a checkpoint or savepoint, dump its entries, or migrate it to a new savepoint."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from state.checkpoint_reader import CheckpointReader
-from state.dump import write_parquet
-from state.errors import KeyscaleError
-from state.inspection import summarize
-from state.layout import location_of
-from state.map_migration import MapMigration, migrate_map
+from keyscale.errors import KeyscaleError
+from keyscale.state.inspection.checkpoint_reader import CheckpointReader
+from keyscale.state.inspection.dump import write_parquet
+from keyscale.state.inspection.map_migration import MapMigration, migrate_map
+from keyscale.state.inspection.summary import summarize
+from keyscale.state.layout import location_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from state.inspection import CheckpointSummary, OperatorSummary
+    from keyscale.state.inspection.summary import CheckpointSummary, OperatorSummary
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code: 0 done, 1 failed with a coded error, 2 wrong usage."""
+    """Runs the command.
+
+    Returns:
+        The exit code: 0 done, 1 failed with a coded error, 2 wrong usage.
+    """
     options = _parser().parse_args(arguments)
     try:
         with tempfile.TemporaryDirectory(prefix="keyscale-state-", dir=options.scratch) as scratch:
@@ -41,11 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m state", description="Look into a checkpoint or savepoint, or write another one of it."
+        prog="python -m keyscale.state", description="Inspect, dump or migrate a checkpoint or savepoint."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    inspect = commands.add_parser("inspect", help="operators, states, schemas, key groups, entries and bytes")
-    inspect.add_argument("--json", action="store_true", help="as JSON instead of tables")
+    inspect = commands.add_parser("inspect", help="show operators, states, schemas, key groups, entries and bytes")
+    inspect.add_argument("--json", action="store_true", help="print JSON instead of tables")
     dump = commands.add_parser("dump", help="write a state's entries as a Parquet file")
     dump.add_argument("--operator", required=True, help="the operator's uid")
     dump.add_argument("--state", required=True, help="the state's name")
@@ -53,13 +57,15 @@ def _parser() -> argparse.ArgumentParser:
     migrate = commands.add_parser("migrate-map", help="write a savepoint in which a value state of maps is a map state")
     migrate.add_argument("--operator", required=True, help="the operator's uid")
     migrate.add_argument("--state", required=True, help="the value state's name")
-    migrate.add_argument("--map-state", required=True, help="the map state's name, which must be another one")
+    migrate.add_argument("--map-state", required=True, help="the new map state's name")
     migrate.add_argument(
-        "--savepoint-id", required=True, help="the new savepoint's id; it is written beside the job's others"
+        "--savepoint-id", required=True, help="the new savepoint's id; it is written beside the job's other savepoints"
     )
     for command in (inspect, dump, migrate):
-        command.add_argument("location", help="URL of the manifest: file:///... or s3://..., ending in manifest.json")
-        command.add_argument("--scratch", type=Path, help="a directory with room for one subtask's state")
+        command.add_argument("location", help="the manifest's URL: file:///... or s3://..., ending in manifest.json")
+        command.add_argument(
+            "--scratch", type=Path, help="directory for temporary files, with room for one subtask's state"
+        )
     return parser
 
 
@@ -83,7 +89,8 @@ def _inspect(reader: CheckpointReader, options: argparse.Namespace) -> str:
 def _report(summary: CheckpointSummary) -> Iterable[str]:
     name = f"savepoint {summary.savepoint_id}" if summary.savepoint_id else f"checkpoint {summary.checkpoint_id}"
     yield f"{name} of job {summary.job_id}, after batch {summary.batch_id}, by attempt {summary.attempt}"
-    yield f"{summary.state_size_bytes:,} bytes of files; {summary.max_parallelism} key groups by the {summary.hash_id} hash"
+    key_groups = f"{summary.max_parallelism} key groups by the {summary.hash_id} hash"
+    yield f"{summary.state_size_bytes:,} bytes of files; {key_groups}"
     for operator in summary.operators:
         yield ""
         yield from _report_operator(operator)

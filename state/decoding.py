@@ -1,7 +1,8 @@
-"""Decoders of stored documents, each made by one thread alone.
+"""Decoders of stored documents, each created by a single thread.
 
-msgspec works out how to decode a struct when it is first decoded. Two threads that are the first at the same time read what is half
-worked out, and the process dies of a segmentation fault. The log, manifests and changelogs are read by several threads.
+msgspec prepares the decoding of a struct type at first use. If two threads decode the same type for the first time at
+the same moment, one of them sees half-prepared data and the process dies of a segmentation fault. The log, manifests
+and changelogs are read by several threads.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def json_decoder(of_type: type[_T]) -> msgspec.json.Decoder[_T]:
-    """The decoder of a type; whoever uses it may do so at the same time as others."""
+    """Returns the decoder of a type. Several threads may use it at the same time."""
     with _lock:
         decoder = _decoders.get(of_type)
         if decoder is None:

@@ -1,22 +1,8 @@
-"""The errors of the state package, and the root of Keyscale's error tree.
-
-Every class carries a stable `code` that docs/errors.md explains, whose fault it is (`domain`), whether trying the same
-again can help (`retryable`) and what the user can do (`advice`). An error is made of one message, so that it survives
-pickling between Spark's processes; a message names states and types but never holds a user's data.
-"""
+"""The errors of the state package."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
-
-
-class KeyscaleError(Exception):
-    """Root of all errors that Keyscale raises on purpose."""
-
-    code: ClassVar[str] = "KEYSCALE_ERROR"
-    domain: ClassVar[Literal["user", "external", "internal"]] = "internal"
-    retryable: ClassVar[bool] = False
-    advice: ClassVar[str] = "Report this with the driver's log."
+from keyscale.errors import KeyscaleError
 
 
 class StateError(KeyscaleError):
@@ -26,7 +12,7 @@ class StateError(KeyscaleError):
 
 
 class UnsupportedTypeError(StateError):
-    """A column's type cannot be a key, a value, or be hashed in the chosen form."""
+    """A column of this type cannot be a key or a value, or has no hash of the chosen form."""
 
     code = "STATE_TYPE_UNSUPPORTED"
     domain = "user"
@@ -34,15 +20,15 @@ class UnsupportedTypeError(StateError):
 
 
 class SerializationError(StateError):
-    """A value does not fit the declared type of its state."""
+    """A value is not of the declared type of its state."""
 
     code = "STATE_VALUE_INVALID"
     domain = "user"
-    advice = "Give the state a value of its declared type, or declare the type that the values have."
+    advice = "Use values of the declared type, or declare the type of the values."
 
 
 class CorruptValueError(StateError):
-    """Stored bytes cannot be read back with the schema that wrote them."""
+    """Stored bytes cannot be decoded with the schema that wrote them."""
 
     code = "STATE_VALUE_CORRUPT"
     domain = "external"
@@ -50,11 +36,11 @@ class CorruptValueError(StateError):
 
 
 class PickleNotAskedForError(StateError):
-    """Stored values are pickles, and nobody has said that they may be unpickled."""
+    """Stored values are pickles, and the reader has not declared them as such, so they are not unpickled."""
 
     code = "STATE_PICKLE_NOT_ASKED_FOR"
     domain = "user"
-    advice = "Read the state in a job that declares it as Pickled(), if you trust whoever wrote it."
+    advice = "If you trust the writer of the state, read it in a job that declares it as Pickled()."
 
 
 class KeyTooLargeError(StateError):
@@ -62,30 +48,30 @@ class KeyTooLargeError(StateError):
 
     code = "STATE_KEY_TOO_LARGE"
     domain = "user"
-    advice = "Key by something shorter, such as a hash of the long column."
+    advice = "Use a shorter key, such as a hash of the long column."
 
 
 class ValueTooLargeError(StateError):
-    """A value is larger than one entry may be."""
+    """A value is larger than the largest entry allowed."""
 
     code = "STATE_VALUE_TOO_LARGE"
     domain = "user"
-    advice = "Use MapState or ListState, which store every entry apart, or keep large objects elsewhere."
+    advice = "Use MapState or ListState, which store each entry separately, or keep large objects elsewhere."
 
 
 class BatchTooLargeError(StateError):
-    """One batch changes more state of one subtask than it may."""
+    """One batch changes more state of one subtask than the limit allows."""
 
     code = "STATE_BATCH_TOO_LARGE"
     domain = "user"
     advice = (
-        "Let a batch read less (maxOffsetsPerTrigger, maxFilesPerTrigger), or raise the parallelism; or raise "
-        "batch_entries_max or batch_bytes_max if the workers have the memory."
+        "Make each batch read less (maxOffsetsPerTrigger, maxFilesPerTrigger), or raise the parallelism; or raise "
+        "batch_bytes_max."
     )
 
 
 class DescriptorError(StateError):
-    """A descriptor is not valid by itself: its name, type or TTL."""
+    """A descriptor has an invalid name, type or TTL."""
 
     code = "STATE_DESCRIPTOR_INVALID"
     domain = "user"
@@ -93,35 +79,35 @@ class DescriptorError(StateError):
 
 
 class StateSchemaMismatchError(StateError):
-    """A state is declared in a way that its stored values, or another declaration of the name, contradict."""
+    """The declaration of a state contradicts its stored values or another declaration with the same name."""
 
     code = "STATE_SCHEMA_MISMATCH"
     domain = "user"
-    advice = "Declare the state as it was, or under a new name; the message holds both schemas."
+    advice = "Declare the state as before, or under a new name; the message shows both schemas."
 
 
 class NoCurrentKeyError(StateError):
-    """Keyed state was used while no key was current."""
+    """Keyed state was used when there was no current key."""
 
     code = "STATE_NO_CURRENT_KEY"
     domain = "user"
-    advice = "Use keyed state only while a record or a timer is processed, or use the batch forms, which take keys."
+    advice = "Use keyed state only while processing a record or a timer, or use the batch methods, which take keys."
 
 
 class KeyGroupError(StateError):
-    """A key group, parallelism or max parallelism is out of its bounds, or a key is not this subtask's."""
+    """A key group, parallelism or max parallelism is out of bounds, or another subtask owns the key."""
 
     code = "STATE_KEY_GROUP_INVALID"
     advice = "Use 1 <= parallelism <= max parallelism <= 32768; otherwise report this with the driver's log."
 
 
 class StoreLockedError(StateError):
-    """A RocksDB directory is held open by another process or by this one."""
+    """A RocksDB directory is already open, in this process or another one."""
 
     code = "STATE_STORE_LOCKED"
     domain = "external"
     retryable = True
-    advice = "A lost or stopped worker still holds the directory; the state is rebuilt in another one."
+    advice = "A lost or stopped worker still has the directory open; the state is rebuilt in another directory."
 
 
 class StoreCorruptError(StateError):
@@ -130,7 +116,7 @@ class StoreCorruptError(StateError):
     code = "STATE_STORE_CORRUPT"
     domain = "external"
     retryable = True
-    advice = "The local files are dropped and rebuilt from the object store; check the disk."
+    advice = "The state is rebuilt from the object store and from verified local files; check the disk."
 
 
 class DiskFullError(StateError):
@@ -139,7 +125,7 @@ class DiskFullError(StateError):
     code = "STATE_DISK_FULL"
     domain = "external"
     retryable = True
-    advice = "Free space, or add a local directory on another disk; the batch is run again."
+    advice = "Free space, or add a local directory on another disk; the batch runs again."
 
 
 class DiskReadOnlyError(StateError):
@@ -151,16 +137,16 @@ class DiskReadOnlyError(StateError):
 
 
 class StoreIOError(StateError):
-    """The local store failed in a way that is none of the above."""
+    """The local store failed for another reason."""
 
     code = "STATE_STORE_IO"
     domain = "external"
     retryable = True
-    advice = "See the message for RocksDB's own words; the batch is run again on a rebuilt store."
+    advice = "The message holds RocksDB's own error; the batch runs again on a rebuilt store."
 
 
 class SettingsError(StateError, ValueError):
-    """Settings of the local store that cannot work."""
+    """A setting of the local store is invalid."""
 
     code = "STATE_SETTINGS_INVALID"
     domain = "user"
@@ -168,7 +154,7 @@ class SettingsError(StateError, ValueError):
 
 
 class StoreClosedError(StateError):
-    """A store was used after it was closed."""
+    """A store was used after being closed."""
 
     code = "STATE_STORE_CLOSED"
-    advice = "Do not keep state handles beyond the batch they were given for."
+    advice = "Do not keep state objects after the batch in which you obtained them."

@@ -1,4 +1,4 @@
-"""Names of things, as types of their own: a subtask's index is not a batch's number."""
+"""Types of identifiers, so that mypy tells a subtask's index from a batch's number."""
 
 from __future__ import annotations
 

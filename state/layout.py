@@ -1,14 +1,17 @@
-"""Where objects are: the one builder of paths, all relative to the store's root.
+"""Paths of objects, all relative to the store's root. No other module builds them.
 
-    <job>/log/<position>.json                                    the commit log, one object an entry
+    <job>/log/<position>.json                                    the commit log, one object per entry
     <job>/changelog/<uid>/<batch>-<subtask>-<attempt>-<unique>   one subtask's mutations of one batch
-    <job>/shared/<sha256>-<attempt>                              snapshot files that several checkpoints may reference
-    <job>/chk-<n>/manifest.json                                  a checkpoint; beside it the files of this one only
-    <job>/savepoints/<id>/manifest.json                          a savepoint; beside it all of its files
+    <job>/shared/<sha256>-<attempt>-<n>                          snapshot files that several checkpoints may reference
+    <job>/chk-<n>/manifest.json                                  a checkpoint, beside the files that only it references
+    <job>/savepoints/<id>/manifest.json                          a savepoint, beside all of its files
 
-A shared file's name carries the attempt that uploaded it, so that the clean-up of an older attempt's driver that is
-still alive can never delete what a newer one has just uploaded. Exclusive files and changelogs carry a part unique to
-the task that wrote them, so that no task can overwrite what another one wrote.
+A shared file's name carries the attempt and the checkpoint that uploaded it. So a name that the clean-up has looked at
+is never used again: an older attempt's driver that is still alive cannot delete a file that a newer attempt has just
+uploaded, nor can a driver delete a file of its next checkpoint that a failed one has left, too. The names of exclusive
+files and changelogs have a part that is unique to the task that wrote them, so no task can overwrite another one's
+file. (Until version 0.1 the names of shared files had no checkpoint in them. Manifests name whole paths, so nothing
+depends on that.)
 """
 
 from __future__ import annotations
@@ -18,10 +21,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from state.errors import KeyscaleError
+from keyscale.errors import KeyscaleError
+from keyscale.state.identifiers import Attempt, BatchId
 
 if TYPE_CHECKING:
-    from state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
+    from keyscale.state.identifiers import CheckpointId, JobId, OperatorUid, SubtaskIndex
 
 POSITION_DIGITS = 20
 MANIFEST_NAME = "manifest.json"
@@ -31,7 +35,7 @@ _MANIFEST_PATH = re.compile(r"(?P<root>.*?/?)(?P<job>[^/]+)/(?:chk-\d+|savepoint
 
 
 class InvalidNameError(KeyscaleError):
-    """A job id, operator uid or savepoint id that cannot be part of a path."""
+    """A job id, operator uid or savepoint id cannot be part of a path."""
 
     code = "STATE_NAME_INVALID"
     domain = "user"
@@ -39,7 +43,7 @@ class InvalidNameError(KeyscaleError):
 
 
 class LocationError(KeyscaleError):
-    """A location that is not that of a manifest."""
+    """A location is not that of a manifest."""
 
     code = "STATE_LOCATION_INVALID"
     domain = "user"
@@ -47,7 +51,7 @@ class LocationError(KeyscaleError):
 
 
 def path_segment(name: str) -> str:
-    """A name of any characters as one segment of a path, injectively.
+    """Returns a name of any characters as one segment of a path; no two names give the same segment.
 
     Raises:
         InvalidNameError: It is empty or too long.
@@ -59,6 +63,14 @@ def path_segment(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangelogOrigin:
+    """The batch that a changelog was written for, and the attempt that wrote it."""
+
+    batch_id: BatchId
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """Paths of one job's objects."""
 
@@ -66,7 +78,7 @@ class Layout:
 
     @property
     def job(self) -> str:
-        """Prefix of all that belongs to the job, ending in a slash."""
+        """Prefix of all of the job's objects, ending in a slash."""
         return f"{path_segment(self.job_id)}/"
 
     @property
@@ -77,7 +89,7 @@ class Layout:
         return f"{self.log}{position:0{POSITION_DIGITS}}.json"
 
     def log_position(self, path: str) -> int | None:
-        """The position of the log entry at a path, or None if the path is not that of one."""
+        """Returns the position of the log entry at a path, or None if the path is not that of an entry."""
         name = path.removeprefix(self.log)
         digits = name.removesuffix(".json")
         return int(digits) if digits.isdecimal() and len(digits) == POSITION_DIGITS and name.endswith(".json") else None
@@ -89,24 +101,32 @@ class Layout:
     def changelog(
         self, uid: OperatorUid, *, batch_id: BatchId, subtask: SubtaskIndex, attempt: Attempt, unique: str
     ) -> str:
-        """Path of a changelog.
+        """Returns the path of a changelog.
 
         Args:
             uid: The operator.
-            batch_id: The batch whose mutations it holds.
+            batch_id: The batch that made its mutations.
             subtask: The subtask that wrote it.
             attempt: The attempt that the task belonged to.
-            unique: What no other try of the task has.
+            unique: A string that no other try of the task uses.
         """
         name = f"{batch_id:0{POSITION_DIGITS}}-{subtask}-{attempt}-{path_segment(unique)}"
         return f"{self.changelogs}{path_segment(uid)}/{name}"
+
+    def changelog_origin(self, path: str) -> ChangelogOrigin | None:
+        """Returns what a changelog at this path was written for; None if the path is not that of one."""
+        parts = path.removeprefix(self.changelogs).rpartition("/")[2].split("-", 3)
+        numbers = [int(part) for part in parts[:3] if part.isdecimal()]
+        if not path.startswith(self.changelogs) or len(parts) != 4 or len(numbers) != 3:
+            return None
+        return ChangelogOrigin(BatchId(numbers[0]), Attempt(numbers[2]))
 
     @property
     def shared(self) -> str:
         return f"{self.job}shared/"
 
-    def shared_file(self, sha256: str, attempt: Attempt) -> str:
-        return f"{self.shared}{sha256}-{attempt}"
+    def shared_file(self, sha256: str, attempt: Attempt, checkpoint_id: CheckpointId) -> str:
+        return f"{self.shared}{sha256}-{attempt}-{checkpoint_id}"
 
     @property
     def checkpoints(self) -> str:
@@ -124,14 +144,14 @@ class Layout:
         return f"{self.savepoints}{path_segment(savepoint_id)}/"
 
     def snapshot(self, checkpoint_id: CheckpointId, savepoint_id: str | None) -> str:
-        """Directory of a checkpoint, or of a savepoint if `savepoint_id` is given."""
+        """Returns the directory of a checkpoint, or of a savepoint if `savepoint_id` is given."""
         return self.checkpoint(checkpoint_id) if savepoint_id is None else self.savepoint(savepoint_id)
 
     def manifest(self, checkpoint_id: CheckpointId, savepoint_id: str | None = None) -> str:
         return f"{self.snapshot(checkpoint_id, savepoint_id)}{MANIFEST_NAME}"
 
     def positions(self, checkpoint_id: CheckpointId, savepoint_id: str | None, unique: str) -> str:
-        """Path of a snapshot's source positions."""
+        """Returns the path of a snapshot's source positions."""
         return f"{self.snapshot(checkpoint_id, savepoint_id)}positions-{path_segment(unique)}.json"
 
     def exclusive_file(
@@ -145,7 +165,7 @@ class Layout:
         shard: int,
         name: str,
     ) -> str:
-        """Path of a snapshot file of this checkpoint only; `unique` is the local snapshot's own."""
+        """Returns the path of a file of this checkpoint only; `unique` is that of the local snapshot."""
         folder = self.snapshot(checkpoint_id, savepoint_id)
         return f"{folder}{path_segment(uid)}/{subtask}-{path_segment(unique)}/{shard}/{name}"
 
@@ -158,17 +178,17 @@ class Layout:
         subtask: SubtaskIndex,
         unique: str,
     ) -> str:
-        """Path of a subtask's operator state in a snapshot; arguments as of `exclusive_file`."""
+        """Returns the path of a subtask's operator state in a snapshot; arguments as for `exclusive_file`."""
         folder = self.snapshot(checkpoint_id, savepoint_id)
         return f"{folder}{path_segment(uid)}/{subtask}-{path_segment(unique)}/operator-state"
 
-    def savepoint_file(self, savepoint_id: str, sha256: str, attempt: Attempt) -> str:
-        """Path of a savepoint's own copy of an immutable file."""
-        return f"{self.savepoint(savepoint_id)}files/{sha256}-{attempt}"
+    def savepoint_file(self, savepoint_id: str, sha256: str, attempt: Attempt, checkpoint_id: CheckpointId) -> str:
+        """Returns the path of a savepoint's own copy of an immutable file."""
+        return f"{self.savepoint(savepoint_id)}files/{sha256}-{attempt}-{checkpoint_id}"
 
 
 def split_location(location: str) -> tuple[str, str]:
-    """The store's URL and the path in it of the manifest at a location.
+    """Returns the store's URL and the path in it of the manifest at a location.
 
     Raises:
         LocationError: It is not the location of a manifest.
@@ -184,5 +204,5 @@ def split_location(location: str) -> tuple[str, str]:
 
 
 def location_of(store_url: str, path: str) -> str:
-    """The location of a manifest: what a user or the control plane is told and restores from."""
+    """Returns the location of a manifest: the URL that users see and restore from."""
     return f"{store_url.rstrip('/')}/{path}"

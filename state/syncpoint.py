@@ -1,9 +1,9 @@
-"""Named sync points: where a fault test may hold or kill a process at an exact step. Nothing happens unless asked for.
+"""Named steps at which a fault test can hold or kill a process. Without a test they do nothing.
 
-`KEYSCALE_SYNC_POINT` names the step (`name`, or `name@n` for the n-th time this process reaches it) and
-`KEYSCALE_SYNC_DIRECTORY` a directory. A process that reaches the step leaves a file `<name>.<pid>` there and waits until a
-file `<name>.go` appears, or for ever: the test then kills, stops or releases it. Processes that come after the release
-pass. A step of another name costs one dictionary lookup.
+`KEYSCALE_SYNC_POINT` names the step (`name`, or `name@n` for the n-th time that this process reaches it) and
+`KEYSCALE_SYNC_DIRECTORY` a directory. A process that reaches the step creates a file `<name>.<pid>` there and waits
+until a file `<name>.go` appears; the test then kills, stops or releases it. Processes that reach the step after the
+release pass. A step of another name costs one dictionary lookup.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _reached: dict[str, int] = {}
 
 
 def reach(name: str) -> None:
-    """Say that this process is at a step; returns at once unless a test holds it there."""
+    """Marks that this process is at a step; returns at once unless a test holds it there."""
     wanted, _, nth = os.environ.get(SYNC_POINT, "").partition("@")
     if wanted != name:
         return

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.postgres import create_database, temporary_postgres
+from keyscale.installation import IMPORT_PATH
+from tests.support.repository import ROOT
+from tests.support.servers.postgres import create_database, temporary_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from tests.support.control_plane import RunningControlPlane
-    from tests.support.driver_process import DriverProcess
-    from tests.support.kafka import Broker
+    from tests.support.control_plane.running_control_plane import RunningControlPlane
+    from tests.support.drivers.driver_process import DriverProcess
+    from tests.support.servers.kafka_broker import Broker
+
+# Processes that tests start import the same `keyscale`; Spark's Python workers also what tests send them from
+# tests.support.
+os.environ["PYTHONPATH"] = os.pathsep.join((str(IMPORT_PATH), str(ROOT)))
 
 # No limit of time, as the machine may be busy; and examples that a failure prints to be run again.
 settings.register_profile("keyscale", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
@@ -40,7 +47,7 @@ def postgres_url(postgres_server: str) -> str:
 @pytest.fixture
 def control_plane() -> Iterator[RunningControlPlane]:
     """A real control plane on a home of its own, with the embedded PostgreSQL and a local store."""
-    from tests.support.control_plane import running_control_plane  # noqa: PLC0415 - most tests need none
+    from tests.support.control_plane.running_control_plane import running_control_plane  # noqa: PLC0415 - most tests need none
 
     with running_control_plane() as running:
         yield running
@@ -49,7 +56,7 @@ def control_plane() -> Iterator[RunningControlPlane]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark session in the test's own process, for tests of single batches and of column expressions."""
-    from tests.support.spark_session import start_spark  # noqa: PLC0415 - most tests need no Spark
+    from tests.support.spark.spark_session import start_spark  # noqa: PLC0415 - most tests need no Spark
 
     session = start_spark(tmp_path_factory.mktemp("spark"))
     yield session
@@ -68,7 +75,7 @@ def drivers() -> Iterator[list[DriverProcess]]:
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[Broker]:
     """A real Kafka broker that lives as long as the test session."""
-    from tests.support.kafka import running_broker  # noqa: PLC0415 - most tests need none
+    from tests.support.servers.kafka_broker import running_broker  # noqa: PLC0415 - most tests need none
 
     with running_broker() as broker:
         yield broker

@@ -1,8 +1,10 @@
+"""Runs the command line: `python -m keyscale.api.cli`."""
+
 from __future__ import annotations
 
 import sys
 
-from api.cli.root import main
+from keyscale.api.cli.root import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,3 +1,5 @@
+"""The commands on artifacts: upload, list and delete them."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from api.cli.paths import artifact_path
-from api.cli.problems import InvalidArgumentError
-from api.cli.session import Session, json_option, pass_session
+from keyscale.api.cli.client import artifact_path
+from keyscale.api.cli.errors import InvalidArgumentError
+from keyscale.api.cli.session import Session, json_option, pass_session
 
 if TYPE_CHECKING:
-    from api.cli.client import ControlPlane
+    from keyscale.api.cli.client import ControlPlane
 
 COLUMNS = (
     ("ID", "id"),
@@ -23,12 +25,11 @@ COLUMNS = (
 
 
 def upload_file(control_plane: ControlPlane, path: Path) -> dict[str, Any]:
-    """Uploads a file of this machine as an artifact."""
+    """Uploads a local file as an artifact."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        message = f"{path} cannot be read: {error.strerror}"
-        raise InvalidArgumentError(message) from error
+        raise InvalidArgumentError(f"{path} cannot be read: {error.strerror}") from error
     answer: dict[str, Any] = control_plane.upload("/artifacts", filename=path.name, content=content)
     return answer
 
@@ -43,7 +44,7 @@ def artifacts() -> None:
 @json_option
 @pass_session
 def upload(session: Session, file: Path) -> None:
-    """Upload FILE: a Python script, or a zip with a __main__.py, or a jar."""
+    """Upload FILE: a Python script, a zip with a __main__.py, or a jar."""
     with session.control_plane() as control_plane:
         answer = upload_file(control_plane, file)
     session.output.table(answer, [answer], COLUMNS)

@@ -1,18 +1,19 @@
+"""The commands on checkpoints and savepoints."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from api.cli.operations import no_wait_option, wait_for
-from api.cli.output import make_fields, make_table
-from api.cli.paths import job_path
-from api.cli.session import Session, json_option, pass_session
+from keyscale.api.cli.client import job_path, wait_for
+from keyscale.api.cli.output import make_fields, make_table
+from keyscale.api.cli.session import Session, json_option, no_wait_option, pass_session
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-COLUMNS = (
+CHECKPOINT_COLUMNS = (
     ("ID", "id"),
     ("STATUS", "status"),
     ("TYPE", "checkpoint_type"),
@@ -36,6 +37,14 @@ SUBTASK_COLUMNS = (
     ("INCREMENT", "checkpointed_size"),
     ("FULL SIZE", "state_size"),
 )
+SAVEPOINT_COLUMNS = (
+    ("ID", "savepoint_id"),
+    ("STATUS", "status"),
+    ("CHECKPOINT", "checkpoint_id"),
+    ("CREATED", "created_at_ms"),
+    ("ENDED", "ended_at_ms"),
+    ("LOCATION", "location"),
+)
 
 
 @click.group()
@@ -51,7 +60,7 @@ def list_checkpoints(session: Session, job: str) -> None:
     """List a job's checkpoints and savepoints, the latest first."""
     with session.control_plane() as control_plane:
         answer = control_plane.get(job_path(job, "checkpoints"))
-    session.output.table(answer, answer["history"], COLUMNS)
+    session.output.table(answer, answer["history"], CHECKPOINT_COLUMNS)
 
 
 @checkpoints.command()
@@ -83,10 +92,40 @@ def config(session: Session, job: str) -> None:
 @json_option
 @pass_session
 def show(session: Session, job: str, checkpoint_id: int) -> None:
-    """Show one checkpoint, an operator and subtask a line."""
+    """Show one checkpoint, one line per operator and subtask."""
     with session.control_plane() as control_plane:
         answer = control_plane.get(job_path(job, "checkpoints", checkpoint_id))
     session.output.show(answer, lambda console: _print_checkpoint(console, answer))
+
+
+@click.group()
+def savepoints() -> None:
+    """Trigger and list savepoints: self-contained copies of a job's state that the system never deletes."""
+
+
+@savepoints.command(name="trigger")
+@click.argument("job")
+@click.option("--id", "savepoint_id", help="The savepoint's id; the same id again takes no second savepoint.")
+@no_wait_option
+@json_option
+@pass_session
+def trigger_savepoint(session: Session, job: str, savepoint_id: str | None, no_wait: bool) -> None:
+    """Take a savepoint of a running job; the job runs on."""
+    with session.control_plane() as control_plane:
+        accepted = control_plane.post(job_path(job, "savepoints"), {"savepoint_id": savepoint_id})
+        session.output.fields(accepted if no_wait else wait_for(control_plane, accepted))
+
+
+@savepoints.command(name="list")
+@click.argument("job")
+@json_option
+@pass_session
+def list_savepoints(session: Session, job: str) -> None:
+    """List a job's savepoints, the latest first."""
+    with session.control_plane() as control_plane:
+        answer = control_plane.get(job_path(job, "savepoints"))
+    rows = [{**savepoint, **(savepoint["operation"] or {})} for savepoint in answer["savepoints"]]
+    session.output.table(answer, rows, SAVEPOINT_COLUMNS)
 
 
 def _print_checkpoint(console: Console, answer: dict[str, Any]) -> None:

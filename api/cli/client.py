@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 
-from api.cli.problems import ControlPlaneUnreachableError, RefusedError, UnexpectedAnswerError
+from keyscale.api.cli.errors import (
+    ControlPlaneUnreachableError,
+    OperationFailedError,
+    RefusedError,
+    UnexpectedAnswerError,
+)
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from api.cli.connection import Connection
+    from keyscale.api.cli.connection import Connection
 
 REQUEST_TIMEOUT_S = 60.0
+POLL_S = 0.2
+IN_PROGRESS = "IN_PROGRESS"
+COMPLETED = "COMPLETED"
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class ControlPlane:
-    """One control plane, seen over HTTP. Refusals raise `RefusedError`, with the control plane's code and advice."""
+    """One control plane, called over HTTP. A refusal raises `RefusedError` with the control plane's code and advice."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -28,7 +37,7 @@ class ControlPlane:
             base_url=connection.url,
             headers={"Authorization": f"Bearer {connection.token}"} if connection.token else {},
             timeout=REQUEST_TIMEOUT_S,
-            # A proxy meant for the internet must not stand between a user and this machine.
+            # A proxy for the internet must not be used for this machine.
             trust_env=urlsplit(connection.url).hostname not in LOOPBACK_HOSTS,
         )
 
@@ -53,7 +62,7 @@ class ControlPlane:
         return self._json(self.request("POST", path, json=body if body is not None else {}, params=query))
 
     def delete(self, path: str, **query: str | int | bool) -> Any:
-        """Returns the answer to a DELETE, None where it has no body."""
+        """Returns the answer to a DELETE, None if it has no body."""
         return self._json(self.request("DELETE", path, params=query))
 
     def upload(self, path: str, *, filename: str, content: bytes, **fields: str) -> Any:
@@ -66,15 +75,16 @@ class ControlPlane:
 
         Raises:
             ControlPlaneUnreachableError: Nothing answered.
-            RefusedError: The control plane refused, with its own code.
-            UnexpectedAnswerError: What answered is no Keyscale control plane.
+            RefusedError: The control plane refused; the error carries its code.
+            UnexpectedAnswerError: The server that answered is not a Keyscale control plane.
         """
         try:
             answer = self._http.request(method, path, **options)
         except httpx.TransportError as error:
             reason = str(error) or type(error).__name__
-            message = f"no answer from the control plane at {self.connection.url}: {reason}"
-            raise ControlPlaneUnreachableError(message) from error
+            raise ControlPlaneUnreachableError(
+                f"no answer from the control plane at {self.connection.url}: {reason}"
+            ) from error
         if answer.is_success:
             return answer
         raise self._refusal(answer)
@@ -86,10 +96,9 @@ class ControlPlane:
             problem = None
         if isinstance(problem, dict) and "code" in problem:
             return RefusedError(problem, answer.status_code)
-        message = (
+        return UnexpectedAnswerError(
             f"{self.connection.url} answered {answer.status_code} {answer.reason_phrase} to {answer.request.url.path}"
         )
-        return UnexpectedAnswerError(message)
 
     def _json(self, answer: httpx.Response) -> Any:
         if not answer.content:
@@ -97,5 +106,34 @@ class ControlPlane:
         try:
             return answer.json()
         except ValueError as error:
-            message = f"{self.connection.url} did not answer with JSON to {answer.request.url.path}"
-            raise UnexpectedAnswerError(message) from error
+            raise UnexpectedAnswerError(
+                f"{self.connection.url} did not answer with JSON to {answer.request.url.path}"
+            ) from error
+
+
+def job_path(job: str, *rest: str | int) -> str:
+    """Returns the path of a job or of a part of it; the parts are quoted, so that they cannot form other paths."""
+    return "/".join(["/jobs", quote(job, safe=""), *(quote(str(part), safe="") for part in rest)])
+
+
+def artifact_path(artifact_id: str) -> str:
+    """Returns the path of an artifact."""
+    return f"/artifacts/{quote(artifact_id, safe='')}"
+
+
+def wait_for(control_plane: ControlPlane, accepted: dict[str, Any]) -> dict[str, Any]:
+    """Polls an accepted operation until it has ended, and returns it.
+
+    Raises:
+        OperationFailedError: It ended without success.
+    """
+    while True:
+        operation: dict[str, Any] = control_plane.get(f"/operations/{quote(accepted['operation_id'], safe='')}")
+        if operation["status"] == COMPLETED:
+            return operation
+        if operation["status"] != IN_PROGRESS:
+            cause = operation["failure_cause"] or {}
+            raise OperationFailedError(
+                f"{operation['kind']} failed: {cause.get('code', '')} {cause.get('message', 'no reason was given')}"
+            )
+        time.sleep(POLL_S)

@@ -1,4 +1,4 @@
-"""Where the control plane is and which token it wants: flags first, then the environment, then the home directory."""
+"""The control plane's address and token: from options, else from the environment, else from the home directory."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from api.cli.problems import ControlPlaneNotFoundError
+from keyscale import installation
+from keyscale.api.cli.errors import ControlPlaneNotFoundError
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 ADDRESS_FILE = "address"
 TOKEN_FILE = "token"  # noqa: S105 - a file name
 
 
 def default_home() -> Path:
-    """The directory that the embedded control plane keeps everything in: KEYSCALE_HOME, or .keyscale in the checkout."""
-    return Path(os.environ.get("KEYSCALE_HOME") or CHECKOUT / ".keyscale").absolute()
+    """Returns the directory of the control plane on this machine: KEYSCALE_HOME, or .keyscale in the checkout."""
+    return Path(os.environ.get("KEYSCALE_HOME") or installation.default_home()).absolute()
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A control plane's address and the token to show it."""
+    """A control plane's address and a token for it."""
 
     url: str
     token: str
 
     @property
     def dashboard_url(self) -> str:
-        """Where a browser finds the dashboard."""
+        """The address of the dashboard."""
         return f"{self.url}/ui/"
 
     def masked_token(self) -> str:
-        """The token as it may stand on a screen that others see."""
+        """Returns the token in a form that others may see."""
         return f"{self.token[:6]}…" if len(self.token) > 12 else "…"
 
     def __repr__(self) -> str:
-        """Never the token: representations end in logs and tracebacks."""
+        """Omits the token: representations appear in logs and tracebacks."""
         return f"Connection(url={self.url!r})"
 
 
@@ -43,21 +43,19 @@ def find_connection(url: str | None, token: str | None, home: Path) -> Connectio
     """Finds the control plane to talk to.
 
     Args:
-        url: From a flag or KEYSCALE_URL; None: the address that the control plane of `home` has left there.
-        token: From a flag or KEYSCALE_TOKEN; None: the admin token of `home`.
+        url: From --url or KEYSCALE_URL; None: the address that the control plane of `home` wrote there.
+        token: From --token or KEYSCALE_TOKEN; None: the admin token of `home`.
         home: The home directory of a control plane on this machine.
 
     Raises:
-        ControlPlaneNotFoundError: There is no address, or no token.
+        ControlPlaneNotFoundError: The address or the token is missing.
     """
     address = url or _read_first_line(home / ADDRESS_FILE)
     if not address:
-        message = f"no address was given, and no control plane has been started on {home}"
-        raise ControlPlaneNotFoundError(message)
+        raise ControlPlaneNotFoundError(f"no address was given, and no control plane has been started on {home}")
     secret = token or _read_first_line(home / TOKEN_FILE)
     if not secret:
-        message = f"no token was given, and there is none in {home}"
-        raise ControlPlaneNotFoundError(message)
+        raise ControlPlaneNotFoundError(f"no token was given, and there is none in {home}")
     return Connection(address.rstrip("/"), secret)
 
 

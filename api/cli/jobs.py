@@ -1,15 +1,18 @@
+"""The commands on jobs: create, list, show, start, stop, cancel and delete them, and print their logs."""
+
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from api.cli.artifacts import upload_file
-from api.cli.operations import no_wait_option, wait_for
-from api.cli.paths import job_path
-from api.cli.problems import InvalidArgumentError
-from api.cli.session import Session, json_option, pass_session
+from keyscale.api.cli.artifacts import upload_file
+from keyscale.api.cli.client import job_path, wait_for
+from keyscale.api.cli.errors import InvalidArgumentError
+from keyscale.api.cli.output import format_bytes
+from keyscale.api.cli.session import Session, json_option, no_wait_option, pass_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,22 +50,29 @@ def jobs() -> None:
 @click.argument("name")
 @click.option("--artifact", "artifact_id", help="Id of an uploaded artifact.")
 @click.option("--file", type=click.Path(path_type=Path), help="Upload this file and use it.")
-@click.option("--parallelism", "-p", type=int, default=1, show_default=True, help="Subtasks an operator.")
+@click.option("--parallelism", "-p", type=int, default=1, show_default=True, help="Subtasks per operator.")
 @click.option("--max-parallelism", type=int, help="Key groups, fixed for the job's life (default: Flink's formula).")
 @click.option("--hash", "hash_id", type=click.Choice(["spark", "java"]), help="How keys are hashed (default: spark).")
-@click.option("--parameter", "-P", "parameters", type=Pair(), multiple=True, help="What the script reads, key=value.")
+@click.option(
+    "--parameter", "-P", "parameters", type=Pair(), multiple=True, help="A parameter of the script, key=value."
+)
 @click.option("--spark-conf", "spark_conf", type=Pair(), multiple=True, help="A Spark setting of the job, key=value.")
 @click.option("--checkpoint-interval-ms", type=int, help="Time between the starts of two checkpoints.")
+@click.option("--batch-interval-ms", type=int, help="Least time between the starts of two batches.")
 @click.option("--retained-checkpoints", type=int, help="How many completed checkpoints are kept.")
 @click.option(
     "--restart-strategy",
     type=click.Choice(["none", "fixed-delay", "exponential-delay", "failure-rate"]),
-    help="Whether and when it is started again after a failure.",
+    help="Whether and when the job is started again after a failure.",
 )
 @click.option(
-    "--restart-option", "restart_options", type=Pair(), multiple=True, help="Of the strategy, such as attempts=3."
+    "--restart-option",
+    "restart_options",
+    type=Pair(),
+    multiple=True,
+    help="An option of the strategy, such as attempts=3.",
 )
-@click.option("--start", is_flag=True, help="Start it at once.")
+@click.option("--start", is_flag=True, help="Start the job at once.")
 @json_option
 @pass_session
 def create(
@@ -91,15 +101,21 @@ def job_request(
     spark_conf: Sequence[tuple[str, str]] = (),
     checkpoint_interval_ms: int | None = None,
     retained_checkpoints: int | None = None,
+    batch_interval_ms: int | None = None,
     restart_strategy: str | None = None,
     restart_options: Sequence[tuple[str, str]] = (),
 ) -> dict[str, Any]:
-    """Builds the body of a request for a job; what is None is left to the control plane's defaults."""
+    """Returns the body of a request for a new job; the control plane chooses the values that are None."""
     checkpoints = {"interval_ms": checkpoint_interval_ms, "retained_count": retained_checkpoints}
     if restart_options and restart_strategy is None:
         raise InvalidArgumentError("--restart-option needs --restart-strategy")
     restart = None if restart_strategy is None else {"type": restart_strategy, **dict(restart_options)}
-    optional = {"max_parallelism": max_parallelism, "hash_id": hash_id, "restart": restart}
+    optional = {
+        "max_parallelism": max_parallelism,
+        "hash_id": hash_id,
+        "restart": restart,
+        "batch_interval_ms": batch_interval_ms,
+    }
     return {
         "name": name,
         "artifact_id": artifact_id,
@@ -126,7 +142,7 @@ def list_jobs(session: Session) -> None:
 @json_option
 @pass_session
 def show(session: Session, job: str) -> None:
-    """Show a job: what was asked for, where it is, and why it failed if it did."""
+    """Show a job: its specification, its status, and why it failed if it did."""
     with session.control_plane() as control_plane:
         answer = control_plane.get(job_path(job))
     session.output.fields(answer)
@@ -134,18 +150,27 @@ def show(session: Session, job: str) -> None:
 
 @jobs.command()
 @click.argument("job")
+@click.option(
+    "--skip-lost-records",
+    is_flag=True,
+    help="Go on without records that a source no longer has, such as expired ones of Kafka.",
+)
 @json_option
 @pass_session
-def start(session: Session, job: str) -> None:
+def start(session: Session, job: str, skip_lost_records: bool) -> None:
     """Start a job, from its latest checkpoint or savepoint if it has one."""
     with session.control_plane() as control_plane:
-        answer = control_plane.post(job_path(job, "start"))
+        answer = control_plane.post(job_path(job, "start"), {"skip_lost_records": skip_lost_records})
     session.output.table(answer, [answer], COLUMNS)
 
 
 @jobs.command()
 @click.argument("job")
-@click.option("--drain", is_flag=True, help="First process all input that is there; the job ends as FINISHED.")
+@click.option(
+    "--drain",
+    is_flag=True,
+    help="First process the input that there is now and fire all event-time timers; the job ends as FINISHED.",
+)
 @no_wait_option
 @json_option
 @pass_session
@@ -169,10 +194,34 @@ def cancel(session: Session, job: str) -> None:
 
 @jobs.command()
 @click.argument("job")
+@click.option("--keep-objects", is_flag=True, help="Keep its checkpoints and log in the object store.")
 @json_option
 @pass_session
-def delete(session: Session, job: str) -> None:
-    """Delete a job that does not run."""
+def delete(session: Session, job: str, keep_objects: bool) -> None:
+    """Delete a job that does not run, with its checkpoints; its savepoints stay."""
     with session.control_plane() as control_plane:
-        answer = control_plane.delete(job_path(job))
+        answer = control_plane.delete(job_path(job), keep_objects=keep_objects)
     session.output.say(f"deleted job {job}", answer)
+
+
+@click.command()
+@click.argument("job")
+@click.option("--attempt", type=int, help="The attempt (default: the latest).")
+@click.option(
+    "--tail-bytes", default=1 << 16, show_default=True, help="Bytes to print from the end of the log, at most 1 MiB."
+)
+@json_option
+@pass_session
+def logs(session: Session, job: str, attempt: int | None, tail_bytes: int) -> None:
+    """Print a driver's log."""
+    with session.control_plane() as control_plane:
+        query = {} if attempt is None else {"attempt": attempt}
+        answer = control_plane.get(job_path(job, "logs"), tail_bytes=tail_bytes, **query)
+    session.output.show(answer, lambda _: print_log(answer))
+
+
+def print_log(answer: dict[str, Any]) -> None:
+    """Writes the text unchanged; a note on standard error says if the beginning is missing."""
+    if answer["truncated"]:
+        sys.stderr.write(f"(the end of a log of {format_bytes(answer['size_bytes'])})\n")
+    sys.stdout.write(answer["text"])

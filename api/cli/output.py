@@ -1,4 +1,4 @@
-"""How answers are shown: as tables for people, or as the API's own JSON for programs."""
+"""Shows answers: as tables for people, or as the API's own JSON for programs."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-# A pipe or a file has no width of its own; cutting values there would make them useless to grep.
+# A pipe or a file has no width; values that are cut there could not be found with grep.
 PIPE_WIDTH = 220
 
 
 def console_for(stream: Any) -> Console:
-    """Returns a console that fits a terminal's width and never cuts what goes to a pipe or a file."""
+    """Returns a console with the terminal's width, or a wide one for a pipe or a file."""
     return Console(file=stream, width=None if stream.isatty() else PIPE_WIDTH, highlight=False)
 
 
 class Output:
-    """Where a command's answer goes."""
+    """Shows the answer of a command."""
 
     def __init__(self, *, as_json: bool) -> None:
         self.as_json = as_json
         self.console = console_for(sys.stdout)
 
     def show(self, answer: Any, render: Callable[[Console], None]) -> None:
-        """Prints the API's answer as it came with --json, else what `render` makes of it."""
+        """Prints the API's answer unchanged with --json, else renders it with `render`."""
         if self.as_json:
             sys.stdout.write(json.dumps(answer, indent=2, ensure_ascii=False) + "\n")
         else:
             render(self.console)
 
     def say(self, text: str, answer: Any = None) -> None:
-        """Prints a sentence, or the answer that it is about with --json."""
+        """Prints a sentence, or with --json the answer that the sentence is about."""
         self.show(answer, lambda console: console.print(text, markup=False))
 
     def table(self, answer: Any, rows: Iterable[dict[str, Any]], columns: Sequence[tuple[str, str]]) -> None:
@@ -45,7 +45,7 @@ class Output:
         self.show(answer, lambda console: console.print(make_table(rows, columns)))
 
     def fields(self, answer: dict[str, Any]) -> None:
-        """Prints one thing's fields, a line each; what is nested in it as indented JSON."""
+        """Prints the fields of an answer, one per line; nested values as indented JSON."""
         self.show(answer, lambda console: _print_fields(console, answer))
 
 
@@ -54,7 +54,7 @@ def _print_fields(console: Console, answer: dict[str, Any]) -> None:
     if not isinstance(failure, dict):
         console.print(make_fields(answer))
         return
-    # Once and to be read: the attempt's is mostly the same, and a traceback in JSON is one long line.
+    # Shown once and readable: the attempt's failure is usually the same, and a traceback in JSON is one long line.
     attempt = answer.get("attempt")
     if isinstance(attempt, dict) and attempt.get("failure") == failure:
         answer = {**answer, "attempt": {**attempt, "failure": "as below"}}
@@ -63,7 +63,7 @@ def _print_fields(console: Console, answer: dict[str, Any]) -> None:
 
 
 def describe_failure(failure: Mapping[str, Any]) -> str:
-    """Why something failed, in lines: what and where, the user's traceback, what can be done."""
+    """Returns a failure as lines: what failed and where, the user's traceback, the advice."""
     names = {"operator_uid": "operator", "subtask": "subtask"}
     where = ", ".join(f"{name} {failure[field]}" for field, name in names.items() if failure.get(field) is not None)
     lines = [f"{failure['code']}: {failure['message']}{f' ({where})' if where else ''}"]
@@ -72,7 +72,7 @@ def describe_failure(failure: Mapping[str, Any]) -> str:
 
 
 def make_fields(answer: dict[str, Any]) -> Table:
-    """Makes a table of names and values."""
+    """Returns a table of names and values."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -83,7 +83,7 @@ def make_fields(answer: dict[str, Any]) -> Table:
 
 
 def make_table(rows: Iterable[dict[str, Any]], columns: Sequence[tuple[str, str]]) -> Table:
-    """Makes a table of rows; numbers stand right."""
+    """Returns a table of rows."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading, _ in columns:
         table.add_column(heading, overflow="fold")
@@ -125,7 +125,7 @@ def format_duration_ms(duration: float) -> str:
 
 
 def format_time_ms(moment: float) -> str:
-    """Formats milliseconds since the epoch as a time of day, UTC, with the day where it is not today's."""
+    """Formats milliseconds since the epoch as a time of day, UTC, with the date if it is not today."""
     when = datetime.fromtimestamp(moment / 1000, tz=UTC)
     text = when.strftime("%H:%M:%S.%f")[:-3]
     return text if when.date() == datetime.now(tz=UTC).date() else f"{when:%Y-%m-%d} {text}"

@@ -1,9 +1,10 @@
-"""A control plane of our own: the process `python -m api`, started on a home directory and waited for."""
+"""A control plane of our own: the process `python -m keyscale.api.web`, started on a home directory."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from api.cli.connection import CHECKOUT, TOKEN_FILE, Connection
-from api.cli.problems import StartFailedError
+from keyscale.api.cli.connection import TOKEN_FILE, Connection
+from keyscale.api.cli.errors import StartFailedError
+from keyscale.installation import IMPORT_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,11 +29,11 @@ LOG_TAIL_BYTES = 4000
 
 @dataclass(slots=True)
 class ControlPlaneProcess:
-    """Starts, stops and kills one control plane. Its drivers outlive a kill; a stop ends the embedded database, too.
+    """Starts, stops and kills one control plane. Its drivers survive a kill; a stop ends the embedded database, too.
 
     Attributes:
-        home: Its home directory; everything that it keeps is there.
-        port: Where it listens, on 127.0.0.1.
+        home: Its home directory, which holds all its files.
+        port: The port of 127.0.0.1 that it listens on.
         settings: Further environment variables.
     """
 
@@ -42,15 +44,14 @@ class ControlPlaneProcess:
 
     @property
     def log(self) -> Path:
-        """Where its output goes; a second start adds to it."""
+        """The file of its output; a second start appends to it."""
         return self.home / "control-plane.log"
 
     @property
     def pid(self) -> int:
-        """Of the running process."""
+        """The id of the running process."""
         if self._process is None:
-            message = "the control plane has not been started"
-            raise StartFailedError(message)
+            raise StartFailedError("the control plane has not been started")
         return self._process.pid
 
     @property
@@ -59,7 +60,7 @@ class ControlPlaneProcess:
         return Connection(f"http://127.0.0.1:{self.port}", (self.home / TOKEN_FILE).read_text().strip())
 
     def start(self) -> None:
-        """Starts the process and waits until it answers that it is well.
+        """Starts the process and waits until it reports that it is healthy.
 
         Raises:
             StartFailedError: It ended, or did not answer in time; the message holds the end of its output.
@@ -67,7 +68,7 @@ class ControlPlaneProcess:
         self.home.mkdir(parents=True, exist_ok=True)
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH", "")])),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(IMPORT_PATH), os.environ.get("PYTHONPATH", "")])),
             **self.settings,
             "KEYSCALE_HOME": str(self.home),
             "KEYSCALE_HOST": "127.0.0.1",
@@ -75,26 +76,28 @@ class ControlPlaneProcess:
         }
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "api"],
+                [sys.executable, "-P", "-m", "keyscale.api.web"],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is ours to handle: we stop things in order
+                start_new_session=True,  # we handle Ctrl-C ourselves, to stop everything in order
             )
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._is_well():
+        while not self._is_healthy():
             if self._process.poll() is not None:
-                message = f"the control plane ended with exit code {self._process.returncode}:\n{self._log_tail()}"
-                raise StartFailedError(message)
+                raise StartFailedError(
+                    f"the control plane ended with exit code {self._process.returncode}:\n{self._log_tail()}"
+                )
             if time.monotonic() > deadline:
                 self.kill()
-                message = f"the control plane did not answer within {START_TIMEOUT_S:.0f} s:\n{self._log_tail()}"
-                raise StartFailedError(message)
+                raise StartFailedError(
+                    f"the control plane did not answer within {START_TIMEOUT_S:.0f} s:\n{self._log_tail()}"
+                )
             time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """Ends the process in good order; kills it when it does not end in time."""
+        """Ends the process in order; kills it if it does not end in time."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.send_signal(signal.SIGTERM)
@@ -109,7 +112,7 @@ class ControlPlaneProcess:
             self._process.kill()
             self._process.wait()
 
-    def _is_well(self) -> bool:
+    def _is_healthy(self) -> bool:
         if not (self.home / TOKEN_FILE).exists():
             return False
         try:
@@ -119,3 +122,11 @@ class ControlPlaneProcess:
 
     def _log_tail(self) -> str:
         return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+
+def free_port() -> int:
+    """Returns a TCP port of 127.0.0.1 that nothing listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

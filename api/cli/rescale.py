@@ -1,3 +1,5 @@
+"""The command that rescales a job, and following a rescale until it has ended."""
+
 from __future__ import annotations
 
 import time
@@ -5,19 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from api.cli.output import format_duration_ms
-from api.cli.paths import job_path
-from api.cli.problems import OperationFailedError
-from api.cli.session import Session, json_option, pass_session
+from keyscale.api.cli.client import COMPLETED, IN_PROGRESS, job_path
+from keyscale.api.cli.errors import OperationFailedError
+from keyscale.api.cli.output import format_duration_ms
+from keyscale.api.cli.session import Session, json_option, no_wait_option, pass_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from api.cli.client import ControlPlane
+    from keyscale.api.cli.client import ControlPlane
 
 POLL_S = 0.1
-IN_PROGRESS = "IN_PROGRESS"
-COMPLETED = "COMPLETED"
 
 
 def follow(
@@ -30,11 +30,11 @@ def follow(
     """Polls a rescale until it has ended, and returns it.
 
     Args:
-        control_plane: Where it runs.
+        control_plane: The control plane that the job runs on.
         job: Id or name of the job.
-        rescale_id: Of the rescale.
-        on_phase: Called once for each phase, when it has ended.
-        on_look: Called each time that the rescale was looked at and has not ended.
+        rescale_id: Id of the rescale.
+        on_phase: Called once per phase, when it has ended.
+        on_look: Called after each poll that finds the rescale still in progress.
     """
     shown = 0
     while True:
@@ -50,12 +50,12 @@ def follow(
 
 
 def phase_line(phase: dict[str, Any]) -> str:
-    """One ended phase, as a line."""
+    """Returns the line that shows an ended phase."""
     return f"  {phase['phase']:<10} {phase['duration_ms']:>7,} ms"
 
 
 def verdict_line(answer: dict[str, Any]) -> str:
-    """How a rescale has ended, as a line."""
+    """Returns the line that shows how a rescale ended."""
     downtime = answer["downtime_ms"]
     return (
         f"{answer['status']}: {answer['from_parallelism']} -> {answer['to_parallelism']}"
@@ -67,7 +67,7 @@ def verdict_line(answer: dict[str, Any]) -> str:
 @click.command()
 @click.argument("job")
 @click.argument("parallelism", type=int)
-@click.option("--no-wait", is_flag=True, help="Return when the rescale has been accepted.")
+@no_wait_option
 @json_option
 @pass_session
 def rescale(session: Session, job: str, parallelism: int, no_wait: bool) -> None:
@@ -87,5 +87,6 @@ def rescale(session: Session, job: str, parallelism: int, no_wait: bool) -> None
     output.say(verdict_line(answer), answer)
     if answer["status"] != COMPLETED:
         failure = answer["failure"] or {}
-        message = f"the rescale has ended as {answer['status']}: {failure.get('message', 'no reason was given')}"
-        raise OperationFailedError(message)
+        raise OperationFailedError(
+            f"the rescale ended as {answer['status']}: {failure.get('message', 'no reason was given')}"
+        )

@@ -1,4 +1,4 @@
-"""The command `keyscale` itself: global options, the list of commands, and how errors end it."""
+"""The command `keyscale` itself: its global options, its commands, and its exit codes."""
 
 from __future__ import annotations
 
@@ -9,21 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from api.cli.artifacts import artifacts
-from api.cli.checkpoints import checkpoints
-from api.cli.connection import default_home
-from api.cli.demo import demo
-from api.cli.events import events
-from api.cli.health import health
-from api.cli.jobs import jobs
-from api.cli.logs import logs
-from api.cli.output import console_for
-from api.cli.problems import CliError
-from api.cli.rescale import rescale
-from api.cli.savepoints import savepoints
-from api.cli.session import Session
-from api.cli.up import up
-from api.cli.where import where
+from keyscale.api.cli.artifacts import artifacts
+from keyscale.api.cli.checkpoints import checkpoints, savepoints
+from keyscale.api.cli.connection import default_home
+from keyscale.api.cli.control_plane import events, health, up, where
+from keyscale.api.cli.errors import CliError
+from keyscale.api.cli.jobs import jobs, logs
+from keyscale.api.cli.output import console_for
+from keyscale.api.cli.rescale import rescale
+from keyscale.api.cli.session import Session
+from keyscale.installation import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,32 +26,43 @@ if TYPE_CHECKING:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--url", envvar="KEYSCALE_URL", help="Address of the control plane (default: the one started on --home).")
-@click.option("--token", envvar="KEYSCALE_TOKEN", help="Token to show it (default: the admin token of --home).")
+@click.option(
+    "--token", envvar="KEYSCALE_TOKEN", help="Token for the control plane (default: the admin token of --home)."
+)
 @click.option(
     "--home",
     envvar="KEYSCALE_HOME",
     type=click.Path(file_okay=False, path_type=Path),
     default=default_home,
     show_default=".keyscale in the checkout",
-    help="Where the control plane of this machine keeps everything.",
+    help="Directory of the control plane on this machine.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the API's answer as JSON (every command takes it, too).")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the API's answer as JSON (also an option of each command)."
+)
+@click.version_option(VERSION, message="%(prog)s %(version)s")
 @click.pass_context
 def keyscale(context: click.Context, url: str | None, token: str | None, home: Path, as_json: bool) -> None:
     """Stateful PySpark streaming jobs that rescale without rewriting state.
 
-    The launcher knows three commands more: `test` runs every check and test, `check` only the checks of the code, `lock`
-    pins the requirements anew.
+    In a checkout, the launcher adds more commands: `demo` runs a job on real input, kills it, rescales it, and compares
+    every number; `test` runs every check and test; `check` runs only the checks of the code; `lock` pins the
+    requirements again; `docs` generates the reference of the Python API.
     """
     context.obj = Session(url=url, token=token, home=home.expanduser().absolute(), as_json=as_json)
 
 
-for command in (up, demo, where, health, artifacts, jobs, rescale, savepoints, checkpoints, events, logs):
+for command in (up, where, health, artifacts, jobs, rescale, savepoints, checkpoints, events, logs):
     keyscale.add_command(command)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Runs one command and returns the exit code: 0 done, 1 refused or failed, 2 not understood, 130 interrupted."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command, by default the process's own; returns the exit code.
+
+    Returns:
+        0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
         result = keyscale.main(args=list(arguments), prog_name="keyscale", standalone_mode=False)
     except CliError as error:

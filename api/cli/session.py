@@ -1,4 +1,4 @@
-"""What the commands of one invocation share: where the control plane is, and how answers are shown."""
+"""The state that the commands of one invocation share, and the options that several commands have."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from api.cli.client import ControlPlane
-from api.cli.connection import Connection, find_connection
-from api.cli.output import Output
+from keyscale.api.cli.client import ControlPlane
+from keyscale.api.cli.connection import Connection, find_connection
+from keyscale.api.cli.output import Output
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,20 +29,22 @@ class Session:
 
     @property
     def connection(self) -> Connection:
-        """Where the control plane is; raises `ControlPlaneNotFoundError` when nothing says so."""
+        """The address and token of the control plane; raises `ControlPlaneNotFoundError` if they are unknown."""
         return find_connection(self.url, self.token, self.home)
 
     @property
     def output(self) -> Output:
-        """Where answers go."""
+        """The output for answers."""
         return Output(as_json=self.as_json)
 
     def control_plane(self) -> ControlPlane:
-        """The control plane to talk to; close it, or use it in a `with`."""
+        """Returns a client of the control plane; close it, or use it in a `with`."""
         return ControlPlane(self.connection)
 
 
 pass_session = click.make_pass_decorator(Session)
+
+no_wait_option = click.option("--no-wait", is_flag=True, help="Return as soon as it has been accepted.")
 
 
 def _switch_to_json(context: click.Context, _: click.Parameter, chosen: bool) -> None:

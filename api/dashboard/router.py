@@ -1,7 +1,7 @@
 """Serves the pages under /ui, and turns a pasted token into the session's cookie.
 
-The pages hold no figures: their modules read them from the public API, which checks the cookie. So a page needs no
-database, and a page that is open survives its absence.
+The pages hold no data: their modules read it from the public API, which checks the cookie. So a page needs no database,
+and an open page survives an outage of the database.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from fastapi.responses import RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 
-from api.errors import OriginNotAllowedError
-from api.routers.dependencies import Control  # noqa: TC001 - FastAPI reads the annotation when it starts
-from api.security import SESSION_COOKIE, find_principal
+from keyscale.api.access.identities import SESSION_COOKIE, find_principal
+from keyscale.api.errors import OriginNotAllowedError
+from keyscale.api.routers.dependencies import Control  # noqa: TC001 - FastAPI reads the annotation when it starts
 
 HERE = Path(__file__).parent
 START_PAGE = "/ui/"
 SESSION_SECONDS = 30 * 24 * 3600
 
-# Nothing but our own files and our own API; no inline script or style, no frame around us.
+# Only our own files and our own API; no inline script or style; no frame around the page.
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -44,19 +44,19 @@ router = APIRouter(prefix="/ui", include_in_schema=False)
 
 @router.get("/")
 def show_jobs(request: Request) -> Response:
-    """The page of all jobs."""
+    """Shows the page of all jobs."""
     return _page_of_session(request, "jobs.html", {"page": "jobs"})
 
 
 @router.get("/jobs/{job}")
 def show_job(request: Request, job: str) -> Response:
-    """The page of one job, by its id or name."""
+    """Shows the page of one job, by its id or name."""
     return _page_of_session(request, "job.html", {"page": "job", "job": job})
 
 
 @router.get("/login")
 def show_login(next: str = START_PAGE) -> Response:  # noqa: A002 - the query parameter's name
-    """The form that takes a token."""
+    """Shows the form that takes a token."""
     return _page("login.html", {"next": _own_path(next), "refusal": ""})
 
 
@@ -67,11 +67,11 @@ def log_in(
     token: Annotated[str, Form()],
     next: Annotated[str, Form()] = START_PAGE,  # noqa: A002 - the form field's name
 ) -> Response:
-    """Starts a session: the token stays in a cookie that no script can read and that no other site can send."""
+    """Starts a session: the token is kept in a cookie that no script can read and no other site can send."""
     _refuse_foreign_form(request)
     token = token.strip()
-    if find_principal(control, token) is None:
-        refusal = "That token is not valid. Copy all of it, without quotes."
+    if find_principal(control.sessions, token) is None:
+        refusal = "This token is not valid. Copy the whole token, without quotes."
         return _page("login.html", {"next": _own_path(next), "refusal": refusal}, status=403)
     answer = RedirectResponse(_own_path(next), status_code=303, headers=HEADERS)
     answer.set_cookie(
@@ -96,31 +96,31 @@ def log_out(request: Request) -> Response:
 
 @router.get("/static/{name}")
 async def show_file(request: Request, name: str) -> Response:
-    """A style sheet, module or picture; they are no secret."""
+    """Serves a style sheet, module or picture; they are not secret."""
     answer = await _files.get_response(name, request.scope)
     answer.headers.update(HEADERS)
     return answer
 
 
-def _page(template: str, facts: dict[str, str], status: int = 200) -> Response:
-    body = _pages.get_template(template).render(facts)
+def _page(template: str, values: dict[str, str], status: int = 200) -> Response:
+    body = _pages.get_template(template).render(values)
     return Response(body, status_code=status, media_type="text/html; charset=utf-8", headers=HEADERS)
 
 
-def _page_of_session(request: Request, template: str, facts: dict[str, str]) -> Response:
-    """Returns the page, or the way to the login form for a browser without a session."""
+def _page_of_session(request: Request, template: str, values: dict[str, str]) -> Response:
+    """Returns the page, or a redirect to the login form for a browser without a session."""
     if SESSION_COOKIE not in request.cookies:
         return RedirectResponse(f"/ui/login?next={quote(request.url.path)}", status_code=303, headers=HEADERS)
-    return _page(template, facts)
+    return _page(template, values)
 
 
 def _own_path(path: str) -> str:
-    """Returns `path` if it is one of our pages: a link to the login form must not lead on to another site."""
+    """Returns `path` if it is one of our pages: the login form must not redirect to another site."""
     return path if _OWN_PATH.fullmatch(path) else START_PAGE
 
 
 def _refuse_foreign_form(request: Request) -> None:
-    """Refuses a form that another site's page has sent, for example to sign a user in under another name."""
+    """Refuses a form that another site's page sent, for example to sign a user in under another name."""
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
         raise OriginNotAllowedError("the form was sent by a page of another origin")

@@ -1,5 +1,5 @@
-"""Where a job is and what is done next. The only package that writes a job's status.
+"""The lifecycle of jobs: where a job is, what its user wants, and the next step. Only this room writes a job's status.
 
-`intents` stores what users want, `facts` reads what is, `decision` (pure) finds the one next step, `steps` names the steps,
-`carrying_out` does them, and `reconciler` is the loop around it all.
+`intents` stores what users want, `fact_reader` reads the facts, `decision` (pure) decides the one next step, `steps`
+defines the steps, `apply` applies them, and `reconciler` is the loop around all of it.
 """

@@ -1,14 +1,14 @@
-"""Facts in, the one next step out. Pure: all reading is done before, all effects come after."""
+"""Decides the one next step of a job from its facts. Pure: all reading is done before, all effects come after."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from api.lifecycle.endings import Ending, ending_of, failure, is_hung, replace_or_fail
-from api.lifecycle.facts import AttemptFacts, JobFacts, OrderFacts, ProcessState, Timeouts
-from api.lifecycle.rescaling import next_rescale_step
-from api.lifecycle.states import SETTLED
-from api.lifecycle.steps import (
+from keyscale.api.launching.processes import ProcessState
+from keyscale.api.lifecycle.facts import AttemptFacts, CommandFacts, JobFacts, Timeouts
+from keyscale.api.lifecycle.outcomes import Outcome, failure, is_hung, outcome_of, replace_or_fail
+from keyscale.api.lifecycle.rescaling import next_rescale_step
+from keyscale.api.lifecycle.steps import (
     Cause,
     CheckSavepoint,
     CreateAttempt,
@@ -21,28 +21,29 @@ from api.lifecycle.steps import (
     SettleJob,
     ShowStatus,
 )
-from db.statuses import CommandStatus, DesiredState, JobStatus, RescalePhase
-from jobs.wire import DriverState
+from keyscale.api.lifecycle.transitions import SETTLED
+from keyscale.db.statuses import CommandStatus, DesiredState, JobStatus, RescalePhase
+from keyscale.jobs.protocol.messages import DriverState
 
 if TYPE_CHECKING:
-    from api.lifecycle.steps import Step
+    from keyscale.api.lifecycle.steps import Step
 
 DEFAULT_TIMEOUTS = Timeouts()
 
 
-def decide(facts: JobFacts, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Step | None:
-    """Returns what has to be done next for a job, None if there is nothing to do but wait.
+def next_step(facts: JobFacts, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Step | None:
+    """Returns the next step for a job, None if there is nothing to do but wait.
 
     Args:
         facts: The job as it was just read.
-        timeouts: How long is waited for what.
+        timeouts: The limits that apply.
     """
-    # What is wanted comes first: cleaning up takes time, and a job that is down waits for it.
-    return _kill_hung(facts, timeouts) or _pursue(facts, timeouts) or _show(facts) or _clear_away(facts, timeouts)
+    # The user's wish comes first: cleaning up takes time, and a job that is down would wait for it.
+    return _kill_hung(facts, timeouts) or _pursue(facts, timeouts) or _show(facts) or _clean_up(facts, timeouts)
 
 
 def status_of(facts: JobFacts) -> JobStatus:
-    """Returns what a job's user should see."""
+    """Returns the status that the job's user should see."""
     if facts.desired is DesiredState.CANCELLED:
         return JobStatus.STOPPING
     if facts.rescale is not None:
@@ -69,8 +70,8 @@ def _kill_hung(facts: JobFacts, timeouts: Timeouts) -> Step | None:
     return None
 
 
-def _clear_away(facts: JobFacts, timeouts: Timeouts) -> Step | None:
-    """Kills what is left of ended attempts."""
+def _clean_up(facts: JobFacts, timeouts: Timeouts) -> Step | None:
+    """Kills the remaining processes of ended attempts."""
     for attempt in facts.ended:
         if attempt.process in {ProcessState.DEAD, ProcessState.UNLAUNCHED}:
             return MarkReaped(attempt.number)
@@ -86,11 +87,11 @@ def _pursue(facts: JobFacts, timeouts: Timeouts) -> Step | None:
         return _cancel(facts)
     if facts.desired is DesiredState.STOPPED and (facts.stop is None or facts.status in SETTLED):
         return _end_strays(facts) or (SettleJob(JobStatus.STOPPED) if facts.status not in SETTLED else None)
-    return _launch(facts) or _carry_on(facts, timeouts)
+    return _launch(facts) or _continue(facts, timeouts)
 
 
-def _carry_on(facts: JobFacts, timeouts: Timeouts) -> Step | None:
-    """The job runs, or has to once more before it can stop."""
+def _continue(facts: JobFacts, timeouts: Timeouts) -> Step | None:
+    """The job runs, or has to run once more before it can stop."""
     if facts.rescale is not None:
         step = next_rescale_step(facts, facts.rescale, timeouts)
         if step is not None or facts.rescale.phase is not RescalePhase.ROLL_BACK:
@@ -117,7 +118,7 @@ def _end_strays(facts: JobFacts) -> Step | None:
 
 
 def _cancel(facts: JobFacts) -> Step | None:
-    """A cancelled job is STOPPED when nothing of it is left."""
+    """A cancelled job is STOPPED when all its processes are gone."""
     if step := _end_strays(facts):
         return step
     return None if facts.ended else SettleJob(JobStatus.STOPPED)
@@ -128,33 +129,33 @@ def _run(facts: JobFacts, timeouts: Timeouts) -> Step | None:
         if facts.start_in_ms > 0:
             return None
         return CreateAttempt(facts.parallelism, Cause.RECOVER if facts.restarts else Cause.START)
-    ending = ending_of(facts.active, timeouts)
-    if ending is None:
+    outcome = outcome_of(facts.active, timeouts)
+    if outcome is None:
         return None
-    if ending is Ending.FINISHED:
+    if outcome is Outcome.FINISHED:
         return SettleJob(JobStatus.FINISHED)
-    return replace_or_fail(facts, facts.active, ending, timeouts)
+    return replace_or_fail(facts, facts.active, outcome, timeouts)
 
 
-def _stop(facts: JobFacts, stop: OrderFacts, timeouts: Timeouts) -> Step | None:
+def _stop(facts: JobFacts, stop: CommandFacts, timeouts: Timeouts) -> Step | None:
     if stop.status is CommandStatus.FAILED:
-        return ResumeJob(stop.failure or failure("SAVEPOINT_FAILED", "the savepoint has failed"))
-    ending = ending_of(facts.active, timeouts) if facts.active is not None else None
+        return ResumeJob(stop.failure or failure("SAVEPOINT_FAILED", "the savepoint failed"))
+    outcome = outcome_of(facts.active, timeouts) if facts.active is not None else None
     if stop.status is CommandStatus.COMPLETED:
-        if facts.active is None or ending is not None or stop.status_age_ms > timeouts.stop_ms:
+        if facts.active is None or outcome is not None or stop.status_age_ms > timeouts.stop_ms:
             return SettleJob(JobStatus.FINISHED if stop.drain else JobStatus.STOPPED)
         return None
-    if facts.active is None or ending is Ending.FINISHED:
+    if facts.active is None or outcome is Outcome.FINISHED:
         return _run(facts, timeouts)
-    return _pursue_stop(facts, facts.active, ending, stop, timeouts)
+    return _pursue_stop(facts, facts.active, outcome, stop, timeouts)
 
 
 def _pursue_stop(
-    facts: JobFacts, active: AttemptFacts, ending: Ending | None, stop: OrderFacts, timeouts: Timeouts
+    facts: JobFacts, active: AttemptFacts, outcome: Outcome | None, stop: CommandFacts, timeouts: Timeouts
 ) -> Step | None:
-    """The order has no result yet."""
-    if ending is not None:
-        return CheckSavepoint(stop.id, missing=replace_or_fail(facts, active, ending, timeouts))
+    """The command has no result yet."""
+    if outcome is not None:
+        return CheckSavepoint(stop.id, missing=replace_or_fail(facts, active, outcome, timeouts))
     if stop.attempt != active.number:
         return ReassignStop(stop.id, active.number)
     return None

@@ -1,45 +1,35 @@
-"""What the next step of a job is decided from: plain values, read before, so that deciding is pure."""
+"""The facts from which a job's next step is decided: plain values, read beforehand, so that the decision is pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from jobs.wire import FailureHistory
+from keyscale.jobs.protocol.messages import FailureHistory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from db.statuses import CommandStatus, DesiredState, JobStatus, RescalePhase
-    from jobs.wire import DriverState, RestartStrategy
+    from keyscale.api.launching.processes import ProcessState
+    from keyscale.db.statuses import CommandStatus, DesiredState, JobStatus, RescalePhase
+    from keyscale.jobs.protocol.messages import DriverState, RestartStrategy
 
 NO_FAILURES = FailureHistory()
 
 
-class ProcessState(StrEnum):
-    """What is seen of an attempt's processes."""
-
-    UNLAUNCHED = "UNLAUNCHED"  # the launcher has not been told to start it, or died before it noted that it did
-    STARTING = "STARTING"
-    ALIVE = "ALIVE"
-    SUSPENDED = "SUSPENDED"  # stopped by a signal
-    DEAD = "DEAD"
-    UNKNOWN = "UNKNOWN"  # it was started on another host; only its heartbeats tell
-
-
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long is waited for what, in milliseconds of a monotonic clock.
+    """Limits in milliseconds of a monotonic clock.
 
     Attributes:
-        silence_ms: Without a heartbeat, a driver whose process lives is given up and killed.
-        suspended_ms: The same for one that is stopped by a signal.
-        attach_ms: From the launch until the driver asks for work.
-        warm_ms: From the request for work until a standby that says nothing more counts as warm.
+        silence_ms: A driver whose process lives is given up and killed after this time without a heartbeat.
+        suspended_ms: The same for a driver that is stopped by a signal.
+        attach_ms: From the launch until the driver must have asked for work.
+        warm_ms: From the request for work until a standby that reports nothing more counts as warm.
         stop_ms: From the savepoint until a driver that does not end is ended.
         exit_ms: From the end of an attempt until its processes are killed.
-        verify_ms: A restored job that neither commits a first batch nor says that it has no input counts as verified after this.
+        verify_ms: A restored job that neither commits a first batch nor reports that it has no input counts as verified
+            after this time.
         backoff_ms_max: Longest pause between two starts.
         healthy_ms: An attempt that ran this long has made progress, even without input.
     """
@@ -60,14 +50,14 @@ class AttemptFacts:
     """An attempt.
 
     Attributes:
-        silent_ms: Since the last sign of life, as seen by this reconciler.
-        state_age_ms: Since its stage or launch last changed, as seen by this reconciler.
+        silent_ms: Since the last sign of life, as observed by this reconciler.
+        state_age_ms: Since its stage or launch last changed, as observed by this reconciler.
+        attached_age_ms: Since the driver first asked for work, as observed by this reconciler.
         waits_for_input: It has looked for input and found none.
-        has_progressed: It has committed a batch, or ran long enough to be called healthy.
+        has_progressed: It has committed a batch, or ran long enough to count as healthy.
     """
 
     number: int
-    parallelism: int
     process: ProcessState
     driver_state: DriverState | None = None
     is_attached: bool = False
@@ -76,7 +66,6 @@ class AttemptFacts:
     attached_age_ms: int = 0
     restored_at_ms: int | None = None
     first_commit_at_ms: int | None = None
-    last_commit_at_ms: int | None = None
     waits_for_input: bool = False
     has_progressed: bool = False
     failure: Mapping[str, Any] | None = None
@@ -84,11 +73,11 @@ class AttemptFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class OrderFacts:
-    """An order to stop with a savepoint: of a stop, or of a rescale.
+class CommandFacts:
+    """A command to stop with a savepoint, as part of a stop or of a rescale.
 
     Attributes:
-        status_age_ms: Since its status last changed, as seen by this reconciler.
+        status_age_ms: Since its status last changed, as observed by this reconciler.
     """
 
     id: str
@@ -104,31 +93,30 @@ class RescaleFacts:
     """The rescale in progress.
 
     Attributes:
+        command: The command that stops the old attempt with a savepoint.
         tries: How many drivers have been given the savepoint at the new parallelism.
-        phase_age_ms: Since the phase began, as seen by this reconciler.
+        phase_age_ms: Since the phase began, as observed by this reconciler.
     """
 
-    id: str
     phase: RescalePhase
-    from_parallelism: int
     to_parallelism: int
-    old_attempt: int
-    order: OrderFacts | None = None
+    command: CommandFacts | None = None
     tries: int = 0
     phase_age_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """A job and everything that bears upon its next step.
+    """A job and everything that its next step depends on.
 
     Attributes:
         start_in_ms: Until the next start may be tried.
-        restart: What the job was created with, or what its script says; None: the control plane's own rule.
-        failures: Since its user started it, as far as a restart strategy has counted them.
+        restart: The job's own restart strategy, else that of its script; None: the control plane's default.
+        failures: Failures since the user started the job, as far as a restart strategy has counted them.
         now_ms: Milliseconds since the epoch.
-        jitter: Drawn for this decision, between -1 and 1.
-        ended: Ended attempts of which processes may be left.
+        jitter: A random number between -1 and 1, drawn for this decision.
+        ended: Ended attempts that may still have processes.
+        stop: The command of the stop that the user asked for.
     """
 
     status: JobStatus
@@ -145,4 +133,4 @@ class JobFacts:
     standby: AttemptFacts | None = None
     ended: tuple[AttemptFacts, ...] = ()
     rescale: RescaleFacts | None = None
-    stop: OrderFacts | None = None
+    stop: CommandFacts | None = None

@@ -1,15 +1,18 @@
-"""Stores what users want of a job. The reconciler then makes it so."""
+"""Stores what users want of a job, and the commands to its driver. The reconciler and the driver then carry them out.
+
+A command is stored before it is given and kept until its result is known. Its id is the id of the user's operation.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from api.clock import now_ms
-from api.errors import ApiError, JobStatusConflictError, RescaleInProgressError
-from api.lifecycle.states import Action, is_allowed, may_follow
-from db.models import Command, Rescale
-from db.repositories import attempts, events, rescales
-from db.statuses import (
+from keyscale.api.errors import JobStatusConflictError, RescaleInProgressError
+from keyscale.api.lifecycle.transitions import Action, enter, is_allowed
+from keyscale.clock import now_ms
+from keyscale.db.models import Command, Rescale
+from keyscale.db.repositories import attempts, events, rescales
+from keyscale.db.statuses import (
     AttemptStage,
     CommandKind,
     CommandStatus,
@@ -20,32 +23,16 @@ from db.statuses import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sqlalchemy.orm import Session
 
-    from api.security import Principal
-    from db.models import Job
+    from keyscale.api.access.identities import Principal
+    from keyscale.db.models import Job
 
 
-class TransitionError(ApiError):
-    """A status was to follow another that it cannot follow: a defect."""
-
-    code = "JOB_TRANSITION_INVALID"
-    title = "A job was about to enter a status that cannot follow its present one"
-
-
-def enter(job: Job, status: JobStatus) -> None:
-    """Sets a job's status.
-
-    Raises:
-        TransitionError: The status cannot follow the present one.
-    """
-    if not may_follow(job.status, status):
-        raise TransitionError(f"{status} cannot follow {job.status}")
-    job.status = status
-
-
-def start(session: Session, job: Job, user: Principal) -> None:
-    """Wants a settled job to run.
+def start(session: Session, job: Job, user: Principal, *, skip_lost_records: bool = False) -> None:
+    """Stores that a settled job should run.
 
     Raises:
         JobStatusConflictError: It is not settled.
@@ -57,20 +44,23 @@ def start(session: Session, job: Job, user: Principal) -> None:
     job.stop_operation_id = None
     job.consecutive_failures = job.next_start_at_ms = job.restarts = 0
     job.failures = None
+    job.skip_lost_records = skip_lost_records
     job.started_at_ms, job.ended_at_ms = now, None
     enter(job, JobStatus.SUBMITTING)
-    events.record(session, job_id=job.id, at_ms=now, kind="JOB_STARTED", actor=user.name, message="start was requested")
+    message = "start was requested" + (", without the records that sources have lost" if skip_lost_records else "")
+    events.record(session, job_id=job.id, at_ms=now, kind="JOB_STARTED", actor=user.name, message=message)
 
 
 def stop(session: Session, job: Job, user: Principal, operation_id: str, *, drain: bool) -> Command:
-    """Wants a running job to take a savepoint and end.
+    """Stores that a running job should take a savepoint and end.
 
     Raises:
         JobStatusConflictError: It does not run.
     """
     _require(Action.STOP, job)
-    command = _new_command(session, job, CommandKind.STOP_WITH_SAVEPOINT, operation_id)
-    command.savepoint_id, command.drain = operation_id, drain
+    command = _new_command(
+        session, job.id, _active_number(session, job), CommandKind.STOP_WITH_SAVEPOINT, operation_id, drain=drain
+    )
     job.desired, job.stop_operation_id = DesiredState.STOPPED, operation_id
     enter(job, JobStatus.SAVEPOINTING)
     events.record(
@@ -86,10 +76,10 @@ def stop(session: Session, job: Job, user: Principal, operation_id: str, *, drai
 
 
 def cancel(session: Session, job: Job, user: Principal) -> None:
-    """Wants a job to end now.
+    """Stores that a job should end now.
 
     Raises:
-        JobStatusConflictError: It has ended.
+        JobStatusConflictError: It has ended already.
     """
     _require(Action.CANCEL, job)
     job.desired = DesiredState.CANCELLED
@@ -100,15 +90,13 @@ def cancel(session: Session, job: Job, user: Principal) -> None:
 
 
 def snapshot(session: Session, job: Job, user: Principal, operation_id: str, kind: CommandKind) -> Command:
-    """Wants a running job to take a checkpoint or savepoint and go on.
+    """Stores that a running job should take a checkpoint or savepoint and go on.
 
     Raises:
         JobStatusConflictError: It does not run.
     """
     _require(Action.SAVEPOINT if kind is CommandKind.SAVEPOINT else Action.CHECKPOINT, job)
-    command = _new_command(session, job, kind, operation_id)
-    if kind is CommandKind.SAVEPOINT:
-        command.savepoint_id = operation_id
+    command = _new_command(session, job.id, _active_number(session, job), kind, operation_id)
     events.record(
         session,
         job_id=job.id,
@@ -122,7 +110,7 @@ def snapshot(session: Session, job: Job, user: Principal, operation_id: str, kin
 
 
 def rescale(session: Session, job: Job, user: Principal, rescale_id: str, parallelism: int) -> Rescale:
-    """Wants a running job to go on at another parallelism.
+    """Stores that a running job should go on at another parallelism.
 
     Raises:
         RescaleInProgressError: It is being rescaled.
@@ -133,7 +121,7 @@ def rescale(session: Session, job: Job, user: Principal, rescale_id: str, parall
     _require(Action.RESCALE, job)
     active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
     if active is None:
-        raise JobStatusConflictError("the job has no driver at this moment; it is being restarted")
+        raise JobStatusConflictError("the job has no driver at the moment; it is being restarted")
     now = now_ms()
     wanted = Rescale(
         id=rescale_id,
@@ -161,7 +149,7 @@ def rescale(session: Session, job: Job, user: Principal, rescale_id: str, parall
 
 
 def require_deletable(job: Job) -> None:
-    """Refuses to delete a job of which something may run.
+    """Refuses to delete a job that may still run.
 
     Raises:
         JobStatusConflictError: It is not settled.
@@ -177,14 +165,66 @@ def _require(action: Action, job: Job) -> None:
     raise JobStatusConflictError(f"cannot {action} while the job is {job.status}")
 
 
-def _new_command(session: Session, job: Job, kind: CommandKind, operation_id: str) -> Command:
+def command_stop(session: Session, job_id: str, attempt: int, command_id: str, savepoint_id: str) -> Command:
+    """Stores the command to one attempt to take a savepoint and end."""
+    return _new_command(
+        session, job_id, attempt, CommandKind.STOP_WITH_SAVEPOINT, command_id, savepoint_id=savepoint_id
+    )
+
+
+def settle_command(
+    session: Session,
+    command: Command,
+    *,
+    status: CommandStatus,
+    location: str | None = None,
+    checkpoint_id: int | None = None,
+    failure: Mapping[str, Any] | None = None,
+) -> None:
+    """Stores the result of a command; the first result stays."""
+    if command.status is not CommandStatus.IN_PROGRESS:
+        return
+    command.status, command.ended_at_ms = status, now_ms()
+    command.location, command.checkpoint_id = location, checkpoint_id
+    command.failure = dict(failure) if failure is not None else None
+    result = "completed" if status is CommandStatus.COMPLETED else "failed"
+    events.record(
+        session,
+        job_id=command.job_id,
+        at_ms=command.ended_at_ms,
+        kind=f"{command.kind}_{status}",
+        actor=f"attempt {command.attempt}",
+        message=f"{command.kind.replace('_', ' ').lower()} {result}",
+        operation_id=command.id,
+        location=location,
+        failure_code=failure.get("code") if failure else None,
+    )
+
+
+def _active_number(session: Session, job: Job) -> int:
     active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
+    return active.number if active else 0
+
+
+def _new_command(
+    session: Session,
+    job_id: str,
+    attempt: int,
+    kind: CommandKind,
+    command_id: str,
+    *,
+    savepoint_id: str | None = None,
+    drain: bool = False,
+) -> Command:
+    """Stores a command. The savepoint that it takes, if any, has the command's id unless another one is given."""
+    takes_savepoint = kind in {CommandKind.SAVEPOINT, CommandKind.STOP_WITH_SAVEPOINT}
     command = Command(
-        id=operation_id,
-        job_id=job.id,
-        attempt=active.number if active else 0,
+        id=command_id,
+        job_id=job_id,
+        attempt=attempt,
         kind=kind,
-        drain=False,
+        savepoint_id=(savepoint_id or command_id) if takes_savepoint else None,
+        drain=drain,
         status=CommandStatus.IN_PROGRESS,
         created_at_ms=now_ms(),
     )

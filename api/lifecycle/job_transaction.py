@@ -1,18 +1,17 @@
-"""One transaction on one job, which is locked: the building blocks of steps."""
+"""One transaction on one locked job: the building blocks of steps."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from api.clock import now_ms
-from api.lifecycle.endings import failure
-from api.lifecycle.intents import enter
-from api.lifecycle.orders import settle_command
-from db.models import Attempt
-from db.repositories import attempts, checkpoints, commands, events, rescales
-from db.statuses import (
+from keyscale.api.lifecycle.intents import settle_command
+from keyscale.api.lifecycle.outcomes import failure
+from keyscale.api.lifecycle.transitions import enter
+from keyscale.clock import now_ms
+from keyscale.db.models import Attempt
+from keyscale.db.repositories import attempts, checkpoints, commands, events, rescales
+from keyscale.db.statuses import (
     AttemptStage,
-    CheckpointStatus,
     CommandKind,
     CommandStatus,
     DesiredState,
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from api.lifecycle.steps import Cause
-    from db.models import Job, Rescale
+    from keyscale.api.lifecycle.steps import Cause
+    from keyscale.db.models import Job, Rescale
 
 
 class JobTransaction:
-    """What steps do to a job, within one transaction."""
+    """The changes that steps make to a job, within one transaction."""
 
     def __init__(self, session: Session, job: Job) -> None:
         self.session = session
@@ -45,12 +44,13 @@ class JobTransaction:
         stage: AttemptStage = AttemptStage.ACTIVE,
         restore_from: str | None = None,
     ) -> Attempt:
-        """Stores a new attempt, before anything is started; without `restore_from` it starts from the latest checkpoint.
+        """Stores a new attempt, before anything is started.
 
-        A standby is told where to start from when its turn comes.
+        Without `restore_from` it restores the latest checkpoint. A standby gets its checkpoint later, when it is
+        activated.
         """
         if restore_from is None and stage is AttemptStage.ACTIVE:
-            source = checkpoints.latest(self.session, self.job.id, CheckpointStatus.COMPLETED)
+            source = checkpoints.latest_completed(self.session, self.job.id)
             restore_from = source.external_path if source else None
         attempt = Attempt(
             job_id=self.job.id,
@@ -73,7 +73,7 @@ class JobTransaction:
         return attempt
 
     def end_attempt(self, number: int, why: Mapping[str, Any] | None = None) -> None:
-        """Ends an attempt: its driver is turned away from now on, and what it had not finished has failed."""
+        """Ends an attempt: its driver is refused from now on, and its unfinished checkpoints and commands fail."""
         attempt, now = self.attempt(number), now_ms()
         if attempt.stage is AttemptStage.ENDED:
             return
@@ -82,15 +82,19 @@ class JobTransaction:
             attempt.failure = dict(why)
         self.session.flush()
         checkpoints.fail_unfinished(
-            self.session, self.job.id, number, at_ms=now, message=f"attempt {number} has ended before it was complete"
+            self.session,
+            self.job.id,
+            number,
+            at_ms=now,
+            message=f"attempt {number} ended before the checkpoint was complete",
         )
-        cause = failure("DRIVER_LOST", f"attempt {number} has ended before it was done")
+        cause = failure("DRIVER_LOST", f"attempt {number} ended before the command was done")
         for command in commands.pending(self.session, self.job.id, number):
             if command.kind is not CommandKind.STOP_WITH_SAVEPOINT:
                 settle_command(self.session, command, status=CommandStatus.FAILED, failure=cause)
 
     def settle(self, status: JobStatus, why: Mapping[str, Any] | None) -> None:
-        """The job has ended. Nothing of it is left in progress."""
+        """Ends the job, and everything of it that is still in progress."""
         job = self.job
         for stage in (AttemptStage.ACTIVE, AttemptStage.STANDBY):
             if (attempt := attempts.of_stage(self.session, job.id, stage)) is not None:
@@ -104,17 +108,17 @@ class JobTransaction:
         job.failure = dict(why) if why is not None else None
         job.ended_at_ms = now_ms()
         enter(job, status)
-        self.record(f"JOB_{status}", why["message"] if why else f"the job is {status.lower()}")
+        self.record(f"JOB_{status}", f"the job is {status.lower()}" + (f": {why['code']}" if why else ""))
 
     def rescale(self) -> Rescale:
-        """Returns the rescale in progress, which there is."""
+        """Returns the rescale in progress; there must be one."""
         found = rescales.running(self.session, self.job.id)
         if found is None:
             raise LookupError(self.job.id)
         return found
 
     def begin_phase(self, rescale: Rescale, phase: RescalePhase) -> None:
-        """Ends the phase that a rescale is in, and begins another."""
+        """Ends the present phase of a rescale, and begins another one."""
         now = now_ms()
         rescale.phases = [*_ended(rescale.phases, now), {"phase": phase, "started_at_ms": now, "ended_at_ms": None}]
         rescale.phase = phase
@@ -127,30 +131,30 @@ class JobTransaction:
         rescale.status, rescale.ended_at_ms = status, now
         if why is not None and rescale.failure is None:
             rescale.failure = dict(why)
-        if (order := commands.find(self.session, rescale_order_id(rescale.id))) is not None:
+        if (command := commands.find(self.session, rescale_command_id(rescale.id))) is not None:
             cause = why or failure("RESCALE_ENDED", "the rescale has ended")
-            settle_command(self.session, order, status=CommandStatus.FAILED, failure=cause)
+            settle_command(self.session, command, status=CommandStatus.FAILED, failure=cause)
         self.record(
             f"RESCALE_{status}",
             f"rescale from {rescale.from_parallelism} to {rescale.to_parallelism}: {status.replace('_', ' ').lower()}"
-            + (f": {why['message']}" if why else ""),
+            + (f": {why['code']}" if why else ""),
             rescale_id=rescale.id,
         )
 
     def attempt(self, number: int) -> Attempt:
-        """Returns the job's attempt of this number, which there is."""
+        """Returns the job's attempt of this number; it must exist."""
         found = attempts.find(self.session, self.job.id, number)
         if found is None:
             raise LookupError(number)
         return found
 
     def record(self, kind: str, message: str, **details: Any) -> None:
-        """Adds to the audit trail."""
+        """Adds an event to the audit trail."""
         events.record(self.session, job_id=self.job.id, at_ms=now_ms(), kind=kind, message=message, **details)
 
 
-def rescale_order_id(rescale_id: str) -> str:
-    """Returns the id of the order by which a rescale stops the old attempt; its savepoint has the rescale's own id."""
+def rescale_command_id(rescale_id: str) -> str:
+    """Returns the id of the command by which a rescale stops the old attempt; its savepoint has the rescale's id."""
     return f"rescale:{rescale_id}"
 
 

@@ -1,4 +1,4 @@
-"""The loop that makes jobs what they are wanted to be."""
+"""The loop that brings each job to the state that its user wants."""
 
 from __future__ import annotations
 
@@ -6,51 +6,98 @@ import contextlib
 import logging
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from api.clock import now_ms
-from api.errors import StoreUnavailableError
-from api.lifecycle import steps
-from api.lifecycle.carrying_out import carry_out
-from api.lifecycle.decision import DEFAULT_TIMEOUTS, decide
-from api.lifecycle.job_transaction import JobTransaction
-from api.lifecycle.leadership import open_leader_connection, try_to_lead
-from api.lifecycle.orders import settle_command
-from api.lifecycle.reading import FactReader
-from api.lifecycle.stopwatch import Stopwatch
-from api.problems import is_database_away
-from db.repositories import attempts, commands, jobs
-from db.statuses import CommandStatus
+from keyscale.api.errors import StoreUnavailableError
+from keyscale.api.lifecycle import steps
+from keyscale.api.lifecycle.apply import apply
+from keyscale.api.lifecycle.decision import DEFAULT_TIMEOUTS, next_step
+from keyscale.api.lifecycle.fact_reader import FactReader
+from keyscale.api.lifecycle.intents import settle_command
+from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.leadership import open_leader_connection, try_to_lead
+from keyscale.api.lifecycle.stopwatch import Stopwatch
+from keyscale.clock import now_ms
+from keyscale.db.engine import is_database_away
+from keyscale.db.repositories import attempts, commands, jobs
+from keyscale.db.statuses import CommandStatus
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Engine
 
-    from api.context import Context
-    from api.lifecycle.facts import Timeouts
-    from api.lifecycle.steps import Step
+    from keyscale.api.launching.launcher import Launcher
+    from keyscale.api.lifecycle.facts import Timeouts
+    from keyscale.api.lifecycle.steps import Step
+    from keyscale.api.store_check import StoreCheck
 
-_log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ROUND_S = 0.2
 _ELECTION_S = 1.0
-_STEPS_A_ROUND_MAX = 20  # so that no job keeps the others waiting
+_STEPS_PER_ROUND_MAX = 20  # so that no job keeps the others waiting
+
+
+class Wakeup:
+    """Wakes the reconciler at once instead of at its next round."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+
+    def wait(self, timeout_s: float) -> None:
+        """Returns when rung (also if that was before this call) or after the timeout."""
+        self._event.wait(timeout_s)
+        self._event.clear()
+
+
+@dataclass(slots=True)
+class ReconcilerPulse:
+    """The reconciler's sign of life, for GET /health.
+
+    Attributes:
+        role: `leader`, `standby` (another replica leads) or `down`.
+        beat_at_s: Monotonic time of its last round.
+    """
+
+    role: str = "down"
+    beat_at_s: float = 0.0
 
 
 class Reconciler:
     """Takes one step of one job at a time; may be killed between any two lines.
 
     Args:
-        context: The control plane.
-        timeouts: How long is waited for what.
+        engine: The database.
+        launcher: Starts, watches and kills drivers.
+        store: Answers whether a savepoint exists.
+        wakeup: Wakes the reconciler.
+        pulse: Shows that the reconciler lives.
+        timeouts: The limits that decisions use.
     """
 
-    def __init__(self, context: Context, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> None:
-        self._context = context
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        launcher: Launcher,
+        store: StoreCheck,
+        wakeup: Wakeup,
+        pulse: ReconcilerPulse,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> None:
+        self._engine = engine
+        self._launcher = launcher
+        self._store = store
+        self._wakeup = wakeup
+        self._pulse = pulse
         self._stopwatch = Stopwatch()
-        self._reader = FactReader(context.launcher, self._stopwatch, timeouts)
+        self._reader = FactReader(launcher, self._stopwatch, timeouts)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
 
@@ -58,28 +105,28 @@ class Reconciler:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the loop after the step that is being taken. Drivers run on."""
+        """Ends the loop after the present step. Drivers run on."""
         self._closing.set()
-        self._context.wakeup.ring()
+        self._wakeup.ring()
         self._thread.join()
 
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                with contextlib.closing(open_leader_connection(self._context.engine)) as connection:
+                with contextlib.closing(open_leader_connection(self._engine)) as connection:
                     self._stand_for_election(connection)
                     self._stopwatch.reset()
                     while not self._closing.is_set():
                         self._round(connection)
-                        self._context.wakeup.wait(ROUND_S)
-            except Exception as error:  # noqa: BLE001 - the loop outlives everything; the next round reads all facts anew
-                self._context.pulse.role = "down"
+                        self._wakeup.wait(ROUND_S)
+            except Exception as error:  # the loop survives every error; the next round reads all facts again
+                self._pulse.role = "down"
                 if is_database_away(error):
-                    _log.warning("the database does not answer; trying again")
+                    logger.warning("the database does not answer; trying again")
                 else:
-                    _log.exception("a round has failed")
+                    logger.exception("a round failed")
                 self._closing.wait(_ELECTION_S)
-        self._context.pulse.role = "down"
+        self._pulse.role = "down"
 
     def _stand_for_election(self, connection: Connection) -> None:
         while not try_to_lead(connection) and not self._closing.is_set():
@@ -88,7 +135,7 @@ class Reconciler:
         self._beat("leader")
 
     def _beat(self, role: str) -> None:
-        self._context.pulse.role, self._context.pulse.beat_at_s = role, time.monotonic()
+        self._pulse.role, self._pulse.beat_at_s = role, time.monotonic()
 
     def _round(self, connection: Connection) -> None:
         self._beat("leader")
@@ -99,13 +146,13 @@ class Reconciler:
                 self.pursue(connection, job_id)
             except SQLAlchemyError:
                 raise
-            except Exception:  # noqa: BLE001 - see below
-                # One job's trouble must not keep the others from being looked after.
-                _log.exception("job %s: a step has failed; it is tried again", job_id)
+            except Exception:
+                # A failure of one job must not block the others.
+                logger.exception("job %s: a step failed; it is tried again", job_id)
 
     def pursue(self, connection: Connection, job_id: str) -> None:
         """Takes a job's steps until there is nothing to do but wait."""
-        for _ in range(_STEPS_A_ROUND_MAX):
+        for _ in range(_STEPS_PER_ROUND_MAX):
             if self._closing.is_set():
                 return
             outside = self._take_database_step(connection, job_id)
@@ -115,33 +162,33 @@ class Reconciler:
                 return
 
     def _take_database_step(self, connection: Connection, job_id: str) -> Step | _Done | None:
-        """Decides, and does what is in the database; returns a step that reaches outside of it, to be done afterwards."""
+        """Decides; applies a step of the database, and returns a step that reaches outside of it, to be taken later."""
         with Session(connection, expire_on_commit=False) as session, session.begin():
             job = jobs.lock(session, job_id)
             if job is None:
                 return None
-            step = decide(self._reader.read(session, job))
+            step = next_step(self._reader.read(session, job))
             if step is None:
                 return None
-            _log.info("job %s: %s", job_id, type(step).__name__)
+            logger.info("job %s: %s", job_id, type(step).__name__)
             if isinstance(step, (steps.Launch, steps.Kill, steps.CheckSavepoint, steps.MarkReaped)):
                 return step
-            carry_out(step, JobTransaction(session, job))
+            apply(step, JobTransaction(session, job))
             return _DONE
 
     def _take_outside_step(self, connection: Connection, job_id: str, step: Step) -> bool:
-        """Reaches out of the database; returns whether the next step can be looked for at once."""
+        """Takes a step outside of the database; returns whether the next step can be decided at once."""
         match step:
             case steps.Launch():
                 return self._launch(connection, job_id, step.attempt)
             case steps.Kill():
-                self._context.launcher.kill(job_id, step.attempt)
+                self._launcher.kill(job_id, step.attempt)
                 return False
             case steps.MarkReaped():
-                self._context.launcher.clean_up(job_id, step.attempt)
+                self._launcher.clean_up(job_id, step.attempt)
                 with Session(connection) as session, session.begin():
                     if (job := jobs.lock(session, job_id)) is not None:
-                        carry_out(step, JobTransaction(session, job))
+                        apply(step, JobTransaction(session, job))
                 return True
             case steps.CheckSavepoint():
                 return self._check_savepoint(connection, job_id, step)
@@ -149,7 +196,7 @@ class Reconciler:
                 raise TypeError(type(step).__name__)
 
     def _launch(self, connection: Connection, job_id: str, number: int) -> bool:
-        launcher = self._context.launcher
+        launcher = self._launcher
         token_sha256 = launcher.prepare(job_id, number)
         with Session(connection, expire_on_commit=False) as session, session.begin():
             job = jobs.lock(session, job_id)
@@ -163,20 +210,20 @@ class Reconciler:
 
     def _check_savepoint(self, connection: Connection, job_id: str, step: steps.CheckSavepoint) -> bool:
         with Session(connection, expire_on_commit=False) as session, session.begin():
-            job, command = jobs.lock(session, job_id), commands.find(session, step.order)
+            job, command = jobs.lock(session, job_id), commands.find(session, step.command_id)
         if job is None or command is None or command.savepoint_id is None:
             return False
         try:
-            found = self._context.store.find_savepoint(job.store_url, job_id, command.savepoint_id)
+            found = self._store.find_savepoint(job.store_url, job_id, command.savepoint_id)
         except StoreUnavailableError as error:
-            _log.warning("job %s: the store does not say whether the savepoint is there: %s", job_id, error.detail)
+            logger.warning("job %s: the store does not answer whether the savepoint exists: %s", job_id, error.detail)
             return False
         with Session(connection) as session, session.begin():
-            job, command = jobs.lock(session, job_id), commands.find(session, step.order, lock=True)
+            job, command = jobs.lock(session, job_id), commands.find(session, step.command_id, lock=True)
             if job is None or command is None or command.status is not CommandStatus.IN_PROGRESS:
                 return True
             if found is None:
-                carry_out(step.missing, JobTransaction(session, job))
+                apply(step.missing, JobTransaction(session, job))
             else:
                 settle_command(
                     session,

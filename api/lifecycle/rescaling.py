@@ -4,103 +4,109 @@
     SAVEPOINT   the old driver takes a savepoint, and commits nothing after it
     STOP        the savepoint is published; the old driver ends
     RESTORE     the new driver is given the savepoint
-    VERIFY      it runs; its first batch is waited for, or its word that there is no input
-    ROLL_BACK   it could not: the old parallelism, from the same savepoint
+    VERIFY      the new driver runs; it has some time to commit its first batch, or to report that there is no input
+    ROLL_BACK   the new driver could not run: back to the old parallelism, from the same savepoint
 
-Until the savepoint is published, whatever goes wrong leaves the job at its old parallelism. From then on the new one is
-meant: a new driver that dies is replaced, and only one that fails by itself, or dies again and again, leads back.
+Until the savepoint is published, any failure leaves the job at its old parallelism. After that, the job goes on at the
+new one: a new driver that dies is replaced. Only a new driver that fails by itself, or dies several times, leads to
+ROLL_BACK.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from api.lifecycle.endings import Ending, ending_of, failure, failure_of
-from api.lifecycle.steps import (
+from keyscale.api.lifecycle.outcomes import Outcome, failure, failure_of, outcome_of
+from keyscale.api.lifecycle.steps import (
     AbandonRescale,
     AdvanceRescale,
+    BeginRescaleSavepoint,
     Cause,
     CheckSavepoint,
     CompleteRescale,
     CreateAttempt,
-    OrderRescaleSavepoint,
     RetryRestore,
     RollBack,
     SwitchOver,
 )
-from db.statuses import CommandStatus, RescalePhase
-from jobs.wire import DriverState
+from keyscale.db.statuses import CommandStatus, RescalePhase
+from keyscale.jobs.protocol.messages import DriverState
 
 if TYPE_CHECKING:
-    from api.lifecycle.facts import AttemptFacts, JobFacts, RescaleFacts, Timeouts
-    from api.lifecycle.steps import Step
+    from keyscale.api.lifecycle.facts import AttemptFacts, JobFacts, RescaleFacts, Timeouts
+    from keyscale.api.lifecycle.steps import Step
 
 RESTORE_TRIES_MAX = 3
 
 
 def next_rescale_step(facts: JobFacts, rescale: RescaleFacts, timeouts: Timeouts) -> Step | None:
-    """Returns the next step of a rescale; None: wait, or (in ROLL_BACK) do as with any job that is to run."""
+    """Returns the next step of a rescale; None: wait, or (in ROLL_BACK) treat the job like any job that should run."""
     match rescale.phase:
         case RescalePhase.REQUESTED:
             return _requested(facts, rescale, timeouts)
         case RescalePhase.SAVEPOINT:
             return _savepoint(facts, rescale, timeouts)
         case RescalePhase.STOP:
-            ended = facts.active is None or ending_of(facts.active, timeouts) is not None
+            ended = facts.active is None or outcome_of(facts.active, timeouts) is not None
             return SwitchOver() if ended or rescale.phase_age_ms > timeouts.stop_ms else None
         case RescalePhase.RESTORE | RescalePhase.VERIFY:
-            return _restore(facts, rescale, timeouts)
+            return _restore_or_roll_back(facts, rescale, timeouts)
         case RescalePhase.ROLL_BACK:
             active = facts.active
-            return CompleteRescale(True, _resumed_at_ms(active)) if active is not None and _runs(active) else None
+            return (
+                CompleteRescale(True, _resumed_at_ms(active))
+                if active is not None and _is_restored_and_running(active)
+                else None
+            )
 
 
 def _requested(facts: JobFacts, rescale: RescaleFacts, timeouts: Timeouts) -> Step | None:
     if facts.active is None:
         return AbandonRescale(failure("DRIVER_LOST", "the running driver ended before the savepoint"))
-    if (ending := ending_of(facts.active, timeouts)) is not None:
-        return AbandonRescale(failure_of(facts.active, ending))
+    if (outcome := outcome_of(facts.active, timeouts)) is not None:
+        return AbandonRescale(failure_of(facts.active, outcome))
     if facts.standby is None:
         return CreateAttempt(rescale.to_parallelism, Cause.RESCALE, standby=True)
-    if (ending := ending_of(facts.standby, timeouts)) is not None:
-        return AbandonRescale(failure_of(facts.standby, ending))
+    if (outcome := outcome_of(facts.standby, timeouts)) is not None:
+        return AbandonRescale(failure_of(facts.standby, outcome))
     is_warm = facts.standby.driver_state is DriverState.STANDBY or (
         facts.standby.is_attached and facts.standby.attached_age_ms > timeouts.warm_ms
     )
-    return OrderRescaleSavepoint() if is_warm else None
+    return BeginRescaleSavepoint() if is_warm else None
 
 
 def _savepoint(facts: JobFacts, rescale: RescaleFacts, timeouts: Timeouts) -> Step | None:
-    order = rescale.order
-    if order is None or order.status is CommandStatus.FAILED:
-        why = order.failure if order is not None else None
-        return AbandonRescale(why or failure("SAVEPOINT_FAILED", "the savepoint has failed"))
-    if order.status is CommandStatus.COMPLETED:
+    command = rescale.command
+    if command is None or command.status is CommandStatus.FAILED:
+        why = command.failure if command is not None else None
+        return AbandonRescale(why or failure("SAVEPOINT_FAILED", "the savepoint failed"))
+    if command.status is CommandStatus.COMPLETED:
         return AdvanceRescale(RescalePhase.STOP)
-    ending = ending_of(facts.active, timeouts) if facts.active is not None else Ending.LOST
-    if ending is None:
+    outcome = outcome_of(facts.active, timeouts) if facts.active is not None else Outcome.LOST
+    if outcome is None:
         return None
-    why = failure_of(facts.active, ending) if facts.active is not None else failure("DRIVER_LOST", "the driver is gone")
-    return CheckSavepoint(order.id, missing=AbandonRescale(why))
+    lost = failure("DRIVER_LOST", "the driver is gone")
+    why = failure_of(facts.active, outcome) if facts.active is not None else lost
+    return CheckSavepoint(command.id, missing=AbandonRescale(why))
 
 
-def _restore(facts: JobFacts, rescale: RescaleFacts, timeouts: Timeouts) -> Step | None:
+def _restore_or_roll_back(facts: JobFacts, rescale: RescaleFacts, timeouts: Timeouts) -> Step | None:
     active = facts.active
     if active is None:
         return RollBack(None, failure("DRIVER_LOST", "the new driver is gone"))
-    match ending_of(active, timeouts):
+    match outcome_of(active, timeouts):
         case None:
-            return _running(active, rescale, timeouts)
-        case Ending.FINISHED:
+            return _verify(active, rescale, timeouts)
+        case Outcome.FINISHED:
             return CompleteRescale(False, _resumed_at_ms(active))
-        case Ending.LOST | Ending.FENCED if rescale.tries < RESTORE_TRIES_MAX:
+        case Outcome.LOST | Outcome.FENCED if rescale.tries < RESTORE_TRIES_MAX:
             return RetryRestore(active.number)
-        case ending:
-            return RollBack(active.number, failure_of(active, ending))
+        case outcome:
+            return RollBack(active.number, failure_of(active, outcome))
 
 
-def _running(active: AttemptFacts, rescale: RescaleFacts, timeouts: Timeouts) -> Step | None:
-    if not _runs(active):
+def _verify(active: AttemptFacts, rescale: RescaleFacts, timeouts: Timeouts) -> Step | None:
+    if not _is_restored_and_running(active):
         return None
     if rescale.phase is RescalePhase.RESTORE:
         return AdvanceRescale(RescalePhase.VERIFY)
@@ -110,7 +116,7 @@ def _running(active: AttemptFacts, rescale: RescaleFacts, timeouts: Timeouts) ->
     return None
 
 
-def _runs(attempt: AttemptFacts) -> bool:
+def _is_restored_and_running(attempt: AttemptFacts) -> bool:
     return attempt.driver_state is DriverState.RUNNING and attempt.restored_at_ms is not None
 
 

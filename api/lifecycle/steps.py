@@ -1,4 +1,4 @@
-"""The closed set of steps that the reconciler can take. Each is idempotent, and small enough to be all or nothing."""
+"""The closed set of steps that the reconciler can take. Each is idempotent, and small enough to be one transaction."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from db.statuses import JobStatus, RescalePhase
-    from jobs.wire import FailureHistory
+    from keyscale.db.statuses import JobStatus, RescalePhase
+    from keyscale.jobs.protocol.messages import FailureHistory
 
 
 class Cause(StrEnum):
-    """Why an attempt is made."""
+    """Why an attempt is created."""
 
     START = "start"
     RECOVER = "recover"
@@ -24,38 +24,37 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CreateAttempt:
-    """Stores a new attempt. `restore_from` None: from the latest checkpoint or savepoint there is."""
+    """Stores a new attempt, which restores the latest checkpoint or savepoint, if there is one."""
 
     parallelism: int
     cause: Cause
     standby: bool = False
-    restore_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Starts an attempt's driver; a second time nothing happens."""
+    """Starts an attempt's driver; a second launch has no effect."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Kills what is left of an attempt's processes."""
+    """Kills an attempt's remaining processes."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class MarkReaped:
-    """Notes that nothing of an attempt is left, and deletes its local files."""
+    """Records that all processes of an attempt are gone, and deletes its local files."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class EndAttempt:
-    """Ends an attempt that was wanted no more, or went as it should."""
+    """Ends an attempt that is no longer needed, or has ended as intended."""
 
     attempt: int
 
@@ -64,7 +63,7 @@ class EndAttempt:
 class ReplaceAttempt:
     """Ends an attempt that was lost or failed; the next one starts after `backoff_ms`.
 
-    `failures` is what the job's restart strategy goes by, if it has one.
+    `failures` is the history that the job's restart strategy counts, if the job has a strategy.
     """
 
     attempt: int
@@ -76,14 +75,14 @@ class ReplaceAttempt:
 
 @dataclass(frozen=True, slots=True)
 class FailJob:
-    """Gives a job up until its user starts it again; everything of it that was in progress has failed."""
+    """Gives a job up until its user starts it again; everything in progress fails with it."""
 
     failure: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class SettleJob:
-    """The job has ended as it was to: STOPPED or FINISHED."""
+    """The job has ended as intended: STOPPED or FINISHED."""
 
     status: JobStatus
 
@@ -97,65 +96,66 @@ class ShowStatus:
 
 @dataclass(frozen=True, slots=True)
 class CheckSavepoint:
-    """Reads back from the store whether an order's savepoint is there: its driver ended without saying so.
+    """Reads from the store whether a command's savepoint exists: its driver ended without reporting it.
 
     Attributes:
-        missing: The step to take if it is not there; if it is, the order is completed.
+        command_id: The command that takes the savepoint. It is completed if the savepoint exists.
+        missing: The step to take if the savepoint does not exist.
     """
 
-    order: str
+    command_id: str
     missing: ReplaceAttempt | FailJob | AbandonRescale
 
 
 @dataclass(frozen=True, slots=True)
 class ReassignStop:
-    """Gives the order to stop to the attempt that has taken the old one's place."""
+    """Gives the command to stop to the attempt that replaced the old one."""
 
-    order: str
+    command_id: str
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeJob:
-    """The savepoint of a stop has failed: the job is to run on."""
+    """The savepoint of a stop failed: the job runs on."""
 
     failure: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceRescale:
-    """Begins the next phase of a rescale, whose only effect is in the database."""
+    """Begins the next phase of a rescale. Its only effect is in the database."""
 
     phase: RescalePhase
 
 
 @dataclass(frozen=True, slots=True)
-class OrderRescaleSavepoint:
-    """Begins the phase SAVEPOINT: orders the old attempt to take it and end."""
+class BeginRescaleSavepoint:
+    """Begins the phase SAVEPOINT: commands the old attempt to take a savepoint and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchOver:
-    """Begins the phase RESTORE: ends the old attempt and lets the new one have the savepoint."""
+    """Begins the phase RESTORE: ends the old attempt and gives the savepoint to the new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryRestore:
-    """The new attempt was lost while it restored: another one has its turn, at the same parallelism."""
+    """The new attempt was lost while it restored: another one tries, at the same parallelism."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class AbandonRescale:
-    """Gives a rescale up before the old attempt has stopped: the job stays at its parallelism."""
+    """Gives a rescale up before the old attempt has stopped: the job keeps its parallelism."""
 
     failure: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """Begins the phase ROLL_BACK: the old parallelism, from the rescale's savepoint."""
+    """Begins the phase ROLL_BACK: back to the old parallelism, from the rescale's savepoint."""
 
     attempt: int | None
     failure: Mapping[str, Any]
@@ -183,7 +183,7 @@ Step = (
     | ReassignStop
     | ResumeJob
     | AdvanceRescale
-    | OrderRescaleSavepoint
+    | BeginRescaleSavepoint
     | SwitchOver
     | RetryRestore
     | AbandonRescale

@@ -1,3 +1,5 @@
+"""Measures how long things have kept their value, on a clock that never jumps."""
+
 from __future__ import annotations
 
 import time
@@ -8,10 +10,11 @@ if TYPE_CHECKING:
 
 
 class Stopwatch:
-    """Measures for how long things have been as they are, on a clock that never jumps.
+    """Measures how long things have kept their value.
 
-    Stored times are of wall clocks, which do jump, and of other hosts. So a silence is measured from when this process saw
-    the last change: after a restart of the control plane, or an outage of the database, everybody gets their full time.
+    Stored times come from wall clocks, which jump, and from other hosts. So a silence is measured from the moment when
+    this process saw the last change: after a restart of the control plane, or an outage of the database, every timeout
+    starts again from zero.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -19,7 +22,7 @@ class Stopwatch:
         self._seen: dict[Hashable, tuple[object, float]] = {}
 
     def elapsed_ms(self, thing: Hashable, value: object) -> int:
-        """Returns for how long `thing` has been seen to have `value`."""
+        """Returns how long `thing` has been seen with `value`, in milliseconds."""
         now = self._monotonic()
         before = self._seen.get(thing)
         if before is None or before[0] != value:
@@ -28,5 +31,5 @@ class Stopwatch:
         return int((now - before[1]) * 1000)
 
     def reset(self) -> None:
-        """Forgets everything: whatever was not seen for a while gets its full time again."""
+        """Forgets everything: all measurements start again from zero."""
         self._seen.clear()

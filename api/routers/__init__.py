@@ -1,4 +1,4 @@
-"""The routes, thin: they read the request, call a service and return its answer.
+"""The routes. They are thin: each reads the request, calls a service and returns its answer.
 
-Their modules have no `from __future__ import annotations`: FastAPI reads the annotations when it is started.
+Their modules have no `from __future__ import annotations`, because FastAPI reads the annotations when it starts.
 """

@@ -1,12 +1,14 @@
+"""The routes of artifacts."""
+
 from typing import Annotated
 
 from fastapi import APIRouter, File, Form, Response, UploadFile
 
-from api.routers.dependencies import Control
-from api.schemas.artifact import ArtifactAnswer, ArtifactList
-from api.schemas.base import NAME_PATTERN
-from api.security import User
-from api.services import artifacts
+from keyscale.api.access.identities import User
+from keyscale.api.routers.dependencies import Control
+from keyscale.api.schemas.artifact import ArtifactAnswer, ArtifactList
+from keyscale.api.schemas.base import NAME_PATTERN
+from keyscale.api.services import artifacts
 
 router = APIRouter(prefix="/artifacts", tags=["artifacts"])
 
@@ -21,7 +23,11 @@ def upload_artifact(
         str | None, Form(pattern=NAME_PATTERN, description="Default: the file's name without its ending.")
     ] = None,
 ) -> ArtifactAnswer:
-    """Uploads a file. Under a name that exists it becomes the next version; the same bytes again answer 200 with that one."""
+    """Uploads a file.
+
+    If the name exists, the file becomes its next version. The same bytes again are answered with 200 and the version
+    that has them.
+    """
     answer, is_new = artifacts.upload(control, user, file.file, file.filename or "", name)
     if not is_new:
         response.status_code = 200

@@ -1,10 +1,12 @@
+"""The routes of a job's checkpoints."""
+
 from fastapi import APIRouter
 
-from api.routers.dependencies import Control, Limit
-from api.schemas.checkpoint import CheckpointConfigAnswer, CheckpointDetailAnswer, CheckpointsAnswer
-from api.schemas.operation import OperationAccepted, OperationRequest
-from api.security import User
-from api.services import checkpoints, operations
+from keyscale.api.access.identities import User
+from keyscale.api.routers.dependencies import Control, Limit
+from keyscale.api.schemas.checkpoint import CheckpointConfigAnswer, CheckpointDetailAnswer, CheckpointsAnswer
+from keyscale.api.schemas.operation import OperationAccepted, OperationRequest
+from keyscale.api.services import checkpoints, operations
 
 router = APIRouter(prefix="/jobs/{job_id}/checkpoints", tags=["checkpoints"])
 

@@ -1,10 +1,10 @@
-"""What routes ask for beside the request itself."""
+"""Parameters that several routes take: the control plane, and a limit of list lengths."""
 
 from typing import Annotated
 
 from fastapi import Depends, Query, Request
 
-from api.context import Context
+from keyscale.api.services.context import Context
 
 
 def _context(request: Request) -> Context:
@@ -13,4 +13,4 @@ def _context(request: Request) -> Context:
 
 
 Control = Annotated[Context, Depends(_context)]
-Limit = Annotated[int, Query(ge=1, le=1000, description="How many at most.")]
+Limit = Annotated[int, Query(ge=1, le=1000, description="The longest list to return.")]

@@ -1,12 +1,18 @@
-"""What drivers call; the messages are those of `jobs.wire`."""
+"""The routes that drivers call; the messages are those of `keyscale.jobs.protocol.messages`."""
 
 from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 
-from api.routers.dependencies import Control
-from api.security import Driver
-from api.services import drivers
-from jobs.wire import AttachRequest, AttachResponse, CheckpointReport, Heartbeat, HeartbeatResponse
+from keyscale.api.access.identities import Driver
+from keyscale.api.routers.dependencies import Control
+from keyscale.api.services import drivers
+from keyscale.jobs.protocol.messages import (
+    AttachRequest,
+    AttachResponse,
+    CheckpointReport,
+    Heartbeat,
+    HeartbeatResponse,
+)
 
 router = APIRouter(prefix="/driver", tags=["driver"], include_in_schema=False)
 
@@ -25,7 +31,7 @@ def read_artifact(control: Control, driver: Driver) -> StreamingResponse:
 
 @router.post("/heartbeat")
 def heartbeat(control: Control, driver: Driver, message: Heartbeat) -> HeartbeatResponse:
-    """A driver says how it is, and gets its orders."""
+    """A driver reports its state, and gets its commands."""
     return drivers.heartbeat(control, driver, message)
 
 

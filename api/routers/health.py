@@ -1,13 +1,19 @@
+"""The route of the health check."""
+
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from api.routers.dependencies import Control
-from api.services import health
+from keyscale.api.routers.dependencies import Control
+from keyscale.api.schemas.problem import problem
+from keyscale.api.services import health
 
 router = APIRouter(tags=["health"])
 
 
 @router.get("/health", responses={503: {"description": "A part does not work; `code` says which."}})
 def show_health(control: Control) -> JSONResponse:
-    """Says whether the database, the object store and the reconciler work. Needs no token."""
-    return health.show(control)
+    """Shows the version, and whether the database, the object store and the reconciler work. Needs no token."""
+    parts, errors = health.look(control)
+    if errors:
+        return problem(errors[0], **parts)
+    return JSONResponse({"status": "ok", **parts, "role": control.pulse.role})

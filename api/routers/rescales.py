@@ -1,9 +1,11 @@
+"""The routes of a job's rescales."""
+
 from fastapi import APIRouter
 
-from api.routers.dependencies import Control
-from api.schemas.rescale import RescaleAnswer, RescaleList, RescaleRequest
-from api.security import User
-from api.services import rescales
+from keyscale.api.access.identities import User
+from keyscale.api.routers.dependencies import Control
+from keyscale.api.schemas.rescale import RescaleAnswer, RescaleList, RescaleRequest
+from keyscale.api.services import rescales
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["rescales"])
 

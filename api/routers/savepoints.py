@@ -1,9 +1,11 @@
+"""The routes of a job's savepoints."""
+
 from fastapi import APIRouter
 
-from api.routers.dependencies import Control
-from api.schemas.operation import OperationAccepted, SavepointAnswer, SavepointList, SavepointRequest
-from api.security import User
-from api.services import operations
+from keyscale.api.access.identities import User
+from keyscale.api.routers.dependencies import Control
+from keyscale.api.schemas.operation import OperationAccepted, SavepointAnswer, SavepointList, SavepointRequest
+from keyscale.api.services import operations
 
 router = APIRouter(prefix="/jobs/{job_id}/savepoints", tags=["savepoints"])
 
@@ -12,13 +14,13 @@ router = APIRouter(prefix="/jobs/{job_id}/savepoints", tags=["savepoints"])
 def trigger_savepoint(
     control: Control, user: User, job_id: str, request: SavepointRequest | None = None
 ) -> OperationAccepted:
-    """Takes a savepoint while the job goes on. Its id is the operation's id; the same id again starts no second one."""
+    """Takes a savepoint while the job runs on. Its id is the operation's id; the same id again starts no second one."""
     return operations.trigger_savepoint(control, user, job_id, request or SavepointRequest())
 
 
 @router.get("")
 def list_savepoints(control: Control, _: User, job_id: str) -> SavepointList:
-    """Lists a job's savepoints, those of stops and rescales too, the newest first."""
+    """Lists a job's savepoints, including those of stops and rescales, the newest first."""
     return operations.list_savepoints(control, job_id)
 
 

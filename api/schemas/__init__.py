@@ -1,4 +1,5 @@
-"""The shapes of the API's requests and answers, with the examples of its OpenAPI description.
+"""The forms of the API's requests and answers, with the examples of its OpenAPI description.
 
-Fields that end in `_at_ms` or `_timestamp` are milliseconds since the epoch, UTC; durations are milliseconds, sizes bytes.
+Fields that end in `_at_ms` or `_timestamp` are milliseconds since the epoch, UTC; durations are milliseconds, sizes are
+bytes.
 """

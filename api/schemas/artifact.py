@@ -1,7 +1,9 @@
+"""Artifacts: uploaded programs."""
+
 from __future__ import annotations
 
-from api.schemas.base import Answer, example
-from db.statuses import ArtifactKind
+from keyscale.api.schemas.base import Answer, example
+from keyscale.db.statuses import ArtifactKind
 
 
 class ArtifactAnswer(Answer):

@@ -1,6 +1,7 @@
+"""The bases and types that all requests and answers share."""
+
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,14 +13,14 @@ OperationId = Annotated[
     str,
     Field(
         pattern=OPERATION_ID_PATTERN,
-        description="Chosen by the client, so that a request whose answer was lost can be repeated.",
+        description="Chosen by the client, so that it can repeat a request whose answer was lost.",
         examples=["nightly-2026-11-21"],
     ),
 ]
 
 
 class Request(BaseModel):
-    """Base of requests: an unknown field is an error, so that a misspelt option is not silently ignored."""
+    """Base of requests. An unknown field is an error, so that a misspelt option is not silently ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -42,10 +43,5 @@ class FailureAnswer(Answer):
 
 
 def example(**fields: Any) -> ConfigDict:
-    """Returns the model configuration that shows one example in the OpenAPI description."""
+    """Returns the model configuration that adds an example to the OpenAPI description."""
     return ConfigDict(json_schema_extra={"examples": [fields]})
-
-
-def is_operation_id(text: str) -> bool:
-    """Whether `text` can be an operation's id: it becomes part of object paths."""
-    return re.fullmatch(OPERATION_ID_PATTERN, text) is not None

@@ -6,12 +6,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from api.schemas.base import Answer
-from db.statuses import CheckpointStatus
+from keyscale.api.schemas.base import Answer
+from keyscale.db.statuses import CheckpointStatus
 
 
 class StatisticsAnswer(Answer):
-    """Distribution of a figure over the completed checkpoints (`avg` is rounded; percentiles are interpolated)."""
+    """Distribution of a value over the completed checkpoints (`avg` is rounded down; percentiles are interpolated)."""
 
     min: int
     max: int
@@ -24,7 +24,7 @@ class StatisticsAnswer(Answer):
 
 
 class RangeAnswer(Answer):
-    """Spread of a figure over the subtasks of a checkpoint."""
+    """Spread of a value over the subtasks of a checkpoint."""
 
     min: int
     max: int
@@ -32,7 +32,7 @@ class RangeAnswer(Answer):
 
 
 class CountsAnswer(Answer):
-    """How many checkpoints a job has had. `completed` holds those that were let go since."""
+    """The numbers of a job's checkpoints. `completed` includes those that were discarded later."""
 
     restored: int
     total: int
@@ -47,7 +47,7 @@ class SummaryAnswer(Answer):
     checkpointed_size: StatisticsAnswer
     state_size: StatisticsAnswer
     end_to_end_duration: StatisticsAnswer
-    processed_data: StatisticsAnswer = Field(description="Here: input records since the previous checkpoint.")
+    processed_data: StatisticsAnswer = Field(description="Input records since the previous checkpoint.")
     persisted_data: StatisticsAnswer = Field(description="Always 0: checkpoints hold no in-flight records.")
 
 
@@ -60,7 +60,7 @@ class CheckpointAnswer(Answer):
     savepoint_id: str | None
     trigger_timestamp: int
     latest_ack_timestamp: int | None
-    checkpointed_size: int = Field(description="Bytes uploaded for this one.")
+    checkpointed_size: int = Field(description="Bytes uploaded for this checkpoint.")
     state_size: int = Field(description="Bytes of the whole state.")
     end_to_end_duration: int
     processed_data: int
@@ -100,11 +100,11 @@ class CheckpointsAnswer(Answer):
     counts: CountsAnswer
     summary: SummaryAnswer
     latest: LatestAnswer
-    history: list[CheckpointAnswer] = Field(description="The newest first.")
+    history: list[CheckpointAnswer] = Field(description="The newest checkpoint first.")
 
 
 class SubtaskDurations(Answer):
-    """How long a subtask was stopped, and how long its upload took."""
+    """How long a subtask was stopped (sync), and how long its upload took (async)."""
 
     sync: int
     async_: int = Field(serialization_alias="async")
@@ -124,11 +124,15 @@ class SubtaskAnswer(Answer):
     key_group_start: int
     key_group_end: int
     files: int
-    entries: int = Field(description="Of the state, about: overwritten ones count until compaction.")
-    key_group_entries: list[int] = Field(
-        description="Of each key group, the first one first; empty if there are very many."
+    entries: int = Field(
+        description="Approximate number of entries of the state; overwritten entries count until they are compacted."
     )
-    key_group_bytes: list[int] = Field(description="Likewise.")
+    key_group_entries: list[int] = Field(
+        description="Entries of each key group, in order; empty if there are very many key groups."
+    )
+    key_group_bytes: list[int] = Field(
+        description="Bytes of each key group, in order; empty if there are very many key groups."
+    )
 
 
 class SubtasksDurationsSummary(Answer):
@@ -158,7 +162,7 @@ class OperatorAnswer(Answer):
     checkpointed_size: int
     state_size: int
     end_to_end_duration: int
-    entries: int = Field(description="Of the state, about.")
+    entries: int = Field(description="Approximate number of entries of the state.")
     num_subtasks: int
     num_acknowledged_subtasks: int
     summary: SubtasksSummary
@@ -172,7 +176,7 @@ class CheckpointDetailAnswer(CheckpointAnswer):
 
 
 class ExternalizationAnswer(Answer):
-    """Whether checkpoints are kept outside of the cluster, and deleted when the job is cancelled."""
+    """Whether checkpoints are kept outside of the cluster, and whether they are deleted when the job is cancelled."""
 
     enabled: bool
     delete_on_cancellation: bool

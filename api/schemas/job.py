@@ -1,12 +1,14 @@
+"""Jobs, their attempts, events and logs."""
+
 from __future__ import annotations
 
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from api.schemas.base import NAME_PATTERN, Answer, FailureAnswer, OperationId, Request, example
-from db.statuses import AttemptStage, DesiredState, JobStatus
-from jobs.wire import CheckpointSettings, DriverMetrics, RestartStrategy
+from keyscale.api.schemas.base import NAME_PATTERN, Answer, FailureAnswer, OperationId, Request, example
+from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
+from keyscale.jobs.protocol.messages import CheckpointSettings, DriverMetrics, RestartStrategy
 
 
 class JobRequest(Request):
@@ -27,27 +29,60 @@ class JobRequest(Request):
         },
     )
 
-    name: str = Field(pattern=NAME_PATTERN, description="Unique; may be used wherever the API takes a job's id.")
+    name: str = Field(pattern=NAME_PATTERN, description="Unique; can be used wherever the API takes a job's id.")
     artifact_id: str = Field(description="A .py or .zip artifact.")
     parallelism: int = Field(default=1, description="From 1 to max_parallelism.")
     max_parallelism: int | None = Field(
-        default=None, description="Number of key groups, fixed for ever. Default: as in Flink, at least 128."
+        default=None, description="Number of key groups; it can never be changed. Default: as in Flink, at least 128."
     )
-    hash_id: Literal["spark", "java"] = Field(default="spark", description="How keys are hashed to key groups.")
-    parameters: dict[str, str] = Field(default_factory=dict, description="What the script reads as env.parameters.")
-    spark_conf: dict[str, str] = Field(default_factory=dict, description="Spark settings of the allow-list.")
+    hash_id: Literal["spark", "java"] = Field(
+        default="spark", description="The hash function that maps keys to key groups."
+    )
+    parameters: dict[str, str] = Field(default_factory=dict, description="The script reads them as env.parameters.")
+    spark_conf: dict[str, str] = Field(
+        default_factory=dict, description="Spark settings; only those of the allow-list."
+    )
     checkpoints: CheckpointSettings = CheckpointSettings()
     restart: RestartStrategy | None = Field(
         default=None,
-        description="Whether and when it is started again after a failure. Default: as its script says; else at once the first "
-        "time, then ever later up to a minute, until 8 attempts in a row have made no progress.",
+        description=(
+            "Whether and when the job is started again after a failure. Default: the strategy of its script; else at "
+            "once the first time, then after growing pauses of up to a minute, until 8 attempts in a row have made no "
+            "progress."
+        ),
+    )
+    batch_interval_ms: int | None = Field(
+        default=None,
+        ge=0,
+        le=86_400_000,
+        description=(
+            "Least time between the starts of two batches with input. Default: that of its script; else none: a batch "
+            "begins as soon as there is input and the one before has ended."
+        ),
+    )
+
+
+class StartRequest(Request):
+    """How to start a job."""
+
+    skip_lost_records: bool = Field(
+        default=False,
+        description=(
+            "Go on without the records that a source in Python no longer has, such as expired ones of Kafka, although"
+            " the source would let the job fail. Holds until the job's next start, with its restarts and rescales."
+        ),
     )
 
 
 class StopRequest(Request):
-    """How to stop."""
+    """How to stop a job."""
 
-    drain: bool = Field(default=False, description="First process all input there is; the job is then FINISHED.")
+    drain: bool = Field(
+        default=False,
+        description=(
+            "First process the input that there is now and fire all event-time timers; the job is then FINISHED."
+        ),
+    )
     operation_id: OperationId | None = None
 
 
@@ -56,11 +91,11 @@ class AttemptAnswer(Answer):
 
     number: int = Field(description="The fencing number.")
     stage: AttemptStage
-    cause: str = Field(description="Why it was made: start, recover, rescale, roll back.")
+    cause: str = Field(description="Why it was created: start, recover, rescale, roll back.")
     parallelism: int
     restore_from: str | None
-    driver_state: str | None = Field(description="As the driver itself reported it last.")
-    pid: int | None = Field(description="Of the driver's Python process.")
+    driver_state: str | None = Field(description="The state that the driver last reported.")
+    pid: int | None = Field(description="Process id of the driver's Python process.")
     host: str | None
     spark_ui_url: str | None
     created_at_ms: int
@@ -85,6 +120,15 @@ class AttemptList(Answer):
     attempts: list[AttemptAnswer]
 
 
+class HealthItemAnswer(Answer):
+    """A fault of something that a running job needs."""
+
+    code: str
+    message: str
+    since_ms: int
+    advice: str | None = None
+
+
 class JobAnswer(Answer):
     """A job."""
 
@@ -103,6 +147,7 @@ class JobAnswer(Answer):
         spark_conf={},
         checkpoints={"interval_ms": 5000},
         restart={"type": "fixed-delay", "attempts": 3, "delay_ms": 1000},
+        batch_interval_ms=None,
         store_url="file:///home/me/.keyscale/store",
         created_at_ms=1_795_000_000_000,
         started_at_ms=1_795_000_001_000,
@@ -112,6 +157,7 @@ class JobAnswer(Answer):
         rescale_id=None,
         stop_operation_id=None,
         failure=None,
+        health=[],
     )
 
     id: str
@@ -127,16 +173,20 @@ class JobAnswer(Answer):
     parameters: dict[str, str]
     spark_conf: dict[str, str]
     checkpoints: CheckpointSettings
-    restart: RestartStrategy | None = Field(description="What it was created with.")
+    restart: RestartStrategy | None = Field(description="The strategy that the job was created with.")
+    batch_interval_ms: int | None = Field(description="The batch interval that the job was created with.")
     store_url: str
     created_at_ms: int
     started_at_ms: int | None
     ended_at_ms: int | None
-    restarts: int = Field(description="How often its driver was replaced after a failure.")
-    attempt: AttemptAnswer | None = Field(description="The one that may run the job now, else the last one.")
-    rescale_id: str | None = Field(description="Of the rescale in progress.")
-    stop_operation_id: str | None = Field(description="Of the last stop with a savepoint.")
-    failure: FailureAnswer | None = Field(description="Of a FAILED job; of one that restarts: why it had to.")
+    restarts: int = Field(description="How often the driver was replaced after a failure.")
+    attempt: AttemptAnswer | None = Field(description="The attempt that may run the job now, else the last one.")
+    rescale_id: str | None = Field(description="Id of the rescale in progress.")
+    stop_operation_id: str | None = Field(description="Id of the last stop with a savepoint.")
+    failure: FailureAnswer | None = Field(description="Why the job FAILED or restarts.")
+    health: list[HealthItemAnswer] = Field(
+        description="Faults although the job runs: the object store or a sink is away, or the clean-up fails."
+    )
 
 
 class JobList(Answer):
@@ -146,7 +196,7 @@ class JobList(Answer):
 
 
 class EventAnswer(Answer):
-    """Something that happened."""
+    """An event: something that happened, and who did it."""
 
     id: int
     at_ms: int
@@ -168,5 +218,5 @@ class LogAnswer(Answer):
 
     attempt: int
     text: str
-    size_bytes: int = Field(description="Of the whole log.")
-    truncated: bool = Field(description="Whether there is more before `text`.")
+    size_bytes: int = Field(description="Size of the whole log.")
+    truncated: bool = Field(description="Whether the log has more text before `text`.")

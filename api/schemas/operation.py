@@ -1,11 +1,13 @@
+"""Operations: long actions on a job, polled by their id."""
+
 from __future__ import annotations
 
 from typing import Literal
 
 from pydantic import Field
 
-from api.schemas.base import Answer, FailureAnswer, OperationId, Request, example
-from db.statuses import CommandKind, CommandStatus
+from keyscale.api.schemas.base import Answer, FailureAnswer, OperationId, Request, example
+from keyscale.db.statuses import CommandKind, CommandStatus
 
 
 class OperationRequest(Request):
@@ -21,7 +23,7 @@ class SavepointRequest(Request):
 
 
 class OperationAccepted(Answer):
-    """The operation is stored and will be carried out; poll it under its id."""
+    """The operation is stored and will be carried out; poll it by its id."""
 
     model_config = example(operation_id="nightly-2026-11-21", status="IN_PROGRESS")
 
@@ -30,15 +32,15 @@ class OperationAccepted(Answer):
 
 
 class OperationResult(Answer):
-    """What a completed operation has brought."""
+    """The result of a completed operation."""
 
-    location: str | None = Field(default=None, description="Of a savepoint's or checkpoint's manifest.")
+    location: str | None = Field(default=None, description="Location of the manifest of the savepoint or checkpoint.")
     checkpoint_id: int | None = None
     rescale_id: str | None = None
 
 
 class OperationAnswer(Answer):
-    """An operation: `operation` is there when it is COMPLETED, `failure_cause` when it is FAILED."""
+    """An operation. `operation` is set when it is COMPLETED, `failure_cause` when it is FAILED."""
 
     model_config = example(
         id="nightly-2026-11-21",

@@ -1,9 +1,11 @@
+"""Rescales, with their phases and the downtime."""
+
 from __future__ import annotations
 
 from pydantic import Field
 
-from api.schemas.base import Answer, FailureAnswer, OperationId, Request, example
-from db.statuses import RescalePhase, RescaleStatus
+from keyscale.api.schemas.base import Answer, FailureAnswer, OperationId, Request, example
+from keyscale.db.statuses import RescalePhase, RescaleStatus
 
 
 class RescaleRequest(Request):
@@ -14,7 +16,7 @@ class RescaleRequest(Request):
 
 
 class PhaseAnswer(Answer):
-    """A step of a rescale and the time it took."""
+    """A phase of a rescale and the time it took."""
 
     phase: RescalePhase
     started_at_ms: int
@@ -53,8 +55,8 @@ class RescaleAnswer(Answer):
     id: str
     job_id: str
     status: RescaleStatus
-    phase: RescalePhase = Field(description="The one that it is in, or ended in.")
-    phases: list[PhaseAnswer] = Field(description="In their order, with their times.")
+    phase: RescalePhase = Field(description="The present phase, or the last one.")
+    phases: list[PhaseAnswer] = Field(description="All phases so far, in order.")
     from_parallelism: int
     to_parallelism: int
     old_attempt: int
@@ -64,7 +66,10 @@ class RescaleAnswer(Answer):
     ended_at_ms: int | None
     duration_ms: int | None
     downtime_ms: int | None = Field(
-        description="From the old attempt's last committed batch to the new one's first; without input around the rescale: from the order to stop, and to the restored state."
+        description=(
+            "From the last committed batch of the old attempt to the first one of the new attempt. Without input "
+            "around the rescale: from the command to stop to the restored state."
+        )
     )
     failure: FailureAnswer | None
 

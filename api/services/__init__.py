@@ -1,1 +1,1 @@
-"""Use cases. Each function owns its transaction; none writes a job's status, which is `api.lifecycle`'s alone."""
+"""The use cases. Each function owns its transaction; only `keyscale.api.lifecycle` writes a job's status."""

@@ -1,11 +1,12 @@
+"""Checkpoint statistics: counts, summary, history and details, as Flink's REST API gives them."""
+
 from __future__ import annotations
 
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from api.distribution import spread, summarize
-from api.errors import CheckpointNotFoundError
-from api.schemas.checkpoint import (
+from keyscale.api.errors import CheckpointNotFoundError
+from keyscale.api.schemas.checkpoint import (
     CheckpointAnswer,
     CheckpointConfigAnswer,
     CheckpointDetailAnswer,
@@ -14,17 +15,19 @@ from api.schemas.checkpoint import (
     ExternalizationAnswer,
     LatestAnswer,
     OperatorAnswer,
+    RangeAnswer,
     RestoredAnswer,
+    StatisticsAnswer,
     SubtaskAnswer,
     SubtaskDurations,
     SubtasksDurationsSummary,
     SubtasksSummary,
     SummaryAnswer,
 )
-from api.services.lookup import require_job
-from db.repositories import attempts, checkpoints
-from db.statuses import CheckpointStatus
-from jobs.wire import CheckpointSettings
+from keyscale.api.services.jobs import require_job
+from keyscale.db.repositories import attempts, checkpoints
+from keyscale.db.statuses import CheckpointStatus
+from keyscale.jobs.protocol.messages import CheckpointSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,8 +35,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from api.context import Context
-    from db.models import Checkpoint, CheckpointSubtask
+    from keyscale.api.services.context import Context
+    from keyscale.db.models import Checkpoint, CheckpointSubtask
 
 SUMMARY_CHECKPOINTS_MAX = 10_000
 _DONE = frozenset({CheckpointStatus.COMPLETED, CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED})
@@ -118,8 +121,43 @@ def show_config(context: Context, reference: str) -> CheckpointConfigAnswer:
     )
 
 
+def quantile(ordered: Sequence[int], fraction: float) -> float:
+    """Returns a quantile of ordered values, interpolated between neighbours at (n + 1) * fraction, as in Flink."""
+    if not ordered:
+        return 0.0
+    position = fraction * (len(ordered) + 1)
+    if position < 1:
+        return float(ordered[0])
+    if position >= len(ordered):
+        return float(ordered[-1])
+    below = int(position)
+    return ordered[below - 1] + (position - below) * (ordered[below] - ordered[below - 1])
+
+
+def summarize(values: Sequence[int]) -> StatisticsAnswer:
+    """Returns the distribution of values; all zeros if there are none."""
+    ordered = sorted(values)
+    return StatisticsAnswer(
+        min=ordered[0] if ordered else 0,
+        max=ordered[-1] if ordered else 0,
+        avg=sum(ordered) // len(ordered) if ordered else 0,
+        p50=quantile(ordered, 0.5),
+        p90=quantile(ordered, 0.9),
+        p95=quantile(ordered, 0.95),
+        p99=quantile(ordered, 0.99),
+        p999=quantile(ordered, 0.999),
+    )
+
+
+def spread(values: Sequence[int]) -> RangeAnswer:
+    """Returns minimum, maximum and mean; all zeros if there are no values."""
+    if not values:
+        return RangeAnswer(min=0, max=0, avg=0)
+    return RangeAnswer(min=min(values), max=max(values), avg=sum(values) // len(values))
+
+
 def _restores(session: Session, job_id: str) -> list[RestoredAnswer]:
-    """Returns the job's restores, the newest first; those of attempts that never got there do not count."""
+    """Returns the job's restores, the newest first; attempts that never finished their restore do not count."""
     restored = []
     for attempt in attempts.list_of(session, job_id):
         if attempt.restored_at_ms is None or attempt.restore_from is None:

@@ -1,16 +1,19 @@
-"""What drivers tell and ask. Everything may arrive twice or late; an attempt that is over changes nothing any more."""
+"""Requests and reports of drivers.
+
+Any message may arrive twice or late; a driver whose attempt is over can change nothing.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from api.clock import now_ms
-from api.errors import AttemptOverError
-from api.lifecycle.orders import settle_command
-from db.models import Checkpoint, CheckpointSubtask
-from db.repositories import artifacts, attempts, checkpoints, commands, events, jobs, rescales
-from db.statuses import AttemptStage, CheckpointStatus, CommandStatus, RescalePhase
-from jobs.wire import (
+from keyscale.api.errors import AttemptOverError
+from keyscale.api.lifecycle.intents import settle_command
+from keyscale.clock import now_ms
+from keyscale.db.models import Checkpoint, CheckpointSubtask
+from keyscale.db.repositories import artifacts, attempts, checkpoints, commands, events, jobs, rescales
+from keyscale.db.statuses import AttemptStage, CheckpointStatus, CommandStatus, RescalePhase
+from keyscale.jobs.protocol.messages import (
     Assignment,
     AttachResponse,
     CheckpointSettings,
@@ -25,13 +28,19 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from api.context import Context
-    from api.security import DriverIdentity
-    from db.models import Attempt, Job
-    from jobs.wire import AttachRequest, CheckpointReport, CommandResult, Heartbeat, SubtaskCheckpointReport
+    from keyscale.api.access.identities import DriverIdentity
+    from keyscale.api.services.context import Context
+    from keyscale.db.models import Attempt, Job
+    from keyscale.jobs.protocol.messages import (
+        AttachRequest,
+        CheckpointReport,
+        CommandResult,
+        Heartbeat,
+        SubtaskCheckpointReport,
+    )
 
 _WAIT_MS = 200
-_WAIT_FOR_SAVEPOINT_MS = 50  # the job stands still from here on
+_WAIT_FOR_SAVEPOINT_MS = 50  # the job stands still until the new driver runs
 _FINAL = frozenset({CheckpointStatus.COMPLETED, CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED})
 
 
@@ -43,7 +52,7 @@ def attach(context: Context, driver: DriverIdentity, request: AttachRequest) -> 
         if attempt is None or job is None or attempt.stage is AttemptStage.ENDED:
             return AttachResponse(decision="exit")
         is_news = attempt.attached_at_ms is None
-        attempt.heartbeat_at_ms = now_ms()  # a standby that warms up asks again and again, and sends nothing else
+        attempt.heartbeat_at_ms = now_ms()  # a standby that warms up repeats this request and sends nothing else
         if is_news:
             attempt.attached_at_ms = attempt.heartbeat_at_ms
         attempt.pid, attempt.host, attempt.spark_ui_url = request.pid, request.host, request.spark_ui_url
@@ -78,10 +87,10 @@ def artifact_bytes(context: Context, driver: DriverIdentity) -> Iterator[bytes]:
 
 
 def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> HeartbeatResponse:
-    """Stores how a driver is and what has come of its orders; returns the orders without a result.
+    """Stores a driver's state and the results of its commands; returns the commands without a result.
 
     Raises:
-        AttemptOverError: The attempt is over: the driver is to end.
+        AttemptOverError: The attempt is over: the driver must end.
     """
     with context.sessions.begin() as session:
         if message.results:
@@ -94,7 +103,7 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         for result in message.results:
             is_news |= _store_result(session, attempt, result)
         waiting = commands.pending(session, attempt.job_id, attempt.number)
-        orders = [
+        without_result = [
             Command(
                 id=command.id,
                 kind=CommandKind(command.kind),
@@ -105,14 +114,14 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         ]
     if is_news:
         context.wakeup.ring()
-    return HeartbeatResponse(commands=orders if attempt.driver_state == DriverState.RUNNING else [])
+    return HeartbeatResponse(commands=without_result if attempt.driver_state == DriverState.RUNNING else [])
 
 
 def report_checkpoint(context: Context, driver: DriverIdentity, report: CheckpointReport) -> None:
     """Stores a checkpoint's progress.
 
-    A late report of an attempt that is over still counts where it says COMPLETED: the manifest is published. What a newer
-    attempt has reported under the same number stays.
+    A late report of an attempt that is over still counts if its status is COMPLETED, because the manifest is published.
+    A report of a newer attempt under the same number is never overwritten.
     """
     with context.sessions.begin() as session:
         job = jobs.lock(session, driver.job_id)
@@ -152,7 +161,9 @@ def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
             "restore_from": attempt.restore_from,
             "next_checkpoint_id": checkpoints.next_id(session, job.id),
             "checkpoints": CheckpointSettings.model_validate(job.checkpoints),
+            "skip_lost_records": job.skip_lost_records,
             "restart": job.restart,
+            "batch_interval_ms": job.batch_interval_ms,
             "failures": job.failures or {},
         }
     )
@@ -195,7 +206,7 @@ def _note_restart(session: Session, attempt: Attempt, message: Heartbeat) -> Non
             at_ms=now_ms(),
             kind="RUN_FAILED",
             actor=f"attempt {attempt.number}",
-            message=f"attempt {attempt.number} has failed and judges by the restart strategy: {metrics.last_failure.message}",
+            message=f"attempt {attempt.number} failed and follows the restart strategy: {metrics.last_failure.code}",
             failure_code=metrics.last_failure.code,
         )
 
@@ -215,8 +226,8 @@ def _store_result(session: Session, attempt: Attempt, result: CommandResult) -> 
     return True
 
 
-def _store_checkpoint(found: Checkpoint, attempt: int, status: CheckpointStatus, report: CheckpointReport) -> None:
-    found.attempt, found.status = attempt, status
+def _store_checkpoint(checkpoint: Checkpoint, attempt: int, status: CheckpointStatus, report: CheckpointReport) -> None:
+    checkpoint.attempt, checkpoint.status = attempt, status
     for name in (
         "is_savepoint",
         "savepoint_id",
@@ -230,10 +241,10 @@ def _store_checkpoint(found: Checkpoint, attempt: int, status: CheckpointStatus,
         "batch_id",
         "failure_message",
     ):
-        setattr(found, name, getattr(report, name))
-    found.num_subtasks = len(report.subtasks)
-    found.num_acknowledged_subtasks = sum(subtask.ack_timestamp is not None for subtask in report.subtasks)
-    found.failure_timestamp = now_ms() if status is CheckpointStatus.FAILED else None
+        setattr(checkpoint, name, getattr(report, name))
+    checkpoint.num_subtasks = len(report.subtasks)
+    checkpoint.num_acknowledged_subtasks = sum(subtask.ack_timestamp is not None for subtask in report.subtasks)
+    checkpoint.failure_timestamp = now_ms() if status is CheckpointStatus.FAILED else None
 
 
 def _subtask(checkpoint: Checkpoint, report: SubtaskCheckpointReport) -> CheckpointSubtask:

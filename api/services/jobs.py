@@ -1,3 +1,5 @@
+"""Jobs: create, start, cancel and delete them; show them with their attempts, events and logs."""
+
 from __future__ import annotations
 
 import re
@@ -6,31 +8,42 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import IntegrityError
 
-from api.clock import now_ms
-from api.errors import (
+from keyscale.api.errors import (
     ArtifactNotFoundError,
     ArtifactNotRunnableError,
+    AttemptNotFoundError,
     JobNameTakenError,
+    JobNotFoundError,
     ParallelismInvalidError,
     RequestInvalidError,
 )
-from api.lifecycle import intents
-from api.schemas.operation import OperationAccepted
-from api.services import operations
-from api.services.job_views import job_answer
-from api.services.lookup import require_job
-from api.spark_conf import check_spark_conf
-from db.models import Job
-from db.repositories import artifacts, attempts, events
-from db.statuses import ArtifactKind, CommandKind, DesiredState, JobStatus
-from state.key_groups import default_max_parallelism
+from keyscale.api.launching.spark_conf import check_spark_conf
+from keyscale.api.lifecycle import intents
+from keyscale.api.schemas.job import (
+    AttemptAnswer,
+    AttemptList,
+    EventAnswer,
+    EventList,
+    JobAnswer,
+    JobList,
+    LogAnswer,
+)
+from keyscale.api.services.job_health import health_of
+from keyscale.clock import now_ms
+from keyscale.db.models import DeletedJob, Job
+from keyscale.db.repositories import artifacts, attempts, events, jobs, rescales
+from keyscale.db.statuses import ArtifactKind, AttemptStage, DesiredState, JobStatus
+from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.jobs.protocol.redaction import redact
+from keyscale.state.keys.key_groups import default_max_parallelism
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from api.context import Context
-    from api.schemas.job import JobAnswer, JobRequest, StopRequest
-    from api.security import Principal
+    from keyscale.api.access.identities import Principal
+    from keyscale.api.schemas.job import HealthItemAnswer, JobRequest, StartRequest
+    from keyscale.api.services.context import Context
+    from keyscale.db.models import Attempt
 
 MAX_PARALLELISM_LIMIT = 32768
 _ID_LOOKALIKE = re.compile(r"[0-9a-f]{32}")
@@ -44,7 +57,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         ArtifactNotFoundError: There is no such artifact.
         ArtifactNotRunnableError: The artifact is a jar.
         ParallelismInvalidError: A parallelism is out of range.
-        SparkConfNotAllowedError: A setting is not the job's to choose.
+        SparkConfNotAllowedError: The job may not choose this setting.
         JobNameTakenError: There is a job of this name.
         StoreUnavailableError: The object store cannot be used.
     """
@@ -52,7 +65,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
     check_parallelism(request.parallelism, max_parallelism)
     check_spark_conf(request.spark_conf)
     if _ID_LOOKALIKE.fullmatch(request.name):
-        raise RequestInvalidError("name: it looks like a job's id")
+        raise RequestInvalidError("name: it looks like the id of a job")
     if len(request.parameters) > _PARAMETERS_MAX:
         raise RequestInvalidError(f"parameters: at most {_PARAMETERS_MAX}")
     context.store.require_usable(context.settings.store_url)
@@ -67,6 +80,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         spark_conf=request.spark_conf,
         checkpoints=request.checkpoints.model_dump(),
         restart=request.restart.model_dump() if request.restart is not None else None,
+        batch_interval_ms=request.batch_interval_ms,
         store_url=context.settings.store_url,
         desired=DesiredState.STOPPED,
         status=JobStatus.CREATED,
@@ -92,45 +106,27 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
     except IntegrityError as error:
         if "uq_jobs_name" in str(error.orig):
             raise JobNameTakenError(f"there is a job called {request.name}") from None
-        raise ArtifactNotFoundError("the artifact was deleted at this moment") from None
+        raise ArtifactNotFoundError("the artifact was deleted at the same moment") from None
 
 
-def start(context: Context, user: Principal, reference: str) -> JobAnswer:
+def start(context: Context, user: Principal, reference: str, request: StartRequest) -> JobAnswer:
     """Starts a job.
 
     Raises:
         JobNotFoundError: There is no such job.
         JobStatusConflictError: It runs already.
-        StoreUnavailableError: The object store cannot be used; the job is as it was.
+        StoreUnavailableError: The object store cannot be used; the job is unchanged.
     """
     with context.sessions() as session:
         store_url = require_job(session, reference).store_url
     context.store.require_usable(store_url)
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
-        intents.start(session, job, user)
+        intents.start(session, job, user, skip_lost_records=request.skip_lost_records)
         session.flush()
         answer = job_answer(session, job)
     context.wakeup.ring()
     return answer
-
-
-def stop(context: Context, user: Principal, reference: str, request: StopRequest) -> OperationAccepted:
-    """Stops a job with a savepoint; the same operation id again is the same stop.
-
-    Raises:
-        JobNotFoundError: There is no such job.
-        JobStatusConflictError: It does not run.
-        OperationIdTakenError: The id belongs to something else.
-    """
-    with context.sessions.begin() as session:
-        job = require_job(session, reference, lock=True)
-        operation_id = request.operation_id or uuid.uuid4().hex
-        command = operations.find_repeated(session, job, operation_id, CommandKind.STOP_WITH_SAVEPOINT)
-        if command is None:
-            command = intents.stop(session, job, user, operation_id, drain=request.drain)
-    context.wakeup.ring()
-    return OperationAccepted(operation_id=command.id, status=command.status)
 
 
 def cancel(context: Context, user: Principal, reference: str) -> JobAnswer:
@@ -138,7 +134,7 @@ def cancel(context: Context, user: Principal, reference: str) -> JobAnswer:
 
     Raises:
         JobNotFoundError: There is no such job.
-        JobStatusConflictError: It has ended.
+        JobStatusConflictError: It has ended already.
     """
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
@@ -149,8 +145,14 @@ def cancel(context: Context, user: Principal, reference: str) -> JobAnswer:
     return answer
 
 
-def delete(context: Context, user: Principal, reference: str) -> None:
-    """Deletes a job that does not run, with its history; its objects in the store stay.
+def delete(context: Context, user: Principal, reference: str, *, keep_objects: bool = False) -> None:
+    """Deletes a job that does not run, with its history, its local files, and its objects except savepoints.
+
+    Args:
+        context: The control plane.
+        user: Who asks.
+        reference: The job.
+        keep_objects: Whether all of its objects stay in the store.
 
     Raises:
         JobNotFoundError: There is no such job.
@@ -161,18 +163,119 @@ def delete(context: Context, user: Principal, reference: str) -> None:
         intents.require_deletable(job)
         left = [attempt.number for attempt in attempts.unreaped(session, job.id)]
         session.delete(job)
+        at_ms = now_ms()
+        if not keep_objects:
+            session.add(
+                DeletedJob(job_id=job.id, name=job.name, store_url=job.store_url, deleted_at_ms=at_ms, due_at_ms=at_ms)
+            )
         events.record(
             session,
             job_id=job.id,
-            at_ms=now_ms(),
+            at_ms=at_ms,
             kind="JOB_DELETED",
             actor=user.name,
-            message=f"deleted {job.name}",
+            message=f"deleted {job.name}" + (", and kept its objects" if keep_objects else ""),
             store_url=job.store_url,
         )
     for number in left:
         context.launcher.kill(job.id, number)
     context.launcher.forget(job.id)
+
+
+def list_all(context: Context) -> JobList:
+    """Lists all jobs."""
+    with context.sessions() as session:
+        return JobList(jobs=[job_answer(session, job) for job in jobs.list_all(session)])
+
+
+def show(context: Context, reference: str) -> JobAnswer:
+    """Shows a job.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+    """
+    with context.sessions() as session:
+        return job_answer(session, require_job(session, reference))
+
+
+def list_attempts(context: Context, reference: str) -> AttemptList:
+    """Lists a job's attempts.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+    """
+    with context.sessions() as session:
+        found = attempts.list_of(session, require_job(session, reference).id)
+    return AttemptList(attempts=[AttemptAnswer.model_validate(attempt) for attempt in found])
+
+
+def list_events(context: Context, reference: str | None, limit: int) -> EventList:
+    """Lists what has happened to a job, or to everything if `reference` is None.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+    """
+    with context.sessions() as session:
+        job_id = None if reference is None else require_job(session, reference).id
+        found = events.list_of(session, job_id, limit=limit)
+    return EventList(events=[EventAnswer.model_validate(event) for event in found])
+
+
+def show_log(context: Context, reference: str, number: int | None, tail_bytes: int) -> LogAnswer:
+    """Shows the end of a driver's log. Its path is made of the job's id and a number, never of text from a client.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        AttemptNotFoundError: It has no such attempt.
+    """
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        attempt = attempts.latest(session, job.id) if number is None else attempts.find(session, job.id, number)
+    if attempt is None:
+        raise AttemptNotFoundError("the job has never been started" if number is None else "no attempt has this number")
+    text, size_bytes = context.launcher.log_tail(job.id, attempt.number, tail_bytes)
+    return LogAnswer(
+        attempt=attempt.number,
+        text=redact(text, {**context.settings.store_environment, **context.settings.job_secrets}),
+        size_bytes=size_bytes,
+        truncated=size_bytes > tail_bytes,
+    )
+
+
+def require_job(session: Session, reference: str, *, lock: bool = False) -> Job:
+    """Returns the job with this id or name.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+    """
+    job = jobs.find(session, reference, lock=lock)
+    if job is None:
+        raise JobNotFoundError("no job has this id or name")
+    return job
+
+
+def job_answer(session: Session, job: Job) -> JobAnswer:
+    """Returns a job as the API shows it."""
+    artifact = artifacts.find(session, job.artifact_id)
+    attempt = attempts.of_stage(session, job.id, AttemptStage.ACTIVE) or attempts.latest(session, job.id)
+    rescale = rescales.running(session, job.id)
+    shown = {name: getattr(job, name) for name in JobAnswer.model_fields if hasattr(job, name)}
+    return JobAnswer.model_validate(
+        {
+            **shown,
+            "artifact_name": artifact.name if artifact else "",
+            "artifact_version": artifact.version if artifact else 0,
+            "attempt": AttemptAnswer.model_validate(attempt) if attempt else None,
+            "rescale_id": rescale.id if rescale else None,
+            "health": _health(attempt),
+        }
+    )
+
+
+def _health(attempt: Attempt | None) -> list[HealthItemAnswer]:
+    if attempt is None or attempt.stage is not AttemptStage.ACTIVE or attempt.metrics is None:
+        return []
+    return health_of(DriverMetrics.model_validate(attempt.metrics))
 
 
 def check_parallelism(parallelism: int, max_parallelism: int) -> None:

@@ -1,35 +1,39 @@
-"""Asynchronous operations: checkpoints, savepoints and stops. An operation is the order to the driver, by the order's id."""
+"""Asynchronous operations: checkpoints, savepoints and stops.
+
+An operation is carried out by a command to the driver, which has the operation's id.
+"""
 
 from __future__ import annotations
 
 import uuid
 from typing import TYPE_CHECKING
 
-from api.errors import OperationIdTakenError, OperationNotFoundError, SavepointNotFoundError
-from api.lifecycle import intents
-from api.schemas.base import FailureAnswer
-from api.schemas.operation import (
+from keyscale.api.errors import OperationIdTakenError, OperationNotFoundError, SavepointNotFoundError
+from keyscale.api.lifecycle import intents
+from keyscale.api.schemas.base import FailureAnswer
+from keyscale.api.schemas.operation import (
     OperationAccepted,
     OperationAnswer,
     OperationResult,
     SavepointAnswer,
     SavepointList,
 )
-from api.services.lookup import require_job
-from db.repositories import commands, rescales
-from db.statuses import CommandKind, CommandStatus, RescaleStatus
+from keyscale.api.services.jobs import require_job
+from keyscale.db.repositories import commands, rescales
+from keyscale.db.statuses import CommandKind, CommandStatus, RescaleStatus
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from api.context import Context
-    from api.schemas.operation import OperationRequest, SavepointRequest
-    from api.security import Principal
-    from db.models import Command, Job, Rescale
+    from keyscale.api.access.identities import Principal
+    from keyscale.api.schemas.job import StopRequest
+    from keyscale.api.schemas.operation import OperationRequest, SavepointRequest
+    from keyscale.api.services.context import Context
+    from keyscale.db.models import Command, Job, Rescale
 
 
 def find_repeated(session: Session, job: Job, operation_id: str, kind: CommandKind) -> Command | None:
-    """Returns the order that an earlier, equal request has made; the job is locked.
+    """Returns the command that an earlier, equal request has stored; the job is locked.
 
     Raises:
         OperationIdTakenError: The id belongs to something else.
@@ -40,6 +44,24 @@ def find_repeated(session: Session, job: Job, operation_id: str, kind: CommandKi
     ):
         raise OperationIdTakenError("the id belongs to another operation")
     return found
+
+
+def stop(context: Context, user: Principal, reference: str, request: StopRequest) -> OperationAccepted:
+    """Stops a job with a savepoint; the same operation id again is the same stop.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        JobStatusConflictError: It does not run.
+        OperationIdTakenError: The id belongs to something else.
+    """
+    with context.sessions.begin() as session:
+        job = require_job(session, reference, lock=True)
+        operation_id = request.operation_id or uuid.uuid4().hex
+        command = find_repeated(session, job, operation_id, CommandKind.STOP_WITH_SAVEPOINT)
+        if command is None:
+            command = intents.stop(session, job, user, operation_id, drain=request.drain)
+    context.wakeup.ring()
+    return OperationAccepted(operation_id=command.id, status=command.status)
 
 
 def trigger_checkpoint(
@@ -99,7 +121,7 @@ def show(context: Context, operation_id: str) -> OperationAnswer:
     """Shows an operation.
 
     Raises:
-        OperationNotFoundError: There is none of this id.
+        OperationNotFoundError: There is no operation with this id.
     """
     with context.sessions() as session:
         rescale = rescales.find(session, operation_id)

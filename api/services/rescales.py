@@ -1,26 +1,27 @@
+"""Rescales: request, list and show them."""
+
 from __future__ import annotations
 
 import uuid
 from typing import TYPE_CHECKING
 
-from api.errors import OperationIdTakenError, ParallelismUnchangedError, RescaleNotFoundError
-from api.lifecycle import intents
-from api.schemas.rescale import PhaseAnswer, RescaleAnswer, RescaleList
-from api.services.jobs import check_parallelism
-from api.services.lookup import require_job
-from db.repositories import commands, rescales
+from keyscale.api.errors import OperationIdTakenError, ParallelismUnchangedError, RescaleNotFoundError
+from keyscale.api.lifecycle import intents
+from keyscale.api.schemas.rescale import PhaseAnswer, RescaleAnswer, RescaleList
+from keyscale.api.services.jobs import check_parallelism, require_job
+from keyscale.db.repositories import commands, rescales
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from api.context import Context
-    from api.schemas.rescale import RescaleRequest
-    from api.security import Principal
-    from db.models import Job, Rescale
+    from keyscale.api.access.identities import Principal
+    from keyscale.api.schemas.rescale import RescaleRequest
+    from keyscale.api.services.context import Context
+    from keyscale.db.models import Job, Rescale
 
 
 def request_rescale(context: Context, user: Principal, reference: str, request: RescaleRequest) -> RescaleAnswer:
-    """Stores the wish for another parallelism; the same id again is the same rescale.
+    """Requests another parallelism; the same id again is the same rescale.
 
     Raises:
         JobNotFoundError: There is no such job.

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobs import FileSink, KeyedProcessFunction, StreamEnvironment, Ttl, ValueStateDescriptor
+from keyscale import FileSink, KeyedProcessFunction, StreamEnvironment, Ttl, ValueStateDescriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jobs import ProcessContext, Row, RuntimeContext
+    from keyscale import ProcessContext, Row, RuntimeContext
 
 SCHEMA = "id string, ts_ms long, payload string"
 

@@ -1,4 +1,4 @@
-"""A Keyscale driver run without a control plane: the very process that the platform starts, told by files what to do."""
+"""A Keyscale driver without a control plane: the process that the platform starts, controlled by files."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from urllib.parse import urlsplit
 import pyspark
 
 from bench.peers.spark import DRIVER_MEMORY
-from jobs.runtime.class_archive import ClassArchive
-from jobs.runtime.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
-from jobs.wire import Assignment, CheckpointSettings, Command, CommandKind, Heartbeat
-from state.identifiers import JobId
-from state.layout import Layout, split_location
-from state.log import CommitLog
-from state.objects import open_store
+from keyscale.installation import DRIVER_PROGRAM
+from keyscale.jobs.protocol.class_archive import ClassArchive
+from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, Command, CommandKind, Heartbeat
+from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
+from keyscale.state.identifiers import JobId
+from keyscale.state.layout import Layout, split_location
+from keyscale.state.log.commit_log import CommitLog
+from keyscale.state.objects.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from state.log import LogEntry
+    from keyscale.state.documents.log_entries import LogEntry
 
 MAX_PARALLELISM = 128
 
@@ -37,7 +38,7 @@ class DriverFailedError(RuntimeError):
 
 
 class Driver:
-    """A running driver, which ends with the `with` block; what it has put into the object store is then deleted."""
+    """A running driver, which ends with the `with` block; its files in the object store are then deleted."""
 
     def __init__(
         self,
@@ -75,6 +76,7 @@ class Driver:
             "KEYSCALE_ARTIFACT_FILE": str(artifact),
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYTHONSAFEPATH": "1",
         }
         self._process = subprocess.Popen(_command(work, cores, jars), env=environment)  # noqa: S603 - our own driver
 
@@ -134,5 +136,4 @@ def _command(work: Path, cores: int, jars: str) -> list[str]:
     }
     conf = [argument for name, value in settings.items() for argument in ("--conf", f"{name}={value}")]
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    driver = Path(__file__).resolve().parents[2] / "jobs" / "runtime" / "driver.py"
-    return [str(submit), "--master", f"local[{cores},4]", *conf, str(driver)]
+    return [str(submit), "--master", f"local[{cores},4]", *conf, str(DRIVER_PROGRAM)]

@@ -1,6 +1,7 @@
-"""What the Flink contenders have in common: configuration, tables on the files, and how progress is read.
+"""Shared by the Flink contenders: configuration, tables on the files, and how progress is read.
 
-Runs in the Flink environment (see bench/flink_environment.py), where nothing of ours but this folder's standard library modules works.
+Runs in the Flink environment (see bench/environments.py), which holds nothing of ours but this folder's modules that
+need only the standard library.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ POLL_SECONDS = 0.5
 def table_environment(
     task: DedupTask, jars: Sequence[str], more_settings: Mapping[str, str] | None = None
 ) -> tuple[StreamTableEnvironment, str]:
-    """A streaming environment as one would tune it for this, with the tables `events` and `kept`, and its REST address."""
+    """A streaming environment tuned for this job, with the tables `events` and `kept`, and its REST address."""
     port = _free_port()
     configuration = Configuration()
     settings = {
@@ -75,7 +76,10 @@ def run(task: DedupTask, rest: str, submit: Callable[[], TableResult]) -> Mappin
 
 
 class _Watch(threading.Thread):
-    """Polls Flink's REST API for the records that the source has handed on, and checkpoint storage for its size, since Flink empties it when a job has finished."""
+    """Polls Flink's REST API for the records that the source has emitted, and the size of the checkpoint storage.
+
+    The size has to be polled, because Flink empties the storage when a job has finished.
+    """
 
     def __init__(self, job: str, progress: Progress, storage: Path) -> None:
         super().__init__(name="flink-progress", daemon=True)

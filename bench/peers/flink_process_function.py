@@ -32,9 +32,10 @@ class Deduplicate(KeyedProcessFunction):  # type: ignore[misc] # untyped here
 
 def run(*, jars: Sequence[str], **options: Any) -> Mapping[str, Any]:
     """Deduplicate with a KeyedProcessFunction."""
-    # The JVM's own Python, the faster mode by far: with worker processes each read of state is a call over the network. It knows
-    # nothing of a virtual environment.
-    path = os.pathsep.join((sysconfig.get_path("purelib"), str(Path(__file__).resolve().parents[2])))
+    # The JVM's own Python is the faster mode by far: with worker processes each read of state is a network call.
+    # It knows nothing of a virtual environment.
+    checkout = Path(__file__).resolve().parents[2]
+    path = os.pathsep.join((sysconfig.get_path("purelib"), str(checkout / "src"), str(checkout)))
     os.environ["PYTHONPATH"] = path
     task = DedupTask(**options)
     tables, rest = flink.table_environment(task, jars, {"python.execution-mode": "thread", "python.pythonpath": path})

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from bench.peers.driver import Driver
 from bench.peers.task import DedupTask, Progress, folder_bytes
-from jobs.runtime.worker import WARM_IDLE_VARIABLE
-from state.log import AttemptOpened, BatchCommitted
+from keyscale.jobs.runtime.executor.worker import WARM_IDLE_VARIABLE
+from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jobs.wire import Heartbeat
+    from keyscale.jobs.protocol.messages import Heartbeat
 
 ARTIFACT = Path(__file__).with_name("dedup_job.py")
 POLL_SECONDS = 0.1
@@ -34,7 +34,7 @@ def run(
     Args:
         form: batch, or process_element.
         restore_from: Location of a savepoint to start from; state is then kept in the same object store.
-        ttl_hours: How long the batch form remembers an id; for ever if None.
+        ttl_hours: How long the batch form remembers an id; without limit if None.
         warm_idle_ms: For how long state stays open after a batch; 0 closes it each time. None: as by default.
         options: As of DedupTask.
     """
@@ -70,7 +70,7 @@ def _when_all_is_committed(driver: Driver, events: int) -> Heartbeat:
 
 
 def _answer(task: DedupTask, driver: Driver, last: Heartbeat) -> Mapping[str, Any]:
-    """Figures from the commit log: the clock starts when the attempt is opened, and ends when the last batch is published."""
+    """Figures from the commit log: the time from the attempt's opening to the publication of the last batch."""
     entries = driver.log_entries()
     opened_ms = next(entry.opened_at_ms for entry in entries if isinstance(entry, AttemptOpened))
     committed = [entry for entry in entries if isinstance(entry, BatchCommitted) and entry.input_records]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.peers.latency_task import source_frame
-from jobs import FileSink, StreamEnvironment
+from keyscale import FileSink, StreamEnvironment
 
 
 def main() -> None:

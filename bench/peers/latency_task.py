@@ -1,4 +1,4 @@
-"""What the latency contenders are asked to do: remove duplicates from a topic into files while a producer writes steadily."""
+"""The task of the latency contenders: remove duplicates from a topic into files while a producer writes steadily."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from bench.broker import tool
-from jobs import KafkaSource
-from jobs.sources import streaming_frame
+from keyscale import KafkaSource
+from keyscale.jobs.sources.source_reader import streaming_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,7 +42,7 @@ class LatencyTask:
         kafka_jars: Folder of Kafka's tools.
         connector_jars: Spark's connector, comma separated.
         payload: File of ids, of which the producer sends random ones.
-        rate: Records a second.
+        rate: Records per second.
         seconds: How long they are sent.
         warm_up_seconds: How long at the start they are not counted.
         cores: How many tasks run at a time.
@@ -69,7 +69,7 @@ class LatencyTask:
         return self.rate * self.seconds
 
     def source_parameters(self) -> dict[str, str]:
-        """What `source_frame` is given."""
+        """The arguments of `source_frame`."""
         return {"source": self.source, "address": self.address, "topic": self.topic}
 
 

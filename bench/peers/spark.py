@@ -1,4 +1,4 @@
-"""What the Spark contenders have in common: the session, the source, the exactly-once file sink, and how progress is read."""
+"""Shared by the Spark contenders: the session, the source, the exactly-once file sink, and how progress is read."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 DRIVER_MEMORY = "4g"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SCHEMA = "id string, ts_ms long, payload string"
 
 
 def session(work: str, cores: int, *, jars: str = "") -> SparkSession:
-    """A local session as one would tune it for this: as many state partitions as cores, RocksDB with changelog checkpoints."""
+    """A local session tuned for this job: as many state partitions as cores, RocksDB with changelog checkpoints."""
     settings = {
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.ui.enabled": "false",
         "spark.local.dir": f"{work}/spark",
         "spark.sql.shuffle.partitions": str(cores),
         "spark.shuffle.compress": "false",  # as our drivers have it: nothing leaves the host
-        "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.numRecentProgressUpdates": "10000",
@@ -57,11 +58,6 @@ def run(task: DedupTask, transform: Callable[[DataFrame], DataFrame]) -> Mapping
     answer = progress.answer(task.events, folder_bytes(Path(task.work, "checkpoint", "state")), batches=batches)
     spark.stop()
     return answer
-
-
-def output_files(folder: Path) -> list[Path]:
-    """The files that Spark's sink has committed; nothing fails here, so that is every file without an underscore."""
-    return sorted((folder / "output").glob("part-*.parquet"))
 
 
 def _note_batches(query: StreamingQuery, progress: Progress) -> int:

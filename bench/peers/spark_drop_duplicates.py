@@ -1,4 +1,4 @@
-"""Spark's own deduplication, in the JVM: dropDuplicates, or dropDuplicatesWithinWatermark, which forgets ids after a while."""
+"""Spark's own deduplication in the JVM: dropDuplicates, or dropDuplicatesWithinWatermark, which forgets old ids."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def run(*, within_watermark: bool = False, **options: Any) -> Mapping[str, Any]:
-    """Deduplicate with dropDuplicates, for ever or within a watermark."""
-    return spark.run(DedupTask(**options), _within_watermark if within_watermark else _for_ever)
+    """Deduplicate with dropDuplicates, without limit or within a watermark."""
+    return spark.run(DedupTask(**options), _within_watermark if within_watermark else _without_limit)
 
 
-def _for_ever(events: DataFrame) -> DataFrame:
+def _without_limit(events: DataFrame) -> DataFrame:
     return events.dropDuplicates(["id"])
 
 

@@ -1,4 +1,4 @@
-"""What every contender of the deduplication benchmark is asked to do, and what it answers. Standard library only."""
+"""The task of every contender of the deduplication benchmark, and the form of its answer. Standard library only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class DedupTask:
 
 
 class Progress:
-    """How many records had been processed when: from this a whole and a warm rate follow, the same way for every engine."""
+    """Counts of processed records over time; the overall and the warm rate follow from them, alike for every engine."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
@@ -53,11 +53,12 @@ class Progress:
     def answer(
         self, events: int, state_bytes: int | None, *, ended_seconds: float | None = None, **more: object
     ) -> Mapping[str, Any]:
-        """The contender's figures, at the moment when all of the output is committed: now, unless `ended_seconds` says when.
+        """The contender's figures at the moment when all output is committed: now, unless `ended_seconds` is given.
 
         Returns:
-            `processing_seconds` from the query's start to its last commit, `rate` (events over that), `warm_rate` (from the moment when
-            a fifth of the events had been processed), and `state_bytes` in checkpoint storage: snapshots and changelogs.
+            `processing_seconds` from the query's start to its last commit, `rate` (events over that), `warm_rate` (from
+            the moment when a fifth of the events had been processed), and `state_bytes` in checkpoint storage:
+            snapshots and changelogs.
         """
         ended = time.perf_counter() - self._started if ended_seconds is None else ended_seconds
         warm_from, warm_records = next(point for point in self._points if point[1] >= WARM_UP_SHARE * events)

@@ -1,15 +1,15 @@
-"""The timers benchmark's job as a user of Keyscale writes it: each record is to be put out again at its moment."""
+"""The timers benchmark's job as a user of Keyscale writes it: each record is emitted again when its timer is due."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jobs import FileSink, KeyedProcessFunction, StreamEnvironment
+from keyscale import FileSink, KeyedProcessFunction, StreamEnvironment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jobs import OnTimerContext, ProcessContext, Row
+    from keyscale import OnTimerContext, ProcessContext, Row
 
 
 class Reminder(KeyedProcessFunction):

@@ -1,4 +1,4 @@
-"""A checkpoint after 1 % of the keys changed: what is uploaded, and for how long writers stop."""
+"""A checkpoint after 1 % of the keys changed: the bytes uploaded, and the time for which writers stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from bench.store.filled import SEEN, checkpoint, fill, put
 from bench.store.keys import BATCH_KEYS
 from bench.store.lone_subtask import JOB
-from state.manifest import known_files
+from keyscale.state.documents.manifest import known_files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +23,8 @@ def run(*, work: str, keys: int, batch_keys: int, checkpoints: int) -> Mapping[s
     Args:
         work: A fresh folder.
         keys: How many are in state.
-        batch_keys: How many are changed a batch, 0 for all in one. Less than 10,000 go through write buffers, as what jobs
-            change record by record does; more are written as sorted files.
+        batch_keys: How many are changed per batch, 0 for all in one. Up to 10,000 go through write buffers, like
+            changes made record by record; more are written as sorted files.
         checkpoints: How often.
 
     Returns:
@@ -43,7 +43,7 @@ def run(*, work: str, keys: int, batch_keys: int, checkpoints: int) -> Mapping[s
             put(stores, states, batch, changed[first : first + (batch_keys or len(changed))], number)
             batch += 1
             for subtask in stores:
-                subtask.rest()  # as a worker does that keeps its stores open
+                subtask.flush_if_large()  # as a worker does that keeps its stores open
         manifest, stopped, uploaded = checkpoint(work, stores, number, known_files([manifest], JOB))
         shares.append(uploaded / manifest.state_size_bytes)
         stops += stopped

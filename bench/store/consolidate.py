@@ -15,35 +15,36 @@ import pyarrow as pa
 from bench.store.filled import SEEN, checkpoint, fill
 from bench.store.keys import key_column
 from bench.store.lone_subtask import INT64_KEY, local_root, object_store, spec_of
-from state.consolidator import start_consolidator
-from state.identifiers import BatchId, CheckpointId
-from state.log import OperatorHistory
-from state.restore import plan_subtask, version_of
-from state.warm_stores import WarmStores
+from keyscale.state.consolidation.consolidator import start_consolidator
+from keyscale.state.identifiers import BatchId, CheckpointId
+from keyscale.state.log.resolution import OperatorHistory
+from keyscale.state.restore.plan import plan_subtask, version_of
+from keyscale.state.subtask.warm_stores import WarmStores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from state.subtask import SubtaskStore
+    from keyscale.state.subtask.store import SubtaskStore
 
 BATCH_KEYS = 10_000
 BATCHES_BEFORE = 40
 BATCH_SECONDS = 0.25  # as jobs have at best; without a pause no result would ever be of the last few batches
-BATCHES_A_CHECKPOINT = 20
+BATCHES_PER_CHECKPOINT = 20
 BATCHES_MAX = 1_000
 SEED = 7
 
 
 class NeverMergedError(AssertionError):
-    """The merge did not come to an end."""
+    """The merge has not ended."""
 
 
 def run(*, work: str, keys: int) -> Mapping[str, Any]:
-    """Fill two subtasks, restore both as one, and change random keys batch by batch: before, beside and after the merge.
+    """Fill two subtasks, restore both as one, and change random keys in each batch: before, beside and after the merge.
 
     Returns:
-        `merge_seconds`: from its start to the batch that has taken the result in; `merge_cpu_seconds` of its process;
-        `before_batch_seconds`, `beside_batch_seconds`: medians of a batch; `swap_seconds`: of the batch that takes it in.
+        `merge_seconds`: from its start to the batch that has taken over the result; `merge_cpu_seconds` of its process;
+        `before_batch_seconds`, `beside_batch_seconds`: medians per batch; `take_over_seconds`: of the batch that takes
+        the result over.
     """
     stores = fill(work, keys, 2)
     for subtask in stores:
@@ -59,7 +60,7 @@ def run(*, work: str, keys: int) -> Mapping[str, Any]:
     began, used = time.perf_counter(), _children_cpu_seconds()
     beside: list[float] = []
     for number in range(BATCHES_MAX):
-        if number % BATCHES_A_CHECKPOINT == 0:  # as each checkpoint does: a result of long ago is to catch up
+        if number % BATCHES_PER_CHECKPOINT == 0:  # as each checkpoint does: an old result has to catch up
             start_consolidator(Path(consolidation), os.getpid())
         shards, seconds = batches.run()
         if shards == 1:
@@ -77,7 +78,7 @@ def run(*, work: str, keys: int) -> Mapping[str, Any]:
         "beside_batch_seconds": statistics.median(beside),
         "beside_worst_seconds": max(beside),
         "before_worst_seconds": max(before),
-        "swap_seconds": seconds,
+        "take_over_seconds": seconds,
         "state_bytes": manifest.state_size_bytes,
     }
 

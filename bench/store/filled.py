@@ -1,4 +1,4 @@
-"""State of a given size, made by the columnar path and checkpointed: where the rescale and checkpoint measurements start."""
+"""State of a given size, written in columns and checkpointed: the start of the rescale and checkpoint measurements."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ import pyarrow as pa
 
 from bench.store.keys import BATCH_KEYS, MAX_PARALLELISM, key_column
 from bench.store.lone_subtask import INT64_KEY, JOB, local_root, object_store, spec_of
-from state.descriptors import ValueStateDescriptor
-from state.hashing import HashId
-from state.identifiers import Attempt, BatchId, CheckpointId
-from state.manifest import Manifest, OperatorFacts, OperatorSnapshot, SnapshotKind, write_manifest
-from state.restore import RestorePlan
-from state.snapshot import upload_snapshot
-from state.subtask import SubtaskStore, open_subtask
+from keyscale.state.documents.manifest import (
+    Manifest,
+    OperatorDeclaration,
+    OperatorSnapshot,
+    SnapshotKind,
+    write_manifest,
+)
+from keyscale.state.identifiers import Attempt, BatchId, CheckpointId
+from keyscale.state.keyed.descriptors import ValueStateDescriptor
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.restore.plan import RestorePlan
+from keyscale.state.snapshot.snapshot import upload_snapshot
+from keyscale.state.subtask.store import SubtaskStore, open_subtask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from state.manifest import SnapshotHandle
-    from state.value import ValueState
+    from keyscale.state.documents.manifest import SnapshotHandle
+    from keyscale.state.keyed.value import ValueState
 
 SEEN = ValueStateDescriptor("seen", pa.int64())
 
@@ -82,7 +88,7 @@ def checkpoint(
         handles.append(uploaded.handle)
         uploaded_bytes += uploaded.uploaded_bytes
     operator_uid, key_schema = stores[0].spec.operator_uid, stores[0].spec.key_schema
-    facts = OperatorFacts(tuple((field.name, str(field.type)) for field in key_schema))
+    facts = OperatorDeclaration(tuple((field.name, str(field.type)) for field in key_schema))
     manifest = Manifest(
         job_id=JOB,
         checkpoint_id=CheckpointId(number),

@@ -1,4 +1,4 @@
-"""Insert-if-absent of batches of 100,000 keys, nine in ten of them new: ours, the plain rocksdict loop, and the heap."""
+"""Insert-if-absent of batches of 100,000 keys, nine in ten of them new: ours, a plain rocksdict loop, and the heap."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdic
 from bench.peers.task import folder_bytes
 from bench.store.keys import BATCH_KEYS, batches_of_keys
 from bench.store.lone_subtask import INT64_KEY, STRING_KEY, fresh_subtask
-from state.descriptors import ValueStateDescriptor
-from state.heap import HeapEngine
-from state.identifiers import BatchId
-from state.keyed import KeyedStateBackend
-from state.settings import RocksDbSettings
-from state.ttl import Ttl
+from keyscale.state.engine.heap import HeapEngine
+from keyscale.state.engine.rocksdb_settings import RocksDbSettings
+from keyscale.state.identifiers import BatchId
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.descriptors import ValueStateDescriptor
+from keyscale.state.keyed.ttl import Ttl
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,7 +82,7 @@ class HeapInserter:
 
 
 class PlainInserter:
-    """What one writes with rocksdict alone: a list get, a WriteBatch of what was absent. No changelog, no TTL."""
+    """A loop with rocksdict alone: gets a list, writes the absent keys as a WriteBatch; no changelog, no TTL."""
 
     def __init__(self, work: str) -> None:
         options = Options(raw_mode=True)
@@ -127,13 +127,14 @@ def run(
     size: bool = False,
     budget_bytes: int = DEFAULT_BUDGET_BYTES,
 ) -> Mapping[str, Any]:
-    """Insert `keys` keys, and stop this process, to be let go on, each time that so many of `stops` are inserted.
+    """Insert `keys` keys, and stop this process, until it is continued, each time that so many of `stops` are inserted.
 
     Our store has `budget_bytes` of memory.
 
     Returns:
-        `rate` over all; for each window's end the rate up to there: `rate_at_...` over the last 1,000,000 keys, `rate_near_...` over
-        the last 5,000,000, in which a store that merges its files does so several times; `new`, and `bytes_per_key`.
+        `rate` over all; for each window's end the rate up to there: `rate_at_...` over the last 1,000,000 keys,
+        `rate_near_...` over the last 5,000,000, in which a store merges its files several times; `new`,
+        `bytes_per_key`.
     """
     inserter = _inserter(work, engine, budget_bytes, uuids=uuids, ttl=ttl)
     stopping = {stop // BATCH_KEYS for stop in stops}
@@ -167,7 +168,7 @@ def _inserter(work: str, engine: str, budget_bytes: int, *, uuids: bool, ttl: bo
 
 
 def _stored_keys(keys: KeyColumn) -> list[bytes]:
-    """Key group and key, as in our store, for keys of any type that the plain loop is given: 64-bit integers, or text."""
+    """Key group and key, as in our store, for the keys that the plain loop takes: 64-bit integers and text."""
     groups = [int(group).to_bytes(2, "big") for group in keys.key_groups.tolist()]
     if pa.types.is_integer(keys.keys.type):
         raw = keys.keys.to_numpy().astype(">i8").tobytes()

@@ -1,4 +1,4 @@
-"""Keys to measure with: 64-bit integers or UUID strings, as columns, with their key groups as Spark would have computed them."""
+"""Keys to measure with: columns of 64-bit integers or UUID strings, with the key groups that Spark would compute."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from state.hashing import HashId, hash_codes
-from state.key_groups import assign_to_key_groups
+from keyscale.state.keys.hashing import HashId, hash_codes
+from keyscale.state.keys.key_groups import assign_to_key_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,13 +34,17 @@ class KeyColumn:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def part(self, first: int, end: int) -> KeyColumn:
+        """The keys from `first` to before `end`."""
+        return KeyColumn(self.keys[first:end], self.numbers[first:end], self.key_groups[first:end])
+
     def beyond(self, number: int) -> list[bool]:
         """Whether each key is not among the first `number` of the series."""
         return [bool(other >= number) for other in self.numbers]
 
 
 def batches_of_keys(first: int, end: int, *, uuids: bool = False, batch_keys: int = BATCH_KEYS) -> Iterator[KeyColumn]:
-    """Keys number `first` to `end` of an endless series in which nine in ten are new and the others were seen anywhere before.
+    """Keys number `first` to `end` of an endless series; nine in ten are new, the others were seen earlier.
 
     The series is the same however it is cut, so that one run can prepare state that another one goes on with.
     """
@@ -53,7 +57,7 @@ def batches_of_keys(first: int, end: int, *, uuids: bool = False, batch_keys: in
 
 
 def key_column(numbers: npt.NDArray[np.uint64], *, uuids: bool = False) -> KeyColumn:
-    """The keys of these numbers in the series: spread evenly over all 64-bit integers, or over all UUIDs; no two are equal."""
+    """The keys of these numbers: spread evenly over all 64-bit integers, or over all UUIDs; no two are equal."""
     low = _scramble(numbers)
     keys = pa.array(_uuid_strings(_scramble(low), low)) if uuids else pa.array(low.view(np.int64))
     return KeyColumn(keys, numbers, assign_to_key_groups(hash_codes([keys], HashId.SPARK), MAX_PARALLELISM))

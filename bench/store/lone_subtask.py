@@ -1,4 +1,4 @@
-"""One subtask's store without a job around it: opened as a task opens it, on a local directory and a local object store."""
+"""One subtask's store without a job, opened as a task opens it, on a local directory and a local object store."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from bench.store.keys import MAX_PARALLELISM
-from state.hashing import HashId
-from state.identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
-from state.objects import open_store
-from state.restore import RestorePlan
-from state.settings import RocksDbSettings
-from state.subtask import SubtaskSpec, SubtaskStore, open_subtask
+from keyscale.state.engine.rocksdb_settings import RocksDbSettings
+from keyscale.state.identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.local.subtask_spec import SubtaskSpec
+from keyscale.state.objects.opening import open_store
+from keyscale.state.restore.plan import RestorePlan
+from keyscale.state.subtask.store import SubtaskStore, open_subtask
 
 if TYPE_CHECKING:
-    from state.objects import ObjectStore
+    from keyscale.state.objects.object_store import ObjectStore
 
 JOB = JobId("bench-state")
 OPERATOR = OperatorUid("operator")

@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from bench.store.keys import KeyColumn, key_column
 from bench.store.lone_subtask import INT64_KEY, fresh_subtask, settle
-from state.descriptors import MapStateDescriptor, ValueStateDescriptor
-from state.heap import HeapEngine
-from state.identifiers import BatchId
-from state.keyed import KeyedStateBackend
-from state.settings import MEBIBYTE, RocksDbSettings
+from keyscale.state.engine.heap import HeapEngine
+from keyscale.state.engine.rocksdb_settings import MEBIBYTE, RocksDbSettings
+from keyscale.state.identifiers import BatchId
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.descriptors import MapStateDescriptor, ValueStateDescriptor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +35,7 @@ VISITS = pa.struct([("visits", pa.int64()), ("seen_ms", pa.int64())])
 SETTINGS = RocksDbSettings(
     write_buffer_bytes=8 * MEBIBYTE, target_file_bytes=8 * MEBIBYTE, level_base_bytes=32 * MEBIBYTE
 )
-"""An eighth of the defaults, so that seconds are enough for what is written to be flushed and compacted several times."""
+"""An eighth of the defaults, so that the data is flushed and compacted several times within seconds."""
 
 
 class Records(NamedTuple):
@@ -80,7 +80,7 @@ class Users:
         return Records(groups, [keys], pa.array(names), [(key,) for key in keys.to_pylist()], names)
 
     def first_visits(self, count: int) -> pa.StructArray:
-        """What is in maps to begin with."""
+        """The initial content of the maps."""
         visits = self._random.integers(1, 1000, count)
         return pa.StructArray.from_arrays(
             [pa.array(visits), pa.array(START_MS + visits * 3_600_000)], fields=list(VISITS)
@@ -200,7 +200,7 @@ class _PackedDicts(_Dicts):
 def run(*, work: str, form: str, keys: int, records: int, heap: bool = False) -> Mapping[str, Any]:
     """Change `records` entries at random of the maps of `keys` keys, which have ENTRIES entries each.
 
-    The time counts all of it: reads, changes, each batch's changelog, written and synced, and writing to the store until all is
+    The time covers reads, changes, each batch's changelog, written and synced, and writing to the store until all is
     flushed and no compaction is left to do. With `heap`, the store is a dict, without changelogs.
 
     Returns:

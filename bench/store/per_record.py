@@ -12,10 +12,10 @@ from rocksdict import Options, Rdict, WriteOptions
 
 from bench.store.keys import key_column
 from bench.store.lone_subtask import INT64_KEY, fresh_subtask
-from state.descriptors import ValueStateDescriptor
-from state.heap import HeapEngine
-from state.identifiers import BatchId
-from state.keyed import KeyedStateBackend
+from keyscale.state.engine.heap import HeapEngine
+from keyscale.state.identifiers import BatchId
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.descriptors import ValueStateDescriptor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ BATCH_RECORDS = 50_000
 
 
 def run(*, work: str, engine: str, keys: int, records: int) -> Mapping[str, Any]:
-    """Add one to the count of `records` records' keys, drawn at random from `keys` keys, all of which are there already."""
+    """Add one to the count of each of `records` random keys, out of `keys` keys that are all there already."""
     column = key_column(np.arange(keys, dtype=np.uint64))
     groups, values = column.key_groups.tolist(), column.keys.to_pylist()
     rows = np.random.default_rng(2).integers(0, keys, records).tolist()

@@ -11,10 +11,10 @@ import numpy as np
 from bench.store.filled import SEEN, checkpoint, fill
 from bench.store.keys import MAX_PARALLELISM, key_column
 from bench.store.lone_subtask import INT64_KEY, local_root, object_store, settle, spec_of
-from state.log import OperatorHistory
-from state.manifest import read_manifest
-from state.restore import plan_operator
-from state.subtask import open_subtask
+from keyscale.state.documents.manifest import read_manifest
+from keyscale.state.log.resolution import OperatorHistory
+from keyscale.state.restore.plan import plan_operator
+from keyscale.state.subtask.store import open_subtask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,12 +29,15 @@ class LostKeysError(AssertionError):
 
 
 def run(*, work: str, keys: Sequence[int], times: int, parallelism: int = 2, target: int = 4) -> Mapping[str, Any]:
-    """Fill and checkpoint a state of each size; then, `times` times, restore them in turn at `target` and read, each as an attempt of its own.
+    """Fill and checkpoint a state of each size; then restore each in turn at `target`, `times` times, and read it.
+
+    Each restore is an attempt of its own.
 
     Returns:
-        For each size, as `..._<keys>`: medians of `first_read_seconds`, the slowest subtask's way from the manifest to its first value,
-        one subtask after another, and of `all_seconds`, until all subtasks have answered; `rewritten_bytes` of files that are no
-        links; `state_bytes`. And `growth`: the median of the ratios, within each turn, of the last size's first read to the first's.
+        For each size, as `..._<keys>`: medians of `first_read_seconds` (the slowest subtask's time from the manifest to
+        its first value, one subtask after another) and of `all_seconds` (until all subtasks have answered);
+        `rewritten_bytes` of files that are no links; `state_bytes`. And `growth`: the median, over turns, of the ratio
+        of the last size's first read to the first size's.
     """
     states = [_State(str(Path(work, str(size))), size, parallelism) for size in keys]
     turns = [[state.restored(target, attempt) for state in states] for attempt in range(2, 2 + times)]

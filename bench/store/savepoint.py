@@ -1,4 +1,4 @@
-"""A savepoint with any number of UUID keys, written without a job, for the deduplication job of bench/peers to be restored from."""
+"""A savepoint with any number of UUID keys, written without a job; the deduplication job of bench/peers restores it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,23 @@ import pyarrow as pa
 
 from bench.store.keys import BATCH_KEYS, MAX_PARALLELISM, key_column
 from bench.store.lone_subtask import JOB, local_root, object_store, spec_of
-from state.descriptors import ValueStateDescriptor
-from state.hashing import HashId
-from state.identifiers import Attempt, BatchId, CheckpointId, OperatorUid
-from state.layout import location_of
-from state.manifest import Manifest, OperatorFacts, OperatorSnapshot, SnapshotKind, write_manifest
-from state.restore import RestorePlan
-from state.snapshot import upload_snapshot
-from state.subtask import open_subtask
-from state.ttl import Ttl
-from state.version import NO_BATCH
+from keyscale.clock import now_ms
+from keyscale.state.documents.manifest import (
+    Manifest,
+    OperatorDeclaration,
+    OperatorSnapshot,
+    SnapshotKind,
+    write_manifest,
+)
+from keyscale.state.documents.state_version import NO_BATCH
+from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, OperatorUid
+from keyscale.state.keyed.descriptors import ValueStateDescriptor
+from keyscale.state.keyed.ttl import Ttl
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.layout import location_of
+from keyscale.state.restore.plan import RestorePlan
+from keyscale.state.snapshot.snapshot import upload_snapshot
+from keyscale.state.subtask.store import open_subtask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +39,7 @@ KEY = pa.schema([("id", pa.string())])
 
 
 def run(*, work: str, target: str, keys: int, parallelism: int, operator_uid: str, ttl_hours: int) -> Mapping[str, Any]:
-    """Put UUIDs number 0 to `keys` into state, as `deduplicate` keeps it, and write a savepoint of it to the folder `target`.
+    """Put UUIDs number 0 to `keys` into state, as `deduplicate` keeps it, and write a savepoint to the folder `target`.
 
     Returns:
         `location` to restore from, `state_bytes`, and the `rate` at which keys were put in.
@@ -71,7 +78,7 @@ def run(*, work: str, target: str, keys: int, parallelism: int, operator_uid: st
         # As if it were from before any batch: the job that starts from it reads its source from the beginning.
         handles.append(msgspec.structs.replace(uploaded.handle, batch_id=NO_BATCH))
         subtask.abandon()
-    facts = OperatorFacts(tuple((field.name, str(field.type)) for field in KEY))
+    facts = OperatorDeclaration(tuple((field.name, str(field.type)) for field in KEY))
     manifest = Manifest(
         job_id=JOB,
         checkpoint_id=CheckpointId(1),
@@ -81,7 +88,7 @@ def run(*, work: str, target: str, keys: int, parallelism: int, operator_uid: st
         log_position=0,
         max_parallelism=MAX_PARALLELISM,
         hash_id=HashId.SPARK,
-        created_at_ms=time.time_ns() // 1_000_000,
+        created_at_ms=now_ms(),
         operators=(OperatorSnapshot(OperatorUid(operator_uid), parallelism, facts, tuple(handles)),),
         savepoint_id=SAVEPOINT,
     )

@@ -1,10 +1,10 @@
-"""Run by Alembic: migrates over the connection that `db.migrate` hands over."""
+"""Run by Alembic: migrates over the connection that `keyscale.db.migrate` passes on."""
 
 from __future__ import annotations
 
 from alembic import context
 
-from db import models
+from keyscale.db import models
 
 context.configure(connection=context.config.attributes["connection"], target_metadata=models.Job.metadata)
 with context.begin_transaction():

@@ -1,15 +1,16 @@
-"""The tables, one module a noun."""
+"""The tables, one module per noun."""
 
 from __future__ import annotations
 
-from db.models.access_token import Token
-from db.models.artifact import Artifact, ArtifactChunk
-from db.models.attempt import Attempt
-from db.models.checkpoint import Checkpoint, CheckpointSubtask
-from db.models.command import Command
-from db.models.event import Event
-from db.models.job import Job
-from db.models.rescale import Rescale
+from keyscale.db.models.access_token import Token
+from keyscale.db.models.artifact import Artifact, ArtifactChunk
+from keyscale.db.models.attempt import Attempt
+from keyscale.db.models.checkpoint import Checkpoint, CheckpointSubtask
+from keyscale.db.models.command import Command
+from keyscale.db.models.deleted_job import DeletedJob
+from keyscale.db.models.event import Event
+from keyscale.db.models.job import Job
+from keyscale.db.models.rescale import Rescale
 
 __all__ = [
     "Artifact",
@@ -18,6 +19,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointSubtask",
     "Command",
+    "DeletedJob",
     "Event",
     "Job",
     "Rescale",

@@ -1,13 +1,15 @@
+"""The table of user tokens."""
+
 from __future__ import annotations
 
 from sqlalchemy.orm import Mapped, mapped_column
 
-from db.base import Base, closed_set
-from db.statuses import Role
+from keyscale.db.base import Base, closed_set
+from keyscale.db.statuses import Role
 
 
 class Token(Base):
-    """A user's token. Only its hash is kept: it is random and long, so a plain SHA-256 cannot be reversed."""
+    """A user's token. Only its hash is stored: the token is random and long, so a plain SHA-256 cannot be reversed."""
 
     __tablename__ = "tokens"
 

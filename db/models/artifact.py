@@ -1,14 +1,16 @@
+"""The tables of artifacts and of their bytes."""
+
 from __future__ import annotations
 
 from sqlalchemy import LargeBinary, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from db.base import Base, closed_set
-from db.statuses import ArtifactKind
+from keyscale.db.base import Base, closed_set
+from keyscale.db.statuses import ArtifactKind
 
 
 class Artifact(Base):
-    """One immutable version of what a user has uploaded under a name. Its bytes are found by their hash."""
+    """One immutable version of a file that a user uploaded under a name. Its bytes are found by their hash."""
 
     __tablename__ = "artifacts"
     __table_args__ = (UniqueConstraint("name", "version"),)

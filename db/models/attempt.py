@@ -1,3 +1,5 @@
+"""The table of attempts."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -5,12 +7,12 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from db.base import Base, closed_set
-from db.statuses import AttemptStage
+from keyscale.db.base import Base, closed_set
+from keyscale.db.statuses import AttemptStage
 
 
 class Attempt(Base):
-    """One run of a job by one driver; its number is the fencing number of everything that it commits."""
+    """One run of a job by one driver. Its number fences everything that it commits."""
 
     __tablename__ = "attempts"
     __table_args__ = (

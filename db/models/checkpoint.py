@@ -1,14 +1,16 @@
+"""The tables of checkpoints and of their subtasks."""
+
 from __future__ import annotations
 
 from sqlalchemy import ForeignKey, ForeignKeyConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from db.base import Base, closed_set
-from db.statuses import CheckpointStatus
+from keyscale.db.base import Base, closed_set
+from keyscale.db.statuses import CheckpointStatus
 
 
 class Checkpoint(Base):
-    """A checkpoint or savepoint of a job, as its driver reported it; column names as in Flink's statistics."""
+    """A checkpoint or savepoint of a job, as its driver reported it. The columns are named as in Flink's statistics."""
 
     __tablename__ = "checkpoints"
 

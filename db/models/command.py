@@ -1,3 +1,5 @@
+"""The table of commands."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -5,15 +7,15 @@ from typing import Any
 from sqlalchemy import ForeignKey
 from sqlalchemy.orm import Mapped, mapped_column
 
-from db.base import Base, closed_set
-from db.statuses import CommandKind, CommandStatus
+from keyscale.db.base import Base, closed_set
+from keyscale.db.statuses import CommandKind, CommandStatus
 
 
 class Command(Base):
-    """An order to a job's driver, kept until its result is known. Its id is the id of the user's operation.
+    """A command to a job's driver, kept until its result is known. Its id is the id of the user's operation.
 
-    `attempt` is the attempt that it was given to last: an order to stop is given again to the attempt that replaces a
-    dead one, other orders fail with their attempt.
+    `attempt` is the attempt that got it last: a command to stop is given again to the attempt that replaces a dead one;
+    other commands fail with their attempt.
     """
 
     __tablename__ = "commands"

@@ -1,3 +1,5 @@
+"""The table of events."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -5,11 +7,11 @@ from typing import Any
 from sqlalchemy import BigInteger, Identity
 from sqlalchemy.orm import Mapped, mapped_column
 
-from db.base import Base
+from keyscale.db.base import Base
 
 
 class Event(Base):
-    """Something that happened, and who did it. Events outlive the job that they are about."""
+    """An event of the audit trail: what happened, and who did it. Events outlive their job."""
 
     __tablename__ = "events"
 

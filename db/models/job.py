@@ -1,16 +1,18 @@
+"""The table of jobs."""
+
 from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ForeignKey
+from sqlalchemy import ForeignKey, false
 from sqlalchemy.orm import Mapped, mapped_column
 
-from db.base import Base, closed_set
-from db.statuses import DesiredState, JobStatus
+from keyscale.db.base import Base, closed_set
+from keyscale.db.statuses import DesiredState, JobStatus
 
 
 class Job(Base):
-    """A job: what its user asked for, what is wanted of it now, and where it is."""
+    """A job: its specification, the state that its user wants, and its status."""
 
     __tablename__ = "jobs"
 
@@ -24,6 +26,8 @@ class Job(Base):
     spark_conf: Mapped[dict[str, str]]
     checkpoints: Mapped[dict[str, Any]]
     restart: Mapped[dict[str, Any] | None]
+    batch_interval_ms: Mapped[int | None]
+    skip_lost_records: Mapped[bool] = mapped_column(default=False, server_default=false())
     store_url: Mapped[str]
     desired: Mapped[DesiredState] = mapped_column(closed_set(DesiredState, "desired"))
     status: Mapped[JobStatus] = mapped_column(closed_set(JobStatus, "status"), index=True)

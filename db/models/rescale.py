@@ -1,3 +1,5 @@
+"""The table of rescales."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -5,12 +7,12 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from db.base import Base, closed_set
-from db.statuses import RescalePhase, RescaleStatus
+from keyscale.db.base import Base, closed_set
+from keyscale.db.statuses import RescalePhase, RescaleStatus
 
 
 class Rescale(Base):
-    """A rescale: a state machine that survives the control plane, with the times of its phases."""
+    """A rescale: a persisted state machine that survives the control plane, with the times of its phases."""
 
     __tablename__ = "rescales"
     __table_args__ = (

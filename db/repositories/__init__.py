@@ -1,1 +1,1 @@
-"""Queries, one module a noun: functions over a session. They begin and end no transaction."""
+"""Queries, one module per noun: functions over a session. They begin and end no transaction."""

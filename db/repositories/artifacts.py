@@ -1,3 +1,5 @@
+"""Queries on artifacts and their bytes."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -5,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import delete, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
-from db.models import Artifact, ArtifactChunk, Job
+from keyscale.db.models import Artifact, ArtifactChunk, Job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +18,7 @@ _WRITERS_LOCK = 0x61727466
 
 
 def lock_writers(session: Session) -> None:
-    """Lets this transaction alone add and delete artifacts: versions are counted and shared bytes dropped safely."""
+    """Keeps other transactions from adding and deleting artifacts, while this one counts versions or deletes bytes."""
     session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITERS_LOCK})
 
 
@@ -26,12 +28,12 @@ def list_all(session: Session) -> Sequence[Artifact]:
 
 
 def find(session: Session, artifact_id: str) -> Artifact | None:
-    """Returns the artifact of this id."""
+    """Returns the artifact with this id."""
     return session.get(Artifact, artifact_id)
 
 
 def find_version(session: Session, name: str, sha256: str) -> Artifact | None:
-    """Returns the latest version of a name, if it has these bytes."""
+    """Returns the latest version under a name, if it has these bytes."""
     latest = session.scalars(
         select(Artifact).where(Artifact.name == name).order_by(Artifact.version.desc()).limit(1)
     ).first()
@@ -44,7 +46,7 @@ def next_version(session: Session, name: str) -> int:
 
 
 def has_bytes(session: Session, sha256: str) -> bool:
-    """Whether bytes of this hash are stored."""
+    """Whether bytes with this hash are stored."""
     return session.scalar(select(ArtifactChunk.position).where(ArtifactChunk.sha256 == sha256).limit(1)) is not None
 
 
@@ -56,7 +58,7 @@ def add_bytes(session: Session, sha256: str, chunks: Iterable[bytes]) -> None:
 
 
 def read_bytes(session: Session, sha256: str) -> Iterator[bytes]:
-    """Yields the bytes in their order, one chunk in memory at a time."""
+    """Yields the bytes in order, one chunk in memory at a time."""
     count = session.scalar(select(func.count()).where(ArtifactChunk.sha256 == sha256)) or 0
     for position in range(count):
         yield session.scalars(
@@ -65,12 +67,12 @@ def read_bytes(session: Session, sha256: str) -> Iterator[bytes]:
 
 
 def is_used(session: Session, artifact_id: str) -> bool:
-    """Whether a job is made of this artifact."""
+    """Whether a job uses this artifact."""
     return session.scalar(select(Job.id).where(Job.artifact_id == artifact_id).limit(1)) is not None
 
 
 def remove(session: Session, artifact: Artifact) -> None:
-    """Deletes a version, and its bytes if no other version has the same."""
+    """Deletes a version, and its bytes if no other version has the same bytes."""
     session.delete(artifact)
     session.flush()
     if session.scalar(select(Artifact.id).where(Artifact.sha256 == artifact.sha256).limit(1)) is None:

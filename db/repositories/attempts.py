@@ -1,11 +1,13 @@
+"""Queries on attempts."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
 
-from db.models import Attempt
-from db.statuses import AttemptStage
+from keyscale.db.models import Attempt
+from keyscale.db.statuses import AttemptStage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,14 +21,13 @@ def list_of(session: Session, job_id: str) -> Sequence[Attempt]:
 
 
 def find(session: Session, job_id: str, number: int, *, lock: bool = False) -> Attempt | None:
-    """Returns a job's attempt of this number; `lock` keeps others from changing it."""
+    """Returns a job's attempt with this number; `lock` keeps others from changing it."""
     return session.get(Attempt, (job_id, number), with_for_update=lock or None, populate_existing=lock)
 
 
-def find_by_token(session: Session, token_sha256: str, *, lock: bool = False) -> Attempt | None:
-    """Returns the attempt whose driver has the token of this hash; `lock` keeps others from changing it."""
-    statement = select(Attempt).where(Attempt.token_sha256 == token_sha256)
-    return session.scalars(statement.with_for_update() if lock else statement).first()
+def find_by_token(session: Session, token_sha256: str) -> Attempt | None:
+    """Returns the attempt whose driver has the token with this hash."""
+    return session.scalars(select(Attempt).where(Attempt.token_sha256 == token_sha256)).first()
 
 
 def of_stage(session: Session, job_id: str, stage: AttemptStage) -> Attempt | None:
@@ -39,7 +40,7 @@ def of_stage(session: Session, job_id: str, stage: AttemptStage) -> Attempt | No
 
 
 def unreaped(session: Session, job_id: str) -> Sequence[Attempt]:
-    """Returns ended attempts of which processes may be left."""
+    """Returns ended attempts that may still have processes."""
     return session.scalars(
         select(Attempt)
         .where(Attempt.job_id == job_id, Attempt.stage == AttemptStage.ENDED, Attempt.reaped.is_(False))
@@ -55,5 +56,5 @@ def latest(session: Session, job_id: str) -> Attempt | None:
 
 
 def next_number(session: Session, job_id: str) -> int:
-    """Returns a fencing number above all that the job has had."""
+    """Returns a fencing number above all earlier ones of the job."""
     return (session.scalar(select(func.max(Attempt.number)).where(Attempt.job_id == job_id)) or 0) + 1

@@ -1,11 +1,13 @@
+"""Queries on checkpoints and savepoints."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, func, select, update
 
-from db.models import Checkpoint, CheckpointSubtask
-from db.statuses import CheckpointStatus
+from keyscale.db.models import Checkpoint, CheckpointSubtask
+from keyscale.db.statuses import CheckpointStatus
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,7 +23,7 @@ def list_of(session: Session, job_id: str, *, limit: int) -> Sequence[Checkpoint
 
 
 def counts(session: Session, job_id: str) -> dict[CheckpointStatus, int]:
-    """Returns how many checkpoints and savepoints of each status a job has."""
+    """Returns the number of a job's checkpoints and savepoints per status."""
     rows = session.execute(
         select(Checkpoint.status, func.count()).where(Checkpoint.job_id == job_id).group_by(Checkpoint.status)
     )
@@ -29,36 +31,22 @@ def counts(session: Session, job_id: str) -> dict[CheckpointStatus, int]:
 
 
 def find(session: Session, job_id: str, checkpoint_id: int) -> Checkpoint | None:
-    """Returns a job's checkpoint or savepoint of this number."""
+    """Returns a job's checkpoint or savepoint with this number."""
     return session.get(Checkpoint, (job_id, checkpoint_id))
 
 
-def find_savepoint(session: Session, job_id: str, savepoint_id: str) -> Checkpoint | None:
-    """Returns the completed savepoint of this id."""
+def latest_completed(session: Session, job_id: str) -> Checkpoint | None:
+    """Returns the newest completed checkpoint or savepoint of a job."""
     return session.scalars(
         select(Checkpoint)
-        .where(
-            Checkpoint.job_id == job_id,
-            Checkpoint.savepoint_id == savepoint_id,
-            Checkpoint.status == CheckpointStatus.COMPLETED,
-        )
+        .where(Checkpoint.job_id == job_id, Checkpoint.status == CheckpointStatus.COMPLETED)
         .order_by(Checkpoint.checkpoint_id.desc())
         .limit(1)
     ).first()
 
 
-def latest(
-    session: Session, job_id: str, status: CheckpointStatus, *, is_savepoint: bool | None = None
-) -> Checkpoint | None:
-    """Returns the newest of a status; of both kinds if `is_savepoint` is None."""
-    statement = select(Checkpoint).where(Checkpoint.job_id == job_id, Checkpoint.status == status)
-    if is_savepoint is not None:
-        statement = statement.where(Checkpoint.is_savepoint == is_savepoint)
-    return session.scalars(statement.order_by(Checkpoint.checkpoint_id.desc()).limit(1)).first()
-
-
 def next_id(session: Session, job_id: str) -> int:
-    """Returns a number above all that the job's drivers have reported: numbers never start over."""
+    """Returns a number above all that the job's drivers have reported: a number is never used again."""
     return (session.scalar(select(func.max(Checkpoint.checkpoint_id)).where(Checkpoint.job_id == job_id)) or 0) + 1
 
 
@@ -72,7 +60,7 @@ def subtasks(session: Session, job_id: str, checkpoint_id: int) -> Sequence[Chec
 
 
 def replace_subtasks(session: Session, checkpoint: Checkpoint, rows: Iterable[CheckpointSubtask]) -> None:
-    """Puts the subtasks of a newer report in the place of those of an older one."""
+    """Replaces the subtasks of an older report with those of a newer one."""
     session.execute(
         delete(CheckpointSubtask).where(
             CheckpointSubtask.job_id == checkpoint.job_id, CheckpointSubtask.checkpoint_id == checkpoint.checkpoint_id
@@ -82,7 +70,7 @@ def replace_subtasks(session: Session, checkpoint: Checkpoint, rows: Iterable[Ch
 
 
 def mark_subsumed(session: Session, job_id: str, checkpoint_ids: Sequence[int]) -> None:
-    """Records that retention has let go of checkpoints; savepoints are never let go."""
+    """Records that newer checkpoints subsume these; savepoints are never subsumed."""
     session.execute(
         update(Checkpoint)
         .where(
@@ -96,7 +84,7 @@ def mark_subsumed(session: Session, job_id: str, checkpoint_ids: Sequence[int]) 
 
 
 def fail_unfinished(session: Session, job_id: str, attempt: int, *, at_ms: int, message: str) -> None:
-    """Records that an attempt has taken its unfinished checkpoints with it."""
+    """Records that the unfinished checkpoints of an attempt failed with it."""
     session.execute(
         update(Checkpoint)
         .where(

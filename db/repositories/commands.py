@@ -1,11 +1,13 @@
+"""Queries on commands to drivers."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
-from db.models import Command
-from db.statuses import CommandKind, CommandStatus
+from keyscale.db.models import Command
+from keyscale.db.statuses import CommandKind, CommandStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def find(session: Session, command_id: str, *, lock: bool = False) -> Command | None:
-    """Returns the command of this id as it is now; `lock` keeps others from changing it."""
+    """Returns the command with this id as it is now; `lock` keeps others from changing it."""
     statement = select(Command).where(Command.id == command_id).execution_options(populate_existing=True)
     return session.scalars(statement.with_for_update() if lock else statement).first()
 
 
 def pending(session: Session, job_id: str, attempt: int) -> Sequence[Command]:
-    """Returns an attempt's orders that have no result yet, the oldest first."""
+    """Returns an attempt's commands that have no result yet, the oldest first."""
     return session.scalars(
         select(Command)
         .where(Command.job_id == job_id, Command.attempt == attempt, Command.status == CommandStatus.IN_PROGRESS)
@@ -29,7 +31,7 @@ def pending(session: Session, job_id: str, attempt: int) -> Sequence[Command]:
 
 
 def savepoints(session: Session, job_id: str) -> Sequence[Command]:
-    """Returns the orders that take a savepoint, the newest first."""
+    """Returns the commands that take a savepoint, the newest first."""
     return session.scalars(
         select(Command)
         .where(Command.job_id == job_id, Command.kind.in_((CommandKind.SAVEPOINT, CommandKind.STOP_WITH_SAVEPOINT)))
@@ -38,7 +40,7 @@ def savepoints(session: Session, job_id: str) -> Sequence[Command]:
 
 
 def find_savepoint(session: Session, job_id: str, savepoint_id: str) -> Command | None:
-    """Returns the order that takes, or has taken, this savepoint of a job."""
+    """Returns the command that takes, or took, this savepoint of a job."""
     return session.scalars(
         select(Command).where(Command.job_id == job_id, Command.savepoint_id == savepoint_id)
     ).first()

@@ -1,10 +1,12 @@
+"""Queries on events."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
-from db.models import Event
+from keyscale.db.models import Event
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,16 +17,17 @@ if TYPE_CHECKING:
 def record(
     session: Session, *, job_id: str | None, at_ms: int, kind: str, message: str, actor: str = "system", **details: Any
 ) -> None:
-    """Adds to the audit trail, in the transaction of what is recorded.
+    """Adds an event to the audit trail, in the transaction of the action that it records.
 
     Args:
         session: The transaction.
-        job_id: What it is about.
-        at_ms: When.
-        kind: UPPER_SNAKE; programs tell events apart by it.
-        message: For people. Never a record or a secret.
+        job_id: The job that it is about, if any.
+        at_ms: Time of the event.
+        kind: The kind of event for programs, in UPPER_SNAKE.
+        message: The text for people. Never a record or a secret, and so not the message of a failure but its code:
+            events outlive their job.
         actor: Who did it: a token's name, a driver, or the system itself.
-        details: More facts, as JSON.
+        details: Further values, stored as JSON.
     """
     session.add(Event(job_id=job_id, at_ms=at_ms, kind=kind, actor=actor, message=message, details=details))
 

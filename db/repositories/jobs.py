@@ -1,11 +1,13 @@
+"""Queries on jobs."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from sqlalchemy import or_, select
 
-from db.models import Attempt, Job
-from db.statuses import AttemptStage, DesiredState, JobStatus
+from keyscale.db.models import Attempt, Job
+from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,12 +21,12 @@ def list_all(session: Session) -> Sequence[Job]:
 
 
 def find(session: Session, reference: str, *, lock: bool = False) -> Job | None:
-    """Finds a job by its id or its name: the one place where a name may stand for an id.
+    """Returns a job by its id or its name: the one place where a name can be used instead of an id.
 
     Args:
         session: The transaction.
-        reference: An id, or a name (which never looks like an id).
-        lock: Whether others have to wait with changes of this job until the transaction ends.
+        reference: An id, or a name (a name never looks like an id).
+        lock: Whether others must wait with changes of this job until the transaction ends.
     """
     statement = select(Job).where(or_(Job.id == reference, Job.name == reference))
     return session.scalars(statement.with_for_update() if lock else statement).first()
@@ -38,7 +40,7 @@ def lock(session: Session, job_id: str) -> Job | None:
 
 
 def ids_to_reconcile(session: Session) -> Sequence[str]:
-    """Returns the jobs that run, should run, are to be stopped, or have processes left."""
+    """Returns the jobs that run, should run, should stop, or still have processes."""
     unfinished = select(Attempt.job_id).where(or_(Attempt.stage != AttemptStage.ENDED, Attempt.reaped.is_(False)))
     settled = (JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FAILED, JobStatus.FINISHED)
     return session.scalars(

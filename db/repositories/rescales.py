@@ -1,11 +1,13 @@
+"""Queries on rescales."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
-from db.models import Rescale
-from db.statuses import RescaleStatus
+from keyscale.db.models import Rescale
+from keyscale.db.statuses import RescaleStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,12 +23,12 @@ def list_of(session: Session, job_id: str) -> Sequence[Rescale]:
 
 
 def find(session: Session, rescale_id: str) -> Rescale | None:
-    """Returns the rescale of this id."""
+    """Returns the rescale with this id."""
     return session.get(Rescale, rescale_id)
 
 
 def running(session: Session, job_id: str) -> Rescale | None:
-    """Returns the rescale that a job is in."""
+    """Returns the rescale of a job that is in progress."""
     return session.scalars(
         select(Rescale)
         .where(Rescale.job_id == job_id, Rescale.status == RescaleStatus.IN_PROGRESS)

@@ -1,19 +1,21 @@
+"""Queries on user tokens."""
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
-from db.models import Token
+from keyscale.db.models import Token
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from db.statuses import Role
+    from keyscale.db.statuses import Role
 
 
 def find(session: Session, sha256: str) -> Token | None:
-    """Returns the token of this hash, if it has not been revoked."""
+    """Returns the token with this hash, if it has not been revoked."""
     return session.scalars(select(Token).where(Token.sha256 == sha256, Token.revoked_at_ms.is_(None))).first()
 
 

@@ -1,1 +1,1 @@
-"""The demo: the main job on real input, killed, recovered, rescaled, and compared with a plain computation."""
+"""The demo: runs the main job on real input, kills it, rescales it, and checks the result by a plain computation."""

@@ -1,4 +1,4 @@
-"""Carries a scenario out on a running control plane, through the public API only, as a user and a bad day would."""
+"""Runs a scenario on a running control plane, through the public API only, with the faults of a bad day."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from api.cli.artifacts import upload_file
-from api.cli.connection import CHECKOUT
-from api.cli.paths import job_path
-from api.cli.rescale import follow
-from deploy.demo.feeder import file_count
-from deploy.demo.problems import DemoError
-from deploy.demo.sink import Sink
-from deploy.demo.waiting import wait_for
+from keyscale.api.cli.artifacts import upload_file
+from keyscale.api.cli.client import job_path
+from keyscale.api.cli.rescale import follow
+from keyscale.clock import now_ms
+from keyscale.deploy.demo.errors import DemoError
+from keyscale.deploy.demo.feeder import file_count
+from keyscale.deploy.demo.sink import Sink
+from keyscale.deploy.demo.waiting import wait_for
+from keyscale.installation import EXAMPLES, IMPORT_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from api.cli.client import ControlPlane
-    from deploy.demo.progress import ProgressDisplay
-    from deploy.demo.scenario import Scenario
+    from keyscale.api.cli.client import ControlPlane
+    from keyscale.deploy.demo.progress import ProgressDisplay
+    from keyscale.deploy.demo.scenario import Scenario
 
-SCRIPT = CHECKOUT / "jobs" / "examples" / "flights.py"
+SCRIPT = EXAMPLES / "flights.py"
 JOB_NAME = "flights"
 
 Observed = TypeVar("Observed")
@@ -35,7 +35,7 @@ Observed = TypeVar("Observed")
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a killed driver meant for the job."""
+    """How the job recovered from the kill of its driver."""
 
     killed_pid: int
     killed_attempt: int
@@ -47,7 +47,7 @@ class Recovery:
 
 @dataclass(slots=True)
 class Course:
-    """One job on its way through the scenario."""
+    """One job, and its way through the scenario."""
 
     control_plane: ControlPlane
     scenario: Scenario
@@ -66,12 +66,12 @@ class Course:
 
     @property
     def input(self) -> Path:
-        """Where the feeder delivers, and the job reads."""
+        """The directory into which the feeder delivers, and from which the job reads."""
         return self.directory / "input"
 
     @property
     def output(self) -> Path:
-        """Where the job's sink publishes."""
+        """The directory of the job's sink."""
         return self.directory / "output"
 
     @property
@@ -79,10 +79,10 @@ class Course:
         return self.directory / "allowance"
 
     def run(self) -> None:
-        """Goes the whole way, from the upload to a finished job.
+        """Runs the whole scenario, from the upload to a finished job.
 
         Raises:
-            DemoError: A step did not happen in time, or the job ended early.
+            DemoError: A step took too long, or the job ended early.
         """
         try:
             self._start_feeder()
@@ -101,14 +101,14 @@ class Course:
                 self._feeder.wait()
 
     def _start_feeder(self) -> None:
-        """Starts the feeder, which prepares itself while the job starts, and waits to be allowed to deliver."""
+        """Starts the feeder, which prepares itself while the job starts, and then waits for its allowance."""
         self.input.mkdir(parents=True)
-        command = [sys.executable, "-P", "-m", "deploy.demo.feeder", "--input", str(self.input)]
+        command = [sys.executable, "-P", "-m", "keyscale.deploy.demo.feeder", "--input", str(self.input)]
         command += ["--files", str(self.scenario.files), "--seconds", str(self.scenario.seconds)]
         command += ["--seed", str(self.scenario.seed), "--reports", str(self.reports)]
         command += ["--allowance", str(self._allowance)]
         self._allow(0.0)
-        environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+        environment = {**os.environ, "PYTHONPATH": str(IMPORT_PATH)}
         self._feeder = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)  # noqa: S603 - our program
         self.display.step(
             f"the feeder delivers {self.reports:,} reports over {self.scenario.seconds:.0f} s, a tenth twice"
@@ -133,29 +133,29 @@ class Course:
         self.display.step(f"job [bold]{JOB_NAME}[/] runs at parallelism {self.scenario.parallelism}")
 
     def _allow(self, share: float) -> None:
-        """Lets the feeder go on up to a share of its files; 1.0 includes the one that holds the last repeats."""
+        """Allows the feeder a share of its files; 1.0 includes the file with the last repeats."""
         files = self.scenario.files + 1 if share >= 1.0 else int(share * self.scenario.files)
         fresh = self._allowance.with_suffix(".new")
         fresh.write_text(str(files))
         fresh.rename(self._allowance)
 
     def _kill_driver_at(self, moment: float, *, held: float, following: float) -> None:
-        """Kills the driver just after a commit; there is more input than was `held` back for that commit, and after the kill."""
+        """Kills the driver just after a commit, with more input waiting both before and after the kill."""
         self._wait_for_rows(moment)
         self._wait("a completed checkpoint", lambda: self._checkpoints()["counts"]["completed"] > 0)
         commit = self._attempt()["last_commit_batch_id"]
-        self._allow((held + following) / 2)  # a quick job has processed all that was there
-        # Just after a commit the next batch is being processed: the worst moment there is.
+        self._allow((held + following) / 2)  # a quick job has processed all available input
+        # Just after a commit the next batch is being processed: the worst moment.
         attempt = self._wait("a commit", lambda: (run := self._attempt())["last_commit_batch_id"] != commit and run)
         rows_before = self._sink.count_rows()
         os.kill(attempt["pid"], signal.SIGKILL)
-        killed_at_ms = time.time_ns() // 1_000_000
+        killed_at_ms = now_ms()
         self._allow(following)
         self.display.step(
             f"[bold red]killed the driver[/] (process {attempt['pid']}) with {rows_before:,} reports in the sink"
         )
         new = self._wait(
-            "the job to come back by itself",
+            "the job to recover by itself",
             lambda: (run := self._attempt())["number"] > attempt["number"] and run["first_commit_at_ms"] and run,
         )
         self.recovery = Recovery(
@@ -168,7 +168,7 @@ class Course:
         )
         source = Path(new["restore_from"] or "nothing").parent.name
         self.display.step(
-            f"it came back by itself from {source}: first commit {self.recovery.downtime_ms:,} ms after the kill"
+            f"it recovered by itself from {source}: first commit {self.recovery.downtime_ms:,} ms after the kill"
         )
 
     def _rescale_at(self, moment: float, parallelism: int) -> None:
@@ -185,17 +185,16 @@ class Course:
         )
         self.rescales.append(rescale)
         if rescale["status"] != "COMPLETED":
-            message = f"the rescale {before} -> {parallelism} has ended as {rescale['status']}: {rescale['failure']}"
-            raise DemoError(message)
+            raise DemoError(f"the rescale {before} -> {parallelism} ended as {rescale['status']}: {rescale['failure']}")
         self.display.step(f"runs at parallelism {parallelism}; downtime {rescale['downtime_ms']:,} ms")
 
     def _finish(self) -> None:
         self._wait(
-            "the feeder to deliver everything", lambda: self._feeder is not None and self._feeder.poll() is not None
+            "the feeder to deliver all reports", lambda: self._feeder is not None and self._feeder.poll() is not None
         )
         self.control_plane.post(job_path(self.job_id, "stop"), {"drain": True})
         self._wait("the job to finish", lambda: self._job()["status"] == "FINISHED")
-        self.display.step(f"everything is delivered and processed; the job is {self._job()['status']}")
+        self.display.step(f"all reports are delivered and processed; the job is {self._job()['status']}")
 
     def _wait_for_rows(self, share: float) -> None:
         wanted = int(share * self.reports)

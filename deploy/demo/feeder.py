@@ -1,7 +1,7 @@
-"""The phone in the demo: writes departure reports as JSON-lines files over time, each complete from its first moment on.
+"""The source of the demo: writes departure reports as JSON-lines files over time, each file atomically.
 
-Runs as a process of its own (`python -m deploy.demo.feeder`), as a real source would, knows nothing of the job, and ends
-when everything has been delivered.
+It runs as a process of its own (`python -m keyscale.deploy.demo.feeder`), like a real source, knows nothing of the job,
+and ends when all reports have been delivered.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 
 import click
 
-from deploy.demo.reports import delivered, departure_reports, plan_deliveries
+from keyscale.deploy.demo.reports import delivered, departure_reports, plan_deliveries
 
-STAGING = ".staging"  # Spark's file source passes over names with a leading dot
+STAGING = ".staging"  # Spark's file source ignores names with a leading dot
 FILES = "reports-*.json"
 ALLOWANCE_POLL_S = 0.1
 
 
 def file_count(directory: Path) -> int:
-    """Counts the files that have been delivered so far."""
+    """Returns how many files have been delivered so far."""
     return sum(1 for _ in directory.glob(FILES))
 
 
 def write_atomically(directory: Path, name: str, records: list[dict[str, Any]]) -> None:
-    """Writes a file that is either not there or complete: under a hidden name first, then renamed."""
+    """Writes a file atomically: under a hidden name first, then renamed."""
     staged = directory / f"{STAGING}-{name}"
     with staged.open("w", encoding="utf-8") as file:
         for record in records:
@@ -36,18 +36,22 @@ def write_atomically(directory: Path, name: str, records: list[dict[str, Any]]) 
 
 
 def wait_for_allowance(allowance: Path | None, number: int) -> None:
-    """Waits until the file of this number may be written."""
+    """Waits until the file with this number may be written."""
     while allowance is not None and number >= int(allowance.read_text()):
         time.sleep(ALLOWANCE_POLL_S)
 
 
 @click.command()
-@click.option("--input", "directory", type=click.Path(path_type=Path), required=True, help="Where the files go.")
-@click.option("--files", default=60, show_default=True, help="In how many files the reports are first delivered.")
-@click.option("--seconds", default=65.0, show_default=True, help="How long the delivery takes.")
-@click.option("--seed", default=7, show_default=True, help="Which tenth of the reports is delivered again, and where.")
-@click.option("--reports", type=int, default=None, help="Only the earliest so many reports.")
-@click.option("--allowance", type=click.Path(path_type=Path), help="A file with the number of files that may be there.")
+@click.option("--input", "directory", type=click.Path(path_type=Path), required=True, help="Directory of the files.")
+@click.option("--files", default=60, show_default=True, help="Number of files to deliver the reports in.")
+@click.option("--seconds", default=65.0, show_default=True, help="Duration of the delivery.")
+@click.option(
+    "--seed", default=7, show_default=True, help="Selects the tenth of the reports that is delivered again, and where."
+)
+@click.option("--reports", type=int, default=None, help="Use only this many reports, the earliest ones.")
+@click.option(
+    "--allowance", type=click.Path(path_type=Path), help="A file that holds the number of files that may be delivered."
+)
 def feed(**options: Any) -> None:
     """Delivers departure reports into a directory."""
     deliver(**options)
@@ -56,11 +60,11 @@ def feed(**options: Any) -> None:
 def deliver(
     directory: Path, *, files: int, seconds: float, seed: int, reports: int | None, allowance: Path | None
 ) -> None:
-    """Writes all files, each when it is due and allowed; see the options of `feed`."""
+    """Writes all files, each when it is due and allowed. See `feed` for the options."""
     directory.mkdir(parents=True, exist_ok=True)
     every = departure_reports(reports)
     deliveries = plan_deliveries(len(every), files, seed)
-    wait_for_allowance(allowance, 0)  # what takes time is done; the delivery begins when the first file is allowed
+    wait_for_allowance(allowance, 0)  # all preparation is done; the delivery begins when the first file is allowed
     began = time.monotonic()
     for number, delivery in enumerate(deliveries):
         due = began + seconds * number / len(deliveries)

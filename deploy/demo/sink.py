@@ -1,4 +1,4 @@
-"""Reads what the main job's file sink has published: one directory a batch, complete or not there."""
+"""Reads what the main job's file sink has published: one directory per batch, complete or absent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def published_files(output: Path) -> list[Path]:
 
 
 class Sink:
-    """Counts a growing sink's rows cheaply: each file's footer is read once."""
+    """Counts the rows of a growing sink cheaply: each file's footer is read once."""
 
     def __init__(self, output: Path) -> None:
         self._output = output
@@ -36,6 +36,6 @@ def read_rows(output: Path) -> list[dict[str, Any]]:
     """Reads all rows of the sink."""
     rows: list[dict[str, Any]] = []
     for path in published_files(output):
-        # One file, not a dataset: the directory's name is no column.
+        # As a single file, not as a dataset, which would turn the directory's name into a column.
         rows.extend(pq.ParquetFile(path).read(columns=COLUMNS).to_pylist())
     return rows

@@ -1,4 +1,4 @@
-"""What the demo has shown: every comparison, the checkpoints, the rescales, and where the time went."""
+"""The verdict of the demo: every comparison, the checkpoints, the rescales, and their times."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from api.cli.checkpoints import COLUMNS as CHECKPOINT_COLUMNS
-from api.cli.output import format_duration_ms, make_table
+from keyscale.api.cli.checkpoints import CHECKPOINT_COLUMNS
+from keyscale.api.cli.output import format_duration_ms, make_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from deploy.demo.course import Recovery
-    from deploy.demo.reference import Check
+    from keyscale.deploy.demo.course import Recovery
+    from keyscale.deploy.demo.reference import Check
 
 CHECKPOINTS_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of a demo that has gone its whole way.
+    """The result of a complete demo.
 
     Attributes:
-        checks: Comparisons with the reference, and of what must have happened for the run to mean anything.
+        checks: The comparisons with the reference, and the checks that the faults happened.
         checkpoints: The API's statistics of the job's checkpoints.
-        rescales: The API's account of each rescale.
-        recovery: What the kill of the driver meant.
-        elapsed_s: From the start of the control plane to the finished job.
+        rescales: The API's answer for each rescale.
+        recovery: How the job recovered from the kill of its driver.
+        elapsed_s: The seconds from the start of the control plane to the finished job.
     """
 
     checks: list[Check]
@@ -39,7 +39,7 @@ class Verdict:
 
     @property
     def exact(self) -> bool:
-        """Whether every number is exactly right."""
+        """Whether every check holds."""
         return all(check.holds for check in self.checks)
 
 
@@ -65,7 +65,7 @@ def _show_checkpoints(console: Console, checkpoints: dict[str, Any]) -> None:
 
 
 def _show_rescales(console: Console, verdict: Verdict) -> None:
-    console.print("\n[bold]Rescales[/] (milliseconds a phase)")
+    console.print("\n[bold]Rescales[/] (milliseconds per phase)")
     phases = list(dict.fromkeys(phase["phase"] for rescale in verdict.rescales for phase in rescale["phases"]))
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("PARALLELISM", *phases, "TOTAL", "DOWNTIME"):
@@ -85,7 +85,7 @@ def _show_rescales(console: Console, verdict: Verdict) -> None:
 
 
 def _show_checks(console: Console, checks: list[Check]) -> None:
-    console.print("\n[bold]Compared with the table, without Spark[/]")
+    console.print("\n[bold]Compared with the plain computation[/]")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("", "EXPECTED", "FOUND", ""):
         table.add_column(heading, justify="left" if not heading else "right")

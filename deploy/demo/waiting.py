@@ -1,11 +1,11 @@
-"""Waits for what a job should bring about, and tells a job that ended too early from one that ended in time."""
+"""Waits for a result of a job; fails if the job ends without it or takes too long."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from deploy.demo.problems import DemoError
+from keyscale.deploy.demo.errors import DemoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,26 +17,26 @@ Observed = TypeVar("Observed")
 
 
 def wait_for(what: str, observe: Callable[[], Observed], job: Callable[[], Any], *, timeout_s: float) -> Observed:
-    """The first thing that `observe` sees.
+    """Waits until `observe` returns a result, and returns it.
 
     Args:
-        what: The thing, for the error.
-        observe: Looks for it; its answer is falsy until it is there.
-        job: Fetches the job.
-        timeout_s: How long to wait.
+        what: The description of the result, for the error.
+        observe: Looks for the result; returns a false value until there is one.
+        job: Requests the job.
+        timeout_s: The longest time to wait.
 
     Raises:
-        DemoError: The job has ended without it, or it did not come in time.
+        DemoError: The job ended without the result, or took too long.
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        facts = job()  # before the look, so that what the job did last is seen before its end is held against it
+        answer = job()  # requested first, so that the last result of a job that has just ended is still found
         seen = observe()
         if seen:
             return seen
-        status = facts["status"]
+        status = answer["status"]
         if status in ENDED:
-            raise DemoError(f"waited for {what}, but the job is {status}: {facts['failure']}")
+            raise DemoError(f"waited for {what}, but the job is {status}: {answer['failure']}")
         if time.monotonic() > deadline:
             raise DemoError(f"waited {timeout_s:.0f} s for {what}; the job is {status}")
         time.sleep(POLL_S)

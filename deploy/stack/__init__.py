@@ -1,1 +1,1 @@
-"""The local stack: what stands behind Keyscale, as real processes on 127.0.0.1. The scripts beside this file start it."""
+"""The local stack: database, object store, Spark and Kafka as real processes on 127.0.0.1, started by scripts here."""

@@ -1,6 +1,6 @@
-"""Makes a bucket ready: creates it where it is missing, and refuses a store that Keyscale could not rely on.
+"""Prepares a bucket: creates it if it is missing, and refuses a store that Keyscale cannot rely on.
 
-Run as `python -m deploy.stack.bucket BUCKET`; endpoint and credentials are found the ordinary AWS way.
+Run it as `python -m keyscale.deploy.stack.bucket BUCKET`. Endpoint and credentials are those of the AWS environment.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 READY_WITHIN_SECONDS = 30
-_THERE_ALREADY = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
+_EXISTS_ALREADY = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
 
 
 def create_bucket(client: S3Client, bucket: str, within_seconds: float = READY_WITHIN_SECONDS) -> None:
-    """Creates the bucket unless it is there; waits for a store that is still starting.
+    """Creates the bucket unless it exists; waits for a store that is still starting.
 
     Args:
-        client: Of the store.
-        bucket: Its name.
-        within_seconds: How long the store may take to answer.
+        client: The client of the store.
+        bucket: The name of the bucket.
+        within_seconds: The longest time that the store may take to answer.
 
     Raises:
         ClientError: The store refuses, for example because the credentials are wrong.
@@ -39,7 +39,7 @@ def create_bucket(client: S3Client, bucket: str, within_seconds: float = READY_W
         try:
             client.create_bucket(Bucket=bucket)
         except ClientError as error:
-            if error.response["Error"]["Code"] in _THERE_ALREADY:
+            if error.response["Error"]["Code"] in _EXISTS_ALREADY:
                 return
             starting = error.response["ResponseMetadata"]["HTTPStatusCode"] >= HTTPStatus.INTERNAL_SERVER_ERROR
             if not starting or time.monotonic() > deadline:
@@ -53,7 +53,7 @@ def create_bucket(client: S3Client, bucket: str, within_seconds: float = READY_W
 
 
 def honours_conditional_create(client: S3Client, bucket: str) -> bool:
-    """Tells whether the store refuses to create an object that exists when asked to (`If-None-Match: *`)."""
+    """Returns whether the store refuses to overwrite an object on a conditional create (`If-None-Match: *`)."""
     name = f".conditional-create-{uuid.uuid4().hex}"
     client.put_object(Bucket=bucket, Key=name, Body=b"first", IfNoneMatch="*")
     try:
@@ -67,11 +67,11 @@ def honours_conditional_create(client: S3Client, bucket: str) -> bool:
 
 
 def main(arguments: list[str]) -> str | None:
-    """Makes the bucket ready; returns what is wrong, if anything, for `sys.exit`."""
+    """Prepares the bucket; returns the error, if any, for `sys.exit`."""
     if len(arguments) != 1:
-        return "usage: python -m deploy.stack.bucket BUCKET"
+        return "usage: python -m keyscale.deploy.stack.bucket BUCKET"
     bucket = arguments[0]
-    # A store of one's own has no host name for each bucket.
+    # A self-hosted store has no host name per bucket.
     client = boto3.client("s3", config=Config(s3={"addressing_style": "path"}))
     try:
         create_bucket(client, bucket)

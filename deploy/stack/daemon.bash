@@ -1,7 +1,7 @@
-# Starting and stopping the stack's background processes by pid file. Sourced by the scripts beside it.
+# Starts and stops the background processes of the stack by pid file. The scripts beside this file source it.
 #
-# A pid file holds the pid and the process's start time, so a pid that the kernel has given to another process since is
-# never taken for ours, and never killed.
+# A pid file holds the pid and the start time of a process. So a pid that the kernel has given to another process is
+# never mistaken for ours, and never killed.
 # shellcheck shell=bash
 
 stack_source=$(CDPATH='' cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
@@ -14,15 +14,15 @@ die() {
   say "$@"
   exit 1
 }
-# Wrong usage exits with 2, like every other program; the caller defines usage().
+# Wrong usage exits with 2, as is usual; the caller defines usage().
 wrong_usage() {
   [[ $# == 0 ]] || say "$@"
   usage >&2
   exit 2
 }
 
-# Prints the kernel's start time of the process PID (clock ticks since boot); fails when there is no such process. A
-# zombie counts as gone: it runs no more.
+# Prints the kernel's start time of the process PID (clock ticks since boot); fails if there is no such process. A
+# zombie counts as gone.
 start_time() {
   local line
   { line=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
@@ -42,7 +42,7 @@ daemon_pid() {
   printf '%s\n' "$pid"
 }
 
-# start_daemon NAME COMMAND...: in the background, in a session of its own, its output in NAME.log.
+# start_daemon NAME COMMAND...: starts it in the background, in its own session, with its output in NAME.log.
 start_daemon() {
   local name=$1 pid
   shift
@@ -58,7 +58,8 @@ start_daemon() {
   printf '%s %s\n' "$pid" "$started" >"$stack/$name.pid"
 }
 
-# wait_until_ready NAME SECONDS COMMAND...: until COMMAND succeeds; shows the log's end when the daemon dies or is too slow.
+# wait_until_ready NAME SECONDS COMMAND...: waits until COMMAND succeeds; shows the end of the log if the daemon dies or
+# is too slow.
 wait_until_ready() {
   local name=$1 deadline=$((SECONDS + $2))
   shift 2
@@ -76,7 +77,7 @@ wait_until_ready() {
   done
 }
 
-# stop_daemon NAME [SIGNAL]: asks it to end, kills it after 20 s. No error when it does not run.
+# stop_daemon NAME [SIGNAL]: signals it to end, kills it after 20 s. No error if it does not run.
 stop_daemon() {
   local name=$1 signal=${2:-TERM} pid deadline=$((SECONDS + 20))
   if ! pid=$(daemon_pid "$name"); then
@@ -94,7 +95,7 @@ stop_daemon() {
   rm -f -- "$stack/$name.pid"
 }
 
-# report_daemon NAME: one line of status; fails when it does not run.
+# report_daemon NAME: prints one line of status; fails if it does not run.
 report_daemon() {
   local pid
   if pid=$(daemon_pid "$1"); then
@@ -108,7 +109,7 @@ report_daemon() {
 # is_listening PORT: whether something on 127.0.0.1 accepts connections there.
 is_listening() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# refuse_taken_port NAME PORT: a port of another program must not be mistaken for a started daemon.
+# refuse_taken_port NAME PORT: fails if another program listens there, which could be mistaken for the daemon.
 refuse_taken_port() {
   if ! daemon_pid "$1" >/dev/null && is_listening "$2"; then
     die "port $2 on 127.0.0.1 is taken by another program; choose another one (see: ${0##*/} --help)"
@@ -124,7 +125,7 @@ check_port() { # VALUE
   ((10#$1 <= 65535)) || wrong_usage "a port is at most 65535, not '$1'"
 }
 
-# secret NAME: prints a random secret that is made at first use and kept, readable by its owner only.
+# secret NAME: prints a random secret, which is made at first use and readable by its owner only.
 secret() {
   local file=$stack/$1.secret
   if [[ ! -s $file ]]; then

@@ -1,8 +1,8 @@
-"""What a web server's log says, delivered at least once: views an hour, the top pages, sessions, alerts, traffic.
+"""Statistics of a web server's access log: page views per hour, top pages, error alerts, sessions, user traffic.
 
-Each result has a sink of its own, `<output>/<result>/`.
-Parameters: `input` (a directory that JSON-lines files appear in), `output`, `out_of_order_ms` (by how much requests may be
-older than one before them; 5000 by default).
+The log is delivered at least once; duplicates are dropped first. Each result has its own sink, `<output>/<result>/`.
+Parameters: `input` (a directory of JSON-lines files; new files are read as they appear), `output` (a directory),
+`out_of_order_ms` (how much older than an earlier request a request may be; 5000 by default).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs import (
+from keyscale import (
     FileSink,
     KeyedBatchFunction,
     KeyedProcessFunction,
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from jobs import DataStream, KeyedBatch, OnTimerContext, ProcessContext, Row, RuntimeContext
+    from keyscale import DataStream, KeyedBatch, OnTimerContext, ProcessContext, Row, RuntimeContext
 
 REQUEST_COLUMNS = {
-    "request_id": "string",  # the same for every delivery of one request
+    "request_id": "string",  # the same in every delivery of a request
     "at": "bigint",  # milliseconds since the epoch
     "user": "string",
     "page": "string",
@@ -66,7 +66,7 @@ class Count:
 
 
 class TopPages(KeyedProcessFunction):
-    """The most viewed pages of an hour; all counts of an hour come in the batch in which it is complete."""
+    """Emits the most viewed pages of an hour. All counts of an hour arrive in one batch, when it is complete."""
 
     def open(self, context: RuntimeContext) -> None:
         self.views = context.get_map_state(MapStateDescriptor("views", pa.string(), pa.int64()))
@@ -75,7 +75,7 @@ class TopPages(KeyedProcessFunction):
         self.views.put(row.page, row.views)
         context.timer_service().register_event_time_timer(context.current_key - 1)
 
-    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - the key says it
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - not used
         ranked = sorted(self.views.items(), key=lambda entry: (-entry[1], entry[0]))
         for rank, (page, views) in enumerate(ranked[:TOP_PAGES], 1):
             yield {"window_end": context.current_key, "rank": rank, "page": page, "views": views}
@@ -83,7 +83,7 @@ class TopPages(KeyedProcessFunction):
 
 
 class ErrorAlerts(KeyedProcessFunction):
-    """Says of each minute of a page, when it is over, whether too many of its requests have failed."""
+    """Emits an alert, at the end of a minute, if too many requests of a page have failed in it."""
 
     def open(self, context: RuntimeContext) -> None:
         counts = pa.struct([("requests", pa.int64()), ("errors", pa.int64())])
@@ -105,7 +105,7 @@ class ErrorAlerts(KeyedProcessFunction):
 
 
 class Sessions(KeyedProcessFunction):
-    """The pages that a user has visited in one go, in order of time."""
+    """Emits the pages of each session of a user, in order of time, when the session has ended."""
 
     def open(self, context: RuntimeContext) -> None:
         visit = pa.struct([("at", pa.int64()), ("page", pa.string())])
@@ -119,7 +119,7 @@ class Sessions(KeyedProcessFunction):
         visits = sorted(self.visits.get(), key=lambda visit: (visit["at"], visit["page"]))
         ended_at = timestamp - SESSION_GAP_MS
         if any(ended_at < visit["at"] <= timestamp for visit in visits):
-            return  # the user has come back in time; a later timer ends the session
+            return  # the session goes on; a later timer ends it
         session = [visit for visit in visits if visit["at"] <= ended_at]
         if session:
             pages = " ".join(visit["page"] for visit in session)
@@ -128,7 +128,7 @@ class Sessions(KeyedProcessFunction):
 
 
 class Traffic(KeyedBatchFunction):
-    """Requests and bytes of each user so far, put out once a batch and user: the fast path."""
+    """Counts requests and bytes per user on whole Arrow batches, the fast path. Emits one row per user and batch."""
 
     def open(self, context: RuntimeContext) -> None:
         self.requests = context.get_state(ValueStateDescriptor("requests", pa.int64()))
@@ -151,7 +151,7 @@ class Traffic(KeyedBatchFunction):
 
 
 def declare(requests: DataStream) -> dict[str, DataStream]:
-    """All results, by name."""
+    """Returns all results by name."""
     unique = requests.key_by("request_id").deduplicate(ttl=Ttl.days(2)).uid("unique-requests")
     hours = unique.where("status < 400").key_by("page").window(TumblingWindows(HOUR_MS))
     views = hours.aggregate(Count(), accumulator=pa.int64(), output={"views": "bigint"}).uid("page-views")

@@ -1,7 +1,8 @@
-"""Bills of accounts, delivered at least once and up to a week late: running totals, and sums a day that are put out anew.
+"""Bills of accounts, delivered at least once and up to a week late: running totals, and daily sums with corrections.
 
-Each result has a sink of its own, `<output>/<result>/`; `too_late` has the bills that no day takes any more.
-Parameters: `input` (a directory that JSON-lines files appear in), `output`.
+A late bill makes its day's sum be emitted again. Each result has its own sink, `<output>/<result>/`; `too_late` holds
+the bills that are more than a week late.
+Parameters: `input` (a directory of JSON-lines files; new files are read as they appear), `output` (a directory).
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobs import FileSink, OutputTag, StreamEnvironment, Ttl, TumblingWindows
+from keyscale import FileSink, OutputTag, StreamEnvironment, Ttl, TumblingWindows
 
 if TYPE_CHECKING:
-    from jobs import DataStream, Row
+    from keyscale import DataStream, Row
 
 BILL_COLUMNS = {"bill_id": "string", "at": "bigint", "account": "bigint", "cents": "bigint"}
 DAY_MS = 24 * 3_600_000
@@ -25,7 +26,7 @@ TOO_LATE = OutputTag(
 
 
 class Total:
-    """The sum of bills, and how many they are."""
+    """Sums and counts bills."""
 
     def create_accumulator(self) -> dict[str, int]:
         return {"bills": 0, "cents": 0}
@@ -41,7 +42,7 @@ class Total:
 
 
 def declare(bills: DataStream) -> dict[str, DataStream]:
-    """All results, by name."""
+    """Returns all results by name."""
     accumulator = pa.struct([("bills", pa.int64()), ("cents", pa.int64())])
     output = {"bills": "bigint", "cents": "bigint"}
     unique = bills.key_by("bill_id").deduplicate(ttl=Ttl.days(30)).uid("unique-bills")

@@ -1,7 +1,9 @@
-"""Departure reports of flights, delivered at least once, folded into totals an aircraft, exactly once.
+"""Departure reports of flights, delivered at least once, folded into totals per aircraft, exactly once.
 
-A report that is delivered twice counts once. Every accepted report gives one row with the totals of its aircraft after it.
-Parameters: `input` (a directory that JSON-lines files appear in) and `output` (a directory, written a batch at a time).
+A report that is delivered twice counts once. For each report that counts, one row with the new totals of its aircraft
+is emitted.
+Parameters: `input` (a directory of JSON-lines files; new files are read as they appear), `output` (a directory),
+`files_per_batch` (8 by default).
 """
 
 from __future__ import annotations
@@ -10,22 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobs import (
-    FileSink,
-    KeyedProcessFunction,
-    MapStateDescriptor,
-    StreamEnvironment,
-    Ttl,
-    ValueStateDescriptor,
-)
+from keyscale import FileSink, KeyedProcessFunction, MapStateDescriptor, StreamEnvironment, Ttl, ValueStateDescriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jobs import ProcessContext, Row, RuntimeContext
+    from keyscale import ProcessContext, Row, RuntimeContext
 
 INPUT_COLUMNS = {
-    "report_id": "string",  # the same for every delivery of one report
+    "report_id": "string",  # the same in every delivery of a report
     "sched_ms": "bigint",  # scheduled departure, milliseconds since the epoch
     "carrier": "string",
     "flight": "int",
@@ -38,10 +33,10 @@ OUTPUT_COLUMNS = {
     "report_id": "string",
     "tailnum": "string",
     "flights": "bigint",  # reports of this aircraft so far
-    "dep_delay_sum": "double",  # minutes, cancelled flights left out
-    "last_airport": "string",  # destination of the latest scheduled flight so far
+    "dep_delay_sum": "double",  # minutes, without cancelled flights
+    "last_airport": "string",  # destination of the flight with the latest schedule so far
     "dest": "string",
-    "dest_flights": "bigint",  # of them to this destination
+    "dest_flights": "bigint",  # those of them to this destination
 }
 
 
@@ -51,7 +46,7 @@ class AircraftTotals(KeyedProcessFunction):
     def open(self, context: RuntimeContext) -> None:
         self.flights = context.get_state(ValueStateDescriptor("flights", pa.int64()))
         self.delay_sum = context.get_state(ValueStateDescriptor("dep_delay_sum", pa.float64()))
-        # The latest by scheduled time, then by id: so that the order in which reports arrive makes no difference.
+        # The latest by scheduled time, then by id, so that the order of arrival does not matter.
         self.latest_ms = context.get_state(ValueStateDescriptor("latest_sched_ms", pa.int64()))
         self.latest_id = context.get_state(ValueStateDescriptor("latest_report_id", pa.string()))
         self.last_airport = context.get_state(ValueStateDescriptor("last_airport", pa.string()))

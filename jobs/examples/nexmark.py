@@ -1,8 +1,9 @@
-"""Queries after the Nexmark benchmark: an auction house's persons, auctions and bids, in one stream of events.
+"""Queries of the Nexmark benchmark: persons, auctions and bids of an auction house, in one stream of events.
 
-Each query has a sink of its own, `<output>/<query>/`. An event has the columns of its kind and nulls in all others.
-Parameters: `input` (a directory that JSON-lines files appear in), `output`, `queries` (names, separated by commas; all by
-default), `out_of_order_ms` (by how much events may be older than one before them; 2000 by default).
+Each query has its own sink, `<output>/<query>/`. An event has the columns of its kind, and nulls in all others.
+Parameters: `input` (a directory of JSON-lines files; new files are read as they appear), `output` (a directory),
+`queries` (names, separated by commas; all by default), `out_of_order_ms` (how much older than an earlier event an event
+may be; 2000 by default).
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
+from pyspark.sql import functions as F  # noqa: N812 - as usual in PySpark
 
-from jobs import (
+from keyscale import (
     FileSink,
     KeyedProcessFunction,
     ListStateDescriptor,
@@ -28,27 +29,27 @@ from jobs import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from jobs import DataStream, OnTimerContext, ProcessContext, Row, RuntimeContext, Window
+    from keyscale import DataStream, OnTimerContext, ProcessContext, Row, RuntimeContext, Window
 
 EVENT_COLUMNS = {
     "kind": "string",  # person, auction or bid
     "at": "bigint",  # milliseconds since the epoch
     "id": "bigint",  # of the person or the auction
-    "name": "string",  # person: and where they live
+    "name": "string",  # person, with city and state
     "city": "string",
     "state": "string",
-    "seller": "bigint",  # auction: the person
+    "seller": "bigint",  # auction: id of the person
     "category": "bigint",
-    "expires": "bigint",  # when it closes: bids count before that
-    "auction": "bigint",  # bid
-    "bidder": "bigint",
+    "expires": "bigint",  # auction: when it closes; only earlier bids count
+    "auction": "bigint",  # bid: id of the auction
+    "bidder": "bigint",  # bid: id of the person
     "price": "bigint",  # US cents
     "channel": "string",
 }
 NEAR_STATES = ("OR", "ID", "CA")
 LOCAL_CATEGORY = 10
 EUROS_OF_100_DOLLARS = 89
-SAMPLED = 7  # one auction in so many
+SAMPLED = 7  # every seventh auction
 WINDOW_MS = 10_000
 SLIDE_MS = 2_000
 SESSION_GAP_MS = 3_000
@@ -56,14 +57,14 @@ CLOCK_WINDOW_MS = 1_000
 
 
 class LocalItems(KeyedProcessFunction):
-    """Joins persons with the auctions that they open, whichever comes first."""
+    """Joins persons with the auctions that they open, whichever arrives first."""
 
     def open(self, context: RuntimeContext) -> None:
         columns = pa.struct([(name, pa.string()) for name in ("name", "city", "state")])
         self.person = context.get_state(ValueStateDescriptor("person", columns))
         self.waiting = context.get_list_state(ListStateDescriptor("waiting_auctions", pa.int64()))
 
-    def process_element(self, row: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - the state is the key's
+    def process_element(self, row: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - not used
         if row.kind == "person":
             person = {"name": row.name, "city": row.city, "state": row.state}
             self.person.update(person)
@@ -77,7 +78,7 @@ class LocalItems(KeyedProcessFunction):
 
 
 class WinningBid(KeyedProcessFunction):
-    """The highest bid of each auction, when the auction closes."""
+    """Emits the highest bid of each auction when the auction closes."""
 
     def open(self, context: RuntimeContext) -> None:
         self.category = context.get_state(ValueStateDescriptor("category", pa.int64()))
@@ -117,7 +118,7 @@ class Count:
 
 
 class AveragePrice:
-    """The average of prices, and of how many."""
+    """Computes the average and the number of prices."""
 
     def create_accumulator(self) -> dict[str, int]:
         return {"count": 0, "sum": 0}
@@ -133,7 +134,7 @@ class AveragePrice:
 
 
 class Hottest(KeyedProcessFunction):
-    """Of the counts of one window, the highest ones. They all come in the batch in which the window is complete."""
+    """Emits the auctions with the highest count of a window. A window's counts all arrive in the same batch."""
 
     def open(self, context: RuntimeContext) -> None:
         self.most = context.get_state(ValueStateDescriptor("most", pa.int64()))
@@ -148,7 +149,7 @@ class Hottest(KeyedProcessFunction):
             self.auctions.add(row.auction)
         context.timer_service().register_event_time_timer(context.current_key - 1)
 
-    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - the key says it
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - not used
         for auction in self.auctions.get():
             yield {"window_end": context.current_key, "auction": auction, "count": self.most.value()}
         self.most.clear()
@@ -156,9 +157,14 @@ class Hottest(KeyedProcessFunction):
 
 
 class NewSellers(ProcessWindowFunction):
-    """Persons who have opened auctions in the window in which they came."""
+    """Emits new persons who open auctions in the same window."""
 
-    def process(self, key: Any, window: Window, elements: Sequence[Row]) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - the elements say it
+    def process(
+        self,
+        key: Any,  # noqa: ARG002 - not used
+        window: Window,  # noqa: ARG002 - not used
+        elements: Sequence[Row],
+    ) -> Iterator[dict[str, Any]]:
         names = [row.name for row in elements if row.kind == "person"]
         auctions = sum(row.kind == "auction" for row in elements)
         if names and auctions:
@@ -166,12 +172,12 @@ class NewSellers(ProcessWindowFunction):
 
 
 def higher(left: Row, right: Row) -> Row:
-    """The higher of two bids; of two equal ones the earlier."""
+    """Returns the higher of two bids, or the earlier if they are equal."""
     return max(left, right, key=lambda bid: (bid.price, -bid.at, -bid.bidder, -bid.auction))
 
 
 def bids_of(events: DataStream) -> DataStream:
-    """The bids, with their own columns only."""
+    """Returns the bids, with only their own columns."""
     return events.where("kind = 'bid'").select("auction", "bidder", "price", "channel", "at")
 
 
@@ -186,7 +192,7 @@ def q2_selection(events: DataStream) -> DataStream:
 
 
 def q3_local_items(events: DataStream) -> DataStream:
-    """Who sells in one category and lives near: a join for ever."""
+    """Sellers of one category who live nearby: a join without an end."""
     near = ", ".join(f"'{state}'" for state in NEAR_STATES)
     wanted = f"kind = 'person' AND state IN ({near}) OR kind = 'auction' AND category = {LOCAL_CATEGORY}"
     people = events.where(wanted).with_column("person", F.expr("if(kind = 'person', id, seller)"))
@@ -195,7 +201,7 @@ def q3_local_items(events: DataStream) -> DataStream:
 
 
 def q4_category_averages(events: DataStream) -> DataStream:
-    """The average closing price of each category: timers, and a second operator."""
+    """The average closing price per category: timers, and a second operator."""
     auctions = events.where("kind <> 'person'").with_column("auction", F.expr("if(kind = 'auction', id, auction)"))
     output = {"auction": "bigint", "category": "bigint", "price": "bigint"}
     closed = auctions.key_by("auction").process(WinningBid(), output=output).uid("q4-winning-bids")
@@ -209,7 +215,7 @@ def q4_category_averages(events: DataStream) -> DataStream:
 
 
 def q5_hot_items(events: DataStream) -> DataStream:
-    """The auctions with the most bids of the last ten seconds: sliding windows."""
+    """The auctions with the most bids in the last ten seconds: sliding windows."""
     counts = (
         bids_of(events)
         .key_by("auction")
@@ -222,26 +228,26 @@ def q5_hot_items(events: DataStream) -> DataStream:
 
 
 def q7_highest_bids(events: DataStream) -> DataStream:
-    """The highest bid of each channel and window: tumbling windows, reduced."""
+    """The highest bid per channel and window: tumbling windows, reduced."""
     windows = bids_of(events).key_by("channel").window(TumblingWindows(WINDOW_MS))
     return windows.reduce(higher).uid("q7-highest-bids")
 
 
 def q8_new_sellers(events: DataStream) -> DataStream:
-    """New persons with auctions of their own: tumbling windows, all records kept."""
+    """New persons who open auctions: tumbling windows that keep all records."""
     people = events.where("kind <> 'bid'").with_column("person", F.expr("if(kind = 'person', id, seller)"))
     windows = people.key_by("person").window(TumblingWindows(WINDOW_MS))
     return windows.process(NewSellers(), output={"name": "string", "auctions": "bigint"}).uid("q8-new-sellers")
 
 
 def q11_bidder_sessions(events: DataStream) -> DataStream:
-    """How many bids bidders make in one go: session windows."""
+    """The number of bids in each session of a bidder: session windows."""
     windows = bids_of(events).key_by("bidder").window(SessionWindows(SESSION_GAP_MS))
     return windows.aggregate(Count(), accumulator=pa.int64(), output={"count": "bigint"}).uid("q11-sessions")
 
 
 def q12_bids_by_clock(events: DataStream) -> DataStream:
-    """How many bids bidders make in a second of ours: windows by the clock."""
+    """The number of bids per bidder and second of processing time: tumbling windows."""
     windows = (
         bids_of(events).key_by("bidder").window(TumblingWindows(CLOCK_WINDOW_MS, time_domain=TimeDomain.PROCESSING))
     )

@@ -1,7 +1,7 @@
-"""Page views, delivered at least once, counted by page: each view counts once, whatever fails.
+"""Counts page views, which are delivered at least once, by page: each view counts once, whatever fails.
 
-The ids of a page's views and their count are state of one key: they go forward together and back together.
-Parameters: `input` (a directory that JSON-lines files appear in), `output` (a directory, written a batch at a time).
+The ids of a page's views and their count are state of the same key: they advance together, and are restored together.
+Parameters: `input` (a directory of JSON-lines files; new files are read as they appear), `output` (a directory).
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from jobs import FileSink, KeyedProcessFunction, MapStateDescriptor, StreamEnvironment, ValueStateDescriptor
+from keyscale import FileSink, KeyedProcessFunction, MapStateDescriptor, StreamEnvironment, ValueStateDescriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jobs import DataStream, ProcessContext, Row, RuntimeContext
+    from keyscale import DataStream, ProcessContext, Row, RuntimeContext
 
 INPUT_COLUMNS = {"view_id": "string", "page": "string"}
 OUTPUT_COLUMNS = pa.schema([("page", pa.string()), ("view_id", pa.string()), ("views", pa.int64())])
 
 
 class CountViews(KeyedProcessFunction):
-    """Counts the views of a page, and remembers their ids so that each counts once."""
+    """Counts the views of a page, and remembers their ids so that each view counts once."""
 
     def open(self, context: RuntimeContext) -> None:
         self.ids = context.get_map_state(MapStateDescriptor("view_ids", pa.string(), pa.bool_()))
@@ -38,7 +38,7 @@ class CountViews(KeyedProcessFunction):
 
 
 def declare(views: DataStream) -> DataStream:
-    """Every view that counts, and its page's count after it."""
+    """Returns each view that counts, with its page's new count."""
     return views.key_by("page").process(CountViews(), output=OUTPUT_COLUMNS).uid("views")
 
 

@@ -1,44 +1,44 @@
-"""What can go wrong in a driver, beyond the job's declaration and its batches (see jobs/errors.py)."""
+"""Errors of a driver, beyond those of a job's declaration and its batches (see jobs/errors.py)."""
 
 from __future__ import annotations
 
-from jobs.errors import JobError
+from keyscale.jobs.errors import JobError
 
 
 class DriverEnvironmentError(JobError):
     """The driver was started without something that it needs."""
 
     code = "DRIVER_ENVIRONMENT_INVALID"
-    advice = "Start drivers through the control plane; by hand, set what jobs/runtime/driver.py lists."
+    advice = "Start drivers through the control plane; by hand, set what jobs/runtime/driver/main.py lists."
 
 
 class ControlError(JobError):
-    """Root of what talking to the control plane can fail with."""
+    """Root of the errors of talking to the control plane."""
 
     code = "DRIVER_CONTROL"
 
 
 class ControlUnreachableError(ControlError):
-    """The control plane gave no usable answer. The job runs on and the driver tries again."""
+    """The control plane gave no usable answer. The job continues and the driver tries again."""
 
     code = "DRIVER_CONTROL_UNREACHABLE"
     domain = "external"
     retryable = True
-    advice = "Nothing to do for the job; see why the control plane is away."
+    advice = "The job needs nothing; find out why the control plane does not answer."
 
 
 class ControlRefusedError(ControlError):
     """The control plane refused a message."""
 
     code = "DRIVER_CONTROL_REFUSED"
-    advice = "The driver and the control plane do not fit together; run both from one version."
+    advice = "The driver and the control plane are of different versions; run both from the same one."
 
 
 class AttemptOverError(ControlError):
     """The control plane no longer wants this attempt."""
 
     code = "DRIVER_ATTEMPT_OVER"
-    advice = "Nothing to do: a later attempt runs the job, or it was ended."
+    advice = "Nothing to do: a later attempt runs the job, or the job has ended."
 
 
 class ArtifactCorruptError(JobError):
@@ -47,11 +47,11 @@ class ArtifactCorruptError(JobError):
     code = "JOB_ARTIFACT_CORRUPT"
     domain = "external"
     retryable = True
-    advice = "The download is tried again with the next attempt; upload the artifact again if this repeats."
+    advice = "The next attempt downloads it again; upload the artifact again if this repeats."
 
 
 class ArtifactUnsupportedError(JobError):
-    """The artifact is neither a Python file nor a zip with a main.py."""
+    """The artifact is neither a Python file nor a zip with a main.py or __main__.py."""
 
     code = "JOB_ARTIFACT_UNSUPPORTED"
     domain = "user"
@@ -59,11 +59,14 @@ class ArtifactUnsupportedError(JobError):
 
 
 class JobScriptError(JobError):
-    """The user's script raised before it had declared a job."""
+    """The user's script failed before it had declared a job."""
 
     code = "JOB_SCRIPT_FAILED"
     domain = "user"
-    advice = "Correct the script as its traceback shows, upload it and start the job again."
+    advice = (
+        "Correct the script where its traceback points, and create a new job from it: a job keeps the program that it "
+        "was created with."
+    )
 
 
 class JobNotDeclaredError(JobError):
@@ -74,33 +77,8 @@ class JobNotDeclaredError(JobError):
     advice = "End the script with env.execute()."
 
 
-class SparkStateUnsupportedError(JobError):
-    """The job's input has a stateful operator of Spark's own, whose state no checkpoint would hold."""
-
-    code = "JOB_SPARK_STATE_UNSUPPORTED"
-    domain = "user"
-    advice = (
-        "Use key_by(...).process(...), deduplicate(...) and windows of Keyscale instead of Spark's stateful operators."
-    )
-
-
-class PositionsCorruptError(JobError):
-    """The recorded source positions cannot be turned back into what Spark needs."""
-
-    code = "JOB_POSITIONS_CORRUPT"
-    domain = "external"
-    advice = "Restore from an earlier checkpoint or savepoint."
-
-
-class PositionsMissingError(JobError):
-    """Spark has begun a batch whose offsets are not in its checkpoint directory, so nobody could run it again as it is."""
-
-    code = "JOB_POSITIONS_MISSING"
-    advice = "Nothing was planned or committed; see whether the driver's work directory was removed or filled up."
-
-
 class RestoreRefusedError(JobError):
-    """The checkpoint does not fit the job: starting from it would lose or misread state."""
+    """The checkpoint does not match the job: starting from it would lose or misread state."""
 
     code = "JOB_RESTORE_REFUSED"
     domain = "user"
@@ -108,19 +86,17 @@ class RestoreRefusedError(JobError):
 
 
 class BatchOrderError(JobError):
-    """Spark planned a batch that the commit log does not expect next."""
+    """Spark planned another batch than the commit log expects next."""
 
     code = "JOB_BATCH_OUT_OF_ORDER"
-    advice = (
-        "Nothing was committed; the job starts again from its log. Report this with the driver's log if it repeats."
-    )
+    advice = "Nothing was committed; the job restarts from its log. Report this with the driver's log if it repeats."
 
 
 class RunEndedError(JobError):
-    """Something was asked of a run that has ended."""
+    """The run has ended, so it can do nothing more."""
 
     code = "JOB_RUN_ENDED"
-    advice = "Nothing to do: the job was stopped, or goes on in another attempt."
+    advice = "Nothing to do: the job was stopped, or continues in another attempt."
 
 
 class CheckpointTimeoutError(JobError):
@@ -129,21 +105,33 @@ class CheckpointTimeoutError(JobError):
     code = "CHECKPOINT_TIMEOUT"
     domain = "external"
     retryable = True
-    advice = "Raise the checkpoint timeout, or see why the object store is slow."
+    advice = "Raise the checkpoint timeout, or find out why the object store is slow."
+
+
+class CheckpointNotBegunError(JobError):
+    """A batch ran for longer than the checkpoint timeout, so that the checkpoint could not begin. Not a failed one."""
+
+    code = "CHECKPOINT_NOT_BEGUN"
+    domain = "user"
+    retryable = True
+    advice = (
+        "A checkpoint is taken between two batches: ask again when the batch has ended. Limit how much a batch reads, "
+        "or scale out, so that batches are shorter."
+    )
 
 
 class CheckpointsFailingError(JobError):
-    """More checkpoints in a row have failed than the job tolerates."""
+    """More checkpoints have failed in a row than the job tolerates."""
 
     code = "CHECKPOINT_FAILURES_EXCEEDED"
     domain = "external"
     retryable = True
-    advice = "See the failure of the last checkpoint, and the object store's health."
+    advice = "Look at the failure of the last checkpoint and at the object store's health."
 
 
 class SparkLostError(JobError):
-    """The streaming query ended by itself, or Spark's JVM did."""
+    """The streaming query or Spark's JVM ended by itself."""
 
     code = "JOB_SPARK_FAILED"
     retryable = True
-    advice = "See the driver's log; the job starts again from its latest checkpoint."
+    advice = "Look into the driver's log; the job restarts from its latest checkpoint."

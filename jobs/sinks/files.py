@@ -1,8 +1,9 @@
-"""Files: one directory a batch, which appears by one rename."""
+"""The file sink: one directory per batch, which appears with a single rename."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from pyspark.sql import SparkSession
 
-from jobs.errors import SinkOccupiedError, SinkPublishError
-from jobs.hadoop_files import HadoopDirectory, hadoop_settings
-from jobs.sinks.parquet_output import PARQUET, ParquetForm, ParquetOutput, file_failures
+from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkUnavailableError
+from keyscale.jobs.sinks.parquet_output import PARQUET, ParquetForm, ParquetOutput, file_failures
+from keyscale.jobs.sinks.published import Published, Step, is_rewound, next_step
+from keyscale.jobs.spark_internals.hadoop_files import HadoopDirectory, hadoop_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,12 +22,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from jobs.sinks.contract import DirectStaging, SinkContext
+    from keyscale.jobs.sinks.sink import DirectStaging, SinkContext
 
-_STAGING = "_staging"  # names that begin with an underscore are no data to any reader of Hadoop files
-_MARKER = "_keyscale"  # without an ending, so that no glob for data files finds it
-_SUCCESS = "_SUCCESS"  # as Spark's own writer leaves one
-_PARTS = "-parts"  # of a staging directory, while subtasks write there
+logger = logging.getLogger(__name__)
+
+_STAGING = "_staging"  # readers of Hadoop files ignore names that begin with an underscore
+_PUBLISHED = "_published"
+_MARKER = "_keyscale"  # without an extension, so that globs for data files do not match
+_SUCCESS = "_SUCCESS"  # as Spark's own writer creates
+_PARTS = "-parts"  # suffix of a staging directory while subtasks write to it
 _BATCH = "batch="
 
 
@@ -42,7 +47,7 @@ class _FileToken(msgspec.Struct, frozen=True):
 
     @property
     def staging(self) -> str:
-        """Where the batch is staged, in the sink's path."""
+        """The directory that the batch is staged in, relative to the sink's path."""
         return f"{_STAGING}/{self.job_id}/{self.uid}/{self.batch_id}-{self.attempt}-{self.unique}"
 
     def text(self) -> str:
@@ -50,24 +55,27 @@ class _FileToken(msgspec.Struct, frozen=True):
 
 
 class FileSink:
-    """Files of any format that Spark writes, one directory a batch: `<path>/batch=<number>/`.
+    """Writes files of any format that Spark supports, in one directory per batch: `<path>/batch=<number>/`.
 
-    A batch's directory appears complete, in one rename, after the batch was committed; a batch without rows has one too, so
-    a number that is missing was never committed. On an object store a rename is a copy and can be seen half done.
-    A job that is restored from an earlier savepoint replaces the directories of the batches that it runs anew.
-    Parquet on a local path is written by the subtasks themselves where the sink follows an operator alone, as Spark would.
+    A batch's directory appears complete, with a single rename, after the batch was committed. A batch without rows has
+    one, too, so a missing number was never committed. On an object store a rename is a copy, and readers can see it
+    half done. A job that is restored from an earlier savepoint replaces the directories of the batches that it runs
+    again. Readers may move or delete directories that they have read. Parquet on a local path is written by the
+    subtasks themselves, as Spark would write it, if the sink is the only reader of an operator.
 
     Args:
-        path: A directory of its own for each job and sink, at any address that Spark can write to.
-        format: parquet, json, csv, orc, ... with further `options` as of DataFrameWriter.
+        path: A directory that no other job or sink uses, at any address that Spark can write to.
+        format: parquet, json, csv, orc, ...
+        options: Further options of Spark's DataFrameWriter.
     """
 
     reads_repeatedly: ClassVar[bool] = False
 
-    def __init__(self, path: str, format: str = "parquet", **options: str | bool | int) -> None:  # noqa: A002 - Spark's name
+    def __init__(self, path: str, format: str = "parquet", **options: str | bool | int) -> None:  # noqa: A002 - as in Spark
         self._path = path
         self._format = format
         self._options = options
+        self._markers: dict[tuple[str, str], set[Published]] = {}
 
     def prepare(self, frame: DataFrame, context: SinkContext) -> str:
         key = _FileToken.of(context)
@@ -76,7 +84,7 @@ class FileSink:
             frame.write.format(self._format).options(**self._options).save(staging.path)
             staging.write_text(_MARKER, token)
         except Exception:
-            with contextlib.suppress(SinkPublishError):  # the first failure is the one to tell
+            with contextlib.suppress(SinkPublishError):  # report the first failure, or that the system is away
                 staging.delete()
             raise
         return token
@@ -87,7 +95,7 @@ class FileSink:
         spark = SparkSession.active()
         try:
             root = HadoopDirectory(spark, self._path).local_path()
-        except SinkPublishError:  # told where the first batch is to be staged
+        except (SinkPublishError, SinkUnavailableError):  # raised again when the first batch is staged
             return None
         of_hadoop = {f"{PARQUET}{name}": value for name, value in hadoop_settings(spark, PARQUET).items()}
         form = ParquetForm.of(schema, self._options, {**of_hadoop, **spark.conf.getAll}, spark.version)
@@ -97,8 +105,9 @@ class FileSink:
         """Moves a batch from staging into place.
 
         Raises:
-            SinkOccupiedError: Another job's, or a newer attempt's, output is there.
-            SinkPublishError: The file system failed, or the staged files are gone.
+            SinkOccupiedError: The place holds output of another job or of a newer attempt.
+            SinkPublishError: The file system refuses, or the staged files are gone.
+            SinkUnavailableError: The file system failed.
         """
         key = msgspec.json.decode(token, type=_FileToken)
         staging, target = _staging(self._path, key), self._target(key.batch_id)
@@ -110,35 +119,44 @@ class FileSink:
                 _refuse_unless_disowned(there, key, target)
                 target.delete()
         if not staging.exists():
-            message = f"the staged files of batch {key.batch_id} of sink {key.uid} are neither staged nor published"
-            raise SinkPublishError(message)
+            last = max(self._marked(key.job_id, key.uid), default=None, key=_age)
+            if next_step(last, key.attempt, key.batch_id) is Step.DONE:
+                return  # a reader has removed it
+            raise SinkPublishError(
+                f"the staged files of batch {key.batch_id} of sink {key.uid} are neither staged nor published"
+            )
+        self._mark(key.job_id, key.uid, Published(key.attempt, key.batch_id))
         if target.exists():
-            # An object store's rename was cut short: it copies first and deletes afterwards, so staging is complete.
+            # The rename was interrupted. An object store first copies, then deletes, so staging is complete.
             target.delete()
         if not staging.move_to(target) and target.read_text(_MARKER) != token:
-            message = f"batch {key.batch_id} of sink {key.uid} could not be moved into place"
-            raise SinkPublishError(message)
+            raise SinkPublishError(f"batch {key.batch_id} of sink {key.uid} could not be moved into place")
 
     def discard(self, token: str) -> None:
         staging = _staging(self._path, msgspec.json.decode(token, type=_FileToken))
         parts = HadoopDirectory(staging.spark, f"{staging.path}{_PARTS}")
-        if parts.exists() and not parts.move_to(staging):  # a task that comes late finds no directory to write in
+        if parts.exists() and not parts.move_to(staging):  # a late task finds no directory to write to
             raise SinkPublishError(f"{parts.path} could not be moved")
         staging.delete()
 
     def recover(self, context: SinkContext) -> None:
         root = HadoopDirectory(SparkSession.active(), self._path)
         staging = root.child(_STAGING).child(context.job_id).child(context.uid)
-        for name in staging.names():
-            if int(name.split("-")[1]) < context.attempt:
-                staging.child(name).delete()
-        for name in root.names():
-            number = name.removeprefix(_BATCH)
-            if name.startswith(_BATCH) and number.isdecimal() and int(number) > context.batch_id:
-                self._remove_disowned(root.child(name), context)
+        left = [name for name in staging.names() if int(name.split("-")[1]) <= context.attempt]
+        for name in left:
+            staging.child(name).delete()
+        if left:
+            logger.info("sink %s: removed %d batches that earlier runs had staged", context.uid, len(left))
+        marked = self._marked(context.job_id, context.uid)
+        if not marked or any(is_rewound(each, context.batch_id) for each in marked):
+            for name in root.names():
+                number = name.removeprefix(_BATCH)
+                if name.startswith(_BATCH) and number.isdecimal() and int(number) > context.batch_id:
+                    self._remove_disowned(root.child(name), context)
+        self._mark(context.job_id, context.uid, Published(context.attempt, context.batch_id))
 
     def _remove_disowned(self, directory: HadoopDirectory, context: SinkContext) -> None:
-        """Removes a published batch that the job's history no longer contains, as it went back to an earlier savepoint."""
+        """Removes a published batch that a restore of an earlier savepoint has taken out of the job's history."""
         marker = directory.read_text(_MARKER)
         if marker is None:
             return
@@ -146,20 +164,38 @@ class FileSink:
         if (there.job_id, there.uid) == (context.job_id, context.uid) and there.attempt < context.attempt:
             directory.delete()
 
+    def _marked(self, job_id: str, uid: str) -> set[Published]:
+        """Returns the markers of the batches up to which the sink's output was published."""
+        if (job_id, uid) not in self._markers:
+            names = self._marker_directory(job_id, uid).names()
+            self._markers[job_id, uid] = {Published(*map(int, name.split("."))) for name in names}
+        return self._markers[job_id, uid]
+
+    def _mark(self, job_id: str, uid: str, published: Published) -> None:
+        """Replaces the markers. It is done just before a batch appears, and tells later that it did if it is gone."""
+        before, directory = self._marked(job_id, uid), self._marker_directory(job_id, uid)
+        directory.touch(f"{published.attempt}.{published.batch_id}")
+        self._markers[job_id, uid] = {published}
+        for each in before - {published}:
+            directory.child(f"{each.attempt}.{each.batch_id}").delete()
+
+    def _marker_directory(self, job_id: str, uid: str) -> HadoopDirectory:
+        return HadoopDirectory(SparkSession.active(), self._path).child(_PUBLISHED).child(job_id).child(uid)
+
     def _target(self, batch_id: int) -> HadoopDirectory:
         return HadoopDirectory(SparkSession.active(), f"{self._path}/{_BATCH}{batch_id}")
 
 
 @dataclass(frozen=True, slots=True)
 class _DirectFiles:
-    """Stages what subtasks write on a local path: the directory that they write in becomes the staged one.
+    """Stages files that subtasks write to a local path: the directory that they write to becomes the staged one.
 
-    By Python, since Hadoop would start a process for the permissions of each file and directory.
+    It uses Python, since Hadoop would start a process to set the permissions of each file and directory.
 
     Attributes:
-        path: The sink's.
-        root: The same, as tasks open it.
-        form: Of the files.
+        path: The sink's path.
+        root: The same directory, as a local path for the tasks.
+        form: The form of the files.
     """
 
     path: str
@@ -167,23 +203,24 @@ class _DirectFiles:
     form: ParquetForm
 
     def begin(self, context: SinkContext) -> ParquetOutput:
-        """Raises SinkPublishError if the file system failed."""
+        """Creates the directory that subtasks write to. Raises SinkUnavailableError if the file system fails."""
         key = _FileToken.of(context)
         with file_failures(self.path):
             self._parts(key).mkdir(parents=True)
         return self._output(key)
 
     def gather(self, token: str, parts: Sequence[str]) -> None:
-        """Keeps the parts, and no other file of a task.
+        """Keeps the parts, and deletes any other file of a task.
 
         Raises:
-            SinkPublishError: The file system failed, or a part is not there: the path is another one on the task's host.
+            SinkPublishError: A part is missing: on the task's host the path is another directory.
+            SinkUnavailableError: The file system failed.
         """
         key = msgspec.json.decode(token, type=_FileToken)
         counted = set(parts) or {self._output(key).write_empty()}
         staging = Path(self.root, key.staging)
         with file_failures(self.path):
-            self._parts(key).rename(staging)  # a task that comes late finds no directory to write in
+            self._parts(key).rename(staging)  # a late task finds no directory to write to
             written = {file.name for file in staging.iterdir()}
             if missing := counted - written:
                 raise SinkPublishError(
@@ -201,6 +238,10 @@ class _DirectFiles:
         return ParquetOutput(key.text(), str(self._parts(key)), self.form)
 
 
+def _age(marker: Published) -> tuple[int, int]:
+    return marker.attempt, marker.batch_id
+
+
 def _staging(path: str, key: _FileToken) -> HadoopDirectory:
     return HadoopDirectory(SparkSession.active(), path).child(key.staging)
 
@@ -208,10 +249,8 @@ def _staging(path: str, key: _FileToken) -> HadoopDirectory:
 def _refuse_unless_disowned(marker: str, key: _FileToken, target: HadoopDirectory) -> None:
     there = msgspec.json.decode(marker, type=_FileToken)
     if (there.job_id, there.uid) != (key.job_id, key.uid):
-        message = f"{target.path} holds the output of sink {there.uid} of job {there.job_id}"
-        raise SinkOccupiedError(message)
+        raise SinkOccupiedError(f"{target.path} holds the output of sink {there.uid} of job {there.job_id}")
     if there.attempt >= key.attempt:
-        message = (
-            f"{target.path} holds the output of attempt {there.attempt}, which attempt {key.attempt} may not replace"
+        raise SinkOccupiedError(
+            f"{target.path} holds the output of attempt {there.attempt}, which attempt {key.attempt} must not replace"
         )
-        raise SinkOccupiedError(message)

@@ -1,28 +1,29 @@
-"""Batches handed to a function of the user's."""
+"""The sink that passes each batch to a user's function."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from jobs.errors import SinkFunctionError
-from jobs.runtime.failures import TaskOrigin, exception_line, user_traceback, with_origin
-from state.errors import KeyscaleError
+from keyscale.errors import KeyscaleError
+from keyscale.jobs.errors import SinkFunctionError
+from keyscale.jobs.operators.failures import TaskOrigin, carried_error, exception_line, user_traceback, with_origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame
 
-    from jobs.sinks.contract import SinkContext
+    from keyscale.jobs.sinks.sink import SinkContext
 
 
 class ForeachBatchSink:
-    """Hands each batch to a function, such as one that writes to a database.
+    """Passes each batch to a function, for example one that writes to a database.
 
-    The function is called before the batch is committed, and called again if the batch has to be run again: by a later try,
-    whose rows may differ in order-dependent values. To be exact it must, in one transaction,
-    lock its row of (job_id, uid), give up if that row names a higher attempt, replace what an earlier try of the same
-    batch_id has written, and record attempt and batch_id. The frame is kept meanwhile: it may be read several times.
+    The function is called before the batch is committed. It is called again if the batch has to run again; the rows of
+    that try may differ in values that depend on their order. For exactly-once output the function must, in one
+    transaction, lock its row of (job_id, uid), give up if that row names a higher attempt, replace the output of an
+    earlier try of the same batch_id, and record attempt and batch_id. The frame is cached and may be read several
+    times, in part, or not at all. If the function raises SinkUnavailableError, the job waits and the batch runs again.
     """
 
     reads_repeatedly: ClassVar[bool] = True
@@ -35,16 +36,18 @@ class ForeachBatchSink:
             self._function(frame, context)
         except KeyscaleError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a user's code may raise anything
+            if (carried := carried_error(error)) is not None:  # of an operator, whose rows the function has read
+                raise carried from None
             failure = SinkFunctionError(f"the function of sink {context.uid} failed: {exception_line(error)}")
-            raise with_origin(failure, TaskOrigin(context.uid, None, user_traceback(error))) from error
+            raise with_origin(failure, TaskOrigin(context.uid, None, user_traceback(error))) from None
         return ""
 
     def publish(self, token: str) -> None:
-        """Nothing is left to do: the function has written."""
+        """Does nothing: the function has written the batch."""
 
     def discard(self, token: str) -> None:
-        """Nothing is staged."""
+        """Does nothing: nothing is staged."""
 
     def recover(self, context: SinkContext) -> None:
-        """Nothing is left behind."""
+        """Does nothing: nothing is left behind."""

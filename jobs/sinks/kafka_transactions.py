@@ -1,4 +1,4 @@
-"""A transactional producer and the topic of its markers, both of one sink of one job."""
+"""A transactional Kafka producer with its topic of markers, for one sink of one job."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]  # it says not so
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]  # exported, but not in __all__
 
-from jobs.kafka_client import error_of, is_passing
+from keyscale.jobs.kafka_client import answered, error_of, is_away, is_passing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_SECONDS = 60.0
+_SECONDS = 30.0  # how long the brokers may take to answer, or to take the next record
 _TOPIC = "keyscale-published-"
 _MARKER_KEY = b"published"
 _MARKER_CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "segment.ms": "3600000"}
 
 
 def markers_topic(name: str) -> str:
-    """The topic of a sink's markers. It takes fewer characters than a job's name: the hash keeps two of them apart."""
+    """Returns the topic of a sink's markers. A hash keeps names apart whose special characters are replaced."""
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{_TOPIC}{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:180]}-{digest}"
 
 
 class TransactionalTopic:
-    """Opening it ends what an earlier producer of the same name had begun, and shuts that producer out.
+    """A transactional producer. Opening it fences earlier producers of the same name and aborts their transactions.
 
-    Every method raises KafkaException; after that the object is of no more use, and whether a transaction under way was
-    committed is known by the last marker of a new one.
+    Every method may raise KafkaException. The object is then unusable; whether its last transaction was committed shows
+    in the last marker that a new object reads.
 
     Args:
-        settings: Of a client.
-        name: Of the job and the sink together.
+        settings: The settings of a client.
+        name: The name of the job and the sink together.
         timeout_ms: How long a transaction may take.
     """
 
@@ -52,7 +52,7 @@ class TransactionalTopic:
         self._producer.init_transactions(_SECONDS)
 
     def last_marker(self) -> bytes | None:
-        """The marker that was committed last."""
+        """Returns the marker that was committed last."""
         end = self._end_of_markers()
         consumer = Consumer(
             {
@@ -83,17 +83,23 @@ class TransactionalTopic:
             consumer.close()
 
     def write(self, records: Iterable[Mapping[str, Any]], marker: bytes) -> None:
-        """Writes records and the marker: all of it or nothing."""
+        """Writes records and the marker in one transaction, however long it takes as long as brokers take records."""
         producer = self._producer
         producer.begin_transaction()
         for record in records:
             self._produce(record)
         self._produce({"topic": self._markers, "key": _MARKER_KEY, "value": marker, "partition": 0})
+        left = len(producer)
+        while left:
+            before, left = left, producer.flush(_SECONDS)
+            if left >= before:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         while True:
             try:
                 producer.commit_transaction(_SECONDS)
             except KafkaException as failure:
-                if not error_of(failure).retriable():
+                error = error_of(failure)
+                if is_away(error) or not error.retriable():
                     raise
             else:
                 return
@@ -102,28 +108,29 @@ class TransactionalTopic:
         while True:
             try:
                 self._producer.produce(**record)
-            except BufferError:  # the queue is full: it is sent meanwhile
-                self._producer.poll(0.1)
+            except BufferError:  # the queue is full; polling drains it
+                if not self._producer.poll(_SECONDS):
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
             else:
                 self._producer.poll(0)
                 return
 
     def _create_markers(self) -> None:
-        # In a variable: it answers nothing any more once it is collected.
+        # In a variable: a client that is garbage collected does not answer.
         admin = AdminClient(self._settings)
         made = admin.create_topics([NewTopic(self._markers, 1, config=_MARKER_CONFIG)])
-        failure = made[self._markers].exception(_SECONDS)
-        if isinstance(failure, KafkaException) and error_of(failure).code() == KafkaError.TOPIC_ALREADY_EXISTS:
-            return
-        if failure is not None:
-            raise failure
+        try:
+            answered(made[self._markers], _SECONDS)
+        except KafkaException as failure:
+            if error_of(failure).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
 
     def _end_of_markers(self) -> int:
-        """The end with all transactions, of which none of this sink's is open any more."""
+        """Returns the end of the topic, over all transactions; none of this sink's is open any more."""
         partition = TopicPartition(self._markers, 0)
         latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         admin = AdminClient(self._settings)
         asked = admin.list_offsets(
             {partition: latest}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_SECONDS
         )
-        return int(asked[partition].result().offset)
+        return int(answered(asked[partition], _SECONDS).offset)

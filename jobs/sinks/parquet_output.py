@@ -1,4 +1,4 @@
-"""Parquet files that subtasks write themselves; readers cannot tell them from those of Spark's own writer."""
+"""Parquet files that subtasks write themselves. To readers they look like files of Spark's own writer."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from jobs.errors import SinkPublishError
-from jobs.runtime.columns import grouped
-from state.identifiers import SubtaskIndex
+from keyscale.jobs.errors import SinkPublishError, SinkUnavailableError
+from keyscale.jobs.operators.column_values import grouped
+from keyscale.jobs.spark_internals.arrow_schemas import spark_schema_of
+from keyscale.state.identifiers import SubtaskIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 PARQUET = "parquet."
-"""What the names of all settings of Hadoop's Parquet writer begin with."""
+"""The prefix of all settings of Hadoop's Parquet writer."""
 
 _CODEC_SETTING = "spark.sql.parquet.compression.codec"
 _TIMESTAMPS_SETTING = "spark.sql.parquet.outputTimestampType"
@@ -35,9 +35,9 @@ _ATOMS = frozenset(
 
 ROWS_MAX = 1 << 20
 BYTES_MAX = 32 << 20
-"""Of a row group: so much is in a task's memory before it is written."""
+"""The limits of a row group, which is in a task's memory until it is written."""
 
-# Arrow gives a dictionary up only when it has become this large, and a column of unique values has paid for it until then.
+# Arrow abandons a dictionary only at this size; until then, a column of unique values pays for it.
 _DICTIONARY_BYTES_MAX = 64 << 10
 
 
@@ -45,7 +45,7 @@ _DICTIONARY_BYTES_MAX = 64 << 10
 class _Codec:
     name: str
     ending: str
-    level: int | None = None  # that of Spark's writer
+    level: int | None = None  # as in Spark's writer
 
 
 _CODECS = {
@@ -59,13 +59,13 @@ _CODECS = {
 
 @dataclass(frozen=True, slots=True)
 class ParquetForm:
-    """How Spark's writer would form its files.
+    """The form of the files that Spark's writer would write.
 
     Attributes:
-        schema: Of the rows.
-        told: What Spark's readers want to find in a file.
-        codec: Of the pages.
-        int96: Whether timestamps are in Spark's old, still usual type.
+        schema: The schema of the rows.
+        told: Metadata that Spark's readers expect in a file.
+        codec: The compression of pages.
+        int96: Whether timestamps have the type INT96, Spark's default.
     """
 
     schema: pa.Schema
@@ -77,13 +77,13 @@ class ParquetForm:
     def of(
         cls, schema: pa.Schema, options: Mapping[str, object], settings: Mapping[str, str], spark_version: str
     ) -> ParquetForm | None:
-        """The form of files of a schema; None if only Spark can give them theirs.
+        """Returns the form of files with a schema; None if only Spark can write them.
 
         Args:
-            schema: Of the rows.
-            options: Of the writer.
-            settings: All that are set, of the session and of Hadoop.
-            spark_version: Which says by what calendar old dates were written.
+            schema: The schema of the rows.
+            options: The options of the writer.
+            settings: All settings of the session and of Hadoop.
+            spark_version: The version of Spark, which tells readers the calendar of old dates.
         """
         if options.keys() - {"compression"} or not all(_is_written_alike(kind) for kind in schema.types):
             return None
@@ -95,15 +95,15 @@ class ParquetForm:
         timestamps = settings.get(_TIMESTAMPS_SETTING, "INT96").upper()
         int96 = timestamps == "INT96" and _UTC in atoms
         if timestamps not in {"INT96", "TIMESTAMP_MICROS"} or (int96 and pa.timestamp("us") in atoms):
-            return None  # Arrow writes all timestamps of a file in one type
+            return None  # Arrow writes all timestamps of a file with the same type
         told = {
             "org.apache.spark.version": spark_version,
-            "org.apache.spark.sql.parquet.row.metadata": from_arrow_schema(schema, prefer_timestamp_ntz=True).json(),
+            "org.apache.spark.sql.parquet.row.metadata": spark_schema_of(schema).json(),
         }
         return cls(pa.schema([field.remove_metadata() for field in schema]), told, codec, int96)
 
     def writer(self, path: str) -> pq.ParquetWriter:
-        """Opens a file of this form."""
+        """Returns a writer of a new file of this form."""
         writer = pq.ParquetWriter(
             path,
             self.schema,
@@ -121,12 +121,13 @@ class ParquetForm:
 
 @dataclass(frozen=True, slots=True)
 class ParquetOutput:
-    """A batch's files, one a subtask that has rows, each of a name that no other task has.
+    """The files of a batch: one per subtask with rows, each with a name that no other task uses.
 
     Attributes:
-        token: What the sink finds the batch by.
-        directory: Where the files are written: a local path. A task makes no directory, so none can write once this one is gone.
-        form: Of the files.
+        token: The token by which the sink finds the batch.
+        directory: The local directory that the files are written to. Tasks do not create it, so none can write once it
+            is gone.
+        form: The form of the files.
     """
 
     token: str
@@ -137,14 +138,15 @@ class ParquetOutput:
         """Writes the file of a subtask, a row group at a time.
 
         Raises:
-            SinkPublishError: The file system failed.
+            SinkPublishError: The directory is gone.
+            SinkUnavailableError: The file system failed.
         """
         groups = grouped(records, ROWS_MAX, BYTES_MAX)
         first = next(groups, None)
         return None if first is None else self._write(subtask, chain([first], groups))
 
     def write_empty(self) -> str:
-        """Writes a file without rows, for readers who take the schema from it. Raises as `write` does."""
+        """Writes a file without rows, for readers that take the schema from it. Raises as `write` does."""
         return self._write(SubtaskIndex(0), ())
 
     def _write(self, subtask: SubtaskIndex, groups: Iterable[list[pa.RecordBatch]]) -> str:
@@ -163,16 +165,21 @@ class ParquetOutput:
 
 @contextlib.contextmanager
 def file_failures(path: str) -> Iterator[None]:
-    """Turns what the file system below a path refuses into SinkPublishError."""
+    """Turns errors of the file system below a path into ours.
+
+    Raises:
+        SinkPublishError: There is no such file or directory.
+        SinkUnavailableError: The file system failed, for example because it is full.
+    """
     try:
         yield
     except OSError as failure:
-        message = f"the file system of {path} failed: {failure.strerror or type(failure).__name__}"
-        raise SinkPublishError(message) from failure
+        kind = SinkPublishError if isinstance(failure, FileNotFoundError) else SinkUnavailableError
+        raise kind(f"the file system of {path} failed: {failure.strerror or type(failure).__name__}") from failure
 
 
 def _is_written_alike(kind: pa.DataType) -> bool:
-    """Whether Arrow and Spark write values of a type in the same way."""
+    """Returns whether Arrow and Spark write values of a type in the same way."""
     if pa.types.is_list(kind) or pa.types.is_map(kind) or pa.types.is_struct(kind):
         return kind.num_fields > 0 and all(_is_written_alike(kind.field(at).type) for at in range(kind.num_fields))
     return kind in _ATOMS or pa.types.is_decimal128(kind)

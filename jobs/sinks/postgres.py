@@ -1,31 +1,41 @@
-"""A table of PostgreSQL: the rows of a batch appear in one transaction with the marker that the batch is there."""
+"""The PostgreSQL sink: the rows of a batch appear in one transaction with a marker of the batch."""
 
 from __future__ import annotations
 
 import hashlib
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+import json
+import logging
+from collections import Counter
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
-import psycopg
 from psycopg import sql
+from pyspark.sql import SparkSession
 
-from jobs.errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError
-from jobs.secret import Secret, revealed
-from jobs.sinks.postgres_copy import ROW_COLUMN, TASK_COLUMN, CopyRows, errors_without_data
-from jobs.sinks.published import Published, Step, is_rewound, next_step
+from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError
+from keyscale.jobs.secret import Secret, revealed
+from keyscale.jobs.sinks.dead_letters import DeadLetters, refused
+from keyscale.jobs.sinks.postgres_connection import OURS, transaction
+from keyscale.jobs.sinks.postgres_copy import COPIED, ROW_COLUMN, TASK_COLUMN, CopyRows
+from keyscale.jobs.sinks.postgres_moves import OpenMoves, end_older_sessions
+from keyscale.jobs.sinks.published import Published, Step, is_rewound, next_step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
+    import psycopg
     from pyspark.sql import DataFrame
 
-    from jobs.sinks.contract import SinkContext
+    from keyscale.jobs.sinks.sink import Sink, SinkContext
+
+logger = logging.getLogger(__name__)
 
 MARKERS = "_keyscale_published"
-_STAGE = "_keyscale_"
 _LAST = (TASK_COLUMN, ROW_COLUMN)
-_LOCK = 0x6B657973  # "keys": of whoever makes the table of markers
+_Place: TypeAlias = tuple[int, int]  # a row's task, and its index in it
+_LOCK = 0x6B657973  # "keys": held while the table of markers is created
 
 
 class _Token(msgspec.Struct, frozen=True):
@@ -36,43 +46,56 @@ class _Token(msgspec.Struct, frozen=True):
     stage: str
     columns: tuple[str, ...]
     tasks: tuple[int, ...]
+    dead_letters: str | None = None
 
 
 class PostgresSink:
-    """Appends each batch's rows to a table, or with `keys` inserts and updates by them; exactly once.
+    """Appends each batch's rows to a table, or with `keys` inserts or updates rows by key, exactly once.
 
-    `prepare` has the executors copy the rows into a table of the batch's own. After the commit `publish` moves them, and the
-    marker of (job, uid) in `_keyscale_published`, in one transaction; a batch that the marker contains is left alone, and so is
-    everything once a newer attempt has begun. Both kinds of table are made in the schema of the target, where the
-    user needs the right to create them; the rows of a batch pass through it twice.
+    In `prepare` the executors copy the rows into a staging table of the batch. Then they are moved to the target in a
+    transaction that stays open. After the batch's commit, `publish` updates the marker of (job, uid) in
+    `_keyscale_published` in the same transaction, and commits it; if the transaction was lost, it moves the staged rows
+    again. A batch that the marker covers is not published again, and nothing is published once a newer attempt has
+    begun. Both tables are created in the schema of the target, where the user needs the right to create tables. The
+    rows of a batch are written twice.
 
-    NOT NULL and CHECK constraints of the target refuse rows before the commit, and fail the batch. A unique or foreign key can
-    only refuse them afterwards: the job then fails, at every start, until the table lets the rows in.
+    A row that the target refuses, by any constraint or trigger, is found before the batch's commit. It fails the batch,
+    or becomes a dead letter. Until the batch is published, other writers of the same keys wait.
 
-    A job that goes back to an earlier savepoint takes its later rows back with `batch_column`. With `keys` it overwrites
-    them. With neither it refuses to start: rows would be there twice.
+    A job that goes back to an earlier savepoint deletes its later rows if there is a `batch_column`, and overwrites
+    them if there are `keys`. With neither it refuses to start, since rows would be duplicated.
 
     Args:
-        url: Of the database, as libpq takes it. Give a Secret if it holds a password.
-        table: `table` or `schema.table`. It has a column for each of the stream's, found by name.
-        keys: Columns by which rows are inserted or updated; the table needs a unique index on exactly these. Of several rows
-            of one key in a batch the last one counts that its subtask has put out.
-        batch_column: A bigint column of the table that is to hold each row's batch. The table must then be this sink's alone.
+        url: The address of the database, as libpq takes it. Give a Secret if it holds a password.
+        table: `table` or `schema.table`. It has a column, of the same name, for each column of the stream.
+        keys: Columns by which rows are inserted or updated; the table needs a unique index on exactly these. Of several
+            rows with one key in a batch, the last one that the key's subtask emitted counts.
+        batch_column: A bigint column of the table for the batch of each row. The table must then belong to this sink
+            only.
+        dead_letters: A sink for refused rows, which then do not fail the batch. It gets the columns `row`, the row as
+            JSON, and `error`, in batches that have any. Rows are then copied a little slower.
     """
 
     reads_repeatedly: ClassVar[bool] = False
 
     def __init__(
-        self, url: str | Secret, table: str, *, keys: Sequence[str] = (), batch_column: str | None = None
+        self,
+        url: str | Secret,
+        table: str,
+        *,
+        keys: Sequence[str] = (),
+        batch_column: str | None = None,
+        dead_letters: Sink | None = None,
     ) -> None:
         self._url = url
         self._table = table
         self._keys = tuple(keys)
         self._batch_column = batch_column
+        self._dead_letters = DeadLetters(dead_letters)
         self._has_markers = False
 
     def prepare(self, frame: DataFrame, context: SinkContext) -> str:
-        """Copies the batch into a table of its own.
+        """Copies the batch into a staging table, and moves it into the target without a commit.
 
         Raises:
             SinkRowsRefusedError: The target or its constraints refuse the columns or a row.
@@ -85,77 +108,160 @@ class PostgresSink:
             with self._connection() as connection:
                 _refuse_missing_columns(connection, self._target, self._table, self._needed_columns(columns))
                 connection.execute(_create_stage(self._sibling(stage), self._target))
-                connection.execute(sql.SQL("EXPLAIN ") + self._move(token))  # refuses what publish would be refused
-            copy = CopyRows(revealed(self._url), self._sibling(stage).as_string(), columns, context.uid)
-            written = frame.mapInArrow(copy.run, "task bigint").collect()
+                connection.execute(sql.SQL("EXPLAIN ") + self._move(token))  # fails where publish would fail
+                self._create_markers(connection)
+            token, letters = self._copied(frame, token)
+            letters += self._moved(token, context)
+            if letters:
+                reasons = Counter(reason for _, reason in letters)
+                rows = SparkSession.active().createDataFrame(letters, "row string, error string")
+                token = msgspec.structs.replace(token, dead_letters=self._dead_letters.prepare(rows, reasons, context))
         except Exception:
             self._discard_quietly(token)
             raise
-        tasks = tuple(sorted(row.task for row in written))
-        return msgspec.json.encode(msgspec.structs.replace(token, tasks=tasks)).decode()
+        return msgspec.json.encode(token).decode()
+
+    def _copied(self, frame: DataFrame, token: _Token) -> tuple[_Token, list[tuple[str, str]]]:
+        """Copies the rows into the staging table; returns those that it refuses, as JSON, with the reason."""
+        stage, has_letters = self._sibling(token.stage).as_string(), self._dead_letters.sink is not None
+        copy = CopyRows(revealed(self._url), stage, token.columns, token.uid, has_letters)
+        copied = frame.mapInArrow(copy.run, COPIED).collect()
+        tasks = tuple(sorted({row.task for row in copied}))
+        return msgspec.structs.replace(token, tasks=tasks), [(row.row, row.error) for row in copied if row.error]
+
+    def _moved(self, token: _Token, context: SinkContext) -> list[tuple[str, str]]:
+        """Moves the staged rows in the open transaction; takes those that are refused out of the staging table.
+
+        If other writers hold locks, the rows are moved when they are published.
+        """
+        moves = OpenMoves.of(revealed(self._url), context)
+        letters: list[tuple[str, str]] = []
+        try:
+            reason = moves.try_move(self._move(token), {"tasks": list(token.tasks)})
+            if reason is not None and self._dead_letters.sink is None:
+                raise SinkRowsRefusedError(f"PostgreSQL refuses: {reason}")
+            if reason is not None:
+                letters = self._taken_out(
+                    token, list(refused(self._places(token), partial(self._try_some, moves, token)))
+                )
+        except TimeoutError:
+            OpenMoves.close(revealed(self._url), token.job_id)
+        else:
+            moves.keep(token.stage, partial(self._finish, token))
+        return letters
+
+    def _try_some(self, moves: OpenMoves, token: _Token, places: Sequence[_Place]) -> str | None:
+        tasks, rows = (list(column) for column in zip(*places, strict=True))
+        return moves.try_move(self._move(token, some=True), {"some_tasks": tasks, "some_rows": rows})
+
+    def _places(self, token: _Token) -> list[_Place]:
+        statement = sql.SQL("SELECT {0}, {1} FROM {2} WHERE {0} = ANY(%s) ORDER BY {0}, {1}")
+        with self._connection() as connection:
+            return connection.execute(
+                statement.format(*map(sql.Identifier, _LAST), self._sibling(token.stage)), (list(token.tasks),)
+            ).fetchall()
+
+    def _taken_out(self, token: _Token, places: Sequence[tuple[_Place, str]]) -> list[tuple[str, str]]:
+        """Deletes refused rows from the staging table; returns each as JSON, with the reason."""
+        statement = sql.SQL("DELETE FROM {2} AS staged WHERE {0} = %s AND {1} = %s RETURNING to_jsonb(staged)")
+        delete = statement.format(*map(sql.Identifier, _LAST), self._sibling(token.stage))
+        letters = []
+        with self._connection() as connection:
+            for place, reason in places:
+                for (row,) in connection.execute(delete, place):
+                    letters.append((json.dumps({name: row[name] for name in token.columns}), reason))
+        return letters
+
+    def _finish(self, token: _Token, connection: psycopg.Connection[Any]) -> bool:
+        """Marks moved rows as published, unless they are already, or no longer may be; returns whether it did."""
+        if self._step(connection, token) is not Step.APPLY:
+            return False
+        self._set_marker(connection, token.job_id, token.uid, Published(token.attempt, token.batch_id))
+        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._sibling(token.stage)))
+        return True
+
+    def _step(self, connection: psycopg.Connection[Any], token: _Token) -> Step:
+        return next_step(self._locked_marker(connection, token.job_id, token.uid), token.attempt, token.batch_id)
 
     def publish(self, token: str) -> None:
-        """Moves a batch from its own table into the target, unless it is there.
+        """Moves a batch from its staging table into the target, unless it is visible already.
 
         Raises:
             SinkOccupiedError: A newer attempt has taken over.
-            SinkRowsRefusedError: A unique or foreign key refuses a row.
-            SinkPublishError: The batch's own table is gone.
+            SinkRowsRefusedError: The target refuses a row, which it did not do before the commit.
+            SinkPublishError: The staging table is gone.
             SinkUnavailableError: The database cannot be reached.
         """
         key = msgspec.json.decode(token, type=_Token)
+        if not OpenMoves.commit(revealed(self._url), key.job_id, key.stage):
+            self._publish_staged(key)
+        self._dead_letters.publish(key.dead_letters)
+
+    def _publish_staged(self, key: _Token) -> None:
         with self._connection() as connection:
-            step = next_step(self._locked_marker(connection, key.job_id, key.uid), key.attempt, key.batch_id)
+            self._create_markers(connection)
+            step = self._step(connection, key)
             if step is Step.REFUSE:
-                message = f"a newer attempt than {key.attempt} writes the output of sink {key.uid}"
-                raise SinkOccupiedError(message)
+                raise SinkOccupiedError(f"a newer attempt than {key.attempt} writes the output of sink {key.uid}")
             if step is Step.APPLY:
                 if not _exists(connection, self._sibling(key.stage)):
-                    message = f"the staged rows of batch {key.batch_id} of sink {key.uid} are gone"
-                    raise SinkPublishError(message)
+                    raise SinkPublishError(f"the staged rows of batch {key.batch_id} of sink {key.uid} are gone")
                 connection.execute(self._move(key), {"tasks": list(key.tasks)})
                 self._set_marker(connection, key.job_id, key.uid, Published(key.attempt, key.batch_id))
             connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._sibling(key.stage)))
 
     def discard(self, token: str) -> None:
         key = msgspec.json.decode(token, type=_Token)
+        OpenMoves.close(revealed(self._url), key.job_id)
+        self._dead_letters.discard(key.dead_letters)
         with self._connection() as connection:
             connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._sibling(key.stage)))
 
     def recover(self, context: SinkContext) -> None:
-        """Takes the sink over for an attempt, and removes what earlier ones have left.
+        """Takes the sink over for an attempt, and removes what earlier runs have staged.
 
         Raises:
-            SinkOccupiedError: A newer attempt has it, or the table holds rows that would be there twice.
+            SinkOccupiedError: A newer attempt has taken over, or the table holds rows that would be duplicated.
             SinkUnavailableError: The database cannot be reached.
         """
+        OpenMoves.close(revealed(self._url), context.job_id)
         with self._connection() as connection:
+            end_older_sessions(connection, context)
+            self._create_markers(connection)
             marker = self._locked_marker(connection, context.job_id, context.uid)
             if marker is not None and marker.attempt > context.attempt:
-                message = f"attempt {marker.attempt} writes the output of sink {context.uid}"
-                raise SinkOccupiedError(message)
+                raise SinkOccupiedError(f"attempt {marker.attempt} writes the output of sink {context.uid}")
             if is_rewound(marker, context.batch_id):
                 self._take_back(connection, context)
             self._set_marker(connection, context.job_id, context.uid, Published(context.attempt, context.batch_id))
             prefix = _stage_prefix(context.job_id, context.uid)
-            for name in _tables(connection, self._schema, prefix):
-                if int(name.removeprefix(prefix).split("_")[0]) < context.attempt:
-                    connection.execute(sql.SQL("DROP TABLE {}").format(self._sibling(name)))
+            tables = _tables(connection, self._schema, prefix)
+            left = [name for name in tables if int(name.removeprefix(prefix).split("_")[0]) <= context.attempt]
+            for name in left:
+                connection.execute(sql.SQL("DROP TABLE {}").format(self._sibling(name)))
+        if left:
+            logger.info("sink %s: removed %d batches that earlier runs had staged", context.uid, len(left))
+        self._dead_letters.recover(context)
 
     def _take_back(self, connection: psycopg.Connection[Any], context: SinkContext) -> None:
-        """Deletes the rows of batches that the job's history no longer contains, where they can be told."""
+        """Deletes the rows of batches that are no longer part of the job's history, if a column identifies them."""
         if self._batch_column is not None:
             statement = sql.SQL("DELETE FROM {} WHERE {} > %s").format(self._target, sql.Identifier(self._batch_column))
             connection.execute(statement, (context.batch_id,))
         elif not self._keys:
-            message = (
-                f"table {self._table} holds rows of batches after {context.batch_id}, to which the job has gone back: give the "
-                f"sink keys or a batch column; or remove them, and then the row of sink {context.uid} from {MARKERS}"
+            raise SinkOccupiedError(
+                f"the job has gone back to batch {context.batch_id}, but table {self._table} holds later rows:"
+                f" give the sink keys or a batch column, or delete those rows and then the row of sink {context.uid}"
+                f" from {MARKERS}"
             )
-            raise SinkOccupiedError(message)
 
-    def _move(self, token: _Token) -> sql.Composed:
-        """The statement that moves the staged rows into the target; of each key the last one."""
+    def _move(self, token: _Token, *, some: bool = False) -> sql.Composed:
+        """Returns the statement that moves the staged rows, the last one of each key, into the target.
+
+        Args:
+            token: The batch.
+            some: Whether it moves only the rows whose places are given as `some_tasks` and `some_rows`.
+        """
         names = [sql.Identifier(name) for name in token.columns]
         into, values = list(names), list[sql.Composable](names)
         if self._batch_column is not None:
@@ -166,6 +272,10 @@ class PostgresSink:
         once = sql.SQL("DISTINCT ON ({}) ").format(comma.join(keys)) if keys else sql.SQL("")
         order: list[sql.Composable] = [*keys, *(sql.SQL("{} DESC").format(sql.Identifier(c)) for c in _LAST)]
         tasks = sql.SQL("{} = ANY(%(tasks)s)").format(sql.Identifier(TASK_COLUMN)) if token.tasks else sql.SQL("false")
+        if some:
+            tasks = sql.SQL("({}) IN (SELECT * FROM unnest(%(some_tasks)s::bigint[], %(some_rows)s::bigint[]))").format(
+                comma.join(map(sql.Identifier, _LAST))
+            )
         statement = sql.SQL("INSERT INTO {} ({}) SELECT {}{} FROM {} WHERE {}").format(
             self._target, comma.join(into), once, comma.join(values), self._sibling(token.stage), tasks
         )
@@ -180,21 +290,25 @@ class PostgresSink:
         batch = () if self._batch_column is None else (self._batch_column,)
         return tuple(dict.fromkeys((*columns, *self._keys, *batch)))
 
+    def _create_markers(self, connection: psycopg.Connection[Any]) -> None:
+        """Creates the table of markers, and commits."""
+        if self._has_markers:
+            return
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        connection.execute(
+            sql.SQL(
+                "CREATE TABLE IF NOT EXISTS {} (job_id text, uid text, "
+                "attempt bigint NOT NULL, batch_id bigint NOT NULL, "
+                "published_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (job_id, uid))"
+            ).format(self._sibling(MARKERS))
+        )
+        connection.commit()
+        self._has_markers = True
+
     def _locked_marker(self, connection: psycopg.Connection[Any], job_id: str, uid: str) -> Published | None:
-        """The sink's marker, which nobody else can change before the transaction ends."""
-        markers = self._sibling(MARKERS)
-        if not self._has_markers:
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-            connection.execute(
-                sql.SQL(
-                    "CREATE TABLE IF NOT EXISTS {} (job_id text, uid text, attempt bigint NOT NULL, batch_id bigint NOT NULL, "
-                    "published_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (job_id, uid))"
-                ).format(markers)
-            )
-            connection.commit()
-            self._has_markers = True
+        """Returns the sink's marker, locked until the transaction ends."""
         statement = sql.SQL("SELECT attempt, batch_id FROM {} WHERE job_id = %s AND uid = %s FOR UPDATE")
-        row = connection.execute(statement.format(markers), (job_id, uid)).fetchone()
+        row = connection.execute(statement.format(self._sibling(MARKERS)), (job_id, uid)).fetchone()
         return None if row is None else Published(*row)
 
     def _set_marker(self, connection: psycopg.Connection[Any], job_id: str, uid: str, marker: Published) -> None:
@@ -209,13 +323,11 @@ class PostgresSink:
         try:
             self.discard(msgspec.json.encode(token).decode())
         except (SinkUnavailableError, SinkRowsRefusedError):
-            return  # the first failure is the one to tell; `recover` removes what is left
+            return  # report the first failure; `recover` removes the table
 
-    @contextmanager
-    def _connection(self) -> Iterator[psycopg.Connection[Any]]:
-        """A transaction of its own connection; committed at the end."""
-        with errors_without_data(), psycopg.connect(revealed(self._url)) as connection:
-            yield connection
+    def _connection(self) -> AbstractContextManager[psycopg.Connection[Any]]:
+        """Returns a new connection with a transaction, which is committed at the end."""
+        return transaction(revealed(self._url))
 
     @property
     def _schema(self) -> str | None:
@@ -227,13 +339,13 @@ class PostgresSink:
         return sql.Identifier(*self._table.split("."))
 
     def _sibling(self, name: str) -> sql.Identifier:
-        """A table beside the target."""
+        """Returns the identifier of a table in the schema of the target."""
         return sql.Identifier(self._schema, name) if self._schema else sql.Identifier(name)
 
 
 def _stage_prefix(job_id: str, uid: str) -> str:
-    """What the names of all batches' own tables of a sink begin with."""
-    return f"{_STAGE}{hashlib.sha256(f'{job_id}/{uid}'.encode()).hexdigest()[:12]}_"
+    """Returns the prefix of a sink's staging tables."""
+    return f"{OURS}{hashlib.sha256(f'{job_id}/{uid}'.encode()).hexdigest()[:12]}_"
 
 
 def _create_stage(stage: sql.Identifier, target: sql.Identifier) -> sql.Composed:
@@ -249,8 +361,7 @@ def _refuse_missing_columns(
     there = connection.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(target)).description or ()
     missing = sorted(set(needed) - {column.name for column in there})
     if missing:
-        message = f"table {table} has no column {', '.join(missing)}"
-        raise SinkRowsRefusedError(message)
+        raise SinkRowsRefusedError(f"table {table} has no column {', '.join(missing)}")
 
 
 def _exists(connection: psycopg.Connection[Any], table: sql.Identifier) -> bool:
@@ -260,7 +371,8 @@ def _exists(connection: psycopg.Connection[Any], table: sql.Identifier) -> bool:
 
 def _tables(connection: psycopg.Connection[Any], schema: str | None, prefix: str) -> list[str]:
     rows = connection.execute(
-        "SELECT tablename FROM pg_tables WHERE schemaname = coalesce(%s, current_schema()) AND starts_with(tablename, %s)",
+        "SELECT tablename FROM pg_tables"
+        " WHERE schemaname = coalesce(%s, current_schema()) AND starts_with(tablename, %s)",
         (schema, prefix),
     )
     return [row[0] for row in rows.fetchall()]

@@ -1,9 +1,8 @@
-"""The executors' part of the PostgreSQL sink: each task copies its rows into the batch's own table."""
+"""The executors' part of the PostgreSQL sink: each task copies its rows into the batch's staging table."""
 
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -15,75 +14,115 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 from pyspark import TaskContext
 
-from jobs.errors import SinkRowsRefusedError, SinkUnavailableError
-from jobs.runtime.failures import CarriedFailure, TaskOrigin
-from state.errors import KeyscaleError
+from keyscale.errors import KeyscaleError
+from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin
+from keyscale.jobs.sinks.dead_letters import refused
+from keyscale.jobs.sinks.postgres_connection import described, is_of_rows, transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 TASK_COLUMN = "_keyscale_task"
 ROW_COLUMN = "_keyscale_row"
 
-_AWAY = ("08", "28", "53", "57", "58")  # SQLSTATE classes: connection, authorization, resources, shutdown, system
+COPIED = "task bigint, row string, error string"
+"""The schema of what a task returns: its id, and then each row that was refused, as JSON, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRows:
-    """Copies a partition's rows, each with its task and its place in it, in one transaction.
+    """Copies a partition's rows, each with its task and its index in it, in one transaction.
 
-    A task that is run twice copies twice: only the rows of tasks that the driver has heard of count.
+    A task that runs twice copies its rows twice; only rows of tasks whose results the driver received count.
 
     Attributes:
-        url: Of the database.
-        stage: The batch's table, quoted.
-        columns: The stream's.
-        uid: The sink's, for errors.
+        url: The address of the database.
+        stage: The batch's staging table, quoted.
+        columns: The stream's columns.
+        uid: The sink's uid, for errors.
+        may_refuse: Whether a refused row is left out and returned, instead of failing the task.
     """
 
     url: str = field(repr=False)
     stage: str
     columns: tuple[str, ...]
     uid: str
+    may_refuse: bool = False
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Gives the task's id once its rows are durable.
+        """Copies the rows, then yields the task's id and the refused rows.
 
         Raises:
-            CarriedFailure: PostgreSQL refused rows or is away.
+            CarriedFailure: PostgreSQL refused rows or does not answer.
         """
         task = TaskContext.get()
         assert task is not None  # noqa: S101 - Spark runs this in a task
         task_id = task.taskAttemptId()
         try:
-            self._copy(batches, task_id)
+            letters = self._copy(batches, task_id)
         except KeyscaleError as error:
             raise CarriedFailure(error, TaskOrigin(self.uid, task.partitionId())) from None
-        yield pa.RecordBatch.from_pydict({"task": pa.array([task_id], pa.int64())})
+        returned = [(task_id, None, None), *((task_id, self._as_json(row), reason) for row, reason in letters)]
+        columns = dict(zip(("task", "row", "error"), zip(*returned, strict=True), strict=True))
+        yield pa.RecordBatch.from_pydict(
+            {
+                "task": pa.array(columns["task"], pa.int64()),
+                "row": pa.array(columns["row"], pa.string()),
+                "error": pa.array(columns["error"], pa.string()),
+            }
+        )
 
-    def _copy(self, batches: Iterator[pa.RecordBatch], task_id: int) -> None:
+    def _copy(self, batches: Iterator[pa.RecordBatch], task_id: int) -> list[tuple[Sequence[Any], str]]:
+        """Copies the rows; returns those that were refused, with the reason."""
         columns = sql.SQL(", ").join(map(sql.Identifier, (*self.columns, TASK_COLUMN, ROW_COLUMN)))
-        # The table's name comes quoted from the sink.
+        # The sink passes the table's name quoted.
         statement = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.SQL(self.stage), columns)
-        place = 0
         first = next(batches, None)
         if first is None:
-            return
-        with (
-            errors_without_data(),
-            psycopg.connect(self.url) as connection,
-            connection.cursor() as cursor,
-            cursor.copy(statement) as copy,
-        ):
-            for batch in chain([first], batches):
-                values = [_values(batch.column(at)) for at in range(batch.num_columns)]
-                for row in zip(*values, strict=True):
-                    copy.write_row((*row, task_id, place))
-                    place += 1
+            return []
+        rows = _numbered(chain([first], batches), task_id)
+        with transaction(self.url) as connection:
+            if self.may_refuse:
+                accept = partial(_accept, connection, statement)
+                return [letter for some in rows for letter in refused(some, accept)]
+            with connection.cursor() as cursor, cursor.copy(statement) as copy:
+                for some in rows:
+                    for row in some:
+                        copy.write_row(row)
+        return []
+
+    def _as_json(self, row: Sequence[Any]) -> str:
+        """Returns the stream's columns of a row; bytes in hexadecimal, as PostgreSQL writes them."""
+        plain = (value.obj if isinstance(value, Jsonb) else value for value in row)
+        plain = (f"\\x{value.hex()}" if isinstance(value, bytes) else value for value in plain)
+        return _to_json(dict(zip(self.columns, plain, strict=False)))  # without the task and the index
+
+
+def _accept(connection: psycopg.Connection[Any], statement: sql.Composed, rows: Sequence[Sequence[Any]]) -> str | None:
+    """Copies all of the rows or none; returns the reason if they are refused."""
+    try:
+        with connection.transaction(), connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                copy.write_row(row)
+    except psycopg.Error as error:
+        if not is_of_rows(error):
+            raise
+        return described(error)
+    return None
+
+
+def _numbered(batches: Iterator[pa.RecordBatch], task_id: int) -> Iterator[list[tuple[Any, ...]]]:
+    """Yields the rows of each batch, with the task and their index in it."""
+    place = 0
+    for batch in batches:
+        values = [_values(batch.column(at)) for at in range(batch.num_columns)]
+        places = range(place, place + batch.num_rows)
+        yield [(*row, task_id, at) for at, *row in zip(places, *values, strict=True)]
+        place += batch.num_rows
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """A column's values as psycopg writes them: what is nested as JSON, arrays of plain values as arrays."""
+    """Returns a column's values for psycopg: nested values as JSON, but arrays of plain values as arrays."""
     values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
     if pa.types.is_nested(column.type) and not _is_plain_list(column.type):
         return [None if value is None else Jsonb(value, dumps=_to_json) for value in values]
@@ -99,31 +138,3 @@ def _is_plain_list(kind: pa.DataType) -> bool:
 
 
 _to_json: Callable[[Any], str] = partial(json.dumps, default=str)
-
-
-@contextmanager
-def errors_without_data() -> Iterator[None]:
-    """Turns PostgreSQL's errors, whose texts quote rows, into ours, which name table, column and constraint.
-
-    Raises:
-        SinkUnavailableError: It is away, or lets nobody in.
-        SinkRowsRefusedError: It refuses what it was asked.
-    """
-    try:
-        yield
-    except psycopg.Error as error:
-        kind, state = type(error).__name__, error.sqlstate
-        if state is None or state[:2] in _AWAY:
-            message = f"PostgreSQL cannot be used: {kind}{f' ({state})' if state else ''}"
-            raise SinkUnavailableError(message) from None
-        where = [
-            f"{what} {name}"
-            for what, name in (
-                ("table", error.diag.table_name),
-                ("column", error.diag.column_name),
-                ("constraint", error.diag.constraint_name),
-            )
-            if name
-        ]
-        message = f"PostgreSQL refuses: {kind} ({state}){', ' if where else ''}{', '.join(where)}"
-        raise SinkRowsRefusedError(message) from None

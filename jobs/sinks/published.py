@@ -1,7 +1,7 @@
-"""What a sink that keeps a marker beside its output does with a token: a decision without I/O.
+"""Decides, without I/O, what a sink with a marker beside its output does with a token.
 
-The marker says which attempt has published, or begun, last, and up to which batch of the job's history. It is changed in
-the same transaction as the output, so whoever holds it locked knows what is visible.
+The marker names the attempt that last published or began, and the last visible batch of the job's history. It changes
+in the same transaction as the output, so a transaction that has locked it knows what is visible.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Published(msgspec.Struct, frozen=True):
 
     Attributes:
         attempt: The highest attempt that has begun to use the sink.
-        batch_id: Output of batches up to this one is visible; -1: of none.
+        batch_id: The output of batches up to this one is visible; -1 if none is.
     """
 
     attempt: int
@@ -24,18 +24,18 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class Step(Enum):
-    """What to do with a token."""
+    """The action for a token."""
 
-    APPLY = auto()  # make it visible, and move the marker
-    DONE = auto()  # it is visible, or disowned: change nothing
+    APPLY = auto()  # make the batch visible, and move the marker
+    DONE = auto()  # the batch is visible, or no longer part of the history: change nothing
     REFUSE = auto()  # a newer attempt holds the sink, and its history does not contain the batch
 
 
 def next_step(marker: Published | None, attempt: int, batch_id: int) -> Step:
-    """What to do with the token of a batch, given the marker.
+    """Returns what to do with the token of a batch, given the marker.
 
-    A job that went back to an earlier savepoint has set the marker back at its start, under its own attempt: what an older
-    attempt has committed beyond that is refused.
+    A job that goes back to an earlier savepoint sets the marker back at its start, under its own attempt. Later batches
+    that an older attempt committed are then refused.
     """
     if marker is None:
         return Step.APPLY
@@ -45,5 +45,5 @@ def next_step(marker: Published | None, attempt: int, batch_id: int) -> Step:
 
 
 def is_rewound(marker: Published | None, committed_batch_id: int) -> bool:
-    """Whether output is visible of batches that the history of the attempt which starts does not contain."""
+    """Returns whether batches are visible that are not in the history of the attempt that starts."""
     return marker is not None and marker.batch_id > committed_batch_id

@@ -1,27 +1,28 @@
-"""Kafka topics as a source: a split is a partition, a position the offset that is read next."""
+"""The Kafka source: a split is a partition, a position the next offset to read."""
 
 from __future__ import annotations
 
 import datetime as dt
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # it exports it without saying so
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # exported, but not in __all__
 
-from jobs.errors import InvalidTopologyError, SourceRecordsLostError, SourceUnavailableError
-from jobs.kafka_client import client_settings, error_of
-from jobs.sources.contract import Source
-from jobs.sources.kafka_partition import FIXED, open_partition, record_batch
-from jobs.sources.positions import limited
+from keyscale.jobs.errors import InvalidTopologyError, SourceRecordsLostError, SourceUnavailableError
+from keyscale.jobs.kafka_client import client_settings, error_of
+from keyscale.jobs.sources.kafka_partition import FIXED, open_partition, record_batch
+from keyscale.jobs.sources.positions import limited
+from keyscale.jobs.sources.source import Loss, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from jobs.secret import Secret
-    from jobs.sources.contract import Position
+    from keyscale.jobs.secret import Secret
+    from keyscale.jobs.sources.source import LostRecords, Position
 
 _COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
@@ -34,30 +35,35 @@ _WITHOUT_LEADER = frozenset(
         KafkaError._NOENT,
     }
 )
-"""Of partitions that are just being made, or moved to another broker: it does not last."""
+"""Errors of partitions that are being created or moved to another broker. They pass."""
 _RETRY_SECONDS = 0.2
+_NEW_TOPIC_SECONDS = 10.0
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_Answer = TypeVar("_Answer")
 _HEADERS = ", headers array<struct<key: string, value: binary>>"
 
 
 class KafkaSource(Source):
-    """The records of topics, with the columns of Spark's own connector; see `StreamEnvironment.read`.
+    """The records of Kafka topics, with the columns of Spark's own connector; see `StreamEnvironment.read`.
 
-    Offsets are planned before each batch and durable with it in the job's commit log; consumer groups are not used, and
-    nothing is committed to Kafka. Partitions that are added later are found, and read from their beginning. Only
-    records of committed transactions are read, unless `isolation.level` says otherwise.
+    Offsets are planned before each batch and stored in the job's commit log. Consumer groups are not used, and nothing
+    is committed to Kafka. Partitions that are added later are found and read from their beginning. Only records of
+    committed transactions are read, unless `isolation.level` says otherwise.
 
-    Records that expire before they are read fail the job: it never skips any.
+    The job fails if records expire before they are read, or if a topic is deleted and created again under the same
+    name: a position also holds the topic's id, if the broker provides one. With `lost_records="skip"` it goes on with
+    the earliest records that exist; the lost ones are counted and told.
 
     Args:
-        servers: Addresses of brokers, comma separated.
+        servers: Addresses of brokers, separated by commas.
         topics: One topic or several.
-        starting: Where a new job begins: at the earliest records, after the latest ones, or with the first that is not older
-            than a moment. A job that has positions goes on from them.
-        include_headers: Add the column `headers`.
-        config: Further settings of librdkafka, such as security.protocol; a password is a Secret.
-        timeout_ms: How long brokers may not answer before the batch fails.
+        starting: Where a new job begins: at the earliest records, after the latest ones, or with the first that is not
+            older than a time. A job with positions continues from them.
+        include_headers: Whether to add the column `headers`.
+        config: Further settings of librdkafka, such as security.protocol. Give passwords as a Secret.
+        timeout_ms: How long to wait for brokers before the batch fails.
+        lost_records: What happens if records are gone before they are read: "fail", or "skip" them.
     """
 
     def __init__(
@@ -69,52 +75,94 @@ class KafkaSource(Source):
         include_headers: bool = False,
         config: Mapping[str, str | int | bool | Secret] | None = None,
         timeout_ms: int = 60_000,
+        lost_records: LostRecords = "fail",
     ) -> None:
         if isinstance(starting, dt.datetime) and starting.tzinfo is None:
-            message = "a Kafka source starts at a moment with a time zone"
-            raise InvalidTopologyError(message)
+            raise InvalidTopologyError("the start time of a Kafka source needs a time zone")
         self._servers = servers
         self._topics = (topics,) if isinstance(topics, str) else tuple(topics)
         self._starting = starting
         self._include_headers = include_headers
         self._config = dict(config or {})
         self._timeout_seconds = timeout_ms / 1000
+        self.lost_records = lost_records
         self._admin: AdminClient | None = None
         client_settings(servers, self._config, FIXED)
+
+    split_columns = ("topic", "partition")
 
     @property
     def schema(self) -> str:
         return _COLUMNS + (_HEADERS if self._include_headers else "")
 
     def discover(self, known: Collection[str]) -> Mapping[str, Position]:
-        """Raises SourceUnavailableError if a topic is not there, or the brokers are not."""
+        """Raises SourceUnavailableError if a topic does not exist or the brokers do not answer."""
         new = [each for topic in self._topics for each in self._partitions(topic) if split_name(each) not in known]
         if known or self._starting == "earliest":
-            # A partition that is added while the job runs is read as a whole.
-            return self._offsets(new, _EARLIEST)
+            # A partition that is added while the job runs is read from its beginning.
+            return self._identified(self._offsets(new, _EARLIEST))
         latest = self._offsets(new, _LATEST)
         if not isinstance(self._starting, dt.datetime):
-            return latest
+            return self._identified(latest)
         since = self._offsets(new, OffsetSpec.for_timestamp(int(self._starting.timestamp() * 1000)))
-        return {split: offset if offset >= 0 else latest[split] for split, offset in since.items()}
+        return self._identified({split: offset if offset >= 0 else latest[split] for split, offset in since.items()})
 
     def latest(self, positions: Mapping[str, Position], limit: int | None) -> Mapping[str, Position]:
-        """Raises SourceRecordsLostError if a partition ends before its position: it is another one than it was."""
-        offsets = {split: _offset(position) for split, position in positions.items()}
-        subscribed = [each for each in map(topic_partition, offsets) if each.topic in self._topics]
+        """Raises SourceRecordsLostError if a topic is no longer the one that the positions belong to."""
+        reached = {split: _KafkaPosition.of(position) for split, position in positions.items()}
+        subscribed = [each for each in map(topic_partition, reached) if each.topic in self._topics]
+        skips = self.lost_records == "skip"
+        earliest = self._offsets(subscribed, _EARLIEST) if skips else {}
         ends = self._offsets(subscribed, _LATEST)
+        # Asked after the offsets, so that they belong to this topic or to an older one.
+        ids = self._topic_ids({each.topic for each in subscribed})
+        starts = {split: position.offset for split, position in reached.items()}
         for split, end in ends.items():
-            if end < offsets[split]:
-                message = f"Kafka partition {split} ends at {end}, and the job has read it up to {offsets[split]}: it was made anew"
-                raise SourceRecordsLostError(message)
-        return limited(offsets, ends, limit)
+            before, topic_id = reached[split], ids[topic_partition(split).topic]
+            is_same = before.is_of(topic_id) and before.offset <= end
+            if skips:
+                starts[split] = max(before.offset, earliest[split]) if is_same else earliest[split]
+            elif not is_same:
+                raise SourceRecordsLostError(
+                    f"the topic of Kafka partition {split} was deleted and created again; the job had read it up to "
+                    f"offset {before.offset}, it now ends at {end}"
+                )
+        planned = limited(starts, ends, limit)
+        return {
+            split: positions[split]
+            if offset == reached[split].offset and reached[split].is_of(ids[topic_partition(split).topic])
+            else _KafkaPosition(offset, ids[topic_partition(split).topic]).to_json()
+            for split, offset in planned.items()
+        }
+
+    def losses(self, ranges: Mapping[str, tuple[Position, Position]]) -> Mapping[str, Loss]:
+        """Raises SourceUnavailableError if the brokers do not answer."""
+        partitions = [topic_partition(split) for split in ranges]
+        earliest = self._offsets(partitions, _EARLIEST)
+        latest = self._offsets(partitions, _LATEST)
+        ids = self._topic_ids({each.topic for each in partitions})
+        losses = {}
+        for split, (start, end) in ranges.items():
+            topic_id = ids[topic_partition(split).topic]
+            first, last = _KafkaPosition.of(start), _KafkaPosition.of(end)
+            if not last.is_of(topic_id) or last.offset > latest[split]:
+                losses[split] = Loss(end, None if first.topic_id != last.topic_id else last.offset - first.offset)
+            elif not first.is_of(topic_id) or first.offset > last.offset:
+                losses[split] = Loss(_KafkaPosition(earliest[split], topic_id).to_json(), None)
+            elif first.offset < earliest[split]:
+                left = min(earliest[split], last.offset)
+                losses[split] = Loss(_KafkaPosition(left, topic_id).to_json(), left - first.offset)
+        return losses
 
     def read(self, split: str, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """Raises SourceRecordsLostError if records have expired, SourceUnavailableError if brokers do not answer."""
         settings = client_settings(self._servers, self._config, FIXED)
         partition = open_partition(split, settings, self._timeout_seconds)
-        for messages in partition.read(_offset(start), _offset(end)):
+        for messages in partition.read(_KafkaPosition.of(start).offset, _KafkaPosition.of(end).offset):
             yield record_batch(messages, include_headers=self._include_headers)
+
+    def records_between(self, start: Position, end: Position) -> int:
+        return _KafkaPosition.of(end).offset - _KafkaPosition.of(start).offset
 
     def close(self) -> None:
         self._admin = None
@@ -130,48 +178,102 @@ class KafkaSource(Source):
         return self._admin
 
     def _partitions(self, topic: str) -> list[TopicPartition]:
-        try:
+        def listed() -> list[TopicPartition]:
             found = self._client().list_topics(topic, timeout=self._timeout_seconds).topics[topic]
+            if found.error is not None:
+                raise KafkaException(found.error)
+            return [TopicPartition(topic, number) for number in sorted(found.partitions)]
+
+        try:
+            # Not every broker knows a new topic yet.
+            return self._answered(listed, min(self._timeout_seconds, _NEW_TOPIC_SECONDS))
+        except KafkaException as failure:
+            raise SourceUnavailableError(f"Kafka topic {topic} cannot be read: {error_of(failure).name()}") from None
+
+    def _identified(self, offsets: Mapping[str, int]) -> dict[str, Position]:
+        ids = self._topic_ids({topic_partition(split).topic for split in offsets})
+        return {
+            split: _KafkaPosition(offset, ids[topic_partition(split).topic]).to_json()
+            for split, offset in offsets.items()
+        }
+
+    def _topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        """Returns the id of each topic, empty if the broker provides none. Ids are never reused."""
+        if not topics:
+            return {}
+
+        def described() -> dict[str, str]:
+            asked = self._client().describe_topics(
+                TopicCollection(sorted(topics)), request_timeout=self._timeout_seconds
+            )
+            return {name: str(answer.result().topic_id or "") for name, answer in asked.items()}
+
+        try:
+            return self._answered(described, self._timeout_seconds)
         except KafkaException as failure:
             raise _unavailable(failure) from None
-        if found.error is not None:
-            message = f"Kafka topic {topic} cannot be read: {found.error.name()}"
-            raise SourceUnavailableError(message)
-        return [TopicPartition(topic, number) for number in sorted(found.partitions)]
 
     def _offsets(self, partitions: Sequence[TopicPartition], which: OffsetSpec) -> dict[str, int]:
-        """An offset of each partition, in one request a broker."""
+        """Returns an offset of each partition, with one request per broker."""
         if not partitions:
             return {}
         is_committed = self._config.get("isolation.level", "read_committed") == "read_committed"
         level = IsolationLevel.READ_COMMITTED if is_committed else IsolationLevel.READ_UNCOMMITTED
-        give_up = time.monotonic() + self._timeout_seconds
+
+        def listed() -> dict[str, int]:
+            asked = self._client().list_offsets(
+                dict.fromkeys(partitions, which), isolation_level=level, request_timeout=self._timeout_seconds
+            )
+            return {split_name(partition): answer.result().offset for partition, answer in asked.items()}
+
+        try:
+            return self._answered(listed, self._timeout_seconds)
+        except KafkaException as failure:
+            raise _unavailable(failure) from None
+
+    def _answered(self, ask: Callable[[], _Answer], retry_for_seconds: float) -> _Answer:
+        """Retries while a topic or a partition is being created or moved to another broker."""
+        give_up = time.monotonic() + retry_for_seconds
         while True:
             try:
-                asked = self._client().list_offsets(
-                    dict.fromkeys(partitions, which), isolation_level=level, request_timeout=self._timeout_seconds
-                )
-                return {split_name(partition): answer.result().offset for partition, answer in asked.items()}
+                return ask()
             except KafkaException as failure:
                 if error_of(failure).code() not in _WITHOUT_LEADER or time.monotonic() > give_up:
-                    raise _unavailable(failure) from None
+                    raise
             time.sleep(_RETRY_SECONDS)
 
 
+@dataclass(frozen=True, slots=True)
+class _KafkaPosition:
+    """The next offset to read, and the id of its topic, since another topic may get the same name later."""
+
+    offset: int
+    topic_id: str = ""
+
+    @classmethod
+    def of(cls, position: Position) -> _KafkaPosition:
+        """Reads a stored position. Up to version 0.1 it was only the offset."""
+        if isinstance(position, dict):
+            return cls(int(position["offset"]), str(position["topic_id"]))
+        return cls(int(position))
+
+    def is_of(self, topic_id: str) -> bool:
+        """Whether the position may be one in the topic of this id; either id may be unknown."""
+        return not self.topic_id or not topic_id or self.topic_id == topic_id
+
+    def to_json(self) -> Position:
+        return {"offset": self.offset, "topic_id": self.topic_id}
+
+
 def split_name(partition: TopicPartition) -> str:
-    """The name of a partition; no topic's name holds a slash."""
+    """Returns the split name of a partition. No topic name contains a slash."""
     return f"{partition.topic}/{partition.partition}"
 
 
 def topic_partition(split: str) -> TopicPartition:
-    """The partition of a name."""
+    """Returns the partition of a split name."""
     topic, _, number = split.rpartition("/")
     return TopicPartition(topic, int(number))
-
-
-def _offset(position: Position) -> int:
-    assert isinstance(position, int)  # noqa: S101 - this source's positions are
-    return position
 
 
 def _unavailable(failure: KafkaException) -> SourceUnavailableError:

@@ -1,16 +1,16 @@
-"""Reading one Kafka partition between two offsets, with a consumer that stays open in its worker between batches."""
+"""Reads ranges of one Kafka partition, with a consumer that stays open in its worker between batches."""
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from jobs.errors import SourceRecordsLostError, SourceUnavailableError
-from jobs.kafka_client import error_of, is_passing
+from keyscale.jobs.errors import SourceRecordsLostError, SourceUnavailableError
+from keyscale.jobs.kafka_client import error_of, is_passing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,22 +24,22 @@ _LOST = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET
 FIXED = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
-    "enable.partition.eof": True,  # else a range that ends with transaction markers would never be seen to end
-    "auto.offset.reset": "error",  # never skip what has expired
+    "enable.partition.eof": True,  # otherwise the end of a range that ends with transaction markers is not noticed
+    "auto.offset.reset": "error",  # never skip expired records
 }
 _DEFAULTS = {
-    "group.id": "keyscale",  # has to be there; no group is joined
-    "queued.max.messages.kbytes": 8192,  # a partition's records that are fetched ahead
+    "group.id": "keyscale",  # required; no group is joined
+    "queued.max.messages.kbytes": 8192,  # the limit of prefetched records per partition
     "fetch.queue.backoff.ms": 10,
-    "fetch.wait.max.ms": 50,  # a fetch from another place waits for the one under way
+    "fetch.wait.max.ms": 50,  # a fetch at a new offset waits for the running fetch
 }
 
 _open: OrderedDict[tuple[str, str], PartitionReader] = OrderedDict()
-"""This worker's, the last used at the end. A consumer goes on fetching, so the next batch's records are often here."""
+"""This worker's readers, the last used one last. Consumers prefetch, so the next batch's records are often here."""
 
 
 def open_partition(split: str, settings: dict[str, Any], timeout_seconds: float) -> PartitionReader:
-    """This worker's reader of a partition."""
+    """Returns this worker's reader of a partition."""
     key = (split, repr(sorted(settings.items())))
     reader = _open.get(key)
     if reader is None or reader.is_closed:
@@ -60,22 +60,24 @@ class PartitionReader:
         self._partition = partition
         self._timeout_seconds = timeout_seconds
         self._consumer = Consumer(settings)
-        self._next: int | None = None  # the offset from which on nothing has been given out
-        self._nothing_before = 0  # what comes from the consumer is at this offset or after it
-        self._held: Message | None = None  # came, and is of a later range
+        self._next: int | None = None  # the first offset that has not been returned
+        self._nothing_before = 0  # the consumer returns nothing before this offset
+        # Events of later ranges, in order. Offsets have gaps, so a chunk as long as a range may hold many records after
+        # the range's end, and then the end of the partition.
+        self._later: deque[Message] = deque()
         self.is_closed = False
 
     def read(self, start: int, end: int) -> Iterator[list[Message]]:
-        """All records from `start` up to and without `end`; offsets may have gaps, for markers and compaction.
+        """Yields all records from `start` (inclusive) to `end` (exclusive). Offsets have gaps: markers, compaction.
 
         Raises:
             SourceRecordsLostError: `start` has expired.
-            SourceUnavailableError: Nothing came for too long, or Kafka refused.
+            SourceUnavailableError: Kafka sent nothing for too long, or refused.
         """
         try:
             if self._next != start:
                 self._seek(start)
-            self._next = None  # a reader that is given up half-way begins anew
+            self._next = None  # a reader that is abandoned half-way must seek
             yield from self._until(end)
         except BaseException as failure:
             self.close()
@@ -92,45 +94,47 @@ class PartitionReader:
     def _until(self, end: int) -> Iterator[list[Message]]:
         give_up = time.monotonic() + self._timeout_seconds
         while self._nothing_before < end:
+            if not self._later:
+                self._later.extend(self._consumed())
             found: list[Message] = []
-            for message in self._messages(end):
-                self._take(message, end, found)
+            while self._later and self._nothing_before < end:
+                self._take(end, found)
             if found:
                 yield found
                 give_up = time.monotonic() + self._timeout_seconds
             elif self._nothing_before < end and time.monotonic() > give_up:
-                message_text = f"Kafka partition {self._name} gave no record for {self._timeout_seconds:.0f} s"
-                raise SourceUnavailableError(message_text)
+                raise SourceUnavailableError(
+                    f"Kafka partition {self._name} sent no record for {self._timeout_seconds:.0f} s"
+                )
 
-    def _messages(self, end: int) -> list[Message]:
-        if self._held is not None:
-            held, self._held = self._held, None
-            return [held]
-        # What is there already comes at once; `consume` with a timeout would wait until the chunk is full.
-        there = self._consumer.consume(max(1, min(end - self._nothing_before, _CHUNK)), 0)
+    def _consumed(self) -> list[Message]:
+        # Takes what has arrived already; `consume` with a timeout would wait until the chunk is full.
+        there = self._consumer.consume(_CHUNK, 0)
         if there:
             return there
         one = self._consumer.poll(_POLL_SECONDS)
         return [] if one is None else [one]
 
-    def _take(self, message: Message, end: int, found: list[Message]) -> None:
-        error, offset = message.error(), message.offset()
+    def _take(self, end: int, found: list[Message]) -> None:
+        """Takes the next event, unless it is a record after the range: that and later events stay queued."""
+        event = self._later[0]
+        error, offset = event.error(), event.offset()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             if not is_passing(error):
                 raise self._failed(error)
-            return
-        assert offset is not None  # noqa: S101 - records and ends of partitions have one
-        if error is not None:
-            self._nothing_before = max(self._nothing_before, offset)
-        elif offset < end:
-            found.append(message)
-            self._nothing_before = offset + 1
         else:
-            self._held = message
-            self._nothing_before = offset
+            assert offset is not None  # noqa: S101 - records and ends of partitions have one
+            if error is not None or offset >= end:
+                self._nothing_before = max(self._nothing_before, offset)
+            else:
+                found.append(event)
+                self._nothing_before = offset + 1
+            if error is None and offset >= end:
+                return
+        self._later.popleft()
 
     def _seek(self, start: int) -> None:
-        self._held = None
+        self._later.clear()
         self._nothing_before = start
         self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
 
@@ -145,7 +149,7 @@ class PartitionReader:
 
 
 def record_batch(messages: Sequence[Message], *, include_headers: bool) -> pa.RecordBatch:
-    """Records as columns, named and typed as those of Spark's connector."""
+    """Returns records as columns with the names and types of Spark's connector."""
     stamps = [message.timestamp() for message in messages]
     columns: dict[str, pa.Array] = {
         "key": pa.array([message.key() for message in messages], pa.binary()),

@@ -1,31 +1,30 @@
-"""The positions of a source: what a batch reads, as Spark keeps it; decisions without I/O.
+"""The positions of a source: the ranges that a batch reads, in the form that Spark stores. Decisions without I/O.
 
-Spark keeps one JSON document a batch, of where the batch ends. Ours says for each split where the batch begins, too, so that it
-is complete in itself: a split's first position, which may be "now", is durable with the plan of the first batch that
-reads it.
+Spark stores one JSON document per batch, which holds where the batch ends. Ours also holds where the batch begins in
+each split, so that it is complete: the first position of a split, which may be "now", is durable with the plan of the
+first batch that reads the split.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from jobs.errors import SourcePositionsError
-from state.operator_state import Distribution, OperatorStateSnapshot, StoredOperatorState, redistribute
+from keyscale.jobs.errors import SourcePositionsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from jobs.sources.contract import Position
+    from keyscale.jobs.sources.source import Loss, Position
+
+    RecordsBetween: TypeAlias = Callable[[Position, Position], int | None]
 
 _VERSION = 1
-_STATE = "splits"
-_RANGE_TYPE = ["struct", ["split", "string"], ["start", "string"], ["end", "string"]]
 
 
 class SplitRange(msgspec.Struct, frozen=True):
-    """What a batch reads of a split: from `start` up to, and without, `end`."""
+    """The range of a split that a batch reads, from `start` (inclusive) to `end` (exclusive)."""
 
     split: str
     start: Any
@@ -33,26 +32,28 @@ class SplitRange(msgspec.Struct, frozen=True):
 
 
 class BatchPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a batch reads of all splits. Every known split has a range, which may be empty."""
+    """The ranges of all splits that a batch reads. Every known split has a range, which may be empty."""
 
     splits: dict[str, tuple[Any, Any]] = {}
     version: int = _VERSION
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> BatchPositions:
-        """Reads what `to_json` made.
+        """Reads a document that `to_json` made.
 
         Raises:
-            SourcePositionsError: It is no such document: the positions are of another kind of source.
+            SourcePositionsError: It is another document: the positions are of another kind of source.
         """
         try:
             positions = msgspec.convert(document, cls)
         except msgspec.ValidationError as error:
-            message = "the recorded positions are not those of a source in Python: the job's source is another one now"
-            raise SourcePositionsError(message) from error
+            raise SourcePositionsError(
+                "the recorded positions are not those of a source in Python: the job now has another source"
+            ) from error
         if positions.version != _VERSION:
-            message = f"the recorded positions have version {positions.version}; this is for version {_VERSION}"
-            raise SourcePositionsError(message)
+            raise SourcePositionsError(
+                f"the recorded positions have version {positions.version}; this Keyscale reads version {_VERSION}"
+            )
         return positions
 
     def to_json(self) -> dict[str, Any]:
@@ -60,53 +61,87 @@ class BatchPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def reached(self) -> dict[str, Position]:
-        """Where each split has been read to, once the batch is done."""
+        """The position that each split has been read up to after the batch."""
         return {name: end for name, (_, end) in self.splits.items()}
 
     def ranges(self) -> list[SplitRange]:
-        """What there is to read, in a settled order."""
+        """Returns the ranges that are not empty, by split name."""
         return [SplitRange(name, start, end) for name, (start, end) in sorted(self.splits.items()) if start != end]
 
 
 def with_discovered(reached: Mapping[str, Position], discovered: Mapping[str, Position]) -> dict[str, Position]:
-    """The position of each known split: where it was read to, or where a new one begins."""
+    """Returns the position of each known split: where it was read up to, or where a new split begins."""
     return {**discovered, **reached}
 
 
 def next_positions(
     before: BatchPositions, positions: Mapping[str, Position], latest: Mapping[str, Position]
 ) -> BatchPositions:
-    """What the next batch reads; `before` itself if there is nothing new, which is how Spark knows.
+    """Returns the ranges of the next batch; `before` itself if there is nothing new, which tells Spark so.
 
     Raises:
-        SourcePositionsError: The source plans to read a split that it has not named.
+        SourcePositionsError: The source plans to read a split that it has not discovered.
     """
     unknown = sorted(set(latest) - set(positions))
     if unknown:
-        message = f"the source plans to read {len(unknown)} splits that it has not discovered, such as {unknown[0]!r}"
-        raise SourcePositionsError(message)
+        raise SourcePositionsError(
+            f"the source plans to read {len(unknown)} splits that it has not discovered, such as {unknown[0]!r}"
+        )
     splits = {name: (start, latest.get(name, start)) for name, start in sorted(positions.items())}
     is_same = positions == before.reached and all(start == end for start, end in splits.values())
     return before if is_same else BatchPositions(splits)
 
 
 def limited(positions: Mapping[str, int], ends: Mapping[str, int], limit: int | None) -> dict[str, int]:
-    """Ends that are at most `limit` records away from positions that count records; every split gets its share.
+    """Returns ends that are at most `limit` records away from positions that count records.
 
-    What a split leaves of an equal share goes to the others, so that none starves behind a large one.
+    Each split gets a share in proportion to the records that wait in it: splits that cover the same time at different
+    rates then advance through it together, and none gets far ahead of the others in event time. Records left over by
+    rounding go first to splits that would get nothing, so that a small split does not starve beside a large one.
     """
-    wanted = {split: max(0, ends[split] - positions[split]) for split in ends if split in positions}
-    if limit is None or sum(wanted.values()) <= limit:
-        return {split: positions[split] + number for split, number in wanted.items()}
-    left, taken = limit, dict.fromkeys(wanted, 0)
-    for place, split in enumerate(sorted(wanted, key=lambda split: (wanted[split], split))):
-        taken[split] = min(wanted[split], left // (len(wanted) - place))
-        left -= taken[split]
+    waiting = {split: max(0, ends[split] - positions[split]) for split in ends if split in positions}
+    total = sum(waiting.values())
+    if limit is None or total <= limit:
+        return {split: positions[split] + number for split, number in waiting.items()}
+    taken = {split: number * limit // total for split, number in waiting.items()}
+    remainders = {split: number * limit % total for split, number in waiting.items() if number * limit % total}
+    by_need = sorted(remainders, key=lambda split: (taken[split] > 0, -remainders[split], split))
+    for split in by_need[: limit - sum(taken.values())]:
+        taken[split] += 1
     return {split: positions[split] + number for split, number in taken.items()}
 
 
+def within(
+    latest: Mapping[str, Position],
+    ends: Mapping[str, Position],
+    records_between: RecordsBetween,
+) -> dict[str, Position]:
+    """Returns how far to read each split, but not beyond `ends`; up to there at once if a source cannot compare."""
+    bounded: dict[str, Position] = {}
+    for split, end in ends.items():
+        if split in latest:
+            left = records_between(latest[split], end)
+            bounded[split] = end if left is None or left < 0 else latest[split]
+    return bounded
+
+
+def records_behind(
+    planned: Mapping[str, Position], ends: Mapping[str, Position], records_between: RecordsBetween
+) -> int | None:
+    """Returns how many records are left between where a batch ends and where the splits end; None if not known."""
+    left = [records_between(planned[split], end) for split, end in ends.items() if split in planned]
+    return None if None in left else sum(max(0, each) for each in left if each is not None)
+
+
+def without(ranges: Sequence[SplitRange], losses: Mapping[str, Loss]) -> list[SplitRange]:
+    """Returns what is left of some ranges."""
+    left = [
+        SplitRange(each.split, losses[each.split].left if each.split in losses else each.start, each.end)
+        for each in ranges
+    ]
+    return [each for each in left if each.start != each.end]
+
+
 def dealt(ranges: Sequence[SplitRange], readers: int) -> list[list[SplitRange]]:
-    """The ranges of each reader, as a split list of operator state is dealt out at any parallelism; no reader is idle."""
-    stored = StoredOperatorState(Distribution.SPLIT, _RANGE_TYPE, tuple(ranges))
-    parts = redistribute([OperatorStateSnapshot({_STATE: stored})], readers)
-    return [list(part.states[_STATE].items) for part in parts if part.states[_STATE].items]
+    """Returns the ranges of each reader, dealt out round robin; no reader is idle."""
+    return [list(ranges[reader::readers]) for reader in range(min(readers, len(ranges)))]

@@ -1,7 +1,1 @@
-"""What users test their functions with. Ships with the SDK; needs neither Spark nor a store."""
-
-from __future__ import annotations
-
-from jobs.testing.harness import HarnessSnapshot, OperatorHarness, SecondStream
-
-__all__ = ["HarnessSnapshot", "OperatorHarness", "SecondStream"]
+"""The test harness for users' functions; it needs neither Spark nor a store. Users import `keyscale.testing`."""

@@ -1,71 +1,96 @@
-"""An operator without Spark: feed records, move time, snapshot, restore at another parallelism, read what came out."""
+"""A harness that runs an operator without Spark: process records, advance time, snapshot, restore, read outputs."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import pyarrow as pa
-from pyspark import cloudpickle
 
-from jobs.batch_function import KeyedBatchFunction, ProcessBatch
-from jobs.broadcast import BroadcastProcess, KeyedBroadcastProcessFunction
-from jobs.co_process import CoProcess, KeyedCoProcessFunction
-from jobs.errors import InvalidTopologyError
-from jobs.functions import KeyedProcessFunction, OutputTag, row_type
-from jobs.process import Process
-from jobs.runtime.body import KEY_GROUP_COLUMN, SecondFacts, SideBatch, SubtaskFacts, SubtaskProgress, run_subtask
-from jobs.runtime.broadcast_rows import check_alike
-from jobs.runtime.columns import batch_of, tuples_of
-from jobs.runtime.two_inputs import packed_batch
-from jobs.testing.column_types import schema_of
-from jobs.topology import check_column, check_keys_alike, key_schema
-from state.hashing import HashId, hash_codes
-from state.heap import HeapEngine
-from state.identifiers import Attempt, OperatorUid, SubtaskIndex
-from state.key_groups import KEY_GROUP_BYTES, assign_to_key_groups, key_group_range, subtask_for_key_group
-from state.keyed import KeyedStateBackend
-from state.operator_state import OperatorStateBackend, redistribute
-from state.ttl import BatchClock
+from keyscale.errors import KeyscaleError
+from keyscale.jobs.errors import InvalidSchemaError, InvalidTopologyError
+from keyscale.jobs.functions.batch_function import KeyedBatchFunction
+from keyscale.jobs.functions.broadcast_function import KeyedBroadcastProcessFunction
+from keyscale.jobs.functions.process_function import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, row_type
+from keyscale.jobs.functions.subtask_facts import SecondFacts, SubtaskFacts
+from keyscale.jobs.graph.schemas import check_column, check_keys_alike, check_schema, key_schema
+from keyscale.jobs.operators.batch_operator import ProcessBatch
+from keyscale.jobs.operators.broadcast_operator import BroadcastProcess
+from keyscale.jobs.operators.broadcast_rows import check_alike
+from keyscale.jobs.operators.co_process_operator import CoProcess
+from keyscale.jobs.operators.column_values import batch_of, tuples_of
+from keyscale.jobs.operators.failures import TaskOrigin, origin_of, with_origin
+from keyscale.jobs.operators.operator_contract import (
+    KEY_GROUP_COLUMN,
+    OperatorLogic,
+    SideBatch,
+    SubtaskProgress,
+    run_subtask,
+)
+from keyscale.jobs.operators.process_operator import Process
+from keyscale.jobs.operators.two_inputs import packed_batch
+from keyscale.jobs.spark_internals.function_copies import worker_copy
+from keyscale.state.engine.heap import HeapEngine
+from keyscale.state.identifiers import Attempt, OperatorUid, SubtaskIndex
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.batch_clock import BatchClock
+from keyscale.state.keys.hashing import HashId, hash_codes
+from keyscale.state.keys.key_groups import KEY_GROUP_BYTES, assign_to_key_groups, key_group_range, subtask_for_key_group
+from keyscale.state.operator_state.backend import OperatorStateBackend, redistribute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from jobs.functions import Row
-    from jobs.runtime.body import OperatorLogic
-    from state.descriptors import MapStateDescriptor
-    from state.operator_state import OperatorStateSnapshot
-    from state.schema import KeyedSchema
-    from state.stored_key import StoredKey
+    from keyscale.jobs.functions.process_function import Row
+    from keyscale.state.keyed.descriptors import MapStateDescriptor
+    from keyscale.state.keyed.schema import KeyedSchema
+    from keyscale.state.keys.stored_key import StoredKey
+    from keyscale.state.operator_state.backend import OperatorStateSnapshot
 
 Function: TypeAlias = (
-    "KeyedProcessFunction | KeyedBatchFunction | KeyedBroadcastProcessFunction | KeyedCoProcessFunction | OperatorLogic"
+    KeyedProcessFunction | KeyedBatchFunction | KeyedBroadcastProcessFunction | KeyedCoProcessFunction | OperatorLogic
 )
-"""What a harness tests."""
+"""The functions, and logic of operators, that a harness can test."""
 
 Columns: TypeAlias = pa.Schema | Mapping[str, str | pa.DataType]
-"""Columns of records: an Arrow schema, or types by name: Arrow's, or the names of Spark's atomic types."""
+"""Columns of records: an Arrow schema, or a mapping from names to Arrow types or names of Spark's atomic types."""
 
 _MAIN = ""
+_ATOMIC = {
+    "bigint": pa.int64(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+    "double": pa.float64(),
+    "float": pa.float32(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "smallint": pa.int16(),
+    "string": pa.string(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "tinyint": pa.int8(),
+}
 
 
 class SecondStream:
-    """The second keyed stream of a `KeyedCoProcessFunction` under test; arguments as of OperatorHarness."""
+    """The second keyed stream of a tested `KeyedCoProcessFunction`. The arguments are as for OperatorHarness."""
 
     def __init__(self, columns: Columns, key: Sequence[str], timestamp: str | None = None) -> None:
-        self.schema = schema_of(columns)
+        self.schema = _schema_of(columns)
         self.key = tuple(key)
         self._timestamp = timestamp
         if timestamp is not None:
             check_column(self.schema, timestamp, "timestamp")
 
     def facts(self, first_key: pa.Schema) -> SecondFacts:
-        """What the operator is told of it.
+        """Returns the facts about this input for the operator.
 
         Raises:
-            InvalidKeyError: Its key is of other types than that of the first stream.
+            InvalidKeyError: The types of its key differ from those of the first stream's key.
         """
         check_keys_alike(first_key, key_schema(self.schema, self.key))
         return SecondFacts(tuple(self.schema.names), self.key, self._timestamp)
@@ -73,7 +98,7 @@ class SecondStream:
 
 @dataclass(frozen=True, slots=True)
 class HarnessSnapshot:
-    """An operator's state between two batches: what a savepoint of it would hold, and its times."""
+    """An operator's state between two batches, as a savepoint would hold it, with its times."""
 
     families: dict[str, list[tuple[bytes, bytes]]]
     schema: KeyedSchema | None
@@ -83,10 +108,14 @@ class HarnessSnapshot:
 
 
 class OperatorHarness:
-    """One keyed operator at work on the heap, as the runtime runs it: in subtasks, batch by batch.
+    """Runs one keyed operator in memory as the runtime does: in subtasks, batch by batch.
 
-    Every `process` and every move of time is one batch: the function is pickled and opened anew, sees the records, has its due
-    timers fired, and is closed. A batch that fails changes nothing. Outputs gather until they are taken.
+    Every call of `process`, or advance of time, is one batch: a new instance of the function is unpickled and opened,
+    processes the records, its due timers fire, and it is closed. A batch that fails changes nothing. Outputs collect
+    until they are taken. All subtasks run in one worker.
+
+    Attributes:
+        late_records: Records so far that came too late, or had no event time: dropped, or sent to a side output.
 
     Example:
         >>> harness = OperatorHarness(Totals(), input={"user": "string", "amount": "bigint"}, key=["user"],
@@ -101,7 +130,7 @@ class OperatorHarness:
         self,
         function: Function,
         *,
-        input: Columns,  # noqa: A002 - the word of the stream's own methods
+        input: Columns,  # noqa: A002 - the opposite of `output`
         key: Sequence[str],
         output: Columns,
         timestamp: str | None = None,
@@ -112,31 +141,31 @@ class OperatorHarness:
         broadcast_states: Sequence[MapStateDescriptor] = (),
         second: SecondStream | None = None,
     ) -> None:
-        """An operator without state, at time zero and before any watermark.
+        """Creates an operator without state, at time zero and before any watermark.
 
         Args:
-            function: What to test; or the logic of an operator, such as `jobs.deduplicate.Deduplicate(ttl)`.
-            input: The records' columns.
-            key: The key's columns.
-            output: Columns of the main output.
-            timestamp: The column that is the event time.
-            side_outputs: What the function may put records into besides.
-            parallelism: Subtasks.
-            max_parallelism: Key groups.
-            broadcast: Columns of the broadcast records, of a function that has such a stream beside its own.
-            broadcast_states: What that stream is broadcast with.
-            second: The second keyed stream, of a KeyedCoProcessFunction.
+            function: The function to test, or the logic of an operator, such as `keyscale.Deduplicate(ttl)`.
+            input: The columns of the records.
+            key: The names of the key's columns.
+            output: The columns of the main output.
+            timestamp: The name of the column with the event time.
+            side_outputs: The function's side outputs.
+            parallelism: The number of subtasks.
+            max_parallelism: The number of key groups.
+            broadcast: The columns of the broadcast records, for a KeyedBroadcastProcessFunction.
+            broadcast_states: The descriptors that the stream is broadcast with.
+            second: The second keyed stream, for a KeyedCoProcessFunction.
 
         Raises:
             InvalidTopologyError: The columns do not fit together.
         """
         self._broadcast_states = tuple(broadcast_states)
         self._logic = _logic_of(function, self._broadcast_states)
-        self._input = schema_of(input)
+        self._input = _schema_of(input)
         if timestamp is not None:
             check_column(self._input, timestamp, "timestamp")
         self._second = second
-        self._broadcast = None if broadcast is None else schema_of(broadcast)
+        self._broadcast = None if broadcast is None else _schema_of(broadcast)
         self._key_schema = key_schema(self._input, tuple(key))
         self._facts = SubtaskFacts(
             operator_uid=OperatorUid("tested"),
@@ -147,69 +176,70 @@ class OperatorHarness:
             input_columns=tuple(self._input.names),
             key_columns=tuple(key),
             timestamp_column=timestamp,
-            output_schema=schema_of(output),
+            output_schema=_schema_of(output),
             side_outputs={tag.name: tag.schema for tag in side_outputs},
             second=None if second is None else second.facts(self._key_schema),
             broadcast_columns=() if self._broadcast is None else tuple(self._broadcast.names),
         )
+        self._resources: dict[str, Any] = {}
         self._clock = BatchClock()
         self._outputs: dict[str, list[Row]] = {}
+        self.late_records = 0
         self._open(HarnessSnapshot({}, None, self._clock.processing_time_ms, self._clock.event_time_ms))
 
     def process(self, *records: Any) -> None:
-        """Process a batch of records, each a dict of all columns or a tuple in their order."""
+        """Processes a batch of records, each a dict of all columns or a tuple in their order."""
         self._run(list(records))
 
     def process_second(self, *records: Any) -> None:
-        """Process a batch of records of the second keyed stream.
+        """Processes a batch of records of the second keyed stream.
 
         Raises:
-            InvalidTopologyError: The harness was made without one.
+            InvalidTopologyError: The harness has no second stream.
         """
         if self._second is None:
-            message = "the harness has no second stream: give it one with second=..."
-            raise InvalidTopologyError(message)
+            raise InvalidTopologyError("the harness has no second stream: give it one with second=...")
         self._run(list(records), port=1)
 
     def process_broadcast(self, *records: Any) -> None:
-        """Process a batch of records of the broadcast stream: every subtask gets them.
+        """Processes a batch of records of the broadcast stream in every subtask.
 
         Raises:
-            InvalidTopologyError: The harness was made without `broadcast` columns.
-            BroadcastDivergedError: The subtasks' broadcast states are not the same afterwards.
+            InvalidTopologyError: The harness has no broadcast stream.
+            BroadcastDivergedError: The subtasks' broadcast states differ afterwards.
         """
         if self._broadcast is None:
-            message = "the harness has no broadcast stream: give it the columns with broadcast=..."
-            raise InvalidTopologyError(message)
+            raise InvalidTopologyError("the harness has no broadcast stream: give it the columns with broadcast=...")
         self._run([], broadcast=[batch_of(list(records), self._broadcast)] if records else [])
 
     def advance_watermark(self, to_ms: int) -> None:
-        """Say that no event before a time is expected any more, in a batch without records."""
+        """Advances the watermark in a batch without records."""
         self._run([], watermark_ms=to_ms)
 
     def advance_processing_time(self, to_ms: int) -> None:
-        """Let the clock show a time, in a batch without records."""
+        """Advances the processing time in a batch without records."""
         self._clock.advance(processing_time_ms=to_ms)
         self._run([])
 
     def take_output(self) -> list[Row]:
-        """The records that the main output has had since they were last taken; rows compare with tuples."""
+        """Returns the records emitted to the main output since the last call. Rows compare equal to tuples."""
         return self._outputs.pop(_MAIN, [])
 
     def take_side_output(self, tag: OutputTag) -> list[Row]:
-        """As `take_output`, of a side output."""
+        """Returns the records emitted to a side output since the last call."""
         return self._outputs.pop(tag.name, [])
 
     def state(self, name: str) -> list[tuple[StoredKey, Any]]:
-        """All stored entries of a state by its name, in all subtasks, with their keys; expired ones are left out.
+        """Returns all stored entries of a state, in all subtasks, with their keys; expired entries are left out.
 
         Raises:
-            StateSchemaMismatchError: The function has not declared it (in `open`, when the first batch came).
+            StateSchemaMismatchError: The function has not declared the state; it does so in `open`, with the first
+                batch.
         """
         return [entry for state in self._states for entry in state.dump(name)]
 
     def snapshot(self) -> HarnessSnapshot:
-        """The operator's whole state and its times."""
+        """Returns the operator's whole state and its times."""
         families: dict[str, list[tuple[bytes, bytes]]] = {}
         for engine in self._engines:
             for family in engine.families():
@@ -223,7 +253,7 @@ class OperatorHarness:
         )
 
     def operator_state(self, subtask: int) -> OperatorStateBackend:
-        """The operator state of a subtask, to be read by its descriptors."""
+        """Returns the operator state of a subtask, to read with its descriptors."""
         return OperatorStateBackend(self._operators[subtask].snapshot())
 
     def restored(
@@ -231,18 +261,14 @@ class OperatorHarness:
         snapshot: HarnessSnapshot,
         *,
         parallelism: int | None = None,
-        function: KeyedProcessFunction
-        | KeyedBatchFunction
-        | KeyedBroadcastProcessFunction
-        | OperatorLogic
-        | None = None,
+        function: Function | None = None,
     ) -> Self:
-        """A further harness that goes on from a snapshot; this one stays as it is.
+        """Returns a new harness that continues from a snapshot. This harness is unchanged.
 
         Args:
-            snapshot: Of this or another harness with the same key and max parallelism.
-            parallelism: Its subtasks; None: as many as here.
-            function: A newer version of the function; None: the same.
+            snapshot: A snapshot of this or another harness with the same key and max parallelism.
+            parallelism: The number of subtasks; None for the same number.
+            function: A newer version of the function; None for the same one.
         """
         later = object.__new__(type(self))
         later.__dict__.update(self.__dict__)
@@ -250,8 +276,9 @@ class OperatorHarness:
         later._logic = self._logic if function is None else _logic_of(function, self._broadcast_states)
         later._clock = BatchClock(snapshot.processing_time_ms, snapshot.watermark_ms)
         later._outputs = {}
+        later._resources = {}
         later._open(snapshot)
-        later._run([])  # opens the function, which declares its states, and fires nothing: time has not moved
+        later._run([])  # opens the function, which declares its states; timers that wait for another batch fire
         return later
 
     def _open(self, snapshot: HarnessSnapshot) -> None:
@@ -267,7 +294,7 @@ class OperatorHarness:
                     for key, value in entries
                     if owned.start <= int.from_bytes(key[:KEY_GROUP_BYTES], "big") <= owned.end
                 )
-            # A clock of its own: the first subtask's timers must not move the time that the next one's records see.
+            # One clock per subtask: a subtask's timers must not advance the time that the next one's records see.
             clock = BatchClock(snapshot.processing_time_ms, snapshot.watermark_ms)
             stored_key = self._logic.stored_key(self._key_schema)
             state = KeyedStateBackend(engine, stored_key, clock, schema=snapshot.schema, key_group_range=owned)
@@ -275,7 +302,7 @@ class OperatorHarness:
             self._states.append(state)
 
     def _dealt(self, snapshots: Sequence[OperatorStateSnapshot]) -> list[OperatorStateBackend]:
-        """Operator state as a restart deals it out, at this parallelism."""
+        """Returns operator state as a restart redistributes it, at this parallelism."""
         if not any(snapshot.states for snapshot in snapshots):
             return [OperatorStateBackend() for _ in range(self._facts.parallelism)]
         given = redistribute(snapshots, self._facts.parallelism)
@@ -290,6 +317,7 @@ class OperatorHarness:
         *,
         port: int = 0,
     ) -> None:
+        late_before = self.late_records
         before = [copy.deepcopy(operator) for operator in self._operators]
         rows = self._routed(records, port) if records else {}
         outputs: dict[str, list[Row]] = {}
@@ -301,9 +329,11 @@ class OperatorHarness:
             if broadcast:
                 check_alike(self._facts.operator_uid, [each.broadcast_digest() for each in self._operators])
         except BaseException:
+            self._resources.clear()
             for state in self._states:
                 state.discard()
             self._operators = before
+            self.late_records = late_before
             raise
         for operator in self._operators:
             operator.changed()
@@ -324,28 +354,30 @@ class OperatorHarness:
         outputs: dict[str, list[Row]],
         broadcast: Sequence[pa.RecordBatch],
     ) -> None:
-        assert isinstance(state.clock, BatchClock)  # noqa: S101 - made so above
+        assert isinstance(state.clock, BatchClock)  # noqa: S101 - see _open
         state.clock.advance(processing_time_ms=self._clock.processing_time_ms)
-        logic: OperatorLogic = cloudpickle.loads(cloudpickle.dumps(self._logic))  # type: ignore[no-untyped-call]  # as pyspark has it
-        facts = replace(self._facts, subtask=SubtaskIndex(index))
+        logic = worker_copy(self._logic)
+        facts = replace(self._facts, subtask=SubtaskIndex(index), resources=self._resources)
         batches = [] if rows is None else [rows]
         progress = SubtaskProgress()
-        for output in run_subtask(
-            logic,
-            state,
-            facts,
-            batches,
-            progress=progress,
-            watermark_ms=watermark_ms,
-            operator=self._operators[index],
-            broadcast=broadcast,
-        ):
-            tag, batch = (output.tag, output.records) if isinstance(output, SideBatch) else (_MAIN, output)
-            names = tuple(batch.schema.names)
-            outputs.setdefault(tag, []).extend(map(row_type(names), tuples_of(batch, names)))
+        with _shown_in_full(facts):
+            for output in run_subtask(
+                logic,
+                state,
+                facts,
+                batches,
+                progress=progress,
+                watermark_ms=watermark_ms,
+                operator_state=self._operators[index],
+                broadcast=broadcast,
+            ):
+                tag, batch = (output.tag, output.records) if isinstance(output, SideBatch) else (_MAIN, output)
+                names = tuple(batch.schema.names)
+                outputs.setdefault(tag, []).extend(map(row_type(names), tuples_of(batch, names)))
+        self.late_records += progress.late_records
 
     def _routed(self, records: list[Any], port: int) -> dict[int, pa.RecordBatch]:
-        """The rows of each subtask that has any, with their key groups."""
+        """Returns the rows of each subtask that has any, with their key groups."""
         facts, second = self._facts, self._second
         schema, key = (second.schema, second.key) if port and second else (self._input, facts.key_columns)
         batch = batch_of(records, schema)
@@ -360,6 +392,17 @@ class OperatorHarness:
         return taken if second is None else {subtask: packed_batch(rows, port) for subtask, rows in taken.items()}
 
 
+@contextmanager
+def _shown_in_full(facts: SubtaskFacts) -> Iterator[None]:
+    """Makes a test show the exception of the user's code, which is the cause of the error, and where it happened."""
+    try:
+        yield
+    except KeyscaleError as error:
+        with_origin(error, TaskOrigin(facts.operator_uid, facts.subtask, origin_of(error).user_traceback))
+        error.add_note(f"in operator {facts.operator_uid}, subtask {facts.subtask}")
+        raise error from error.__context__
+
+
 def _logic_of(
     function: Function,
     broadcast_states: Sequence[MapStateDescriptor],
@@ -371,3 +414,24 @@ def _logic_of(
     if isinstance(function, KeyedProcessFunction):
         return Process(function)
     return ProcessBatch(function) if isinstance(function, KeyedBatchFunction) else function
+
+
+def _schema_of(columns: pa.Schema | Mapping[str, str | pa.DataType]) -> pa.Schema:
+    """Returns the Arrow schema of columns, without Spark's parser, which needs a JVM.
+
+    Raises:
+        InvalidSchemaError: A type's name is not that of an atomic type of Spark, or the columns cannot be a stream's.
+    """
+    if not isinstance(columns, pa.Schema):
+        columns = pa.schema([pa.field(name, _type_of(name, kind)) for name, kind in columns.items()])
+    check_schema(columns, "a declared stream")
+    return columns
+
+
+def _type_of(name: str, kind: str | pa.DataType) -> pa.DataType:
+    if not isinstance(kind, str):
+        return kind
+    found = _ATOMIC.get(kind.lower())
+    if found is None:
+        raise InvalidSchemaError(f"column {name!r} has the type {kind!r}; give nested and decimal types as Arrow's")
+    return found

@@ -1,7 +1,8 @@
-"""State schemas written as DDL strings, read without a JVM: a processor declares its states in the workers, too.
+"""A parser of state schemas in DDL, without a JVM, since a processor also declares its states in the workers.
 
-Understands columns `name type [NOT NULL] [COMMENT '...']`, separated by commas, with atomic types, `decimal(p, s)`, `array<...>`,
-`map<..., ...>` and `struct<name: type, ...>`; Spark's parser, which a test holds this one to, knows more.
+It reads columns `name type [NOT NULL] [COMMENT '...']`, separated by commas, with atomic types, `decimal(p, s)`,
+`array<...>`, `map<..., ...>` and `struct<name: type, ...>`. Spark's parser, which a test compares with this one, reads
+more.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from pyspark.sql import types as T  # noqa: N812 - the name that every Spark user knows
+from pyspark.sql import types as T  # noqa: N812 - as usual in PySpark
 
-from jobs.errors import InvalidSchemaError
+from keyscale.jobs.errors import InvalidSchemaError
 
 _TOKEN: Final = re.compile(
     r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][A-Za-z0-9_]*)|(\d+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:]))"
@@ -40,16 +41,16 @@ _DECIMALS: Final = ("decimal", "dec", "numeric")
 
 
 def parse_columns(ddl: str) -> T.StructType:
-    """The columns that a DDL string declares.
+    """Returns the columns that a DDL string declares.
 
     Raises:
-        InvalidSchemaError: It cannot be read.
+        InvalidSchemaError: The string cannot be parsed.
     """
     return T.StructType(_Parser(ddl).fields(end=None))
 
 
 class _Parser:
-    """A recursive descent over tokens."""
+    """A recursive-descent parser."""
 
     def __init__(self, ddl: str) -> None:
         self._ddl = ddl
@@ -62,7 +63,7 @@ class _Parser:
                 raise self._error()
             self._tokens.append(found[0].strip())
             at = found.end()
-        self._tokens.reverse()  # so that the next one is the last
+        self._tokens.reverse()  # so that `pop` returns the next token
 
     def fields(self, *, end: str | None) -> list[T.StructField]:
         fields = []
@@ -149,4 +150,4 @@ class _Parser:
         return self._tokens.pop() if self._tokens else None
 
     def _error(self) -> InvalidSchemaError:
-        return InvalidSchemaError(f"the state schema {self._ddl!r} cannot be read here; give it as a StructType")
+        return InvalidSchemaError(f"the state schema {self._ddl!r} cannot be parsed here; give it as a StructType")

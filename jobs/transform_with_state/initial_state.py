@@ -1,4 +1,4 @@
-"""Initial state: records that a processor is given once, before any other, to begin its keys with."""
+"""Initial state: records that a processor gets once, before any other, to initialize its keys."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import pyarrow as pa
 
-from jobs.errors import InvalidTopologyError
-from jobs.runtime.body import KEY_GROUP_COLUMN
-from state.descriptors import ValueStateDescriptor
-from state.hashing import hash_codes
-from state.key_groups import assign_to_key_groups, key_group_range
+from keyscale.jobs.errors import InvalidTopologyError
+from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
+from keyscale.state.keyed.descriptors import ValueStateDescriptor
+from keyscale.state.keys.hashing import hash_codes
+from keyscale.state.keys.key_groups import assign_to_key_groups, key_group_range
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from jobs.runtime.body import SubtaskFacts
-    from state.keyed import KeyedStateBackend
+    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.state.keyed.backend import KeyedStateBackend
 
 BYTES_MAX: Final = 16 << 20
 _APPLIED: Final = ValueStateDescriptor("_initial_state", pa.bool_())
@@ -26,11 +26,11 @@ _APPLIED: Final = ValueStateDescriptor("_initial_state", pa.bool_())
 
 @dataclass(frozen=True, slots=True)
 class InitialState:
-    """The records, as they go with the operator into its tasks.
+    """The records of an initial state, pickled into tasks with their operator.
 
     Attributes:
-        stream: All of them in Arrow's stream format.
-        key_columns: Those that are the key, with the stream's names and types.
+        stream: All records in Arrow's stream format.
+        key_columns: The key's columns, with the names and types of the stream's key.
     """
 
     stream: bytes
@@ -38,37 +38,36 @@ class InitialState:
 
     @classmethod
     def of(cls, table: pa.Table, key: pa.Schema) -> Self:
-        """The records of a table that has the key's columns.
+        """Returns the initial state with the records of a table.
 
         Raises:
-            InvalidTopologyError: It has not, or is larger than goes with an operator.
+            InvalidTopologyError: The table lacks a column of the key, or is too large.
         """
         missing = [name for name in key.names if name not in table.schema.names]
         if missing:
-            message = f"the initial state lacks the key's columns [{', '.join(missing)}]"
-            raise InvalidTopologyError(message)
+            raise InvalidTopologyError(f"the initial state lacks the key's columns [{', '.join(missing)}]")
         if table.nbytes > BYTES_MAX:
-            message = (
-                f"the initial state has {table.nbytes} bytes; {BYTES_MAX} are allowed, so send it through the stream"
+            raise InvalidTopologyError(
+                f"the initial state has {table.nbytes} bytes; {BYTES_MAX} are allowed: send more through the stream"
             )
-            raise InvalidTopologyError(message)
         for field in key:
             at = table.schema.get_field_index(field.name)
             try:
                 table = table.set_column(at, pa.field(field.name, field.type), table.column(at).cast(field.type))
             except pa.ArrowException:
-                message = f"key column {field.name!r} of the initial state is {table.schema.field(at).type} and not {field.type}"
-                raise InvalidTopologyError(message) from None
+                raise InvalidTopologyError(
+                    f"key column {field.name!r} of the initial state is {table.schema.field(at).type}, not {field.type}"
+                ) from None
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         return cls(sink.getvalue().to_pybytes(), tuple(key.names))
 
     def take(self, state: KeyedStateBackend, facts: SubtaskFacts) -> list[pa.RecordBatch]:
-        """The records of the subtask's key groups that have not been given yet; they count as given from now on."""
+        """Returns the records of the subtask's key groups that were not taken yet, and marks them as taken."""
         owned = key_group_range(facts.max_parallelism, facts.parallelism, facts.subtask)
         groups = np.arange(owned.start, owned.end + 1, dtype=np.int32)
-        # No key of its own: it is about a whole key group, and no record may be without a place.
+        # The mark has a null key: it is about a whole key group.
         keys = [pa.nulls(len(groups), field.type) for field in state.schema.key_schema()]
         new = state.value_state(_APPLIED).insert_if_absent_many(groups, keys, True)
         if not new.any():

@@ -1,4 +1,4 @@
-"""Spark's state variables over ours. They work on the key that is being processed."""
+"""Spark's state variables over Keyscale's states. They refer to the current key."""
 
 from __future__ import annotations
 
@@ -6,22 +6,44 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import stateful_processor as spark
 
+from keyscale.jobs.errors import ProcessorCallError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from jobs.transform_with_state.row_codec import RowCodec
-    from state.list import ListState
-    from state.map import MapState
-    from state.value import ValueState
+    from keyscale.jobs.transform_with_state.row_codec import RowCodec
+    from keyscale.state.keyed.list import ListState
+    from keyscale.state.keyed.map import MapState
+    from keyscale.state.keyed.value import ValueState
 
 # ruff: noqa: N802, N803 - Spark's names
 
 
-class ProcessorValueState(spark.ValueState):
-    """One value a key."""
+class _Deleted:
+    """Stands for a state that was declared and then deleted."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, _: str) -> Any:
+        raise ProcessorCallError(f"state {self._name!r} was deleted in init after it had been declared")
+
+
+class ProcessorState:
+    """A state of a processor, of any kind."""
+
+    _state: Any
+
+    def delete(self, name: str) -> None:
+        """Makes every use of the state an error, as in Spark."""
+        self._state = _Deleted(name)
+
+
+class ProcessorValueState(ProcessorState, spark.ValueState):
+    """One value per key."""
 
     def __init__(self, state: ValueState, codec: RowCodec) -> None:
-        self._state = state
+        self._state: ValueState = state
         self._codec = codec
 
     def exists(self) -> bool:
@@ -38,11 +60,11 @@ class ProcessorValueState(spark.ValueState):
         self._state.clear()
 
 
-class ProcessorListState(spark.ListState):
-    """A list a key. Unlike Spark's it may be set to no elements, which clears it."""
+class ProcessorListState(ProcessorState, spark.ListState):
+    """A list per key. Unlike Spark's, it can be set to an empty list, which clears it."""
 
     def __init__(self, state: ListState, codec: RowCodec) -> None:
-        self._state = state
+        self._state: ListState = state
         self._codec = codec
 
     def exists(self) -> bool:
@@ -64,11 +86,11 @@ class ProcessorListState(spark.ListState):
         self._state.clear()
 
 
-class ProcessorMapState(spark.MapState):
-    """A map a key, each entry of which is stored by itself; iterated in the order of its keys."""
+class ProcessorMapState(ProcessorState, spark.MapState):
+    """A map per key. Each entry is stored separately; iteration is in the order of the map's keys."""
 
     def __init__(self, state: MapState, key_codec: RowCodec, value_codec: RowCodec) -> None:
-        self._state = state
+        self._state: MapState = state
         self._keys = key_codec
         self._values = value_codec
 
@@ -77,7 +99,7 @@ class ProcessorMapState(spark.MapState):
 
     def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
         stored = self._state.get(self._keys.stored(key))
-        return None if stored is None else self._values.value(stored)
+        return None if stored is None else self._values.row(stored)  # unlike the others a Row, as in Spark
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:
         return self._state.contains(self._keys.stored(key))

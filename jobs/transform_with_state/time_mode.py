@@ -1,7 +1,8 @@
-"""Time modes: which of the two times a processor's timers go by, with Spark's names and counting.
+"""Time modes: the time that a processor's timers use, with Spark's names and Spark's watermark.
 
-Spark's watermark is the latest event time less the bound; an event at or before it is late, a timer at or before it is due. Ours is
-one millisecond less, and the last time that is over. So a processor is shown ours plus one, and its timers are kept one earlier.
+Spark's watermark is the latest event time minus the bound; an event at or before it is late, and a timer at or before
+it is due. Keyscale's watermark is one millisecond less: the last time that is over. So a processor is shown Keyscale's
+watermark plus one, and its timers are stored one millisecond earlier. Before any record, Spark's watermark is 0.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
 
-from jobs.errors import InvalidTopologyError
-from jobs.timers import EVENT_TIMERS, NO_WATERMARK_MS, PROCESSING_TIMERS
+from keyscale.jobs.errors import InvalidTopologyError
+from keyscale.jobs.functions.timer_service import EVENT_TIMERS, NO_WATERMARK_MS, PROCESSING_TIMERS
 
 if TYPE_CHECKING:
-    from state.ttl import Clock
+    from keyscale.state.keyed.batch_clock import Clock
 
 _NO_TIME_MS: Final = -1
 _BEFORE_ANY_WATERMARK_MS: Final = 0
 
 
 class TimeMode(StrEnum):
-    """As Spark names them; case does not matter."""
+    """The time modes by Spark's names, in any case."""
 
     NONE = "none"
     PROCESSING_TIME = "processingtime"
@@ -29,26 +30,27 @@ class TimeMode(StrEnum):
 
     @classmethod
     def of(cls, name: str) -> Self:
-        """The mode of a name.
+        """Returns the mode with a name.
 
         Raises:
-            InvalidTopologyError: There is none.
+            InvalidTopologyError: There is no such mode.
         """
         try:
             return cls(name.lower())
         except ValueError:
-            message = f"the time mode {name!r} is none of None, ProcessingTime and EventTime"
-            raise InvalidTopologyError(message) from None
+            raise InvalidTopologyError(
+                f"the time mode is {name!r}; it must be None, ProcessingTime or EventTime"
+            ) from None
 
     @property
     def timers(self) -> str:
-        """The name of the timers that are used."""
+        """The name of the timer queue that the mode uses."""
         return EVENT_TIMERS if self is TimeMode.EVENT_TIME else PROCESSING_TIMERS
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorTime:
-    """The times of a batch as a processor is shown them."""
+    """The times of a batch as a processor sees them."""
 
     mode: TimeMode
     clock: Clock
@@ -59,7 +61,8 @@ class ProcessorTime:
 
     @property
     def watermark_ms(self) -> int:
-        if self.mode is not TimeMode.EVENT_TIME:
+        """The watermark; Spark shows it to processors in the mode ProcessingTime, too."""
+        if self.mode is TimeMode.NONE:
             return _NO_TIME_MS
         return self.clock.event_time_ms + 1 if self.has_watermark else _BEFORE_ANY_WATERMARK_MS
 
@@ -69,13 +72,16 @@ class ProcessorTime:
 
     @property
     def due_ms(self) -> int:
-        """Up to when stored timers are due."""
-        return self.clock.event_time_ms if self.mode is TimeMode.EVENT_TIME else self.clock.processing_time_ms
+        """The time up to which stored timers are due."""
+        if self.mode is not TimeMode.EVENT_TIME:
+            return self.clock.processing_time_ms
+        is_before_any = self.clock.timers_ms == NO_WATERMARK_MS
+        return self.stored_ms(_BEFORE_ANY_WATERMARK_MS) if is_before_any else self.clock.timers_ms
 
     def stored_ms(self, timer_ms: int) -> int:
-        """The time that a timer is stored with."""
+        """Returns the time that a timer is stored with."""
         return timer_ms - 1 if self.mode is TimeMode.EVENT_TIME else timer_ms
 
     def shown_ms(self, stored_ms: int) -> int:
-        """The time that the timer was registered for."""
+        """Returns the time that a stored timer was registered for."""
         return stored_ms + 1 if self.mode is TimeMode.EVENT_TIME else stored_ms

@@ -1,12 +1,14 @@
+"""The errors of object stores."""
+
 from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from state.errors import KeyscaleError
+from keyscale.errors import KeyscaleError
 
 
 class ObjectStoreError(KeyscaleError):
-    """Root of what an object store can fail with."""
+    """Root of the errors of object stores."""
 
     code = "STATE_OBJECT_STORE"
     domain: ClassVar[Literal["user", "external", "internal"]] = "external"
@@ -15,16 +17,16 @@ class ObjectStoreError(KeyscaleError):
 
 
 class ObjectNotFoundError(ObjectStoreError):
-    """No object is at the path."""
+    """There is no object at the path."""
 
     code = "STATE_OBJECT_NOT_FOUND"
     advice = "The object was deleted or never written; restore from another checkpoint."
 
 
 class ObjectExistsError(ObjectStoreError):
-    """A conditional create found its path taken.
+    """A conditional create found an object at its path.
 
-    After a lost response the object may be the caller's own from an earlier try: read it back before concluding.
+    After a lost response this may be the caller's own object from an earlier attempt: read it back to find out.
     """
 
     code = "STATE_OBJECT_EXISTS"
@@ -36,30 +38,30 @@ class StoreUnavailableError(ObjectStoreError):
 
     code = "STATE_STORE_UNAVAILABLE"
     retryable = True
-    advice = "The store is away or overloaded. It is tried again; check its health if this goes on."
+    advice = "The store is unreachable or overloaded. Keyscale tries again; check the store's health if this continues."
 
 
 class StoreRefusedError(ObjectStoreError):
-    """The store answered and refused: credentials, permission, a bucket that is not there."""
+    """The store refused the request: wrong credentials, missing permission, or no such bucket."""
 
     code = "STATE_STORE_REFUSED"
     domain = "user"
-    advice = "Check the bucket's name, the credentials and what they may do."
+    advice = "Check the bucket's name, the credentials and their permissions."
 
 
 class StoreFullError(ObjectStoreError):
-    """The disk under the store or under a download's target is full or read-only."""
+    """The disk of the store, or of a download's target, is full or read-only."""
 
     code = "STATE_STORE_FULL"
     retryable = True
-    advice = "Free space on the disk named in the message, or make it writable; work goes on by itself."
+    advice = "Free space on the disk of the store or of the download, or make it writable; the job then continues."
 
 
 class ObjectCorruptError(ObjectStoreError):
-    """An object's length or hash is not the one that was recorded when it was written."""
+    """An object's length or hash differs from the one recorded when it was written."""
 
     code = "STATE_CHECKSUM_MISMATCH"
-    advice = "The object was damaged in the store; an earlier checkpoint is used where there is one."
+    advice = "The object was damaged in the store; an earlier checkpoint is used if there is one."
 
 
 class InvalidObjectPathError(ObjectStoreError):
@@ -79,7 +81,7 @@ class StoreUrlError(ObjectStoreError):
 
 
 class ConditionalCreateUnsupportedError(ObjectStoreError):
-    """The store overwrites where it was told to create only: exactly once cannot be had on it."""
+    """The store overwrites an object on a conditional create, so it cannot guarantee exactly once."""
 
     code = "STATE_STORE_IGNORES_CONDITION"
     domain = "user"

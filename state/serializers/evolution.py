@@ -1,13 +1,13 @@
-"""Schema evolution: reading values written as one type as values of another. Pure.
+"""Schema evolution: reading values that were written with one type as values of another type. Pure.
 
-What can be read: the same type; a wider number of the same sign and kind, or an integer of up to 32 bits as a double; a
-decimal with at least as many digits on both sides of the point; a struct with fields added (they are null) or dropped; a
-list or map of parts that can be read. Fields are matched by name.
+A type can be read as: itself; a wider number of the same kind and sign, or a double if it is an integer of up to 32
+bits; a decimal with at least as many digits on both sides of the point; a struct with fields added (read as null) or
+dropped; a list or map whose parts can be read. Fields are matched by name.
 """
 
 from __future__ import annotations
 
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def can_read(written: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values written as one type can be read as another."""
+    """Returns whether values written with one type can be read as another."""
     types = pa.types
     if types.is_struct(written) and types.is_struct(wanted):
         return all(can_read(written.field(f.name).type, f.type) for f in wanted if written.get_field_index(f.name) >= 0)
@@ -29,24 +29,25 @@ def can_read(written: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def conversion(written: pa.DataType, wanted: pa.DataType) -> Callable[[Any], Any] | None:
-    """From a value of a type to one of another that can read it; None if it is the same. Null stays null."""
+    """Returns a function that converts values between two such types, nulls to nulls; None if none is needed."""
     if written == wanted:
         return None
     types = pa.types
-    convert: Callable[[Any], Any]
+    convert: Callable[[Any], Any]  # some are lambdas, as each is one of several
     if types.is_struct(wanted):
         convert = _struct_conversion(written, wanted)
     elif _is_list(wanted):
         item = conversion(written.value_type, wanted.value_type)
-        convert = lambda items: items if item is None else [item(each) for each in items]  # noqa: E731 (one of several)
+        convert = lambda items: items if item is None else [item(each) for each in items]  # noqa: E731
     elif types.is_map(wanted):
         value = conversion(written.item_type, wanted.item_type)
-        convert = lambda pairs: pairs if value is None else {k: value(v) for k, v in pairs.items()}  # noqa: E731 (as above)
+        convert = lambda pairs: pairs if value is None else {k: value(v) for k, v in pairs.items()}  # noqa: E731
     elif types.is_floating(wanted):
         convert = float
     elif types.is_decimal(wanted):
+        context = Context(prec=wanted.precision)  # Python's own has 28 digits
         exponent = Decimal((0, (1,), -wanted.scale))
-        convert = lambda number: number.quantize(exponent)  # noqa: E731 (as above)
+        convert = lambda number: number.quantize(exponent, context=context)  # noqa: E731
     else:
         return None
     return lambda each: None if each is None else convert(each)

@@ -1,21 +1,21 @@
-"""The stored form of one key column: injective, self-delimiting, ordered as the column's values are.
+"""The stored form of one key column: injective, self-delimiting, and in the order of the column's values.
 
-Every value begins with a tag, which costs next to nothing on disk, where neighbouring keys share their beginnings.
+Every value begins with a tag byte. It takes almost no space on disk, where neighbouring keys share their prefixes.
 
 | type | form |
 |---|---|
 | null | `00`, so nulls come first |
 | bool, ints, date, timestamp | `01`, then big endian with the sign bit flipped |
-| float, double | `01`, then IEEE 754 bits: all flipped if negative, else the sign bit; -0.0 is 0.0, all NaNs are one, the last |
+| float, double | `01`, then IEEE 754 bits: if negative all flipped, else the sign bit; -0.0 is 0.0, NaNs are last |
 | canonical UUID string | `01`, then its 16 bytes (17 in all) |
 | any other string | `02`, then UTF-8 with 00 as `01 01` and 01 as `01 02`, then `00` |
 | bytes | `02`, then as UTF-8 above |
-| decimal | `01`, then the unscaled number: a length byte that orders by sign and size, then big endian |
+| decimal | `01`, then the unscaled number: a length byte, which orders by sign and size, then big endian |
 | UUID | `01`, then its 16 bytes |
 | list | `01`, then each item after `01`, then `00` |
 | struct | `01`, then its fields |
 
-Strings are thus ordered: UUIDs in lower case first, then all others, each by code points.
+The order of strings is therefore: UUIDs in lower case first, then all others, each by code points.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from state.columns import decimal_unscaled
-from state.errors import CorruptValueError, SerializationError, UnsupportedTypeError
+from keyscale.state.errors import CorruptValueError, SerializationError, UnsupportedTypeError
+from keyscale.state.serializers.arrow_columns import decimal_unscaled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +42,7 @@ TEXT = b"\2"
 UUID_TEXT_LENGTH = 36
 _CANONICAL_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_NAIVE_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 (of timestamps without a time zone)
+_NAIVE_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 (for timestamps without a time zone)
 _EPOCH_DATE = dt.date(1970, 1, 1)
 _UNITS = {
     "s": dt.timedelta(seconds=1),
@@ -59,8 +59,8 @@ class KeyCodec:
     Attributes:
         type: The column's Arrow type.
         encode: From a value, or None, to its stored form.
-        decode: From stored bytes and a position to the value there and the position after it.
-        width: Bytes of a value that is not null, if all have the same; else None.
+        decode: From stored bytes and a position to the value at that position and the position after it.
+        width: Bytes of a value that is not null, if all have the same length; else None.
     """
 
     type: pa.DataType
@@ -70,10 +70,10 @@ class KeyCodec:
 
 
 def key_codec_for(of_type: pa.DataType) -> KeyCodec:
-    """The codec of a key column.
+    """Returns the codec of a key column.
 
     Raises:
-        UnsupportedTypeError: The type cannot be a key.
+        UnsupportedTypeError: A key cannot have this type.
     """
     encode, decode, width = _codec(of_type)
 
@@ -83,15 +83,13 @@ def key_codec_for(of_type: pa.DataType) -> KeyCodec:
         try:
             return encode(value)
         except _ERRORS as error:
-            message = f"a {type(value).__name__} is no key of type {of_type}"
-            raise SerializationError(message) from error
+            raise SerializationError(f"a {type(value).__name__} is not a key of type {of_type}") from error
 
     def checked_decode(raw: bytes, at: int) -> tuple[Any, int]:
         try:
             return (None, at + 1) if raw[at] == 0 else decode(raw, at)
         except (*_ERRORS, IndexError) as error:
-            message = f"stored bytes are no key of type {of_type}"
-            raise CorruptValueError(message) from error
+            raise CorruptValueError(f"stored bytes are not a key of type {of_type}") from error
 
     return KeyCodec(of_type, checked_encode, checked_decode, width)
 
@@ -99,7 +97,7 @@ def key_codec_for(of_type: pa.DataType) -> KeyCodec:
 _Codec = tuple["Callable[[Any], bytes]", "Callable[[bytes, int], tuple[Any, int]]", int | None]
 
 
-def _codec(of_type: pa.DataType) -> _Codec:  # noqa: C901, PLR0911 (one branch a type)
+def _codec(of_type: pa.DataType) -> _Codec:  # noqa: C901, PLR0911 (one branch per type)
     types = pa.types
     if types.is_string(of_type) or types.is_large_string(of_type):
         return encode_text, _decode_text, None
@@ -127,12 +125,11 @@ def _codec(of_type: pa.DataType) -> _Codec:  # noqa: C901, PLR0911 (one branch a
         return _list(_part_codec(of_type.value_type))
     if types.is_struct(of_type):
         return _struct([(field.name, _part_codec(field.type)) for field in of_type])
-    message = f"{of_type} cannot be the type of a key"
-    raise UnsupportedTypeError(message)
+    raise UnsupportedTypeError(f"{of_type} cannot be the type of a key")
 
 
 def integer_packing(of_type: pa.DataType) -> tuple[str, int] | None:
-    """How `struct` packs a key of an integer type, its tag included, and what is added to it before; None of other types."""
+    """Returns the `struct` format of a key of an integer type with its tag, and the bias added to it; else None."""
     if not pa.types.is_integer(of_type):
         return None
     bias = 1 << (of_type.bit_width - 1) if pa.types.is_signed_integer(of_type) else 0
@@ -140,18 +137,17 @@ def integer_packing(of_type: pa.DataType) -> tuple[str, int] | None:
 
 
 def _part_codec(of_type: pa.DataType) -> KeyCodec:
-    if isinstance(of_type, pa.BaseExtensionType):  # Arrow cannot make columns of them
-        message = f"{of_type} cannot be the type of a part of a key"
-        raise UnsupportedTypeError(message)
+    if isinstance(of_type, pa.BaseExtensionType):  # Arrow cannot build columns of them
+        raise UnsupportedTypeError(f"{of_type} cannot be the type of a part of a key")
     return key_codec_for(of_type)
 
 
 def timestamp_conversion(
     of_type: pa.DataType,
 ) -> tuple[Callable[[dt.datetime], int], Callable[[int], dt.datetime]]:
-    """From datetimes to integers of a timestamp type's unit, and back.
+    """Returns functions from datetimes to integers in a timestamp type's unit, and back.
 
-    A type with a time zone takes and gives aware datetimes (in UTC), one without takes and gives naive ones.
+    With a time zone, they take and return aware datetimes (in UTC), otherwise naive ones.
     """
     unit = _UNITS[of_type.unit]
     epoch = _NAIVE_EPOCH if of_type.tz is None else _EPOCH
@@ -159,7 +155,7 @@ def timestamp_conversion(
 
 
 def encode_text(value: str) -> bytes:
-    """A string that is not null."""
+    """Returns the stored form of a string that is not null."""
     if len(value) == UUID_TEXT_LENGTH and _CANONICAL_UUID.fullmatch(value):
         return PRESENT + bytes.fromhex(value.replace("-", ""))
     return TEXT + _escape(value.encode())
@@ -226,7 +222,7 @@ def _floating(size: int) -> _Codec:
 
 
 def _decimal(of_type: pa.DataType) -> _Codec:
-    """A length byte of 128 + bytes for numbers from 0, 127 - bytes for negative ones: it orders by sign and magnitude."""
+    """The length byte is 128 + size for numbers from 0 and 127 - size for negative ones: it orders by sign and size."""
     scale = -of_type.scale
 
     def encode(value: Decimal) -> bytes:

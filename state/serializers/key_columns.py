@@ -1,4 +1,4 @@
-"""The stored form of whole key columns, the same bytes as `key_codecs` gives value by value, made by NumPy."""
+"""The stored form of whole key columns: the same bytes as in `key_codecs`, computed with NumPy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state.columns import column_over, fixed_values, valid_mask, variable_bytes
-from state.serializers.key_codecs import UUID_TEXT_LENGTH, key_codec_for
+from keyscale.state.serializers.arrow_columns import (
+    canonical_floats,
+    column_over,
+    fixed_values,
+    valid_mask,
+    variable_bytes,
+)
+from keyscale.state.serializers.key_codecs import UUID_TEXT_LENGTH, key_codec_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +34,7 @@ def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class EncodedColumn:
-    """Byte strings, one a row: `data[offsets[i] : offsets[i + 1]]`; `width` is their length if it is the same for all."""
+    """One byte string per row: `data[offsets[i] : offsets[i + 1]]`; `width` is their length if all have the same."""
 
     data: npt.NDArray[np.uint8]
     offsets: npt.NDArray[np.int64]
@@ -39,7 +45,7 @@ class EncodedColumn:
 
     @classmethod
     def fixed(cls, matrix: npt.NDArray[np.uint8]) -> EncodedColumn:
-        """From a row-major matrix, one row a byte string."""
+        """Returns a column of the rows of a matrix, each one byte string."""
         rows, width = matrix.shape
         return cls(np.ascontiguousarray(matrix).reshape(-1), np.arange(rows + 1, dtype=np.int64) * width, width)
 
@@ -49,11 +55,11 @@ class EncodedColumn:
         return cls(np.frombuffer(b"".join(items), np.uint8), _offsets(lengths), None)
 
     def matrix(self) -> npt.NDArray[np.uint8]:
-        """The rows as a matrix; only of a column of one width."""
+        """Returns the rows as a matrix; only for a column with a `width`."""
         return self.data.reshape(len(self), self.width or 0)
 
     def arrow(self) -> pa.LargeBinaryArray:
-        """The rows as Arrow has them, over the same memory."""
+        """Returns the rows as an Arrow array over the same memory."""
         offsets, data = (pa.py_buffer(np.ascontiguousarray(each)) for each in (self.offsets, self.data))
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self), [None, offsets, data])
 
@@ -63,16 +69,16 @@ class EncodedColumn:
         return self.arrow().to_pylist()  # type: ignore[no-any-return]  # pyarrow is untyped
 
 
-# A text's first byte and its last; what is between joined parts; what a null is. `pa.scalar` imports pandas.
+# A text's first and last byte, the separator between joined parts, and null. Not by `pa.scalar`, which imports pandas.
 _TEXT, _END, _NOTHING, _NULL = EncodedColumn.of([b"\2", b"\0", b"", b"\0"]).arrow()
 
 
 def encode_column(array: pa.Array) -> EncodedColumn:
-    """The stored form of one key column.
+    """Returns the stored form of one key column.
 
     Raises:
-        UnsupportedTypeError: The type cannot be a key.
-        SerializationError: A value does not fit the type.
+        UnsupportedTypeError: A key cannot have this type.
+        SerializationError: A value is not of the type.
     """
     of_type = array.type
     types = pa.types
@@ -93,7 +99,7 @@ def encode_column(array: pa.Array) -> EncodedColumn:
 
 
 def join_columns(columns: Sequence[EncodedColumn]) -> EncodedColumn:
-    """Row by row, the byte strings of several columns one after another."""
+    """Returns the byte strings of several columns concatenated row by row."""
     if len(columns) == 1:
         return columns[0]
     if all(column.width is not None for column in columns):
@@ -103,7 +109,7 @@ def join_columns(columns: Sequence[EncodedColumn]) -> EncodedColumn:
 
 
 def _ordered_bits(array: pa.Array) -> npt.NDArray[np.unsignedinteger] | None:
-    """Unsigned integers that order as the values do; None for types that have no such form here."""
+    """Returns unsigned integers in the order of the values; None for types without such a form."""
     of_type = array.type
     types = pa.types
     if types.is_boolean(of_type):
@@ -113,8 +119,7 @@ def _ordered_bits(array: pa.Array) -> npt.NDArray[np.unsignedinteger] | None:
     elif types.is_integer(of_type) or types.is_date32(of_type):
         values = fixed_values(array)
     elif types.is_float64(of_type) or types.is_float32(of_type):
-        floats = fixed_values(array)
-        floats = np.where(np.isnan(floats), floats.dtype.type(np.nan), floats + floats.dtype.type(0.0))
+        floats = canonical_floats(array)
         bits = floats.view(f"u{floats.dtype.itemsize}")
         sign = bits.dtype.type(1 << (8 * bits.dtype.itemsize - 1))
         ordered: npt.NDArray[np.unsignedinteger] = np.where(bits & sign, ~bits, bits | sign)
@@ -128,7 +133,7 @@ def _ordered_bits(array: pa.Array) -> npt.NDArray[np.unsignedinteger] | None:
 
 
 def _with_nulls(column: EncodedColumn, valid: npt.NDArray[np.bool_]) -> EncodedColumn:
-    """The column with one zero byte in place of every row that is null."""
+    """Returns the column with one zero byte in place of every null row."""
     lengths = np.where(valid, column.offsets[1:] - column.offsets[:-1], 1)
     offsets = _offsets(lengths)
     data = np.zeros(int(offsets[-1]), np.uint8)
@@ -164,7 +169,7 @@ def _of_arrow(array: pa.LargeBinaryArray) -> EncodedColumn:
 def _canonical_uuids(
     offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint8]]:
-    """Which rows are UUIDs in canonical form, and the 16 bytes of those that are."""
+    """Returns which rows are UUIDs in canonical form, and the 16 bytes of each of these."""
     found = lengths == UUID_TEXT_LENGTH
     rows = np.flatnonzero(found)
     if not len(rows):
@@ -175,8 +180,8 @@ def _canonical_uuids(
         text = data[offsets[rows][:, None] + np.arange(UUID_TEXT_LENGTH)]
     digits = np.take(text, _HEX_PLACES, axis=1)
     is_dash = text[:, _DASHES] == ord("-")
-    is_digit = (digits - np.uint8(ord("0")) < 10) | (digits - np.uint8(ord("a")) < 6)  # canonical ones are lower case
-    if not (is_dash.all() and is_digit.all()):  # by rows it takes several times as long
+    is_digit = (digits - np.uint8(ord("0")) < 10) | (digits - np.uint8(ord("a")) < 6)  # canonical UUIDs are lower case
+    if not (is_dash.all() and is_digit.all()):  # checking row by row takes several times as long
         good = is_dash.all(axis=1) & is_digit.all(axis=1)
         found[rows[~good]] = False
         digits = digits[good]

@@ -1,7 +1,7 @@
-"""Values of any Python class, by pickle: only for a state whose descriptor asks for it by name.
+"""Pickled values of any Python class, only for a state that is declared as `Pickled()`.
 
-Unpickling runs code that the bytes choose. So nothing is ever unpickled because stored bytes, or a checkpoint's own schema, say
-that they are a pickle: the job that reads them must have declared the state as `Pickled()` too.
+Unpickling runs code that the bytes choose. So stored bytes are never unpickled because they, or a checkpoint's own
+schema, claim to be a pickle: the job that reads them must have declared the state as `Pickled()`, too.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from state.errors import CorruptValueError, PickleNotAskedForError, SerializationError
+from keyscale.state.errors import CorruptValueError, PickleNotAskedForError, SerializationError
 
 _PROTOCOL = 5  # fixed, so that the stored form does not change with Python
 
 
 class Pickled(pa.ExtensionType):  # type: ignore[misc]  # pyarrow has no types here
-    """The type of a state's values that are pickled, such as in `ValueStateDescriptor("model", Pickled())`.
+    """The type of a state's pickled values, as in `ValueStateDescriptor("model", Pickled())`.
 
-    Prefer `Structured` or an Arrow type: pickles are large and slow, have no batch forms and no schema evolution, `state dump`
-    cannot read them, and whoever can write to the object store can run code in the job.
+    Prefer `Structured` or an Arrow type: pickles are large and slow, have neither batch methods nor schema evolution,
+    `state dump` cannot read them, and anyone who can write to the object store can run code in the job.
     """
 
     def __init__(self) -> None:
@@ -37,36 +37,35 @@ class Pickled(pa.ExtensionType):  # type: ignore[misc]  # pyarrow has no types h
 
 
 def encode_pickle(value: Any) -> bytes:
-    """A value's stored form.
+    """Returns a value's stored form.
 
     Raises:
-        SerializationError: It cannot be pickled.
+        SerializationError: The value cannot be pickled.
     """
     try:
         return pickle.dumps(value, _PROTOCOL)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
-        message = f"a {type(value).__name__} cannot be pickled"
-        raise SerializationError(message) from error
+        raise SerializationError(f"a {type(value).__name__} cannot be pickled") from error
 
 
 def decode_pickle(raw: bytes, at: int) -> Any:
-    """The value; only to be called for a state that was declared as `Pickled`.
+    """Returns the value. Call it only for a state that is declared as `Pickled`.
 
     Raises:
-        CorruptValueError: The bytes are no pickle, or its class is not there any more.
+        CorruptValueError: The bytes are not a pickle, or the value's class no longer exists.
     """
     try:
-        return pickle.loads(memoryview(raw)[at:])  # noqa: S301 (the state's descriptor asks for it)
+        return pickle.loads(memoryview(raw)[at:])  # noqa: S301 (the state is declared as pickled)
     except Exception as error:  # unpickling may raise anything
-        message = "stored bytes are no pickle that can be read"
-        raise CorruptValueError(message) from error
+        raise CorruptValueError("stored bytes are not a readable pickle") from error
 
 
 def refuse_pickle(*_: Any) -> Any:
-    """What reads and writes pickles where no descriptor has asked for them.
+    """Stands in for encoding and decoding of pickles where no descriptor says `Pickled`.
 
     Raises:
         PickleNotAskedForError: Always.
     """
-    message = "the values are pickles, which are read only by a job that declares the state as Pickled()"
-    raise PickleNotAskedForError(message)
+    raise PickleNotAskedForError(
+        "the values are pickles, which only a job that declares the state as Pickled() may read"
+    )

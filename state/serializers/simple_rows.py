@@ -1,4 +1,4 @@
-"""Structs of numbers and strings, whose dicts msgspec checks and takes apart in one step instead of field by field."""
+"""Structs of numbers and strings, whose dicts msgspec checks and splits in one step instead of field by field."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ _as_dict = msgspec.structs.asdict
 
 @lru_cache
 def simple_row(of_type: pa.DataType) -> type[msgspec.Struct] | None:
-    """A class whose fields, in their order, are a struct's, and to which `msgspec.convert` brings the dicts that are its values.
+    """Returns a class with a struct's fields, in their order, to which `msgspec.convert` converts the struct's dicts.
 
-    It takes no dict that is no value of the struct, but not all that are: no numbers of other classes than Python's. None for
-    structs with fields of other types than booleans, integers that fit 64 bits with a sign, doubles and strings.
+    It accepts only dicts that are values of the struct, but rejects some of them: those with numbers of other classes
+    than Python's own. Returns None for structs with fields other than booleans, integers within a signed 64-bit range,
+    doubles and strings.
     """
     fields: list[tuple[str, Any, Any]] = []
     for number, field in enumerate(of_type):
         simple = _simple_type(field.type)
         if simple is None:
             return None
-        # By a name of its own, as a column's may be no identifier.
+        # Under a made-up name, as the field's own may not be an identifier.
         fields.append((f"f{number}", simple | None, msgspec.field(name=field.name, default=None)))
     if len({field.name for field in of_type}) < max(1, len(fields)):
         return None
@@ -37,14 +38,15 @@ def simple_row(of_type: pa.DataType) -> type[msgspec.Struct] | None:
 
 
 def row_decoder(of_type: pa.DataType) -> Callable[[bytes, int], dict[str, Any]]:
-    """From bytes and the position where a row's MessagePack array begins to the row. Only of a type that has a simple row.
+    """Returns a function from bytes, and the position where a row's MessagePack array begins, to the row.
 
-    It raises ValueError or msgspec.MsgspecError for what is no row of the type.
+    Only for a type that has a `simple_row`. The function raises ValueError or msgspec.MsgspecError if there is no row
+    of the type.
     """
     names = [field.name for field in of_type]
     simple = [(f"f{number}", _simple_type(field.type) | None) for number, field in enumerate(of_type)]
     named = all(name.isidentifier() and not name.startswith("__") for name in names)
-    if named:  # so that msgspec makes the dicts, too
+    if named:  # then msgspec can also build the dicts
         simple = [(name, kind) for name, (_, kind) in zip(names, simple, strict=True)]
     stored = msgspec.defstruct("Stored", simple, array_like=True, forbid_unknown_fields=True, gc=False)
     unpack = msgspec.msgpack.Decoder(stored).decode
@@ -55,18 +57,18 @@ def row_decoder(of_type: pa.DataType) -> Callable[[bytes, int], dict[str, Any]]:
 
 
 def encode_rows(array: pa.StructArray) -> list[bytes]:
-    """The MessagePack array of each row's fields; rows that are null get any. Only of a type that has a simple row."""
+    """Returns the MessagePack array of each row's fields, undefined for null rows; needs a type with a `simple_row`."""
     columns = [column.to_pylist() for column in array.flatten()]
     return [_pack(parts) for parts in zip(*columns, strict=True)]
 
 
 def decode_rows(payloads: Sequence[bytes | None], of_type: pa.StructType) -> pa.StructArray:
-    """A column of what `encode_rows` gave; None is null.
+    """Returns a column of rows from what `encode_rows` returned; None becomes null.
 
     Raises:
-        ValueError, msgspec.MsgspecError, pa.ArrowInvalid: Some are no rows of the type.
+        ValueError, msgspec.MsgspecError, pa.ArrowInvalid: A payload is not a row of the type.
     """
-    head = b"\xdd" + len(payloads).to_bytes(4, "big")  # as one array, which is decoded at once
+    head = b"\xdd" + len(payloads).to_bytes(4, "big")  # of an array of all rows, which is decoded in one call
     rows = _unpack(b"".join([head, *[_NULL if payload is None else payload for payload in payloads]]))
     nulls = [row is None for row in rows]
     blank = [None] * of_type.num_fields
@@ -82,7 +84,7 @@ def _simple_type(of_type: pa.DataType) -> Any:
     if types.is_integer(of_type):
         signed = types.is_signed_integer(of_type)
         bits = of_type.bit_width - (1 if signed else 0)
-        if bits > 63:  # beyond what msgspec has bounds for
+        if bits > 63:  # msgspec has no bounds for larger numbers
             return None
         return Annotated[int, msgspec.Meta(ge=-(1 << bits) if signed else 0, le=(1 << bits) - 1)]
     if types.is_float64(of_type):

@@ -1,4 +1,4 @@
-"""Values that are instances of a `msgspec.Struct` class: stored as an Arrow struct, so that schemas evolve as any other's."""
+"""Values that are instances of a `msgspec.Struct` class, stored as Arrow structs, with the same schema evolution."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import inspect
 
-from state.errors import CorruptValueError, SerializationError, UnsupportedTypeError
+from keyscale.state.errors import CorruptValueError, SerializationError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,10 +28,10 @@ _LISTS = (inspect.ListType, inspect.VarTupleType, inspect.SetType, inspect.Froze
 
 
 class Structured(pa.ExtensionType):  # type: ignore[misc]  # pyarrow has no types here
-    """The type of a state's values that are instances of a class, as in `ValueStateDescriptor("order", Structured(Order))`.
+    """The type of values that are instances of a class, as in `ValueStateDescriptor("order", Structured(Order))`.
 
-    Stored as the Arrow struct of the class's fields, by their encoded names: a field that is added later needs a default or must
-    allow None. Batch forms take and give columns of that struct, not instances.
+    They are stored as the Arrow struct of the class's fields, by their encoded names: a field that is added later needs
+    a default or must allow None. Batch methods take and return columns of that struct, not instances.
     """
 
     def __init__(self, struct: type[msgspec.Struct]) -> None:
@@ -55,41 +55,40 @@ class Structured(pa.ExtensionType):  # type: ignore[misc]  # pyarrow has no type
         return f"{self.struct.__module__}.{self.struct.__qualname__}".encode()
 
     def plain(self, value: Any) -> Any:
-        """An instance, or anything with instances in it, as dicts and lists.
+        """Converts an instance, or lists and dicts of instances, to dicts and lists.
 
         Raises:
-            SerializationError: It holds what is no instance.
+            SerializationError: The value contains something that cannot be converted.
         """
         try:
             return msgspec.to_builtins(value, builtin_types=_KEPT)
         except (TypeError, ValueError) as error:
-            message = f"a {type(value).__name__} is no {self.struct.__name__}"
-            raise SerializationError(message) from error
+            raise SerializationError(f"a {type(value).__name__} is not a {self.struct.__name__}") from error
 
     def encodable(self, value: Any) -> Any:
-        """An instance as what the struct's serializer takes; what is a dict already stays one.
+        """Converts an instance to a dict for the struct's serializer; a dict stays a dict.
 
         Raises:
-            SerializationError: It is an instance of another class.
+            SerializationError: The value is an instance of another class.
         """
         if not isinstance(value, (self.struct, dict)):
-            message = f"a {type(value).__name__} is no {self.struct.__name__}"
-            raise SerializationError(message)
+            raise SerializationError(f"a {type(value).__name__} is not a {self.struct.__name__}")
         return self.plain(value)
 
     def instance(self, value: Any) -> Any:
-        """From the struct as a dict to an instance; None stays None.
+        """Converts a dict of the struct to an instance; None stays None.
 
         Raises:
-            CorruptValueError: The class does not take it.
+            CorruptValueError: The class does not accept the dict.
         """
         if value is None:
             return None
         try:
             return msgspec.convert(self._prepare(value), self.struct)
         except msgspec.ValidationError as error:
-            message = f"a stored value is no {self.struct.__name__}: a field without default may have been added"
-            raise CorruptValueError(message) from error
+            raise CorruptValueError(
+                f"a stored value is not a {self.struct.__name__}: a field without a default may have been added"
+            ) from error
 
 
 def _arrow_type(info: inspect.Type) -> pa.DataType:
@@ -104,23 +103,21 @@ def _arrow_type(info: inspect.Type) -> pa.DataType:
         case inspect.StructType():
             config = inner.cls.__struct_config__
             if config.array_like or config.tag is not None or config.omit_defaults:
-                message = (
+                raise UnsupportedTypeError(
                     f"{inner.cls.__name__} is tagged, array-like or omits defaults, so it cannot be stored as a struct"
                 )
-                raise UnsupportedTypeError(message)
             return pa.struct([(field.encode_name, _arrow_type(field.type)) for field in inner.fields])
         case _ if isinstance(inner, _LISTS):
             return pa.list_(_arrow_type(inner.item_type))
         case _:
-            message = (
+            raise UnsupportedTypeError(
                 f"{type(inner).__name__} of msgspec cannot be the type of a stored field; "
                 "datetimes can if msgspec.Meta(tz=...) says whether they have time zones"
             )
-            raise UnsupportedTypeError(message)
 
 
 def _preparation(info: inspect.Type) -> Callable[[Any], Any]:
-    """Leaves out nulls of fields that do not allow them: they were added, and get their defaults."""
+    """Returns a function that drops nulls of fields that do not allow them: added fields, which get their defaults."""
     inner, _ = _without_none(info)
     prepare: Callable[[Any], Any]
     match inner:
@@ -152,11 +149,10 @@ def _preparation(info: inspect.Type) -> Callable[[Any], Any]:
 
 
 def _without_none(info: inspect.Type) -> tuple[inspect.Type, bool]:
-    """A type without None, and whether it allowed it."""
+    """Returns a type without None, and whether the type allowed None."""
     if not isinstance(info, inspect.UnionType):
         return info, False
     kinds = [each for each in info.types if not isinstance(each, inspect.NoneType)]
     if len(kinds) != 1:
-        message = "a union of several types cannot be the type of a stored field"
-        raise UnsupportedTypeError(message)
+        raise UnsupportedTypeError("a union of several types cannot be the type of a stored field")
     return kinds[0], info.includes_none

@@ -1,4 +1,4 @@
-"""Arrow types as JSON that a person can read, for schema facts."""
+"""Arrow types as readable JSON, for stored schemas."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from state.errors import UnsupportedTypeError
-from state.serializers.pickled import Pickled
-from state.serializers.structured import Structured
+from keyscale.state.errors import UnsupportedTypeError
+from keyscale.state.serializers.pickled import Pickled
+from keyscale.state.serializers.structured import Structured
 
 TypeJson = str | list[Any]
 
@@ -21,8 +21,8 @@ _SIMPLE = {
 _NAMES = {**{each: name for name, each in _SIMPLE.items()}, pa.large_string(): "string", pa.large_binary(): "binary"}
 
 
-def type_to_json(of_type: pa.DataType) -> TypeJson:  # noqa: PLR0911 (one branch a type)
-    """A type as a name, or as a list of a name and what it is made of. Whether strings are large is not kept.
+def type_to_json(of_type: pa.DataType) -> TypeJson:  # noqa: PLR0911 (one branch per type)
+    """Returns a type as a name, or as a list of a name and the type's parts. Large strings become plain strings.
 
     Raises:
         UnsupportedTypeError: The type cannot be stored.
@@ -44,15 +44,14 @@ def type_to_json(of_type: pa.DataType) -> TypeJson:  # noqa: PLR0911 (one branch
         return ["map", type_to_json(of_type.key_type), type_to_json(of_type.item_type)]
     if types.is_struct(of_type):
         return ["struct", *([field.name, type_to_json(field.type)] for field in of_type)]
-    message = f"{of_type} cannot be stored"
-    raise UnsupportedTypeError(message)
+    raise UnsupportedTypeError(f"{of_type} cannot be stored")
 
 
-def type_from_json(json: TypeJson) -> pa.DataType:  # noqa: PLR0911 (one branch a type)
-    """The type that `type_to_json` wrote.
+def type_from_json(json: TypeJson) -> pa.DataType:  # noqa: PLR0911 (one branch per type)
+    """Returns the type that `type_to_json` wrote.
 
     Raises:
-        UnsupportedTypeError: It is none that this version knows.
+        UnsupportedTypeError: This version does not know the type.
     """
     match json:
         case str() if json in _SIMPLE:
@@ -70,5 +69,4 @@ def type_from_json(json: TypeJson) -> pa.DataType:  # noqa: PLR0911 (one branch 
         case ["struct", *fields]:
             return pa.struct([pa.field(name, type_from_json(each)) for name, each in fields])
         case _:
-            message = f"{json!r} is no stored type that this version knows"
-            raise UnsupportedTypeError(message)
+            raise UnsupportedTypeError(f"{json!r} is not a stored type that this version knows")

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
+from tests.support.error_catalogue import PAGE, catalogue
 from tests.support.error_trees import error_classes
 
-CATALOGUE = Path(__file__).resolve().parents[2] / "docs" / "errors.md"
 ERRORS = error_classes()
 
 
 def documented_codes() -> list[str]:
-    return re.findall(r"^### `([A-Z0-9_]+)`$", CATALOGUE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return re.findall(r"^### `([A-Z0-9_]+)`$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
 
 
 def test_every_code_is_explained_and_every_explained_code_exists() -> None:
     assert set(documented_codes()) == {error.code for error in ERRORS}
+
+
+def test_the_page_says_what_the_classes_say() -> None:
+    assert PAGE.read_text(encoding="utf-8").endswith(f"\n\n{catalogue()}"), (
+        "run python -m tests.support.error_catalogue"
+    )
 
 
 def test_no_code_is_explained_twice() -> None:

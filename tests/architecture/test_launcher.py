@@ -8,11 +8,15 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.repository import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 LAUNCHER = ROOT / "keyscale"
 LOCKS = ["requirements.lock", "requirements-dev.lock"]
 
@@ -24,7 +28,7 @@ def checkout(tmp_path: Path) -> Path:
     copy.mkdir()
     for name in ("keyscale", *LOCKS):
         shutil.copy2(ROOT / name, copy / name)
-    for package in ("api", "db", "jobs"):
+    for package in ("src", "api", "db", "jobs", "state"):
         (copy / package).symlink_to(ROOT / package)
     return copy
 
@@ -89,6 +93,32 @@ def test_its_exit_code_is_the_commands_own(checkout: Path, tmp_path: Path) -> No
     answer = launch(checkout / "keyscale", "jobs", "list", KEYSCALE_VENV=str(environment), KEYSCALE_HOME=home)
     assert answer.returncode == 1
     assert "CLI_CONTROL_PLANE_NOT_FOUND" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module"),
+    [
+        (["demo", "--help"], "keyscale.deploy.demo"),
+        (["--json", "--home", "somewhere", "demo"], "keyscale.deploy.demo"),
+        (["--home=somewhere", "demo"], "keyscale.deploy.demo"),
+        (["up"], "keyscale.api.cli"),
+        (["jobs", "show", "demo"], "keyscale.api.cli"),
+        (["--home", "demo", "jobs", "list"], "keyscale.api.cli"),
+        (["--token"], "keyscale.api.cli"),
+        ([], "keyscale.api.cli"),
+    ],
+)
+def test_the_demo_has_an_entry_point_of_its_own(
+    checkout: Path, tmp_path: Path, arguments: list[str], module: str
+) -> None:
+    environment = stamped_environment(tmp_path, hash_of(checkout / "requirements.lock"))
+    (environment / "bin" / "python").write_text('#!/bin/sh\necho "$@"\n')
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\necho 'openjdk version \"17.0.1\"' >&2\n")
+    java.chmod(0o755)
+    answer = launch(checkout / "keyscale", *arguments, KEYSCALE_VENV=str(environment), JAVA_HOME=str(tmp_path / "java"))
+    assert answer.stdout.splitlines()[-1] == " ".join(["-P", "-m", module, *arguments])
 
 
 @pytest.mark.parametrize("lock", LOCKS)

@@ -1,31 +1,26 @@
-"""How the sources are cut: short modules with a noun for a name, packages that say what they offer."""
+"""How the sources are cut: modules with a noun for a name, packages that say what they offer."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.error_trees import PACKAGES, source_files
+from tests.support.repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-LINES_MAX = 400
-TEST_LINES_MAX = 500  # many short sentences; no one holds them all at once
+if TYPE_CHECKING:
+    from pathlib import Path
+
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 PACKAGE_FILES = [path for path in source_files() if path.name == "__init__.py"]
 
 
 def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
-
-
-def test_no_module_is_longer_than_a_reader_can_hold() -> None:
-    lines = {relative(path): len(path.read_text().splitlines()) for path in source_files()}
-    limits = {path: TEST_LINES_MAX if path.startswith("tests/") else LINES_MAX for path in lines}
-    assert {path: count for path, count in lines.items() if count > limits[path]} == {}
 
 
 def test_no_module_has_a_name_that_says_nothing_or_hides_the_standard_library() -> None:
@@ -60,3 +55,14 @@ def test_what_a_package_lists_is_there(package: str) -> None:
     module = importlib.import_module(package)
     for name in getattr(module, "__all__", []):
         assert hasattr(module, name), f"{package}.{name}"
+
+
+def test_a_logger_is_called_logger_and_by_its_module() -> None:
+    made = {
+        (relative(path), ast.unparse(node))
+        for path in source_files()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("logging.getLogger(")
+    }
+    assert made
+    assert {found for found in made if found[1] != "logger = logging.getLogger(__name__)"} == set()

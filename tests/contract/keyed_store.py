@@ -1,4 +1,4 @@
-"""A keyed state backend with its engine, and the states that the contract is tested with."""
+"""A keyed state backend with its engine, and the states for the tests of the contract."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from state.descriptors import (
+from keyscale.state.engine.heap import HeapEngine
+from keyscale.state.engine.rocksdb import RocksDbEngine
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from state.heap import HeapEngine
-from state.keyed import KeyedStateBackend
-from state.rocksdb import RocksDbEngine
 
 KEY = pa.schema([("key", pa.string())])
 
 
 class Sum:
-    """An average's sum and count, as an aggregate function."""
+    """The aggregate function of an average, with its sum and count as the accumulator."""
 
     def create_accumulator(self):
         return {"sum": 0, "count": 0}

@@ -1,4 +1,4 @@
-"""Going through a batch key by key gives what making each key current by itself gives, on both engines."""
+"""Walking through a batch gives the same results as setting each key, on both engines."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from state.errors import KeyGroupError
-from state.key_groups import KeyGroupRange
-from state.key_walk import SAMPLE_ROWS
-from state.keyed import KeyedStateBackend
-from state.ttl import BatchClock, Ttl
+from keyscale.state.errors import KeyGroupError
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.batch_clock import BatchClock
+from keyscale.state.keyed.keyed_state import SAMPLE_ROWS
+from keyscale.state.keyed.ttl import Ttl
+from keyscale.state.keys.key_groups import KeyGroupRange
 from tests.contract.keyed_store import KEY, MAP, REDUCING, VALUE, open_store
 
 ROWS = 2 * SAMPLE_ROWS + 7
@@ -26,7 +27,7 @@ def store(request, tmp_path):
 
 @pytest.fixture
 def reads(store, monkeypatch):
-    """The keys that are read from the engine one by one."""
+    """Returns the list of keys that are read from the engine one by one."""
     read, get = [], store.engine.get
 
     def counted(family, key):
@@ -54,7 +55,7 @@ def random_pages(seed):
     return [f"page-{number}" for number in np.random.default_rng(seed + 10).integers(0, 3, ROWS).tolist()]
 
 
-def test_a_walk_with_values_read_ahead_counts_as_one_key_by_key_does(store):
+def test_a_walk_with_values_read_ahead_gives_the_same_counts_as_key_by_key(store):
     value, reduced, entries = (store.backend.state(each) for each in (VALUE, REDUCING, MAP))
     expected = {}
     for batch in range(3):
@@ -80,24 +81,24 @@ def test_the_key_of_each_row_is_the_current_one(store):
         assert (key, store.backend.current_key, store.backend.current_key_group) == ((name,), (name,), len(name))
 
 
-def test_a_state_that_is_asked_for_each_key_is_read_for_many_at_once(store, reads):
+def test_a_state_that_is_read_for_each_key_is_read_for_many_at_once(store, reads):
     value = store.backend.value_state(VALUE)
     for _ in each_key(store.backend, [str(number) for number in range(ROWS)]):
         value.value()
     assert len(reads) == SAMPLE_ROWS
 
 
-def test_a_state_that_is_asked_for_few_keys_is_not_read_for_all(store, reads, monkeypatch):
+def test_a_state_that_is_read_for_few_keys_is_not_read_for_all(store, reads, monkeypatch):
     monkeypatch.setattr(store.engine, "get_many", None)
     value = store.backend.value_state(VALUE)
     for key in each_key(store.backend, [str(number) for number in range(ROWS)]):
         value.update(7)
         if key[0].endswith("00"):
             value.value()
-    assert not reads  # they had been changed before
+    assert not reads  # because they were changed before
 
 
-def test_a_map_that_is_asked_for_a_field_of_each_row_counts_as_one_read_entry_by_entry_does(store):
+def test_a_map_that_is_read_at_a_field_of_each_row_gives_the_same_counts_as_entry_by_entry(store):
     entries = store.backend.map_state(MAP)
     expected = {}
     for batch in range(3):
@@ -115,7 +116,7 @@ def test_a_map_that_is_asked_for_a_field_of_each_row_counts_as_one_read_entry_by
 
 
 @pytest.mark.parametrize("asked", ["field", "other"])
-def test_a_map_is_read_for_many_rows_at_once_by_the_field_that_it_is_asked_for(store, reads, asked):
+def test_a_map_is_read_for_many_rows_at_once_by_the_field_that_is_its_key(store, reads, asked):
     entries = store.backend.map_state(MAP)
     names = [str(number) for number in range(ROWS)]
     field = pa.array([f"page-{name}" for name in names])
@@ -124,7 +125,7 @@ def test_a_map_is_read_for_many_rows_at_once_by_the_field_that_it_is_asked_for(s
     assert len(reads) == (SAMPLE_ROWS if asked == "field" else ROWS)
 
 
-def test_a_field_that_is_too_long_for_a_key_is_no_key(store):
+def test_a_field_that_is_too_long_for_a_key_is_ignored(store):
     entries = store.backend.map_state(MAP)
     names = [str(number) for number in range(ROWS)]
     for at in (1, ROWS - 1):  # in the sample, and after it
@@ -133,7 +134,7 @@ def test_a_field_that_is_too_long_for_a_key_is_no_key(store):
             assert entries.get(name) is None
 
 
-def test_what_is_read_ahead_expires_as_all_else_does(store):
+def test_values_that_are_read_ahead_expire_like_others(store):
     clock = BatchClock(processing_time_ms=1000)
     backend = KeyedStateBackend(store.engine, KEY, clock)
     value = backend.value_state(replace(VALUE, ttl=Ttl(500)))

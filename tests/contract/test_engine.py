@@ -1,4 +1,4 @@
-"""One contract for every engine: the heap, RocksDB, and shards of either."""
+"""One contract for every engine: heap, RocksDB, and shards of both."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import hashlib
 
 import pytest
 
-from state.engine import Mutation, SortedRun
-from state.errors import KeyGroupError, StoreClosedError
-from state.filtered_engine import FilteredEngine
-from state.heap import HeapEngine
-from state.key_groups import KeyGroupRange
-from state.rocksdb import RocksDbEngine
-from state.shards import ShardedEngine
-from tests.support.eager_filters import eager_filters
+from keyscale.state.engine.engine import Mutation, SortedRun
+from keyscale.state.engine.filtered import FilteredEngine
+from keyscale.state.engine.heap import HeapEngine
+from keyscale.state.engine.rocksdb import RocksDbEngine
+from keyscale.state.engine.sharded import ShardedEngine
+from keyscale.state.errors import KeyGroupError, StoreClosedError
+from keyscale.state.keys.key_groups import KeyGroupRange
+from tests.support.state.eager_filters import eager_filters
 
 
 def key(group, rest=b""):
@@ -62,7 +62,7 @@ def test_a_family_that_was_never_written_reads_as_empty(engine):
     assert engine.families() == []
 
 
-def test_what_was_written_is_read(engine):
+def test_written_entries_are_read(engine):
     fill(engine)
     assert engine.get("s", key(3, b"\1")) == b"3-1"
     keys = [key(12, b"\1"), key(1), key(9, b"\4"), key(12, b"\1")]
@@ -92,19 +92,19 @@ def test_families_do_not_see_each_other(engine):
     [(b"", None), (key(4), key(30)), (key(9, b"\2"), key(9, b"\4")), (key(5), key(5)), (key(30), None)],
 )
 @pytest.mark.parametrize("limit", [None, 1, 7, 1000])
-def test_a_scan_gives_the_entries_of_its_bounds_in_order(engine, start, end, limit):
+def test_a_scan_returns_the_entries_within_its_bounds_in_order(engine, start, end, limit):
     fill(engine)
     everything = [(key(group, bytes((n,))), b"%d-%d" % (group, n)) for group in range(0, 40, 3) for n in range(5)]
     expected = [each for each in everything if start <= each[0] and (end is None or each[0] < end)]
     assert list(engine.scan("s", start, end, limit)) == expected[:limit]
 
 
-def test_a_long_scan_gives_every_entry_once(engine):
+def test_a_long_scan_returns_every_entry_once(engine):
     engine.write([Mutation("s", key(5, n.to_bytes(4, "big")), b"v") for n in range(9000)])
     assert [int.from_bytes(found[2:], "big") for found, _ in engine.scan("s", key(5), key(6))] == list(range(9000))
 
 
-def test_the_last_key_of_a_stretch_is_found_and_removed_ones_are_not(engine):
+def test_the_last_key_of_a_range_is_found_and_removed_ones_are_not(engine):
     fill(engine)
     assert engine.last_key("s", key(0), key(127)) == key(39, b"\4")
     assert engine.last_key("s", key(9), key(12)) == key(9, b"\4")
@@ -113,7 +113,7 @@ def test_the_last_key_of_a_stretch_is_found_and_removed_ones_are_not(engine):
     assert engine.last_key("s", key(10), key(12)) is None
 
 
-def test_sorted_runs_are_written_as_their_mutations_would_be(engine):
+def test_sorted_runs_are_written_like_their_mutations(engine):
     fill(engine)
     run = SortedRun("s", [key(3, b"\0"), key(10), key(30, b"\1")], [None, b"new", b"newer"])
     engine.write_runs([run, SortedRun("t", [key(2)], [b"t"])])
@@ -121,7 +121,7 @@ def test_sorted_runs_are_written_as_their_mutations_would_be(engine):
     assert engine.get("t", key(2)) == b"t"
 
 
-def test_an_ingested_file_wins_over_what_was_there_and_stays_as_it_is(engine, tmp_path):
+def test_an_ingested_file_replaces_existing_entries_and_stays_unchanged(engine, tmp_path):
     fill(engine)
     engine.flush()
     file = tmp_path / "run.sst"
@@ -150,7 +150,7 @@ def test_a_range_is_deleted_in_one_family_or_in_all(engine):
     assert [found[:2] for found, _ in engine.scan("s", b"", None)] == [key(g) for g in (0, 3, 6) for _ in range(5)]
 
 
-def test_compaction_changes_nothing_that_can_be_seen(engine):
+def test_compaction_changes_no_entry(engine):
     fill(engine)
     engine.delete_range(key(9), key(13), "s")
     before = list(engine.scan("s", b"", None))
@@ -174,7 +174,7 @@ def test_a_closed_engine_says_so_and_may_be_closed_again(engine):
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_checkpoint_has_all_families_though_their_flush_has_only_begun(tmp_path, begun):
+def test_a_checkpoint_has_all_families_even_if_their_flush_has_only_started(tmp_path, begun):
     engine = RocksDbEngine(tmp_path / "store")
     keys = [b"%05d" % number for number in range(2000)]
     engine.write_runs([SortedRun(f"family {number}", keys, [b"old"] * len(keys)) for number in range(4)])
@@ -204,7 +204,7 @@ def test_a_checkpoint_is_a_copy_that_later_writes_do_not_change(tmp_path):
         copy.close()
 
 
-def test_a_key_of_no_shard_reads_as_absent_and_is_not_written():
+def test_a_key_outside_all_shards_reads_as_absent_and_is_not_written():
     engine = ShardedEngine([(KeyGroupRange(2, 3), HeapEngine()), (KeyGroupRange(6, 7), HeapEngine())])
     engine.write([Mutation("s", key(2), b"2"), Mutation("s", key(7), b"7")])
     groups = [key(group) for group in range(9)]

@@ -1,4 +1,4 @@
-"""One contract for every kind of keyed state, on both engines: the forms for whole batches of keys."""
+"""One contract for every kind of keyed state, on both engines: the methods for whole batches of keys."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from state.errors import (
-    SerializationError,
-)
+from keyscale.state.errors import KeyTooLargeError, SerializationError, ValueTooLargeError
+from keyscale.state.keyed import formats
+from keyscale.state.keyed.descriptors import MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
 from tests.contract.keyed_store import AGGREGATING, LIST, MAP, REDUCING, VALUE, open_store
 
 GROUPS = np.array([1, 2, 1, 3], np.int32)
@@ -23,7 +23,7 @@ def store(request, tmp_path):
 
 @pytest.fixture(params=["same batch", "next batch"])
 def step(request, store):
-    """Called between what is written and what reads it: nothing, or the end of a batch."""
+    """Called between writes and reads: does nothing, or ends the batch."""
     return store.commit if request.param == "next batch" else lambda: None
 
 
@@ -50,7 +50,21 @@ def test_a_batch_sees_what_records_of_the_same_batch_wrote(store):
     assert value.get_many(GROUPS, KEYS).to_pylist() == [3, 9, 3, 4]
 
 
-def test_inserting_if_absent_tells_each_keys_first_time(store, step):
+@pytest.mark.parametrize("earlier", [False, True])
+def test_what_a_batch_of_keys_has_written_since_the_mark_is_undone(store, earlier):
+    value = store.backend.value_state(VALUE)
+    if earlier:
+        value.put_many(GROUPS, KEYS, pa.array([1, 2, 1, 3]))
+    store.backend.mark()
+    value.put_many(GROUPS, KEYS, pa.array([7, 8, 7, 9]))
+    store.backend.undo()
+    expected = [1, 2, 1, 3] if earlier else [None] * 4
+    assert value.get_many(GROUPS, KEYS).to_pylist() == expected
+    store.commit()
+    assert value.get_many(GROUPS, KEYS).to_pylist() == expected
+
+
+def test_inserting_if_absent_returns_which_rows_were_first_with_their_key(store, step):
     value = store.backend.value_state(VALUE)
     assert value.insert_if_absent_many(GROUPS, KEYS, 1).tolist() == [True, True, False, True]
     step()
@@ -143,3 +157,45 @@ def test_a_batch_is_folded_in_the_order_of_rows(store, step):
         step()
     assert largest.get_many(GROUPS, KEYS).to_pylist() == [5, 2, 5, None]
     assert average.get_many(GROUPS, KEYS) == [3.0, 2.0, 3.0, None]
+
+
+def test_a_value_or_an_element_that_is_too_large_is_refused_in_a_batch_too(store, monkeypatch):
+    monkeypatch.setattr(formats, "VALUE_BYTES_MAX", 100)
+    text = store.backend.value_state(ValueStateDescriptor("text", pa.string()))
+    longest = store.backend.reducing_state(ReducingStateDescriptor("longest", pa.string(), max))
+    entries = store.backend.map_state(MapStateDescriptor("texts", pa.string(), pa.string()))
+    elements = store.backend.list_state(LIST)
+    large = pa.array(["x", None, "y" * 101, "z"])
+    for write in (
+        lambda: text.put_many(GROUPS, KEYS, large),
+        lambda: text.update_many(GROUPS, KEYS, lambda current, _: large.take(pa.array(range(len(current))))),
+        lambda: text.insert_if_absent_many(GROUPS, KEYS, "y" * 101),
+        lambda: longest.add_many(GROUPS, KEYS, large),
+        lambda: entries.put_many(GROUPS, KEYS, KEYS, large),
+        lambda: elements.add_many(GROUPS, KEYS, large.fill_null("")),
+    ):
+        with pytest.raises(ValueTooLargeError):
+            write()
+    assert store.backend.drain() == []
+    text.put_many(GROUPS, KEYS, pa.array(["x" * 100] * 4))
+    assert text.get_many(GROUPS, KEYS).to_pylist() == ["x" * 100] * 4
+
+
+def test_a_stored_key_that_is_too_long_is_refused_in_a_batch_too(store):
+    keys = pa.array(["a", "x" * 65_531])
+    groups = np.array([1, 2], np.int32)
+    value, elements, entries = (
+        store.backend.value_state(VALUE),
+        store.backend.list_state(LIST),
+        store.backend.map_state(MAP),
+    )
+    value.put_many(groups, keys, pa.array([1, 2]))  # the longest key that fits, with its group, tag and end
+    store.backend.discard()
+    for write in (
+        lambda: elements.add_many(groups, keys, pa.array(["one", "two"])),
+        lambda: elements.add_many(groups.repeat(300), keys.take(pa.array([0, 1] * 300)), pa.array(["one"] * 600)),
+        lambda: entries.put_many(groups, keys, pa.array(["m", "n"]), pa.array([1, 2])),
+    ):
+        with pytest.raises(KeyTooLargeError):
+            write()
+        assert store.backend.drain() == []

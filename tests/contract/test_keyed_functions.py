@@ -1,4 +1,4 @@
-"""A state's function is code, not part of what is stored: a further batch may bring it anew."""
+"""A state's function is code and is not stored: a later batch may declare the state with another version of it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import operator
 import pyarrow as pa
 import pytest
 
-from state.descriptors import ReducingStateDescriptor
-from state.errors import StateSchemaMismatchError
-from state.heap import HeapEngine
-from state.keyed import KeyedStateBackend
+from keyscale.state.engine.heap import HeapEngine
+from keyscale.state.errors import StateSchemaMismatchError
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.descriptors import ReducingStateDescriptor
 
 
-def test_a_folding_state_that_is_declared_with_another_function_goes_on_with_it() -> None:
+def test_a_reducing_state_that_is_declared_with_another_function_continues_with_it() -> None:
     backend = KeyedStateBackend(HeapEngine(), pa.schema([("user", pa.string())]))
     backend.set_current_key(1, ("ada",))
     backend.reducing_state(ReducingStateDescriptor("total", pa.int64(), operator.add)).add(3)

@@ -1,4 +1,4 @@
-"""One contract for every kind of keyed state, on both engines: the forms for the record at hand."""
+"""One contract for every kind of keyed state, on both engines: the methods for the current key."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from state.descriptors import ListStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
-from state.errors import (
+from keyscale.state.errors import (
     DescriptorError,
     KeyGroupError,
     KeyTooLargeError,
@@ -15,8 +14,14 @@ from state.errors import (
     SerializationError,
     StateSchemaMismatchError,
 )
-from state.key_groups import KeyGroupRange
-from state.keyed import KeyedStateBackend
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from keyscale.state.keys.key_groups import KeyGroupRange
 from tests.contract.keyed_store import AGGREGATING, KEY, LIST, MAP, REDUCING, VALUE, open_store
 
 
@@ -28,7 +33,7 @@ def store(request, tmp_path):
 
 @pytest.fixture(params=["same batch", "next batch"])
 def step(request, store):
-    """Called between what is written and what reads it: nothing, or the end of a batch."""
+    """Called between writes and reads: does nothing, or ends the batch."""
     return store.commit if request.param == "next batch" else lambda: None
 
 
@@ -95,7 +100,7 @@ def test_state_without_a_current_key_is_refused(store):
         _ = store.backend.current_key
 
 
-def test_discarded_changes_leave_what_was_there(store):
+def test_discarding_changes_restores_the_previous_values(store):
     value, entries = store.backend.value_state(VALUE), store.backend.map_state(MAP)
     store.backend.set_current_key(1, ("a",))
     value.update(1)
@@ -110,7 +115,7 @@ def test_discarded_changes_leave_what_was_there(store):
     assert store.backend.drain() == []
 
 
-def test_a_map_tells_null_from_absent(store, step):
+def test_a_map_distinguishes_null_from_absent(store, step):
     entries = store.backend.map_state(MAP)
     store.backend.set_current_key(1, ("a",))
     assert entries.is_empty()
@@ -137,7 +142,19 @@ def test_a_map_iterates_in_the_stored_order_over_old_and_new_entries(store, step
     assert list(entries.values()) == [1, 20, 5]
 
 
-def test_iterating_a_map_does_not_see_what_is_changed_meanwhile(store, step):
+def test_a_map_key_that_its_caller_changes_and_uses_again_is_another_key(store):
+    descriptor = MapStateDescriptor("by_place", pa.struct([("row", pa.int64()), ("column", pa.int64())]), pa.string())
+    state = store.backend.map_state(descriptor)
+    store.backend.set_current_key(1, ("a",))
+    place = {"row": 1, "column": 1}
+    state.put(place, "first")
+    assert state.get(place) == "first"
+    place["column"] = 2
+    state.put(place, "second")
+    assert list(state.items()) == [({"row": 1, "column": 1}, "first"), ({"row": 1, "column": 2}, "second")]
+
+
+def test_iterating_a_map_does_not_see_later_changes(store, step):
     entries = store.backend.map_state(MAP)
     store.backend.set_current_key(1, ("a",))
     entries.put_all({f"{n:03}": n for n in range(200)})
@@ -155,7 +172,7 @@ def test_iterating_a_map_does_not_see_what_is_changed_meanwhile(store, step):
     assert list(entries.keys()) == sorted(f"z{key}" for key, _ in seen)
 
 
-def test_an_iteration_begins_when_it_is_asked_for(store, step):
+def test_an_iteration_begins_when_it_is_called(store, step):
     entries = store.backend.map_state(MAP)
     store.backend.set_current_key(1, ("a",))
     entries.put("x", 1)
@@ -179,7 +196,7 @@ def test_clearing_a_map_removes_the_entries_of_its_key_only(store, step):
     assert list(entries.keys()) == ["x", "y"]
 
 
-def test_put_all_puts_nothing_if_one_entry_does_not_fit(store):
+def test_put_all_puts_nothing_if_one_entry_is_invalid(store):
     entries = store.backend.map_state(MAP)
     store.backend.set_current_key(1, ("a",))
     with pytest.raises(SerializationError):
@@ -234,7 +251,7 @@ def test_a_list_takes_no_null_and_stays_as_it_was(store):
     assert elements.get() == ["x"]
 
 
-def test_reducing_and_aggregating_fold_what_is_added(store, step):
+def test_reducing_and_aggregating_combine_added_values(store, step):
     largest, average = store.backend.reducing_state(REDUCING), store.backend.aggregating_state(AGGREGATING)
     store.backend.set_current_key(1, ("a",))
     assert (largest.get(), average.get()) == (None, None)
@@ -292,7 +309,7 @@ def test_a_state_without_namespaces_refuses_one(store):
         store.backend.value_state(VALUE).set_current_namespace(1)
 
 
-def test_the_same_declaration_gives_the_same_handle_and_another_is_refused(store):
+def test_the_same_declaration_gives_the_same_state_and_another_is_refused(store):
     assert store.backend.value_state(VALUE) is store.backend.value_state(ValueStateDescriptor("value", pa.int64()))
     with pytest.raises(StateSchemaMismatchError):
         store.backend.value_state(ValueStateDescriptor("value", pa.string()))
@@ -300,13 +317,59 @@ def test_the_same_declaration_gives_the_same_handle_and_another_is_refused(store
         store.backend.list_state(ListStateDescriptor("value", pa.int64()))
 
 
-def test_a_value_state_of_a_map_is_warned_of(store):
+def test_a_value_state_of_a_map_causes_a_warning(store):
     with pytest.warns(UserWarning, match="MapState"):
         store.backend.value_state(ValueStateDescriptor("whole", pa.map_(pa.string(), pa.int64())))
 
 
-@pytest.mark.parametrize("name", ["", "default", "1st", "a b", "a/b", "x" * 129])
-def test_a_name_that_no_state_can_have_is_refused(name):
+@pytest.mark.parametrize("is_declared", [False, True], ids=["removed first", "declared first"])
+def test_a_removed_state_is_empty_at_once_and_can_be_used_in_the_same_batch(store, step, is_declared):
+    def declare(backend):
+        return backend.value_state(VALUE), backend.list_state(LIST), backend.map_state(MAP)
+
+    value, elements, entries = declare(store.backend)
+    for group, key in ((1, "a"), (2, "b")):
+        store.backend.set_current_key(group, (key,))
+        value.update(1)
+        elements.add_all(["x", "y"])
+        entries.put_all({"m": 1, "n": 2})
+    store.commit()
+    later = KeyedStateBackend(store.engine, KEY, schema=store.backend.schema)
+    if is_declared:
+        declare(later)
+    removed = [later.remove_state(name, None) for name in ("value", "list", "map", "nothing")]
+    assert removed == [2, 4, 4, 0]
+    value, elements, entries = declare(later)
+    later.set_current_key(1, ("a",))
+    assert (value.value(), elements.get(), list(entries.items()), entries.get("m")) == (None, [], [], None)
+    elements.add("z")
+    entries.put("n", 3)
+    store.backend = later
+    step()
+    assert (value.value(), elements.get(), list(entries.items())) == (None, ["z"], [("n", 3)])
+    store.commit()
+    assert [len(list(later.dump(name))) for name in ("value", "list", "map")] == [0, 1, 1]
+
+
+def test_a_state_is_removed_part_by_part_if_it_must_be(store):
+    value = store.backend.value_state(VALUE)
+    for number in range(5):
+        store.backend.set_current_key(number, ("a",))
+        value.update(number)
+    store.commit()
+    assert store.backend.remove_state("value", 3) == 3
+    store.commit()
+    assert [entry for _, entry in store.backend.dump("value")] == [3, 4]
+
+
+def test_timers_are_not_removed_as_a_state(store):
+    store.backend.timers("alarms")
+    with pytest.raises(StateSchemaMismatchError, match="timers"):
+        store.backend.remove_state("alarms")
+
+
+@pytest.mark.parametrize("name", ["", "default", "1st", "a b", "a/b", "é", "x" * 129])
+def test_an_invalid_state_name_is_refused(name):
     with pytest.raises(DescriptorError):
         ValueStateDescriptor(name, pa.int64())
 

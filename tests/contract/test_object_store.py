@@ -1,36 +1,39 @@
-"""What every object store must do, on both kinds."""
+"""The contract of object stores, on both kinds."""
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from botocore.stub import Stubber
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from state.objects import (
+from keyscale.state.objects import s3_store
+from keyscale.state.objects.errors import (
     ConditionalCreateUnsupportedError,
     InvalidObjectPathError,
-    LocalObjectStore,
     ObjectCorruptError,
     ObjectExistsError,
     ObjectNotFoundError,
-    ObjectStore,
     StoreRefusedError,
     StoreUnavailableError,
     StoreUrlError,
-    check_path,
-    open_store,
-    probe,
 )
-from state.objects.s3 import S3ObjectStore
-from tests.support.s3_server import S3Server, running_s3_server
+from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.objects.object_store import TEMPORARY_PREFIX, ObjectStore, check_path, probe
+from keyscale.state.objects.opening import open_store
+from keyscale.state.objects.s3_store import S3ObjectStore
+from tests.support.peak_memory import peak_growth_bytes
+from tests.support.servers.s3_server import S3Server, running_s3_server
+from tests.support.state.faulty_store import Fault, FaultyStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -51,7 +54,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return open_store(f"s3://{server.new_bucket()}/some/prefix")
 
 
-def test_gives_back_what_was_put(store: ObjectStore) -> None:
+def test_returns_the_bytes_that_were_put(store: ObjectStore) -> None:
     store.put("a/b", b"\x00\xff content")
     assert store.get("a/b") == b"\x00\xff content"
 
@@ -91,7 +94,7 @@ def test_of_many_creators_exactly_one_wins(store: ObjectStore) -> None:
     assert store.get("race") == str(outcomes.index(True)).encode()
 
 
-def test_what_is_not_there_is_not_found(store: ObjectStore, tmp_path: Path) -> None:
+def test_a_missing_object_is_not_found(store: ObjectStore, tmp_path: Path) -> None:
     assert store.head("nothing/here") is None
     with pytest.raises(ObjectNotFoundError):
         store.get("nothing/here")
@@ -102,7 +105,7 @@ def test_what_is_not_there_is_not_found(store: ObjectStore, tmp_path: Path) -> N
     assert not (tmp_path / "target").exists()
 
 
-def test_delete_removes_and_is_no_error_twice(store: ObjectStore) -> None:
+def test_delete_removes_and_may_be_repeated(store: ObjectStore) -> None:
     store.put("a/b/c", b"1")
     store.put("a/d", b"2")
     store.delete(["a/b/c", "a/none"])
@@ -149,7 +152,7 @@ def test_an_uploaded_object_outlives_its_file(store: ObjectStore, tmp_path: Path
     assert store.get("file") == b"content"
 
 
-def test_an_upload_of_a_file_that_may_change_is_a_copy(store: ObjectStore, tmp_path: Path) -> None:
+def test_a_file_that_may_change_is_uploaded_as_a_copy(store: ObjectStore, tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"before")
     store.upload(source, "file")
@@ -158,7 +161,7 @@ def test_an_upload_of_a_file_that_may_change_is_a_copy(store: ObjectStore, tmp_p
 
 
 @pytest.mark.parametrize("damage", ["length", "content"])
-def test_a_damaged_object_is_no_download(store: ObjectStore, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_object_is_not_downloaded(store: ObjectStore, tmp_path: Path, damage: str) -> None:
     good = b"content"
     store.put("file", b"conten" if damage == "length" else b"c0ntent")
     with pytest.raises(ObjectCorruptError):
@@ -185,12 +188,44 @@ def test_reopens_by_its_url(store: ObjectStore) -> None:
     assert open_store(store.url).get("a") == b"content"
 
 
+def leave_unfinished(store: ObjectStore, path: str) -> None:
+    """Leaves what a process leaves that is killed while it uploads."""
+    if isinstance(store, S3ObjectStore):
+        started = store._client.create_multipart_upload(Bucket=store._bucket, Key=store._key(path))
+        part = {"Bucket": store._bucket, "Key": store._key(path), "UploadId": started["UploadId"]}
+        store._client.upload_part(**part, PartNumber=1, Body=b"x" * (5 << 20))  # type: ignore[arg-type]
+    elif isinstance(store, LocalObjectStore):
+        folder = store._file(path).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{TEMPORARY_PREFIX}0123").write_bytes(b"x")
+
+
+def test_writes_of_killed_processes_are_removed_once_they_are_old_and_objects_stay(store: ObjectStore) -> None:
+    store.put("job/chk-1/manifest.json", b"stays")
+    leave_unfinished(store, "job/shared/a")
+    leave_unfinished(store, "other/shared/a")
+    assert store.remove_unfinished("job/", before_ms=1) == 0, "they are too young"
+    later_ms = 4_000_000_000_000
+    assert store.remove_unfinished("job/", later_ms) == 1
+    assert store.remove_unfinished("job/", later_ms) == 0
+    assert store.remove_unfinished("", later_ms) == 1
+    assert [info.path for info in store.list("")] == ["job/chk-1/manifest.json"]
+    assert store.remove_unfinished("nothing/here/", later_ms) == 0
+
+
+def test_folders_that_only_held_a_temporary_file_are_removed_with_it(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path / "store")
+    leave_unfinished(store, "job/shared/a")
+    store.remove_unfinished("job/", 4_000_000_000_000)
+    assert list((tmp_path / "store").iterdir()) == []
+
+
 def test_the_probe_accepts_it_and_leaves_nothing(store: ObjectStore) -> None:
     probe(store)
     assert list(store.list("")) == []
 
 
-def test_a_put_is_not_lost_to_the_clean_up_of_empty_folders(tmp_path: Path) -> None:
+def test_the_clean_up_of_empty_folders_loses_no_put(tmp_path: Path) -> None:
     store = LocalObjectStore(tmp_path)
 
     def put_and_delete(number: int) -> None:
@@ -205,7 +240,7 @@ def test_a_put_is_not_lost_to_the_clean_up_of_empty_folders(tmp_path: Path) -> N
 
 
 class _IgnoresTheCondition(LocalObjectStore):
-    """What several S3 clones do."""
+    """Ignores the condition, like several S3 clones."""
 
     def create(self, path: str, data: bytes) -> None:
         self.put(path, data)
@@ -216,6 +251,80 @@ def test_the_probe_refuses_a_store_that_ignores_the_condition(tmp_path: Path) ->
     with pytest.raises(ConditionalCreateUnsupportedError):
         probe(store)
     assert list(store.list("")) == []
+
+
+class _AsksAgain(LocalObjectStore):
+    """Stands for a client that loses the answer of a create and asks again, as S3's does."""
+
+    def create(self, path: str, data: bytes) -> None:
+        super().create(path, data)
+        super().create(path, data)
+
+
+def test_the_probe_accepts_a_store_after_a_lost_answer_and_leaves_nothing(tmp_path: Path) -> None:
+    store = _AsksAgain(tmp_path / "asks again")
+    probe(store)
+    assert list(store.list("")) == []
+    faulty = FaultyStore(tmp_path / "faulty", [Fault.ANSWER_LOST])
+    with pytest.raises(StoreUnavailableError):
+        probe(faulty)
+    assert list(faulty.list("")) == []
+
+
+@pytest.fixture
+def answers(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[S3ObjectStore, Stubber]]:
+    """A store in S3 whose next answers are prepared; without any left, every request fails the test."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setattr(s3_store, "_CONFLICT_PAUSE_SECONDS", 0.0)
+    store = S3ObjectStore("bucket", endpoint_url=s3_server.endpoint_url, attempts_max=1)
+    with Stubber(store._client) as stubber:
+        yield store, stubber
+        stubber.assert_no_pending_responses()
+
+
+def conflict(stubber: Stubber, operation: str) -> None:
+    stubber.add_client_error(operation, "ConditionalRequestConflict", http_status_code=409)
+
+
+def test_a_conflict_with_another_writer_is_an_error_that_a_retry_can_help(
+    answers: tuple[S3ObjectStore, Stubber], tmp_path: Path
+) -> None:
+    store, stubber = answers
+    (tmp_path / "file").write_bytes(b"content")
+    requests: dict[str, Callable[[], object]] = {
+        "put_object": lambda: store.put("a", b""),
+        "head_object": lambda: store.head("a"),
+        "get_object": lambda: store.get("a"),
+        "delete_objects": lambda: store.delete(["a"]),
+        "list_objects_v2": lambda: list(store.list("a")),
+    }
+    for operation, request in requests.items():
+        for _ in range(3 if operation == "get_object" else 1):
+            conflict(stubber, operation)
+        with pytest.raises(StoreUnavailableError) as raised:
+            request()
+        assert raised.value.retryable
+    conflict(stubber, "put_object")
+    with pytest.raises(StoreUnavailableError):
+        store.upload(tmp_path / "file", "a")
+
+
+def test_a_create_that_conflicts_is_decided_by_what_is_there_afterwards(answers: tuple[S3ObjectStore, Stubber]) -> None:
+    store, stubber = answers
+    conflict(stubber, "put_object")  # the other writer fails
+    stubber.add_client_error("head_object", "NoSuchKey", http_status_code=404)
+    stubber.add_response("put_object", {})
+    store.create("a", b"mine")
+    conflict(stubber, "put_object")  # the other writer succeeds
+    stubber.add_response("head_object", {"ContentLength": 1, "LastModified": dt.datetime.now(dt.UTC)})
+    with pytest.raises(ObjectExistsError):
+        store.create("a", b"mine")
+    for _ in range(5):  # nobody ever ends
+        conflict(stubber, "put_object")
+        stubber.add_client_error("head_object", "NoSuchKey", http_status_code=404)
+    with pytest.raises(StoreUnavailableError, match="several times"):
+        store.create("a", b"mine")
 
 
 @pytest.mark.parametrize(
@@ -289,7 +398,7 @@ def test_other_urls_are_refused_without_repeating_them(url: str) -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_a_store_that_is_away_is_an_error_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_store_is_an_error_within_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
@@ -305,9 +414,28 @@ def test_a_store_that_is_away_is_an_error_within_bounds(monkeypatch: pytest.Monk
         assert failed.value.retryable
 
 
-def test_a_bucket_that_is_not_there_is_refused(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_bucket_is_refused(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     with pytest.raises(StoreRefusedError):
         S3ObjectStore("no-such-bucket", endpoint_url=s3_server.endpoint_url).put("a", b"")
+
+
+def test_uploads_at_the_same_time_take_the_memory_of_none_of_their_files(store: ObjectStore, tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.sst" for number in range(8)]
+    for file in files:
+        file.write_bytes(b"abcde" * (4 << 20))
+    grown_bytes = peak_growth_bytes(_uploads, store, files)
+    assert [info.size_bytes for info in store.list("large/")] == [20 << 20] * len(files)
+    assert grown_bytes < 40 << 20, "the eight files have 160 MiB"
+
+
+def _uploads(store: ObjectStore, files: list[Path]) -> Callable[[], object]:
+    store.put("first", b"")  # which opens the client
+
+    def upload() -> None:
+        with ThreadPoolExecutor(len(files)) as uploaders:
+            list(uploaders.map(lambda file: store.upload(file, f"large/{file.name}"), files))
+
+    return upload

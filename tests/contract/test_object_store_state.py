@@ -1,14 +1,15 @@
-"""A job's whole state on a store that speaks S3: batches, checkpoints, savepoints, rescales, collection."""
+"""A job's whole state on an S3 store: batches, checkpoints, savepoints, rescales, garbage collection."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from state.objects import open_store
-from state.recovery import choose_base
-from state.retention import RetentionPolicy, carry_out, gather_facts, plan_deletion
-from tests.support.s3_server import running_s3_server
-from tests.support.state_job import StateJob
+from keyscale.state.log.recovery import choose_base
+from keyscale.state.objects.opening import open_store
+from keyscale.state.retention.deletion import delete_planned, gather_facts
+from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion
+from tests.support.servers.s3_server import running_s3_server
+from tests.support.state.state_job import StateJob
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +35,8 @@ def test_state_lives_on_s3_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         job.start(3, savepoint.path)
         assert job.dump() == job.reference
         job.checkpoint()
-        carry_out(job.store, plan_deletion(gather_facts(job.store, job.job_id, 4_000_000_000_000), RetentionPolicy(1)))
+        delete_planned(
+            job.store, plan_deletion(gather_facts(job.store, job.job_id, 4_000_000_000_000), RetentionPolicy(1))
+        )
         job.local_root = tmp_path / "a third host"
         assert job.dump() == job.reference

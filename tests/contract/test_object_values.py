@@ -1,4 +1,4 @@
-"""Values that are Python objects: msgspec structs stored as typed structs, and pickles only where they are asked for by name."""
+"""Values that are Python objects: msgspec structs stored as typed structs, and pickles only on request."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from state.descriptors import (
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueStateDescriptor,
-)
-from state.errors import (
+from keyscale.state.engine.heap import HeapEngine
+from keyscale.state.errors import (
     CorruptValueError,
     PickleNotAskedForError,
     SerializationError,
     StateSchemaMismatchError,
     UnsupportedTypeError,
 )
-from state.formats import ValueFormats
-from state.heap import HeapEngine
-from state.keyed import KeyedStateBackend
-from state.serializers import Pickled, Structured, serializer_for
-from state.serializers.type_names import type_from_json, type_to_json
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from keyscale.state.keyed.formats import ValueFormats
+from keyscale.state.serializers.pickled import Pickled
+from keyscale.state.serializers.structured import Structured
+from keyscale.state.serializers.type_names import type_from_json, type_to_json
+from keyscale.state.serializers.value_serializer import serializer_for
 
 if TYPE_CHECKING:
-    from state.schema import KeyedSchema
+    from keyscale.state.keyed.schema import KeyedSchema
 
 KEY = pa.schema([("id", pa.int64())])
 ROWS = ([0, 0], pa.record_batch({"id": [1, 2]}).columns)
@@ -72,7 +74,7 @@ ORDER = Order(7, [Line("cup", 2)], dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC), {"
 
 
 class Job:
-    """A backend over a heap engine that can be opened anew, as another version of the job would."""
+    """A backend over a heap engine, which can be opened again like by another version of the job."""
 
     def __init__(self) -> None:
         self.engine = HeapEngine()
@@ -99,7 +101,7 @@ def job() -> Job:
 
 
 @pytest.mark.parametrize(("of_type", "value"), [(Structured(Order), ORDER), (Pickled(), Point(1))])
-def test_every_kind_gives_back_the_objects_it_was_given(job: Job, of_type: pa.DataType, value: Any) -> None:
+def test_every_kind_of_state_returns_the_objects_that_were_stored(job: Job, of_type: pa.DataType, value: Any) -> None:
     descriptors = (
         ValueStateDescriptor("value", of_type),
         MapStateDescriptor("map", pa.string(), of_type),
@@ -132,7 +134,7 @@ def test_a_struct_is_stored_typed_and_read_as_a_column(job: Job) -> None:
     assert lists.get_many(*ROWS).to_pylist() == [[{"article": "cup", "count": 2}]] * 2
 
 
-def test_a_class_evolves_as_any_schema_does(job: Job) -> None:
+def test_a_class_has_the_same_schema_evolution_as_other_types(job: Job) -> None:
     backend, state = job.open(ValueStateDescriptor("value", Structured(Order)))
     state.update(ORDER)
     job.save(backend)
@@ -140,18 +142,18 @@ def test_a_class_evolves_as_any_schema_does(job: Job) -> None:
     assert state.value() == OrderWithMore(7, [Line("cup", 2)], None, 3), "an added field has its default"
     assert state.get_many(*ROWS)[0].as_py()["id"] == 7
     backend, state = job.open(ValueStateDescriptor("value", Structured(OrderWithRequired)))
-    with pytest.raises(CorruptValueError, match="a field without default"):
+    with pytest.raises(CorruptValueError, match="a field without a default"):
         state.value()
 
 
-@pytest.mark.parametrize("wrong", [Line("cup", 1), "text", Order("seven", [])])  # type: ignore[arg-type]  # wrong on purpose
-def test_what_is_no_instance_of_the_class_is_refused(job: Job, wrong: Any) -> None:
+@pytest.mark.parametrize("wrong", [Line("cup", 1), "text", Order("seven", [])])  # type: ignore[arg-type]
+def test_a_value_that_is_not_an_instance_of_the_class_is_refused(job: Job, wrong: Any) -> None:
     _, state = job.open(ValueStateDescriptor("value", Structured(Order)))
     with pytest.raises(SerializationError):
         state.update(wrong)
 
 
-def test_classes_that_are_no_plain_structs_are_refused() -> None:
+def test_classes_that_are_not_plain_structs_are_refused() -> None:
     class Tagged(msgspec.Struct, tag=True):
         x: int
 
@@ -176,7 +178,7 @@ def test_descriptors_of_objects_survive_pickling() -> None:
     assert Structured(Order) != Structured(OrderWithMore)
 
 
-def test_pickles_are_read_by_no_state_that_is_declared_otherwise(job: Job) -> None:
+def test_pickles_are_not_read_by_a_state_of_another_type(job: Job) -> None:
     backend, state = job.open(ValueStateDescriptor("value", Pickled()))
     state.update(Point(1))
     job.save(backend)
@@ -184,7 +186,7 @@ def test_pickles_are_read_by_no_state_that_is_declared_otherwise(job: Job) -> No
         job.open(ValueStateDescriptor("value", pa.binary()))
 
 
-def test_bytes_are_not_taken_for_pickles(job: Job) -> None:
+def test_bytes_are_not_read_as_pickles(job: Job) -> None:
     backend, state = job.open(ValueStateDescriptor("value", pa.binary()))
     state.update(pickle.dumps(Point(1)))
     job.save(backend)
@@ -192,7 +194,7 @@ def test_bytes_are_not_taken_for_pickles(job: Job) -> None:
         job.open(ValueStateDescriptor("value", Pickled()))
 
 
-def test_a_checkpoints_own_schema_does_not_make_anyone_unpickle(job: Job) -> None:
+def test_a_checkpoints_own_schema_never_causes_unpickling(job: Job) -> None:
     backend, state = job.open(ValueStateDescriptor("value", Pickled()))
     state.update(Point(1))
     job.save(backend)
@@ -206,7 +208,7 @@ def test_a_checkpoints_own_schema_does_not_make_anyone_unpickle(job: Job) -> Non
         serializer_for(type_from_json(type_to_json(Pickled()))).decode(raw, 1)
 
 
-def test_pickled_values_have_no_batch_forms(job: Job) -> None:
+def test_pickled_values_have_no_batch_methods(job: Job) -> None:
     backend, state = job.open(ValueStateDescriptor("value", Pickled()))
     state.update(Point(1))
     job.save(backend)
@@ -217,7 +219,7 @@ def test_pickled_values_have_no_batch_forms(job: Job) -> None:
         elements.get_many(*ROWS)
 
 
-def test_what_cannot_be_pickled_or_unpickled_is_named(job: Job) -> None:
+def test_the_error_of_a_failed_pickling_or_unpickling_says_so(job: Job) -> None:
     backend, state = job.open(ValueStateDescriptor("value", Pickled()))
     with pytest.raises(SerializationError):
         state.update(lambda: None)

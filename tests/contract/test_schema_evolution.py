@@ -1,4 +1,4 @@
-"""Declarations that change: what is read, what is refused, and that nothing is misread."""
+"""Changed declarations: which are accepted, which are refused, and that no value is misread."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from state.errors import CorruptValueError, StateSchemaMismatchError
-from state.heap import HeapEngine
-from state.keyed import KeyedStateBackend
-from state.schema import KeyedSchema
+from keyscale.state.engine.heap import HeapEngine
+from keyscale.state.errors import CorruptValueError, StateSchemaMismatchError
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from keyscale.state.keyed.schema import KeyedSchema
 
 KEY = pa.schema([("key", pa.int64())])
 PERSON = pa.struct([("name", pa.string()), ("age", pa.int32())])
 
 
 def reopened(engine, backend):
-    """The backend of the next run, which knows the schema from the manifest only."""
+    """Returns the backend of the next run, which knows the schema only from the manifest."""
     engine.write_runs(backend.drain())
     schema = msgspec.json.decode(msgspec.json.encode(backend.schema), type=KeyedSchema)
     return KeyedStateBackend(engine, KEY, schema=schema)
@@ -41,10 +41,22 @@ def value_of(backend, of_type):
         (pa.int32(), 7, pa.float64(), 7.0),
         (pa.float32(), 1.5, pa.float64(), 1.5),
         (pa.decimal128(5, 2), Decimal("1.23"), pa.decimal128(12, 4), Decimal("1.2300")),
+        (pa.decimal128(30, 2), Decimal("9" * 28 + ".25"), pa.decimal128(38, 4), Decimal("9" * 28 + ".2500")),
+        (pa.decimal128(38, 0), Decimal("7" * 38), pa.decimal256(76, 38), Decimal("7" * 38 + "." + "0" * 38)),
         (pa.string(), "x", pa.large_string(), "x"),
-        (PERSON, {"name": "x", "age": 3}, pa.struct([*PERSON, pa.field("born", pa.date32())]), {"name": "x", "age": 3, "born": None}),
+        (
+            PERSON,
+            {"name": "x", "age": 3},
+            pa.struct([*PERSON, pa.field("born", pa.date32())]),
+            {"name": "x", "age": 3, "born": None},
+        ),
         (PERSON, {"name": "x", "age": 3}, pa.struct([("age", pa.int64())]), {"age": 3}),
-        (PERSON, {"name": "x", "age": None}, pa.struct([("age", pa.float64()), ("name", pa.string())]), {"age": None, "name": "x"}),
+        (
+            PERSON,
+            {"name": "x", "age": None},
+            pa.struct([("age", pa.float64()), ("name", pa.string())]),
+            {"age": None, "name": "x"},
+        ),
         (pa.list_(pa.int8()), [1, None], pa.list_(pa.int32()), [1, None]),
         (pa.list_(PERSON), [{"name": "x", "age": 1}], pa.list_(pa.struct([("age", pa.int64())])), [{"age": 1}]),
     ],
@@ -96,7 +108,7 @@ def test_going_back_to_an_earlier_type_is_refused_once_values_may_not_fit_it():
         value_of(reopened(engine, backend), pa.int32())
 
 
-def test_a_dropped_field_that_comes_back_is_read_where_it_was_written():
+def test_a_dropped_field_that_is_declared_again_is_read_from_values_that_have_it():
     engine = HeapEngine()
     backend = KeyedStateBackend(engine, KEY)
     value_of(backend, PERSON).update({"name": "x", "age": 3})

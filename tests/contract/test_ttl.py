@@ -1,4 +1,4 @@
-"""Time to live, on both engines: what expires when, what is seen of it, and how it goes."""
+"""Time to live, on both engines: when entries expire, whether they are visible then, and how they are removed."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from state.cleanup import Occasion, expired_entries
-from state.descriptors import ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
-from state.errors import DescriptorError
-from state.expired_bytes import expired_share
-from state.heap import HeapEngine
-from state.key_groups import KeyGroupRange
-from state.keyed import KeyedStateBackend
-from state.rocksdb import RocksDbEngine
-from state.ttl import BatchClock, Cleanup, IncrementalCleanup, TimeDomain, Ttl, UpdateType, Visibility
+from keyscale.state.consolidation.expired_estimate import estimate_expired_share
+from keyscale.state.engine.heap import HeapEngine
+from keyscale.state.engine.rocksdb import RocksDbEngine
+from keyscale.state.errors import DescriptorError
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.batch_clock import BatchClock, TimeDomain
+from keyscale.state.keyed.cleanup import Occasion, expired_entries, purge_all
+from keyscale.state.keyed.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from keyscale.state.keyed.stamp import STAMP_MIN_MS
+from keyscale.state.keyed.ttl import Cleanup, IncrementalCleanup, Ttl, UpdateType, Visibility
+from keyscale.state.keys.key_groups import KeyGroupRange
 
 KEY = pa.schema([("key", pa.int64())])
 NO_CLEANUP = Cleanup(full_snapshot=False, incremental=None, compaction=False)
 
 
 class Store:
-    """A backend with an engine and a clock; may be started anew with other declarations on the same content."""
+    """A backend with an engine and a clock, which can be restarted with other declarations and the same content."""
 
     def __init__(self, engine):
         self.engine = engine
@@ -31,6 +38,10 @@ class Store:
     def restart(self):
         self.commit()
         self.backend = KeyedStateBackend(self.engine, KEY, self.clock, schema=self.backend.schema)
+
+    def purge(self, occasion=Occasion.COMPACTION):
+        expired = expired_entries(self.backend.schema, self.backend.ttls, self.clock, occasion)
+        return sum(each.removed for each in purge_all(self.engine, expired).values())
 
     def commit(self):
         self.engine.write_runs(self.backend.drain())
@@ -64,7 +75,37 @@ def test_a_value_expires_exactly_when_its_time_is_over(store):
     assert value.value() is None
 
 
-def test_writing_starts_the_time_anew_and_reading_does_not(store):
+@pytest.mark.parametrize("is_committed", [False, True], ids=["same batch", "next batch"])
+def test_elements_of_merged_lists_expire_when_they_would_have_without_it(store, is_committed):
+    descriptor = ListStateDescriptor("list", pa.string(), Ttl(100), namespace_type=pa.int64())
+    elements = store.backend.list_state(descriptor)
+    store.backend.set_current_key(1, (7,))
+    for namespace, value, wait_ms in ((1, "old", 60), (2, "newer", 30), (1, "new", 0)):
+        elements.set_current_namespace(namespace)
+        elements.add(value)
+        store.wait(wait_ms)
+    if is_committed:
+        store.commit()
+    elements.merge_namespaces(2, [1, 2])
+
+    def left():
+        elements.set_current_namespace(2)
+        return elements.get()
+
+    assert left() == ["newer", "old", "new"]
+    store.wait(9)
+    assert left() == ["newer", "old", "new"]
+    store.wait(1)
+    assert left() == ["newer", "new"]
+    store.wait(60)
+    assert left() == ["new"]
+    elements.merge_namespaces(3, [2])
+    store.wait(30)
+    elements.set_current_namespace(3)
+    assert elements.get() == []
+
+
+def test_writing_restarts_the_time_and_reading_does_not(store):
     value = store.value(Ttl(100))
     value.update(1)
     store.wait(60)
@@ -76,7 +117,7 @@ def test_writing_starts_the_time_anew_and_reading_does_not(store):
     assert value.value() is None
 
 
-def test_reading_starts_the_time_anew_if_it_is_to(store):
+def test_reading_restarts_the_time_if_the_ttl_says_so(store):
     value = store.value(Ttl(100, UpdateType.ON_READ_AND_WRITE))
     value.update(1)
     for _ in range(5):
@@ -88,7 +129,7 @@ def test_reading_starts_the_time_anew_if_it_is_to(store):
     assert value.value() is None
 
 
-def test_a_disabled_ttl_keeps_for_ever(store):
+def test_a_disabled_ttl_keeps_entries_forever(store):
     value = store.value(Ttl(100, UpdateType.DISABLED))
     value.update(1)
     store.commit()
@@ -96,7 +137,7 @@ def test_a_disabled_ttl_keeps_for_ever(store):
     assert value.value() == 1
 
 
-def test_an_expired_value_may_be_seen_once_if_it_is_to(store):
+def test_an_expired_value_can_be_read_once_if_the_ttl_says_so(store):
     value = store.value(Ttl(100, visibility=Visibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP))
     value.update(1)
     store.commit()
@@ -134,7 +175,7 @@ def test_event_time_expires_nothing_before_the_first_watermark(store):
         store.backend.set_current_key(1, (key,))
         value.update(1)
     store.commit()
-    store.backend.purge_expired()
+    store.purge()
     assert value.value() == 1
     store.commit()
     assert store.stored() == 5
@@ -173,7 +214,7 @@ def test_list_elements_expire_one_by_one_and_order_is_kept(store):
     assert elements.get() == [1, 2, 3, 4]
 
 
-def test_a_reduced_value_begins_anew_after_it_expired(store):
+def test_a_reduced_value_begins_again_after_it_expired(store):
     total = store.backend.reducing_state(ReducingStateDescriptor("sum", pa.int64(), lambda a, b: a + b, Ttl(100)))
     store.backend.set_current_key(1, (7,))
     total.add(1)
@@ -183,7 +224,7 @@ def test_a_reduced_value_begins_anew_after_it_expired(store):
     assert total.get() == 5
 
 
-def test_inserting_if_absent_counts_what_is_expired_as_absent(store):
+def test_inserting_if_absent_counts_expired_values_as_absent(store):
     value = store.value(Ttl(100))
     groups, keys = np.array([1, 1]), pa.array([1, 2])
     assert value.insert_if_absent_many(groups, keys, 1).tolist() == [True, True]
@@ -196,21 +237,34 @@ def test_inserting_if_absent_counts_what_is_expired_as_absent(store):
     assert value.insert_if_absent_many(np.array([1] * 3), pa.array([1, 2, 3]), 1).tolist() == [True, True, False]
 
 
-def test_switching_ttl_on_begins_the_time_of_what_is_there(store):
+def read_alone(value):
+    return value.value()
+
+
+def read_in_a_batch(value):
+    return value.get_many(np.array([1]), pa.array([7])).to_pylist()[0]
+
+
+@pytest.fixture(params=[read_alone, read_in_a_batch])
+def read(request):
+    return request.param
+
+
+def test_switching_ttl_on_starts_the_time_of_existing_values(store, read):
     value = store.value(None)
     value.update(1)
     store.restart()
     store.wait(10**9)
     value = store.value(Ttl(100))
-    assert value.value() == 1
+    assert read(value) == 1
     store.commit()
     store.wait(99)
-    assert value.value() == 1
+    assert read(value) == 1
     store.wait(1)
-    assert value.value() is None
+    assert read(value) is None
 
 
-def test_switching_ttl_off_keeps_what_is_there_and_reads_it_right(store):
+def test_switching_ttl_off_keeps_existing_values_and_reads_them_correctly(store):
     value = store.value(Ttl(100))
     value.update(1)
     store.restart()
@@ -223,16 +277,41 @@ def test_switching_ttl_off_keeps_what_is_there_and_reads_it_right(store):
     assert store.value(Ttl(100)).value() == 2
 
 
-def test_another_time_domain_begins_the_time_anew(store):
+def test_another_time_domain_restarts_the_time(store, read):
     value = store.value(Ttl(100))
     value.update(1)
     store.restart()
     store.clock.advance(event_time_ms=10**12)
     value = store.value(Ttl(100, time_domain=TimeDomain.EVENT))
-    assert value.value() == 1
+    assert read(value) == 1
     store.commit()
     store.clock.advance(event_time_ms=10**12 + 100)
-    assert value.value() is None
+    assert read(value) is None
+
+
+def test_another_time_domain_before_any_watermark_starts_the_time_at_the_latest_event(store, read):
+    value = store.value(Ttl(100))
+    value.update(1)
+    store.restart()
+    store.clock.event_time_ms = STAMP_MIN_MS
+    for event_ms in (5000, 4000):
+        store.clock.saw(event_ms)
+    value = store.value(Ttl(100, time_domain=TimeDomain.EVENT))
+    assert read(value) == 1
+    store.commit()
+    store.clock.advance(event_time_ms=5099)
+    assert read(value) == 1
+    store.clock.advance(event_time_ms=5100)
+    assert read(value) is None
+
+
+def test_a_batch_that_is_repeated_sees_its_own_events_only():
+    clock = BatchClock(processing_time_ms=7)
+    clock.saw(5000)
+    clock.become(BatchClock(processing_time_ms=6))
+    assert (clock.processing_time_ms, clock.event_stamp_ms) == (6, STAMP_MIN_MS)
+    clock.saw(3000)
+    assert clock.event_stamp_ms == 3000
 
 
 def test_another_duration_counts_from_the_last_access(store):
@@ -253,7 +332,7 @@ def fill(store, value, count):
     store.commit()
 
 
-def test_the_incremental_sweep_removes_what_nobody_reads(store):
+def test_the_incremental_sweep_removes_expired_values_that_are_not_read(store):
     value = store.value(Ttl(100, cleanup=Cleanup(incremental=IncrementalCleanup(10))))
     fill(store, value, 50)
     store.wait(100)
@@ -264,7 +343,7 @@ def test_the_incremental_sweep_removes_what_nobody_reads(store):
     assert store.stored() == 0
 
 
-def test_the_sweep_may_go_by_records(store):
+def test_the_sweep_can_advance_at_every_record(store):
     cleanup = Cleanup(incremental=IncrementalCleanup(10, every_record=True))
     value = store.value(Ttl(100, cleanup=cleanup))
     fill(store, value, 50)
@@ -275,7 +354,7 @@ def test_the_sweep_may_go_by_records(store):
     assert store.stored() == 0
 
 
-def test_the_sweep_never_removes_what_the_batch_has_written(store):
+def test_the_sweep_never_removes_values_that_the_batch_has_written(store):
     value = store.value(Ttl(100, cleanup=Cleanup(incremental=IncrementalCleanup(1000))))
     fill(store, value, 50)
     store.wait(100)
@@ -289,8 +368,8 @@ def test_the_sweep_never_removes_what_the_batch_has_written(store):
     assert store.stored() == 1
 
 
-@pytest.mark.parametrize("for_snapshot", [True, False])
-def test_a_purge_removes_exactly_what_is_expired(store, for_snapshot):
+@pytest.mark.parametrize("occasion", list(Occasion))
+def test_a_purge_removes_exactly_the_expired_entries(store, occasion):
     value = store.value(Ttl(100, cleanup=Cleanup(incremental=None)))
     fill(store, value, 30)
     store.wait(60)
@@ -298,21 +377,21 @@ def test_a_purge_removes_exactly_what_is_expired(store, for_snapshot):
     value.update(-3)
     store.commit()
     store.wait(40)
-    assert store.backend.purge_expired(for_snapshot=for_snapshot) == 29
+    assert store.purge(occasion) == 29
     assert store.stored() == 1
     assert value.value() == -3
 
 
-def test_a_purge_leaves_what_its_cleanup_does_not_name(store):
+def test_a_purge_leaves_entries_whose_cleanup_excludes_it(store):
     value = store.value(Ttl(100, cleanup=Cleanup(full_snapshot=False, incremental=None)))
     fill(store, value, 3)
     store.wait(100)
-    assert store.backend.purge_expired(for_snapshot=True) == 0
-    assert store.backend.purge_expired() == 3
+    assert store.purge(Occasion.FULL_SNAPSHOT) == 0
+    assert store.purge() == 3
 
 
 @pytest.mark.parametrize(("expired", "alive"), [(0, 400), (400, 0), (300, 100), (100, 300)])
-def test_the_share_that_is_expired_is_told_from_a_few_entries_whatever_their_order(store, expired, alive):
+def test_the_expired_share_is_estimated_from_a_few_entries_whatever_their_order(store, expired, alive):
     value = store.value(Ttl(100, cleanup=Cleanup(incremental=None)))
     for count, first in ((expired, 0), (alive, expired)):  # the oldest keys are the smallest
         for key in range(first, first + count):
@@ -322,7 +401,7 @@ def test_the_share_that_is_expired_is_told_from_a_few_entries_whatever_their_ord
         store.wait(60)
     checks = expired_entries(store.backend.schema, store.backend.ttls, store.clock, Occasion.COMPACTION)
     [(family, is_expired)] = checks.items()
-    share = expired_share(store.engine, family, is_expired, KeyGroupRange(0, 7))
+    share = estimate_expired_share(store.engine, family, is_expired, KeyGroupRange(0, 7))
     assert share == pytest.approx(expired / 400, abs=0.2)
 
 

@@ -1,4 +1,7 @@
-"""Does one thing about a consolidation, to be lost at a sync point. Usage: consolidation_child.py ACTION DIRECTORY-OR-PICKLE"""
+"""Runs one step of a consolidation, to be killed at a sync point.
+
+Usage: consolidation_child.py ACTION DIRECTORY-OR-PICKLE
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import pickle
 import sys
 from pathlib import Path
 
-from state.consolidator import consolidate
-from state.identifiers import CheckpointId
-from state.subtask import open_subtask
-from tests.support.state_job import ALWAYS
+from keyscale.state.consolidation.consolidator import consolidate
+from keyscale.state.identifiers import CheckpointId
+from keyscale.state.subtask.store import open_subtask
+from tests.support.state.state_job import ALWAYS
 
 
 def main(action: str, argument: str) -> None:

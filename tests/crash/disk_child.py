@@ -1,4 +1,4 @@
-"""Runs a job's state on a disk that is full and then is not. Usage: disk_child.py STORE LOCAL"""
+"""Runs a job's state on a disk that is full at first. Usage: disk_child.py STORE LOCAL"""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from state.errors import DiskFullError
-from state.identifiers import BatchId
-from state.objects import LocalObjectStore, StoreFullError
-from tests.support.state_job import StateJob
+from keyscale.state.errors import DiskFullError
+from keyscale.state.identifiers import BatchId
+from keyscale.state.objects.errors import StoreFullError
+from keyscale.state.objects.local_store import LocalObjectStore
+from tests.support.state.state_job import StateJob
 
 FILLER_BYTES = 64 << 20
 

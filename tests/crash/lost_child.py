@@ -6,16 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from keyscale.installation import IMPORT_PATH
+from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.support.repository import ROOT
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-ROOT = Path(__file__).parents[2]
+    from pathlib import Path
 
 
 class lost_child:  # noqa: N801 - reads as what it is
@@ -27,7 +27,12 @@ class lost_child:  # noqa: N801 - reads as what it is
         barrier = directory / "barrier"
         barrier.mkdir()
         name = step.partition("@")[0]
-        environment = {**os.environ, SYNC_POINT: step, SYNC_DIRECTORY: str(barrier), "PYTHONPATH": str(ROOT)}
+        environment = {
+            **os.environ,
+            SYNC_POINT: step,
+            SYNC_DIRECTORY: str(barrier),
+            "PYTHONPATH": os.pathsep.join((str(IMPORT_PATH), str(ROOT))),
+        }
         command = [sys.executable, "-m", module, *map(str, arguments)]
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -1,21 +1,25 @@
-"""Does one thing to a job's state, to be killed at a sync point. Usage: state_child.py STORE LOCAL ACTION [ARGUMENT]"""
+"""Runs one action on a job's state, to be killed at a sync point.
+
+Usage: state_child.py STORE LOCAL ACTION [ARGUMENT]
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from state.identifiers import CheckpointId
-from state.objects import LocalObjectStore
-from state.retention import RetentionPolicy, carry_out, gather_facts, plan_deletion
-from tests.support.state_job import JOB, StateJob
+from keyscale.state.identifiers import CheckpointId
+from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.retention.deletion import delete_planned, gather_facts
+from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion
+from tests.support.state.state_job import JOB, StateJob
 
 FAR_FUTURE_MS = 4_000_000_000_000
 BATCH = dict.fromkeys(range(60), 1000)
 
 
 def resumed(store: Path, local_root: Path, parallelism: int, checkpoint_id: int) -> StateJob:
-    """A new attempt of the job, started as a driver would."""
+    """Starts a new attempt of the job, as a driver would."""
     job = StateJob(LocalObjectStore(store), local_root, next_checkpoint_id=CheckpointId(checkpoint_id))
     job.recover(parallelism)
     return job
@@ -23,7 +27,9 @@ def resumed(store: Path, local_root: Path, parallelism: int, checkpoint_id: int)
 
 def collect(job: StateJob) -> None:
     """Deletes all that the newest checkpoint does not need, whatever its age."""
-    carry_out(job.store, plan_deletion(gather_facts(job.store, JOB, FAR_FUTURE_MS), RetentionPolicy(retained_count=1)))
+    delete_planned(
+        job.store, plan_deletion(gather_facts(job.store, JOB, FAR_FUTURE_MS), RetentionPolicy(retained_count=1))
+    )
 
 
 def main(store: str, local_root: str, action: str) -> None:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.wire import CheckpointSettings
-from tests.support.driven_job import DrivenJob, sink_batches, write_files
-from tests.support.page_views import counts, deliveries, ids_by_page
-from tests.support.state_dump import dump
+from keyscale.installation import EXAMPLES
+from keyscale.jobs.protocol.messages import CheckpointSettings
+from tests.support.drivers.driven_job import DrivenJob, sink_batches, write_files
+from tests.support.examples.page_views import counts, deliveries, ids_by_page
+from tests.support.state.state_dump import dump
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from tests.support.page_views import View
+    from tests.support.examples.page_views import View
 
 pytestmark = pytest.mark.spark
 
-SCRIPT = Path(__file__).parents[2] / "jobs" / "examples" / "page_views.py"
+SCRIPT = EXAMPLES / "page_views.py"
 NO_CHECKPOINT_MS = 10_000_000
 OFTEN_MS = 1_000
 

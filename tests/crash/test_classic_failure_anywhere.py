@@ -1,4 +1,4 @@
-"""The classic failure at every named moment between a batch and its checkpoint: a process is killed there, another goes on."""
+"""A process is killed at every named moment between a batch and its checkpoint, and another one goes on."""
 
 from __future__ import annotations
 
@@ -6,22 +6,24 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
-from tests.support.page_views import counts, ids_by_page
-from tests.support.page_views_rehearsal import FILES, page_views_rehearsal
+from keyscale.installation import IMPORT_PATH
+from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.support.examples.page_views import counts, ids_by_page
+from tests.support.rehearsal.page_views_rehearsal import FILES, page_views_rehearsal
+from tests.support.repository import ROOT
 from tests.support.short_form import short_form
-from tests.support.state_dump import dump
+from tests.support.state.state_dump import dump
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from tests.support.rehearsal import Rehearsal
+    from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+    from tests.support.rehearsal.rehearsal import Rehearsal
+
 MOMENTS = (
     "batch.received@3",
     "batch.planned@3",
@@ -83,8 +85,13 @@ def killed_at(moment: str, directory: Path) -> None:
     """Runs the job in a process of its own up to a moment, and kills it there."""
     barrier = directory / "barrier"
     barrier.mkdir()
-    environment = {**os.environ, SYNC_POINT: moment, SYNC_DIRECTORY: str(barrier), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.support.page_views_rehearsal", str(directory)]
+    environment = {
+        **os.environ,
+        SYNC_POINT: moment,
+        SYNC_DIRECTORY: str(barrier),
+        "PYTHONPATH": os.pathsep.join((str(IMPORT_PATH), str(ROOT))),
+    }
+    command = [sys.executable, "-m", "tests.support.rehearsal.page_views_rehearsal", str(directory)]
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )

@@ -1,4 +1,4 @@
-"""A process that trims, merges or swaps is lost at every named step: the next batch is right, and nothing is left over."""
+"""A process that trims, merges or takes over is lost at every step: the next batch is right, no files are left."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state.objects import LocalObjectStore
+from keyscale.state.objects.local_store import LocalObjectStore
 from tests.crash.lost_child import lost_child
-from tests.support.state_job import ALWAYS, StateJob
+from tests.support.state.state_job import ALWAYS, StateJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,14 +28,14 @@ BUILD_STEPS = [
     "consolidate.closed",
     "consolidate.ready",
 ]
-SWAP_STEPS = ["swap.moved", "swap.replayed", "swap.unmarked", "swap.removed"]
+TAKE_OVER_STEPS = ["take_over.moved", "take_over.replayed", "take_over.unmarked", "take_over.removed"]
 BUILD_STEPS_STOPPED = ["consolidate.linked", "consolidate.caught_up", "consolidate.ready"]
-SWAP_STEPS_STOPPED = ["swap.moved", "swap.unmarked"]
+TAKE_OVER_STEPS_STOPPED = ["take_over.moved", "take_over.unmarked"]
 KINDS = ["merge", "trim"]
 
 
 def lost_at(steps: Sequence[str], stopped: Sequence[str]) -> pytest.MarkDecorator:
-    """Every step with a kill, for both kinds; some with a process that stops and goes on later, which takes longer."""
+    """Every step with a kill, for both kinds; some with a stopped process that continues later, which is slower."""
     killed_cases = [
         pytest.param(kind, step, signal.SIGKILL, id=f"{kind}-{step}-killed")
         for kind in KINDS
@@ -76,8 +76,8 @@ def test_a_consolidator_lost_at_any_step_does_no_harm(
     assert job.dump() == job.reference
 
 
-@lost_at(SWAP_STEPS, SWAP_STEPS_STOPPED)
-def test_a_task_lost_at_any_step_of_a_swap_does_no_harm(
+@lost_at(TAKE_OVER_STEPS, TAKE_OVER_STEPS_STOPPED)
+def test_a_task_lost_at_any_step_of_a_take_over_does_no_harm(
     job: StateJob, tmp_path: Path, step: str, sent: signal.Signals
 ) -> None:
     job.checkpoint()
@@ -104,7 +104,7 @@ def test_a_snapshot_lost_when_a_consolidation_has_begun_does_no_harm(
 
 
 def opening(job: StateJob, directory: Path) -> Path:
-    """What the child needs to open the subtask whose consolidation there is, or subtask 0."""
+    """Returns what the child needs to open the subtask that is consolidated, or subtask 0."""
     index = next((spec.index for spec in map(job.spec, range(job.parallelism)) if is_of(job, spec.index)), 0)
     file = directory / "opening"
     file.write_bytes(pickle.dumps((job.spec(index), job.version(index), job.plans[index], job.local_root, job.store)))
@@ -118,7 +118,7 @@ def is_of(job: StateJob, index: int) -> bool:
 
 
 def check_no_orphans(job: StateJob) -> None:
-    """Whatever was lost: in the end every subtask has one shard without foreign keys, and there are no other local files."""
+    """Checks that every subtask has one shard without foreign keys, and that there are no other local files."""
     for _ in range(4):
         job.checkpoint()
         if job.consolidation is None:

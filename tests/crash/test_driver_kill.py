@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.runtime.worker import WARM_IDLE_VARIABLE
-from jobs.wire import CheckpointSettings, CheckpointStatus, DriverState, FixedDelayRestart
-from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
-from tests.support.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
+from keyscale.jobs.protocol.messages import CheckpointSettings, CheckpointStatus, DriverState, FixedDelayRestart
+from keyscale.jobs.runtime.executor.worker import WARM_IDLE_VARIABLE
+from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
 from tests.support.short_form import short_form
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def start(
 
 
 def latest_checkpoint(driver: DriverProcess) -> str | None:
-    """What a control plane would restore from."""
+    """The location that a control plane would restore from."""
     completed = [report for report in driver.checkpoints() if report.status is CheckpointStatus.COMPLETED]
     return completed[-1].external_path if completed else None
 

@@ -1,4 +1,4 @@
-"""Random histories of a job: batches, checkpoints, savepoints, kills anywhere, lost disks and rescales, in any order."""
+"""Random histories of a job: batches, checkpoints, savepoints, kills, lost disks and rescales, in any order."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import jobs.runtime.checkpoints
-import jobs.runtime.query
-from tests.support.page_views import ids_by_page
-from tests.support.page_views_rehearsal import FILES, page_views_rehearsal
+import keyscale.jobs.runtime.driver.batch_loop
+import keyscale.jobs.runtime.driver.checkpoints
+from tests.support.examples.page_views import ids_by_page
+from tests.support.rehearsal.page_views_rehearsal import FILES, page_views_rehearsal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.support.rehearsal import Rehearsal
+    from tests.support.rehearsal.rehearsal import Rehearsal
 
 SEEDS = range(6)
 MORE_SEEDS = range(6, 200)
@@ -65,7 +65,7 @@ def play(directory: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         elif action == "die in checkpoint":
             die(monkeypatch, history.choice(CHECKPOINT_MOMENTS), job.checkpoint)
         if "die" in action or action == "kill":
-            # A control plane knows the latest checkpoint, an older one, or none; and the next host has old files or none.
+            # A control plane knows the latest checkpoint, an older one, or none; the next host has old files or none.
             restart(job, history, hint if history.random() < 0.7 else None)
         rows = job.output("files")
         assert rows[: len(seen)] == seen, f"step {step} ({action}) has changed what was published"
@@ -90,8 +90,8 @@ def die(monkeypatch: pytest.MonkeyPatch, moment: str, act: Callable[[], object])
             raise KilledError(moment)
 
     with monkeypatch.context() as patch:
-        patch.setattr(jobs.runtime.query, "reach", reach)
-        patch.setattr(jobs.runtime.checkpoints, "reach", reach)
+        patch.setattr(keyscale.jobs.runtime.driver.batch_loop, "reach", reach)
+        patch.setattr(keyscale.jobs.runtime.driver.checkpoints, "reach", reach)
         with pytest.raises(KilledError):
             act()
 

@@ -1,25 +1,26 @@
-"""A job on real drivers is rescaled from 2 to 3, to 5 and to 1: each savepoint holds the same, wherever it was taken."""
+"""A job on real drivers is rescaled from 2 to 3, to 5 and to 1: each savepoint holds the same state."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.wire import Command, CommandKind
-from tests.support.driven_job import DrivenJob, sink_batches, write_files
-from tests.support.page_views import View, counts, deliveries, ids_by_page
-from tests.support.state_dump import dump
+from keyscale.installation import EXAMPLES
+from keyscale.jobs.protocol.messages import Command, CommandKind
+from tests.support.drivers.driven_job import DrivenJob, sink_batches, write_files
+from tests.support.examples.page_views import View, counts, deliveries, ids_by_page
+from tests.support.state.state_dump import dump
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from tests.support.driver_process import DriverProcess
+    from tests.support.drivers.driver_process import DriverProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.exhaustive]
 
-SCRIPT = Path(__file__).parents[2] / "jobs" / "examples" / "page_views.py"
+SCRIPT = EXAMPLES / "page_views.py"
 PARALLELISMS = (2, 3, 5, 1)
 FILES_A_STEP = 2
 

@@ -1,15 +1,19 @@
-"""A full disk is a clean failure of the batch, and work goes on once there is space."""
+"""A full disk fails the batch cleanly, and work continues once there is space."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.repository import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
 MOUNT_AND_RUN = 'mount -t tmpfs -o size=6m none "$1" && exec "$2" -m tests.crash.disk_child "$3" "$1"'
 
 
@@ -21,7 +25,7 @@ def may_mount() -> bool:
 
 
 @pytest.mark.skipif(not may_mount(), reason="a small disk of its own needs user namespaces")
-def test_a_batch_on_a_full_disk_fails_cleanly_and_is_run_again(tmp_path: Path) -> None:
+def test_a_batch_on_a_full_disk_fails_cleanly_and_runs_again(tmp_path: Path) -> None:
     local_root, store = tmp_path / "local", tmp_path / "store"
     local_root.mkdir()
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""A process is killed at every named step; the next start is right, and nothing is left over."""
+"""A process is killed at every named step: the next start is right, and no files are left."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state.log import BatchCommitted, CommitLog
-from state.manifest import read_manifest
-from state.objects import LocalObjectStore
+from keyscale.state.documents.log_entries import BatchCommitted
+from keyscale.state.documents.manifest import read_manifest
+from keyscale.state.log.commit_log import CommitLog
+from keyscale.state.objects.local_store import LocalObjectStore
 from tests.crash.lost_child import lost_child
 from tests.crash.state_child import BATCH, collect, resumed
-from tests.support.state_job import JOB, StateJob
+from tests.support.state.state_job import JOB, StateJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,7 @@ STEPS = [
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, int]]:
-    """A job at parallelism 2 with a checkpoint and committed batches after it, and what its state must be."""
+    """A job at parallelism 2 with a checkpoint and committed batches after it, and its expected state."""
     directory = tmp_path_factory.mktemp("prepared")
     job = StateJob(LocalObjectStore(directory / "store"), directory / "local")
     job.start(2)
@@ -81,20 +82,20 @@ def test_a_process_lost_at_any_step_does_no_harm(
         reference[5] += 5
         job.checkpoint()
         assert job.dump() == reference
-    # A stopped process has gone on meanwhile, and has ended: still nothing may have changed.
+    # A stopped process has continued in the meantime and ended; still nothing may have changed.
     assert job.dump() == reference
     check_no_orphans(job)
 
 
 def committed(job: StateJob) -> int:
-    """Batches of the job that are in its log or its newest checkpoint."""
+    """Returns the job's batches that are in its log or its newest checkpoint."""
     entries = CommitLog(job.store, job.layout).read(job.manifest.log_position if job.manifest else 0)
     base = job.manifest.batch_id if job.manifest else -1
     return max([base, *(entry.batch_id for _, entry in entries if isinstance(entry, BatchCommitted))])
 
 
 def check_no_orphans(job: StateJob) -> None:
-    """After a collection every object is named by a manifest or the log, and a second one finds nothing."""
+    """Checks that after a collection a manifest or the log names every object, and that a second one finds nothing."""
     job.checkpoint()
     collect(job)
     collect(job)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.wire import CheckpointSettings, CheckpointStatus, DriverMetrics, DriverState
-from tests.support.driver_process import ChainInput, ChainJob, DriverProcess
-from tests.support.s3_server import RestartableS3Server
+from keyscale.jobs.protocol.messages import CheckpointSettings, CheckpointStatus, DriverMetrics, DriverState
+from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess
+from tests.support.servers.s3_server import RestartableS3Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ def test_a_job_waits_for_its_object_store_and_goes_on_when_it_is_back(tmp_path: 
         driver.wait_for(lambda: _metrics(driver).store_away_since_ms is not None, "the status to say it")
         committed = _metrics(driver).batches
         completed = [each.status for each in driver.checkpoints()].count(CheckpointStatus.COMPLETED)
-        driver.wait_for(lambda: "it is waited for" in driver.log, "a batch that waits")
+        driver.wait_for(lambda: "retrying for up to" in driver.log, "a batch that waits")
         assert _metrics(driver).batches == committed, "nothing can be committed without the store"
         assert [each.status for each in driver.checkpoints()].count(CheckpointStatus.COMPLETED) == completed
         assert not job.is_complete(), "the store went away after the end of the work"

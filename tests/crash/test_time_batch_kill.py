@@ -1,4 +1,4 @@
-"""Drivers are SIGKILLed within the commit of a batch of time alone: every window and timer is put out once, none is forgotten."""
+"""Drivers are SIGKILLed within the commit of a time-only batch: every window and timer is emitted exactly once."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.wire import CheckpointSettings
-from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
-from tests.support.assignments import assignment_of
-from tests.support.driver_process import REPOSITORY, DriverProcess, sink_rows
+from keyscale.jobs.protocol.messages import CheckpointSettings
+from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.support.drivers.assignments import assignment_of
+from tests.support.drivers.driver_process import DriverProcess, sink_rows
+from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from jobs.wire import Assignment
+    from keyscale.jobs.protocol.messages import Assignment
 
 pytestmark = pytest.mark.spark
 
-WINDOWS_JOB = REPOSITORY / "tests" / "support" / "windows_job.py"
+WINDOWS_JOB = ROOT / "tests" / "support" / "jobs" / "windows_job.py"
 TIME_BATCH = 3  # the third one to be committed: two of records come before it
 
 
@@ -43,7 +44,7 @@ def assignment(home: Path, attempt: int, parallelism: int) -> Assignment:
     return assignment_of(WINDOWS_JOB, home, attempt, parallelism, checkpoints=CheckpointSettings(interval_ms=600_000))
 
 
-def put_out(home: Path, name: str) -> list[tuple[Any, ...]]:
+def emitted(home: Path, name: str) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in sink_rows(home / "out" / name))
 
 
@@ -61,24 +62,24 @@ def test_windows_and_timers_of_idle_input_are_exact_when_their_batch_is_killed_i
     first.assign(assignment(tmp_path, 1, 2))
     first.wait_for(lambda: any(sync.iterdir()), "a batch of time alone")
     first.kill()
-    assert put_out(tmp_path, "windows") == []  # run, perhaps committed, and not published
-    assert [row[:3] for row in put_out(tmp_path, "dead")] == [("a", 30, -5)]
+    assert emitted(tmp_path, "windows") == []  # run, perhaps committed, and not published
+    assert [row[:3] for row in emitted(tmp_path, "dead")] == [("a", 30, -5)]
 
     second.assign(assignment(tmp_path, 2, 3))
     windows = [("a", 0, 100, 5), ("b", 0, 100, 2)]
     reminders = [("a", 110, 3), ("b", 120, 1)]
-    second.wait_for(lambda: len(put_out(tmp_path, "windows")) >= 2, "the windows of before the kill")
-    second.wait_for(lambda: len(put_out(tmp_path, "reminders")) >= 2, "the timers of before the kill")
-    assert (put_out(tmp_path, "windows"), put_out(tmp_path, "reminders")) == (windows, reminders)
+    second.wait_for(lambda: len(emitted(tmp_path, "windows")) >= 2, "the windows of before the kill")
+    second.wait_for(lambda: len(emitted(tmp_path, "reminders")) >= 2, "the timers of before the kill")
+    assert (emitted(tmp_path, "windows"), emitted(tmp_path, "reminders")) == (windows, reminders)
 
     feed(tmp_path, 3, ("a", 40, 16), ("a", 1500, 1))
     windows = sorted([*windows, ("a", 0, 100, 21), ("a", 100, 200, 8)])
-    second.wait_for(lambda: len(put_out(tmp_path, "windows")) >= len(windows), "a late firing and a further window")
+    second.wait_for(lambda: len(emitted(tmp_path, "windows")) >= len(windows), "a late firing and a further window")
     feed(tmp_path, 4, ("a", 50, 32), ("c", 1600, -1))
-    second.wait_for(lambda: len(put_out(tmp_path, "dead")) >= 2, "the last batch")
-    second.wait_for(lambda: put_out(tmp_path, "late"), "the last batch's late record")
-    second.wait_for(lambda: len(put_out(tmp_path, "reminders")) >= 4, "the last timers")
-    assert put_out(tmp_path, "windows") == windows
-    assert put_out(tmp_path, "late") == [("a", 50, 32)]
-    assert [row[:3] for row in put_out(tmp_path, "dead")] == [("a", 30, -5), ("c", 1600, -1)]
-    assert put_out(tmp_path, "reminders") == [("a", 110, 3), ("a", 160, 4), ("a", 250, 4), ("b", 120, 1)]
+    second.wait_for(lambda: len(emitted(tmp_path, "dead")) >= 2, "the last batch")
+    second.wait_for(lambda: emitted(tmp_path, "late"), "the last batch's late record")
+    second.wait_for(lambda: len(emitted(tmp_path, "reminders")) >= 4, "the last timers")
+    assert emitted(tmp_path, "windows") == windows
+    assert emitted(tmp_path, "late") == [("a", 50, 32)]
+    assert [row[:3] for row in emitted(tmp_path, "dead")] == [("a", 30, -5), ("c", 1600, -1)]
+    assert emitted(tmp_path, "reminders") == [("a", 110, 3), ("a", 160, 4), ("a", 250, 4), ("b", 120, 1)]

@@ -1,4 +1,4 @@
-"""The control plane may die at any moment: running jobs do not notice, and what it had begun it finishes afterwards."""
+"""The control plane may die at any moment: running jobs go on, and operations are finished after its restart."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from tests.support.flights_job import FlightsJob
+from tests.support.control_plane.flights_job import FlightsJob
 from tests.support.short_form import short_form
 
 if TYPE_CHECKING:
-    from tests.support.control_plane import RunningControlPlane
+    from tests.support.control_plane.running_control_plane import RunningControlPlane
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 def rescale_until_phase(job: FlightsJob, phase: str) -> str:
-    """Asks for a rescale to 4 and returns its id once it is in a phase, or beyond."""
+    """Requests a rescale to 4 and returns its id once the phase has begun."""
     rescale_id = job.rescale(4)
 
     def begun() -> bool:
@@ -28,7 +28,7 @@ def rescale_until_phase(job: FlightsJob, phase: str) -> str:
 
 
 @pytest.mark.parametrize("phase", short_form(["REQUESTED", "SAVEPOINT", "RESTORE"], ["SAVEPOINT"]))
-def test_a_rescale_completes_though_the_control_plane_is_killed_in_it(
+def test_a_rescale_completes_although_the_control_plane_is_killed_during_it(
     control_plane: RunningControlPlane, phase: str
 ) -> None:
     job = FlightsJob(control_plane)
@@ -39,7 +39,7 @@ def test_a_rescale_completes_though_the_control_plane_is_killed_in_it(
     control_plane.kill()
     control_plane.start_again()
     rescale = job.show_rescale(rescale_id)
-    assert rescale["status"] == "IN_PROGRESS", "the kill came too late to mean anything"
+    assert rescale["status"] == "IN_PROGRESS", "the kill came too late"
     job.deliver(4)
     job.wait("the rescale to end", lambda: job.show_rescale(rescale_id)["status"] != "IN_PROGRESS")
     rescale = job.show_rescale(rescale_id)
@@ -51,7 +51,7 @@ def test_a_rescale_completes_though_the_control_plane_is_killed_in_it(
 
 
 @pytest.mark.exhaustive
-def test_a_job_processes_on_while_there_is_no_control_plane_and_is_found_again(
+def test_a_job_goes_on_without_a_control_plane_and_is_found_again(
     control_plane: RunningControlPlane,
 ) -> None:
     job = FlightsJob(control_plane)

@@ -1,4 +1,4 @@
-"""The pages in a real browser, over a real control plane."""
+"""The pages in a real browser, with a real control plane."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import psycopg
 import pytest
 from playwright.sync_api import expect
 
-from api.security import SESSION_COOKIE
-from state.key_groups import key_group_range
-from tests.support.browser import new_page, running_browser, sign_in
-from tests.support.control_plane import running_control_plane
-from tests.support.postgres import create_database
+from keyscale.api.access.identities import SESSION_COOKIE
+from keyscale.state.keys.key_groups import key_group_range
+from tests.support.control_plane.running_control_plane import running_control_plane
+from tests.support.servers.browser import new_page, running_browser, sign_in
+from tests.support.servers.postgres import create_database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
-    from tests.support.control_plane import RunningControlPlane
+    from tests.support.control_plane.running_control_plane import RunningControlPlane
 
 pytestmark = pytest.mark.e2e
 
 NONE = "\N{EN DASH}"
 HOSTILE_NAME = "<img src=x onerror=alert(1)><script>alert(2)</script>"
-SCRIPT = b"from jobs import StreamEnvironment\n\nStreamEnvironment.current().execute()\n"
+SCRIPT = b"from keyscale import StreamEnvironment\n\nStreamEnvironment.current().execute()\n"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def platform(postgres_server: str) -> Iterator[Platform]:
         platform = Platform(control_plane)
         platform.create_job("departures")
         hostile = platform.create_job("hostile")
-        # The API would not take such a name; what else writes to the database might.
+        # The API would refuse such a name, but other programs can write to the database.
         with psycopg.connect(database) as connection:
             connection.execute("UPDATE jobs SET name = %s WHERE id = %s", (HOSTILE_NAME, hostile))
         yield platform
@@ -88,7 +88,7 @@ def page(visitor: Page, platform: Platform) -> Page:
 # --- signing in -----------------------------------------------------------------------------------------------------
 
 
-def test_a_token_leads_to_the_page_that_was_asked_for(visitor: Page, platform: Platform) -> None:
+def test_a_token_leads_to_the_requested_page(visitor: Page, platform: Platform) -> None:
     visitor.goto(f"{platform.url}/ui/jobs/departures")
     expect(visitor).to_have_url(re.compile(r"/ui/login\?next="))
     visitor.get_by_label("Token").fill("not-the-token")
@@ -107,7 +107,7 @@ def test_a_token_leads_to_the_page_that_was_asked_for(visitor: Page, platform: P
     assert visitor.context.cookies() == []
 
 
-def test_a_link_may_carry_the_token_where_no_server_sees_it(visitor: Page, platform: Platform) -> None:
+def test_a_link_may_carry_the_token_in_its_fragment_which_no_server_sees(visitor: Page, platform: Platform) -> None:
     visitor.goto(f"{platform.url}/ui/login#token={platform.token}")
     expect(visitor).to_have_url(f"{platform.url}/ui/login")
     visitor.keyboard.press("Enter")
@@ -190,12 +190,36 @@ def test_a_job_that_does_not_run_can_be_started_and_not_rescaled(page: Page, pla
     expect(page.get_by_text("No checkpoint yet.")).to_be_visible()
 
 
-def test_a_job_that_is_not_there_is_named_so(page: Page, platform: Platform) -> None:
+def test_faults_of_a_running_job_are_shown_on_top(page: Page, platform: Platform) -> None:
+    item = {
+        "code": "STATE_RETENTION_BLOCKED",
+        "message": "old checkpoints are not deleted: <b>chk-2</b> cannot be read",
+        "since_ms": 1_795_000_000_000,
+        "advice": "Repair the manifest.",
+    }
+
+    def add_item(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "health": [item]})
+
+    page.goto(f"{platform.url}/ui/jobs/departures")
+    health = page.get_by_label("Faults")
+    expect(page.get_by_role("heading", level=1)).to_have_text("departures")
+    expect(health).to_be_hidden()
+    page.route("**/jobs/departures", add_item)
+    expect(health).to_contain_text("old checkpoints are not deleted: <b>chk-2</b> cannot be read")
+    expect(health).to_contain_text("STATE_RETENTION_BLOCKED")
+    expect(health).to_contain_text("Repair the manifest.")
+    page.unroute("**/jobs/departures")
+    expect(health).to_be_hidden()
+
+
+def test_a_job_that_does_not_exist_is_reported(page: Page, platform: Platform) -> None:
     page.goto(f"{platform.url}/ui/jobs/nobody")
     expect(page.get_by_role("heading", level=1)).to_have_text("There is no such job")
 
 
-def test_the_preview_shows_who_will_own_which_key_groups(page: Page, platform: Platform) -> None:
+def test_the_preview_shows_the_key_groups_of_each_subtask(page: Page, platform: Platform) -> None:
     page.goto(f"{platform.url}/ui/jobs/departures")
     page.get_by_label("Parallelism").fill("3")
     expect(page.get_by_text("3 subtasks own 42 or 43 of 128 key groups each")).to_be_visible()
@@ -254,10 +278,10 @@ def test_numbers_read_as_people_write_them(page: Page, platform: Platform) -> No
     assert page.evaluate(ask, ["rate", 18234.5]) == "18,235/s"
 
 
-# --- living with what happens ---------------------------------------------------------------------------------------
+# --- hidden pages and outages ---------------------------------------------------------------------------------------
 
 
-def test_a_page_that_nobody_looks_at_asks_for_nothing(page: Page, platform: Platform) -> None:
+def test_a_hidden_page_sends_no_requests(page: Page, platform: Platform) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"{platform.url}/ui/")
@@ -270,16 +294,16 @@ def test_a_page_that_nobody_looks_at_asks_for_nothing(page: Page, platform: Plat
         }"""
     )
     with page.expect_event("request", timeout=5000):
-        page.evaluate("window.look(false)")  # who comes back sees fresh figures at once
+        page.evaluate("window.look(false)")  # a page that is shown again is refreshed at once
     page.evaluate("window.look(true)")
-    rest = "start => performance.now() - start > 1500"  # longer than between two rounds
+    rest = "start => performance.now() - start > 1500"  # longer than the time between two polls
     page.wait_for_function(rest, arg=page.evaluate("performance.now()"))
     before = len(asked)
     page.wait_for_function(rest, arg=page.evaluate("performance.now()"))
     assert len(asked) == before
 
 
-def test_a_page_says_when_the_control_plane_is_away_and_goes_on_when_it_is_back(page: Page, platform: Platform) -> None:
+def test_a_page_reports_that_the_control_plane_does_not_answer_and_recovers(page: Page, platform: Platform) -> None:
     page.goto(f"{platform.url}/ui/jobs/departures")
     expect(page.get_by_role("heading", level=1)).to_have_text("departures")
     platform.control_plane.kill()

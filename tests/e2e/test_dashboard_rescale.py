@@ -1,4 +1,4 @@
-"""The rescale button, on a job that really runs."""
+"""The rescale button, on a running job."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.browser import new_page, running_browser, sign_in
+from tests.support.servers.browser import new_page, running_browser, sign_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.control_plane import RunningControlPlane
+    from tests.support.control_plane.running_control_plane import RunningControlPlane
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark]
 
-PATIENCE_MS = 120_000
+TIMEOUT_MS = 120_000
 SCRIPT = b"""
 import pyarrow as pa
 
-from jobs import FileSink, KeyedProcessFunction, StreamEnvironment, ValueStateDescriptor
+from keyscale import FileSink, KeyedProcessFunction, StreamEnvironment, ValueStateDescriptor
 
 
 class Count(KeyedProcessFunction):
@@ -63,11 +63,11 @@ def test_a_job_is_rescaled_with_one_click(control_plane: RunningControlPlane, tm
         sign_in(page, api.connection)
         page.goto(f"{api.connection.url}/ui/jobs/{job['id']}")
         page.get_by_role("button", name="Start").click()
-        expect(page.locator("#status")).to_have_text("Running", timeout=PATIENCE_MS)
+        expect(page.locator("#status")).to_have_text("Running", timeout=TIMEOUT_MS)
 
-        # A checkpoint, down to its subtask.
+        # A checkpoint with the details of its subtask.
         completed = page.locator("#history tr").filter(has_text="Completed").first
-        expect(completed).to_be_visible(timeout=PATIENCE_MS)
+        expect(completed).to_be_visible(timeout=TIMEOUT_MS)
         completed.get_by_role("button", name="Details of checkpoint").click()
         operator = page.locator(".detail").get_by_role("group", name="Operator views-by-page")
         expect(operator.get_by_role("row").nth(1)).to_contain_text("Completed")
@@ -75,11 +75,11 @@ def test_a_job_is_rescaled_with_one_click(control_plane: RunningControlPlane, tm
         page.get_by_label("Parallelism").fill("2")
         page.get_by_role("button", name="Rescale").click()
         phases = page.get_by_role("list", name="Phases of the rescale").get_by_role("listitem")
-        expect(phases).to_have_count(5, timeout=PATIENCE_MS)
+        expect(phases).to_have_count(5, timeout=TIMEOUT_MS)
         expect(page.locator("#rescale-live")).to_contain_text("Rescale to 2: ")
         write_views(views, "second")
 
-        expect(page.locator("#rescale-title")).to_have_text("Rescale 1 → 2 Completed", timeout=PATIENCE_MS)
+        expect(page.locator("#rescale-title")).to_have_text("Rescale 1 → 2 Completed", timeout=TIMEOUT_MS)
         expect(page.locator("#rescale-live")).to_contain_text("completed. Downtime")
         for index in range(5):
             expect(phases.nth(index)).to_have_text(re.compile(r"done\s*[\d,]+ ms$"))
@@ -89,15 +89,15 @@ def test_a_job_is_rescaled_with_one_click(control_plane: RunningControlPlane, tm
         expect(page.get_by_label("Parallelism")).to_have_value("2")
 
         page.get_by_role("button", name="Savepoint", exact=True).click()
-        expect(page.locator("#message")).to_contain_text("Savepoint: completed.", timeout=PATIENCE_MS)
+        expect(page.locator("#message")).to_contain_text("Savepoint: completed.", timeout=TIMEOUT_MS)
         page.get_by_role("button", name="Cancel…").click()
         page.get_by_role("button", name="Keep running").click()
         page.get_by_role("button", name="Stop with savepoint").click()
-        expect(page.locator("#status")).to_have_text("Stopped", timeout=PATIENCE_MS)
+        expect(page.locator("#status")).to_have_text("Stopped", timeout=TIMEOUT_MS)
 
 
 def write_views(directory: Path, name: str) -> None:
-    """Adds a file of views, whole at once."""
+    """Adds a file of views atomically."""
     lines = (json.dumps({"page": f"/page/{number % 50}"}) for number in range(500))
     unfinished = directory / f".{name}"
     unfinished.write_text("\n".join(lines))

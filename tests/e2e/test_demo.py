@@ -1,4 +1,4 @@
-"""The demo itself, shorter: a slice of the real table through the real stack, killed and rescaled, exactly right."""
+"""A short demo: a part of the real flights through the real stack, killed and rescaled, with an exact result."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from api.cli.ports import free_port
-from deploy.demo.processes import processes_of
-from deploy.demo.run import Demo
-from deploy.demo.scenario import Scenario
+from keyscale.api.cli.process import free_port
+from keyscale.deploy.demo.processes import processes_of
+from keyscale.deploy.demo.run import Demo
+from keyscale.deploy.demo.scenario import Scenario
 
 SHORT = Scenario(reports=40_000, files=24, seconds=20.0, checkpoint_interval_ms=1000)
 
 
 @pytest.mark.e2e
 @pytest.mark.timeout(900)
-def test_the_demos_short_course_ends_with_every_number_exactly_right_and_no_process_left() -> None:
+def test_a_short_demo_ends_with_every_number_right_and_no_process_left() -> None:
     shown = io.StringIO()
     with tempfile.TemporaryDirectory(prefix="keyscale-demo-", ignore_cleanup_errors=True) as directory:
         home = Path(directory) / "a demo of mine"

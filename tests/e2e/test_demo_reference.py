@@ -1,4 +1,4 @@
-"""The demo's verdict is worth something only if it turns red for every way in which a result can be wrong."""
+"""The demo's verdict must fail for every way in which a result can be wrong."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from deploy.demo.reference import compare, fold
-from deploy.demo.reports import delivered, departure_reports, plan_deliveries
+from keyscale.deploy.demo.reference import compare, fold
+from keyscale.deploy.demo.reports import delivered, departure_reports, plan_deliveries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ REPORTS = departure_reports(3000)
 
 
 def right_rows(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What a right job may write: any order between aircraft is right, so the reports are shuffled first."""
+    """The rows of a right job. Any order of aircraft is right, so the reports are shuffled first."""
     shuffled = random.Random(3).sample(reports, len(reports))
     history: dict[str | None, list[dict[str, Any]]] = defaultdict(list)
     rows = []
@@ -135,7 +135,7 @@ def test_every_report_is_delivered_once_and_a_tenth_of_them_again_in_a_later_fil
     assert deliveries != plan_deliveries(reports=50_000, files=60, seed=8)
 
 
-def test_a_file_holds_exactly_what_was_planned_for_it() -> None:
+def test_a_file_holds_exactly_its_planned_reports() -> None:
     for delivery in plan_deliveries(len(REPORTS), files=5, seed=7):
         records = delivered(REPORTS, delivery, seed=7)
         planned = [REPORTS[index]["report_id"] for index in (*delivery.first, *delivery.again)]

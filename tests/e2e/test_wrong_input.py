@@ -1,4 +1,4 @@
-"""Wrong input through the API and the command line: a clear error with a code, and the job is as it was."""
+"""Wrong input through the API and the command line gives a clear error with a code and leaves the job unchanged."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from api.cli.artifacts import upload_file
-from api.cli.paths import job_path
-from api.cli.problems import RefusedError
-from tests.support.command_line import keyscale
-from tests.support.control_plane import running_control_plane
-from tests.support.flights_job import SCRIPT, FlightsJob
+from keyscale.api.cli.artifacts import upload_file
+from keyscale.api.cli.client import job_path
+from keyscale.api.cli.errors import RefusedError
+from tests.support.control_plane.command_line import keyscale
+from tests.support.control_plane.flights_job import SCRIPT, FlightsJob
+from tests.support.control_plane.running_control_plane import running_control_plane
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.support.control_plane import RunningControlPlane
+    from tests.support.control_plane.running_control_plane import RunningControlPlane
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -29,14 +29,14 @@ UNKNOWN = "no-such-job"
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[RunningControlPlane]:
-    """One control plane for all cases: that one user's mistake leaves the others alone is part of what is shown."""
+    """One control plane for all cases, which also shows that one user's mistake does not affect others."""
     with running_control_plane() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def job(platform: RunningControlPlane) -> str:
-    """A job that has been created and never started; its name."""
+    """The name of a job that was created and never started."""
     artifact = upload_file(platform.api, SCRIPT)
     body = {"name": "untouched", "artifact_id": artifact["id"], "parallelism": 2, "max_parallelism": 16}
     return str(platform.api.post("/jobs", body)["name"])
@@ -74,7 +74,7 @@ def assert_is_clear(problem: dict[str, Any], code: str) -> None:
         ("GET", ("logs",), None),
     ],
 )
-def test_every_route_of_a_job_says_that_there_is_no_such_job(
+def test_every_route_of_a_job_reports_that_there_is_no_such_job(
     platform: RunningControlPlane, method: str, rest: tuple[str | int, ...], body: dict[str, Any] | None
 ) -> None:
     error = refusal(lambda: platform.api.request(method, job_path(UNKNOWN, *rest), json=body))
@@ -97,7 +97,9 @@ def test_every_route_of_a_job_says_that_there_is_no_such_job(
     ],
     ids=" ".join,
 )
-def test_every_command_says_that_there_is_no_such_job(platform: RunningControlPlane, command: tuple[str, ...]) -> None:
+def test_every_command_reports_that_there_is_no_such_job(
+    platform: RunningControlPlane, command: tuple[str, ...]
+) -> None:
     answer = keyscale(platform, *command)
     assert answer.exit_code == 1
     assert "JOB_NOT_FOUND" in answer.stderr
@@ -148,7 +150,7 @@ def zip_without_a_program() -> bytes:
         ("no-ending", b"print(1)"),
     ],
 )
-def test_a_file_that_is_no_python_zip_or_jar_is_refused_and_not_kept(
+def test_a_file_that_is_not_a_python_file_zip_or_jar_is_refused_and_not_stored(
     platform: RunningControlPlane, tmp_path: Path, filename: str, content: bytes
 ) -> None:
     before = platform.api.get("/artifacts")
@@ -163,7 +165,7 @@ def test_a_file_that_is_no_python_zip_or_jar_is_refused_and_not_kept(
     assert platform.api.get("/artifacts") == before
 
 
-def test_a_zip_without_a_main_program_is_no_job(platform: RunningControlPlane) -> None:
+def test_a_zip_without_a_main_program_cannot_be_a_job(platform: RunningControlPlane) -> None:
     def create() -> None:
         artifact = platform.api.upload("/artifacts", filename="library.zip", content=zip_without_a_program())
         platform.api.post("/jobs", {"name": "never", "artifact_id": artifact["id"]})
@@ -171,7 +173,7 @@ def test_a_zip_without_a_main_program_is_no_job(platform: RunningControlPlane) -
     assert refusal(create).problem["code"] in {"ARTIFACT_INVALID", "ARTIFACT_NOT_RUNNABLE"}
 
 
-def test_a_file_that_is_not_there_is_the_command_lines_own_error(platform: RunningControlPlane, tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_of_the_command_line(platform: RunningControlPlane, tmp_path: Path) -> None:
     answer = keyscale(platform, "artifacts", "upload", str(tmp_path / "none.py"))
     assert answer.exit_code == 1
     assert "CLI_INVALID_ARGUMENT" in answer.stderr
@@ -187,7 +189,7 @@ def test_a_file_that_is_not_there_is_the_command_lines_own_error(platform: Runni
         ({"name": "x", "artifact_id": "a", "checkpoints": {"interval_ms": 1}}, "interval_ms"),
     ],
 )
-def test_a_request_of_the_wrong_form_names_the_wrong_field(
+def test_the_error_of_an_invalid_request_names_the_wrong_field(
     platform: RunningControlPlane, body: dict[str, Any], field: str
 ) -> None:
     error = refusal(lambda: platform.api.post("/jobs", body))
@@ -195,7 +197,7 @@ def test_a_request_of_the_wrong_form_names_the_wrong_field(
     assert any(field in wrong["field"] for wrong in error.problem["errors"])
 
 
-def test_a_wrong_token_is_refused_everywhere_but_at_health(platform: RunningControlPlane) -> None:
+def test_a_wrong_token_is_refused_everywhere_except_for_health(platform: RunningControlPlane) -> None:
     wrong = {"Authorization": "Bearer wrong"}
     for path in ("/jobs", "/artifacts", "/events", job_path(UNKNOWN)):
         error = refusal(lambda path=path: platform.api.request("GET", path, headers=wrong))
@@ -204,7 +206,7 @@ def test_a_wrong_token_is_refused_everywhere_but_at_health(platform: RunningCont
     assert platform.api.request("GET", "/health", headers=wrong).is_success
 
 
-def test_a_job_whose_script_raises_at_once_fails_with_the_scripts_own_words(platform: RunningControlPlane) -> None:
+def test_a_job_whose_script_raises_at_once_fails_with_the_scripts_message(platform: RunningControlPlane) -> None:
     script = b'raise ValueError("there is no such topic")\n'
     artifact = platform.api.upload("/artifacts", filename="raises.py", content=script)
     name = platform.api.post("/jobs", {"name": "raises", "artifact_id": artifact["id"]})["name"]
@@ -212,8 +214,8 @@ def test_a_job_whose_script_raises_at_once_fails_with_the_scripts_own_words(plat
     wait_until(lambda: platform.api.get(job_path(name))["status"] == "FAILED", 120, what="the job to fail")
     failed = platform.api.get(job_path(name))
     assert failed["failure"]["code"]
-    told = f"{failed['failure']['message']} {failed['failure']['traceback']}"
-    assert "there is no such topic" in told
+    shown = f"{failed['failure']['message']} {failed['failure']['traceback']}"
+    assert "there is no such topic" in shown
     assert keyscale(platform, "jobs", "show", name).exit_code == 0
     assert keyscale(platform, "jobs", "delete", name).exit_code == 0
 
@@ -243,7 +245,7 @@ def test_a_second_rescale_is_refused_while_one_runs_and_the_first_one_is_not_dis
     assert running.wrong_checks() == []
 
 
-def test_a_job_cannot_be_started_while_the_store_is_away_and_is_as_it_was(tmp_path: Path) -> None:
+def test_a_job_cannot_be_started_without_its_store_and_is_unchanged(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with running_control_plane({"KEYSCALE_STORE_URL": store.as_uri()}) as platform:
         artifact = upload_file(platform.api, SCRIPT)

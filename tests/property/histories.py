@@ -1,4 +1,4 @@
-"""How many random histories are played, and where their files are."""
+"""The number of random histories that tests run, and the directory of their files."""
 
 from __future__ import annotations
 
@@ -6,4 +6,5 @@ import os
 from pathlib import Path
 
 EXAMPLES = int(os.environ.get("KEYSCALE_TEST_EXAMPLES", "12"))
-SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - RocksDB's files in memory play several times as fast
+# With RocksDB's files in memory the histories run several times as fast.
+SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108

@@ -34,7 +34,7 @@ SCALARS = {
 
 
 def typed(strategies):
-    """(type, strategy) of any of the types."""
+    """Returns a strategy for pairs of a type and a strategy for its values."""
     return st.sampled_from([(of_type, each) for of_type, each in strategies.items()])
 
 

@@ -1,4 +1,4 @@
-"""Random histories of a store with key filters against a plain dict."""
+"""Random histories of a store with key filters, compared with a plain dict."""
 
 import shutil
 import tempfile
@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from state.engine import Mutation, SortedRun
-from state.filtered_engine import FilteredEngine
-from state.rocksdb import RocksDbEngine
+from keyscale.state.engine.engine import Mutation, SortedRun
+from keyscale.state.engine.filtered import FilteredEngine
+from keyscale.state.engine.rocksdb import RocksDbEngine
 from tests.property.histories import EXAMPLES, SCRATCH
-from tests.support.eager_filters import eager_filters
+from tests.support.state.eager_filters import eager_filters
 
 FAMILY = "family"
 KEYS = st.lists(st.integers(0, 400).map(lambda number: b"%d" % number), min_size=1, max_size=80, unique=True)
@@ -20,7 +20,7 @@ VALUES = st.sampled_from([b"x", b"y", None])
 
 
 class FilteredMachine(RuleBasedStateMachine):
-    """Lookups, every way of writing, files that wait or come from elsewhere, deletions, restarts."""
+    """Lookups, all kinds of writes, files ingested later or from other stores, deletions, restarts."""
 
     @initialize()
     def start(self):

@@ -1,7 +1,8 @@
-"""Random histories of a whole job's state against plain dicts: every kind of state, TTL with a moved clock, checkpoints and
-savepoints, tasks and drivers that die, restores on other hosts, rescales to any parallelism, trims and merges, rewinds, clean-up.
+"""Random histories of a whole job's state, compared with plain dicts.
 
-All of it takes the real way: RocksDB, hard links, range deletes, changelogs, manifests and the commit log.
+They have every kind of state, TTL, a clock that advances, checkpoints, savepoints, tasks and drivers that die, restores
+on other hosts, rescales to any parallelism, trims and merges, rewinds, and clean-up. All of this uses the real RocksDB,
+hard links, range deletes, changelogs, manifests and commit log.
 """
 
 from __future__ import annotations
@@ -19,25 +20,27 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from state.descriptors import (
+from keyscale.state.documents.log_entries import BatchPlanned
+from keyscale.state.errors import StateError
+from keyscale.state.identifiers import BatchId
+from keyscale.state.keyed.batch_clock import TimeDomain
+from keyscale.state.keyed.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from state.errors import StateError
-from state.identifiers import BatchId
-from state.log import BatchPlanned
-from state.objects import LocalObjectStore
-from state.retention import RetentionPolicy, carry_out, gather_facts, plan_deletion
-from state.ttl import Cleanup, IncrementalCleanup, TimeDomain, Ttl, UpdateType
+from keyscale.state.keyed.ttl import Cleanup, IncrementalCleanup, Ttl, UpdateType
+from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.retention.deletion import delete_planned, gather_facts
+from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion
 from tests.property.histories import EXAMPLES, SCRATCH
-from tests.support.eager_filters import eager_filters
-from tests.support.state_job import ALWAYS, MAX_PARALLELISM, StateJob, group_of
+from tests.support.state.eager_filters import eager_filters
+from tests.support.state.state_job import ALWAYS, MAX_PARALLELISM, StateJob, group_of
 
 TTL_MS = 100
-KEY_COUNT = 5  # few, so that histories meet
+KEY_COUNT = 5  # few, so that steps often use the same key
 FAR_FUTURE_MS = 4_000_000_000_000
 SWEEP = Cleanup(incremental=IncrementalCleanup(600))  # a step at every access
 KEYS = st.integers(0, KEY_COUNT - 1)
@@ -90,7 +93,7 @@ AGGREGATING = AggregatingStateDescriptor("mean", pa.struct([("sum", pa.int64()),
 
 
 class Model:
-    """What the state must be, by key; entries of a TTL with the time of their last access."""
+    """The expected state by key; entries with a TTL have the time of their last access."""
 
     def __init__(self):
         self.value, self.map, self.list, self.max, self.mean = {}, {}, {}, {}, {}
@@ -98,7 +101,7 @@ class Model:
 
 
 class Subtask:
-    """A subtask's open state beside its part of the model."""
+    """A subtask's open state and its part of the model."""
 
     def __init__(self, store, model, clock):
         self.keyed, self.model, self.clock = store.keyed, model, clock
@@ -155,7 +158,7 @@ class Subtask:
                 self.read(key)
 
     def read(self, key):
-        """Compares all of a key's state; reading a map starts its entries' time anew."""
+        """Compares all of a key's state; reading a map restarts its entries' time."""
         model = self.model
         self.keyed.set_current_key(group_of(key), (key,))
         entry = model.value.get(key)
@@ -171,7 +174,7 @@ class Subtask:
 
 
 class JobMachine(RuleBasedStateMachine):
-    """A job, its model, and what its savepoints must give back."""
+    """A job, its model, and the expected content of its savepoints."""
 
     @initialize(parallelism=PARALLELISM)
     def start(self, parallelism):
@@ -187,7 +190,7 @@ class JobMachine(RuleBasedStateMachine):
         self.job.start(parallelism)
 
     def task(self, index, batch_id, model, operations, until_ms):
-        """Runs one task, if it has anything to do as the runtime sees it; its changelog."""
+        """Runs one task if the runtime would start it; returns its changelog."""
         job = self.job
         keys = {key for _, key, _ in operations} | {key for at, key in model.timers if at <= until_ms}
         if not job.own(index, dict.fromkeys(keys, 1)):
@@ -221,7 +224,7 @@ class JobMachine(RuleBasedStateMachine):
 
     @rule(operations=OPERATIONS, tasks=st.integers(0, 3), mid_task=st.booleans())
     def batch_that_is_lost(self, operations, tasks, mid_task):
-        """Some tasks end, one perhaps in the middle, and nothing is committed."""
+        """Runs some tasks to their end, perhaps one to its middle, and commits nothing."""
         job, batch_id = self.job, BatchId(self.job.batch_id + 1)
         model = copy.deepcopy(self.model)
         for index in range(min(tasks, job.parallelism)):
@@ -241,16 +244,16 @@ class JobMachine(RuleBasedStateMachine):
 
     @rule(begins=st.booleans())
     def trim_or_merge(self, begins):
-        """What a checkpoint has begun, perhaps batches ago; the next task of that subtask takes it in."""
+        """Finishes a consolidation that a checkpoint started, perhaps batches ago; the subtask's next task uses it."""
         if begins:
             self.job.checkpoint()
-        with contextlib.suppress(StateError):  # its snapshot is gone, with newer ones or with the attempt
+        with contextlib.suppress(StateError):  # its snapshot was removed with newer ones, or with the attempt
             if self.job.consolidate():
                 event("consolidated")
 
     @rule(parallelism=PARALLELISM, moves=st.booleans())
     def another_driver(self, parallelism, moves):
-        """It goes on from what the store says, perhaps on a host that has no files."""
+        """Restarts the job from the object store, perhaps on a host without local files."""
         if moves:
             self.hosts += 1
             self.job.local_root = self.directory / f"host {self.hosts}"
@@ -271,11 +274,11 @@ class JobMachine(RuleBasedStateMachine):
                     store.engine.compact()
         if cleans_up:
             facts = gather_facts(self.job.store, self.job.job_id, FAR_FUTURE_MS)
-            carry_out(self.job.store, plan_deletion(facts, RetentionPolicy(retained_count=1)))
+            delete_planned(self.job.store, plan_deletion(facts, RetentionPolicy(retained_count=1)))
 
     @rule()
     def read_all(self):
-        """A batch that reads every key, which is committed as any other; then all that is stored, key group by key group."""
+        """Commits a batch that reads every key; then compares all stored entries, by key group."""
         self.batch([("read", key, None) for key in range(KEY_COUNT)], -1)
         found = {"value": {}, "list": {}, "max": {}, "mean": {}}
         for index in range(self.job.parallelism):

@@ -1,4 +1,4 @@
-"""Key groups: ranges cover exactly, routing is their inverse, and both forms of the arithmetic agree."""
+"""Key groups: ranges cover all of them once, routing is the inverse, and single keys and columns agree."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.errors import KeyGroupError
-from state.key_groups import (
+from keyscale.state.errors import KeyGroupError
+from keyscale.state.keys.key_groups import (
     KeyGroupRange,
     assign_to_key_group,
     assign_to_key_groups,
@@ -39,7 +39,7 @@ def test_routing_is_the_exact_inverse_of_the_ranges(sizes):
 
 
 @given(st.lists(INTS), st.integers(1, 32768))
-def test_many_codes_are_assigned_as_one_is(codes, max_parallelism):
+def test_many_codes_are_assigned_like_single_ones(codes, max_parallelism):
     array = np.array(codes, np.int32)
     assert murmur_hashes(array).tolist() == [murmur_hash(code) for code in codes]
     groups = assign_to_key_groups(array, max_parallelism).tolist()
@@ -48,7 +48,7 @@ def test_many_codes_are_assigned_as_one_is(codes, max_parallelism):
 
 
 @given(st.text(st.characters(exclude_categories=("Cs",))) | st.integers(-(2**63), 2**63 - 1) | st.booleans())
-def test_a_key_alone_and_as_a_tuple_has_one_key_group(key):
+def test_a_key_alone_and_as_a_tuple_has_the_same_key_group(key):
     assert assign_to_key_group(key, 128) == assign_to_key_group((key,), 128)
 
 
@@ -67,7 +67,7 @@ def test_sizes_out_of_bounds_are_refused(sizes):
 
 
 @given(st.tuples(st.integers(0, 50), st.integers(0, 50)), st.tuples(st.integers(0, 50), st.integers(0, 50)))
-def test_the_intersection_of_two_ranges_is_what_both_have(one, other):
+def test_the_intersection_of_two_ranges_has_the_key_groups_of_both(one, other):
     left, right = KeyGroupRange(min(one), max(one)), KeyGroupRange(min(other), max(other))
     both = left.intersection(right)
     assert set(both or ()) == set(left) & set(right)

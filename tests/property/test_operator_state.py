@@ -1,9 +1,6 @@
-"""Operator state: what each subtask gets on any change of parallelism, and what is refused."""
+"""Operator state: which parts each subtask gets after any change of parallelism, and which declarations are refused."""
 
 from __future__ import annotations
-
-from collections import Counter
-from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -11,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.descriptors import ListStateDescriptor, MapStateDescriptor
-from state.errors import DescriptorError, SerializationError, StateSchemaMismatchError
-from state.operator_state import OperatorStateBackend, OperatorStateSnapshot, redistribute
-from state.serializers import Pickled, Structured
-from state.ttl import Ttl
+from keyscale.state.errors import DescriptorError, SerializationError, StateSchemaMismatchError
+from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor
+from keyscale.state.keyed.ttl import Ttl
+from keyscale.state.operator_state.backend import OperatorStateBackend, OperatorStateSnapshot, redistribute
+from keyscale.state.serializers.pickled import Pickled
+from keyscale.state.serializers.structured import Structured
+from tests.support.repository import GOLDEN
 
 SPLIT, UNION = ListStateDescriptor("split", pa.int64()), ListStateDescriptor("union", pa.string())
 RULES = MapStateDescriptor("rules", pa.string(), pa.int64())
@@ -38,9 +37,13 @@ def test_any_change_of_parallelism_keeps_everything(contents, rules, parallelism
     restored = [OperatorStateBackend(each) for each in redistribute(snapshots(contents, rules), parallelism)]
     together = [number for numbers in contents for number in numbers]
     split = [backend.list_state(SPLIT).get() for backend in restored]
-    assert Counter(number for numbers in split for number in numbers) == Counter(together)
-    sizes = [len(numbers) for numbers in split]
-    assert max(sizes) - min(sizes) <= 1
+    assert [number for numbers in split for number in numbers] == together  # runs, in order
+    if parallelism == len(contents):
+        assert split == contents
+    else:
+        sizes = [len(numbers) for numbers in split]
+        assert sizes == sorted(sizes, reverse=True)
+        assert sizes[0] - sizes[-1] <= 1
     for backend in restored:
         assert backend.union_list_state(UNION).get() == [str(number) for number in together]
         assert dict(backend.broadcast_state(RULES).items()) == rules
@@ -50,6 +53,65 @@ def test_any_change_of_parallelism_keeps_everything(contents, rules, parallelism
 def test_state_that_is_not_declared_again_is_kept(contents, parallelism):
     given_out = redistribute(snapshots(contents, {"a": 1}), parallelism)
     assert [OperatorStateBackend(each).snapshot() for each in given_out] == given_out
+
+
+def test_a_subtask_without_a_list_stays_without_elements_at_an_unchanged_parallelism():
+    first, third = snapshots([[1, 2], [3]], {})
+    given_out = redistribute([first, OperatorStateSnapshot(), third], 3)
+    assert [OperatorStateBackend(each).list_state(SPLIT).get() for each in given_out] == [[1, 2], [], [3]]
+    kept = redistribute([first, OperatorStateSnapshot(), third], 3, claimed=False)
+    assert [list(each.states["union"].items) for each in kept] == [
+        list(first.states["union"].items),
+        [],
+        list(third.states["union"].items),
+    ]
+
+
+def test_an_iterable_that_raises_leaves_the_list_and_the_snapshot_as_they_were():
+    def failing():
+        yield 7
+        raise ZeroDivisionError
+
+    backend = OperatorStateBackend()
+    numbers = backend.list_state(SPLIT)
+    numbers.update([1, 2])
+    assert backend.changed() is not None
+    for change in (numbers.update, numbers.add_all):
+        with pytest.raises(ZeroDivisionError):
+            change(failing())
+        assert numbers.get() == [1, 2]
+    assert backend.changed() is None
+    numbers.update(number + 1 for number in numbers.get())
+    assert numbers.get() == [2, 3]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda numbers, _: numbers.add(3),
+        lambda numbers, _: numbers.add_all([3]),
+        lambda numbers, _: numbers.update([3]),
+        lambda numbers, _: numbers.clear(),
+        lambda _, rules: rules.put("b", 2),
+        lambda _, rules: rules.put_all({"b": 2}),
+        lambda _, rules: rules.remove("a"),
+        lambda _, rules: rules.clear(),
+    ],
+    ids=["add", "add_all", "update", "clear list", "put", "put_all", "remove", "clear map"],
+)
+def test_every_change_is_in_the_next_batchs_snapshot_and_only_there(change):
+    backend = OperatorStateBackend()
+    numbers, rules = backend.list_state(SPLIT), backend.broadcast_state(RULES)
+    numbers.add(1)
+    rules.put("a", 1)
+    before = backend.changed()
+    assert backend.changed() is None
+    change(numbers, rules)
+    after = backend.changed()
+    assert after is not None
+    assert after != before
+    assert after == backend.snapshot()
+    assert backend.changed() is None
 
 
 def test_the_maps_and_lists_behave_as_keyed_ones_do():
@@ -171,7 +233,7 @@ def test_a_class_of_operator_state_evolves_and_a_pickle_is_read_by_no_other_type
 
 
 def test_a_file_of_the_first_version_is_read_and_written_as_it_was() -> None:
-    golden = (Path(__file__).parents[1] / "golden" / "operator-state-v1.bin").read_bytes()
+    golden = (GOLDEN / "operator-state-v1.bin").read_bytes()
     backend = OperatorStateBackend(OperatorStateSnapshot.from_bytes(golden))
     assert backend.list_state(ListStateDescriptor("split", pa.int64())).get() == [1, 2]
     assert backend.union_list_state(ListStateDescriptor("union", pa.string())).get() == ["a", "b"]

@@ -1,4 +1,4 @@
-"""Restart strategies, whatever the failures: what Flink documents of each, as properties of the decision."""
+"""Properties of the restart strategies, as Flink documents them, for any failures."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from jobs.restart import GiveUp, RestartAfter, delay_ms_max, next_restart, with_failure
-from jobs.wire import (
+from keyscale.jobs.protocol.messages import (
     FAILURE_TIMES_MAX,
     ExponentialDelayRestart,
     FailureHistory,
@@ -19,6 +18,7 @@ from jobs.wire import (
     NoRestart,
     RestartStrategy,
 )
+from keyscale.jobs.protocol.restart import GiveUp, RestartAfter, delay_ms_max, next_restart, with_failure
 
 ANY: TypeAdapter[RestartStrategy] = TypeAdapter(RestartStrategy)
 gaps = st.lists(st.integers(0, 200_000), min_size=1, max_size=FAILURE_TIMES_MAX + 20)
@@ -39,7 +39,7 @@ def test_a_history_counts_all_failures_and_keeps_the_latest_times_in_order(gaps_
     assert history.times_ms == list(itertools.accumulate(gaps_ms))[-FAILURE_TIMES_MAX:]
 
 
-def test_a_clock_that_was_set_back_does_not_make_a_failure_older_than_the_one_before() -> None:
+def test_a_clock_that_was_set_back_does_not_make_a_failure_older_than_the_previous_one() -> None:
     assert with_failure(history_of([5000]), 1000).times_ms == [5000, 5000]
 
 
@@ -49,7 +49,7 @@ def test_none_never_restarts(gaps_ms: list[int], jitter: float) -> None:
 
 
 @given(gaps, st.integers(1, 150), jitters)
-def test_a_fixed_delay_allows_so_many_restarts_in_all_however_far_apart(
+def test_a_fixed_delay_limits_the_total_number_of_restarts_however_far_apart(
     gaps_ms: list[int], attempts: int, jitter: float
 ) -> None:
     strategy = FixedDelayRestart(attempts=attempts, delay_ms=70)
@@ -82,26 +82,26 @@ exponential = st.builds(
 
 
 @given(exponential, gaps, jitters)
-def test_an_exponential_delay_is_never_longer_than_the_longest_and_strays_by_its_jitter_only(
+def test_an_exponential_delay_never_exceeds_the_maximum_and_varies_only_by_its_jitter(
     strategy: ExponentialDelayRestart, gaps_ms: list[int], jitter: float
 ) -> None:
     history = history_of(gaps_ms)
     decided, steady = (next_restart(strategy, history, chance) for chance in (jitter, 0.0))
-    assert isinstance(decided, GiveUp) == isinstance(steady, GiveUp), "chance decides when, never whether"
+    assert isinstance(decided, GiveUp) == isinstance(steady, GiveUp), "jitter decides when to restart, never whether"
     if isinstance(decided, RestartAfter) and isinstance(steady, RestartAfter):
         assert 0 <= decided.delay_ms <= strategy.max_backoff_ms
         assert abs(decided.delay_ms - steady.delay_ms) <= strategy.jitter_factor * steady.delay_ms + 2
 
 
 @given(exponential, gaps)
-def test_after_a_long_time_without_a_failure_an_exponential_delay_begins_anew(
+def test_after_a_long_time_without_a_failure_an_exponential_delay_is_reset(
     strategy: ExponentialDelayRestart, gaps_ms: list[int]
 ) -> None:
     long_ms = strategy.reset_backoff_threshold_ms + strategy.max_backoff_ms
     assert next_restart(strategy, history_of([*gaps_ms, long_ms]), 0.0) == RestartAfter(strategy.initial_backoff_ms)
 
 
-def test_an_exponential_delay_grows_to_the_longest_and_gives_up_after_its_attempts() -> None:
+def test_an_exponential_delay_grows_to_the_maximum_and_gives_up_after_its_attempts() -> None:
     strategy = ExponentialDelayRestart(
         initial_backoff_ms=100, max_backoff_ms=500, backoff_multiplier=2, attempts_before_reset_backoff=5
     )
@@ -111,9 +111,7 @@ def test_an_exponential_delay_grows_to_the_longest_and_gives_up_after_its_attemp
 
 
 @given(exponential | st.builds(FixedDelayRestart, delay_ms=st.integers(0, 9)) | st.just(NoRestart()), gaps, jitters)
-def test_no_restart_comes_later_than_the_longest_delay(
-    strategy: RestartStrategy, gaps_ms: list[int], jitter: float
-) -> None:
+def test_no_delay_exceeds_the_longest_delay(strategy: RestartStrategy, gaps_ms: list[int], jitter: float) -> None:
     decided = next_restart(strategy, history_of(gaps_ms), jitter)
     assert isinstance(decided, GiveUp) or decided.delay_ms <= delay_ms_max(strategy)
 
@@ -128,6 +126,6 @@ def test_no_restart_comes_later_than_the_longest_delay(
         ({"type": "exponential-delay", "jitter_factor": 2}, "less than or equal to 1"),
     ],
 )
-def test_a_strategy_that_makes_no_sense_is_refused_with_what_is_wrong(given: dict[str, object], said: str) -> None:
+def test_an_inconsistent_strategy_is_refused_with_the_reason(given: dict[str, object], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         ANY.validate_python(given)

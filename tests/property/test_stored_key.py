@@ -1,4 +1,4 @@
-"""The stored key: injective, ordered by its parts, and sorted and told apart in batches as one by one."""
+"""The stored key: injective, ordered by its parts, and sorted and grouped in batches like single keys."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.serializers import KeySerializer, key_codec_for
-from state.serializers.key_columns import encode_column
-from state.stored_key import (
+from keyscale.state.keys.stored_key import (
     KeyBatch,
     StoredKey,
     decode_index,
@@ -18,6 +16,9 @@ from state.stored_key import (
     prefix_end,
     sort_rows,
 )
+from keyscale.state.serializers.key_codecs import key_codec_for
+from keyscale.state.serializers.key_columns import encode_column
+from keyscale.state.serializers.key_serializer import KeySerializer
 from tests.property.state_columns import TEXT
 
 GROUPS = st.integers(0, 32767)
@@ -49,7 +50,7 @@ def test_a_stored_key_is_parsed_into_its_parts(parts):
 
 
 @given(GROUPS, st.binary(max_size=6), st.binary(max_size=6))
-def test_exactly_the_keys_with_a_prefix_lie_before_its_end(group, prefix, key):
+def test_exactly_the_keys_with_a_prefix_are_before_its_end(group, prefix, key):
     prefix = group.to_bytes(2, "big") + prefix
     key = group.to_bytes(2, "big") + key
     assert (prefix <= key < prefix_end(prefix)) == key.startswith(prefix)
@@ -62,7 +63,7 @@ def test_list_indices_are_ordered_and_come_back(left, right):
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-3, 3)), max_size=20))
-def test_a_batch_of_keys_of_one_width_is_sorted_and_told_apart(rows):
+def test_a_batch_of_keys_of_one_width_is_sorted_and_grouped(rows):
     check_batch(rows, pa.int64())
 
 
@@ -71,7 +72,7 @@ def test_a_batch_of_keys_of_one_width_is_sorted_and_told_apart(rows):
         st.tuples(st.integers(0, 3), st.none() | st.sampled_from(["", "a", "b", "ab", "\0", "b" * 40])), max_size=20
     )
 )
-def test_a_batch_of_keys_of_many_widths_is_sorted_and_told_apart(rows):
+def test_a_batch_of_keys_of_many_widths_is_sorted_and_grouped(rows):
     check_batch(rows, pa.string())
 
 
@@ -89,7 +90,7 @@ def check_batch(rows, of_type):
 
 
 @given(st.integers(1, 20).flatmap(lambda width: st.lists(st.binary(min_size=width, max_size=width), min_size=1)))
-def test_rows_of_one_width_are_sorted_stably_and_told_apart(rows):
+def test_rows_of_one_width_are_sorted_stably_and_grouped(rows):
     rows += rows[::2]
     order, first = sort_rows(np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), len(rows[0])))
     assert order.tolist() == sorted(range(len(rows)), key=lambda row: rows[row])

@@ -1,6 +1,8 @@
-"""Timers fire once each, in order of time for every key, whatever is registered, deleted, drained and rescaled between."""
+"""Timers fire once each, in order of time per key, whatever is registered, deleted, drained and rescaled between."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -8,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state.descriptors import ValueStateDescriptor
-from state.errors import NoCurrentKeyError, StateSchemaMismatchError
-from state.heap import HeapEngine
-from state.keyed import KeyedStateBackend
-from state.schema import KeyedSchema, TimersSchema
-from state.schema_merge import merge_schemas
+from keyscale.state.engine.heap import HeapEngine
+from keyscale.state.errors import NoCurrentKeyError, StateSchemaMismatchError
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.batch_clock import END_OF_TIME_MS
+from keyscale.state.keyed.descriptors import ValueStateDescriptor
+from keyscale.state.keyed.schema import KeyedSchema, TimersSchema, merge_schemas
 
 KEY = pa.schema([("user", pa.string())])
 KEYS = ["", "a", "b\0", "ü"]
@@ -30,7 +32,7 @@ def group_of(key: str) -> int:
 
 
 @given(STEPS)
-def test_what_fires_is_what_is_registered_and_due(steps: list[tuple[str, str, int]]) -> None:
+def test_exactly_the_registered_and_due_timers_fire(steps: list[tuple[str, str, int]]) -> None:
     engine = HeapEngine()
     backend = KeyedStateBackend(engine, KEY)
     timers = backend.timers("_timers")
@@ -59,7 +61,7 @@ def test_what_fires_is_what_is_registered_and_due(steps: list[tuple[str, str, in
                 expected.discard((at_ms, key))
 
 
-def test_a_timer_that_is_registered_by_one_that_fires_is_given_if_it_is_due() -> None:
+def test_a_timer_that_a_firing_one_registers_fires_too_if_it_is_due() -> None:
     backend = KeyedStateBackend(HeapEngine(), KEY)
     timers = backend.timers("_timers")
     backend.set_current_key(1, ("a",))
@@ -74,7 +76,65 @@ def test_a_timer_that_is_registered_by_one_that_fires_is_given_if_it_is_due() ->
     assert timers.next_ms == 25
 
 
-def test_namespaces_are_apart() -> None:
+def test_at_the_end_of_time_each_timer_fires_once_even_if_it_registers_the_next_one() -> None:
+    engine = HeapEngine()
+    backend = KeyedStateBackend(engine, KEY)
+    timers = backend.timers("_timers")
+    for key in ("a", "b"):
+        backend.set_current_key(1, (key,))
+        timers.register(10)
+        engine.write_runs(backend.drain())
+        timers.register(15)
+    fired = []
+    for timer in timers.due(END_OF_TIME_MS, registered_meanwhile=False):
+        fired.append((timer.timestamp_ms, timer.key[0]))
+        backend.set_current_key(timer.key_group, timer.key)
+        timers.register(timer.timestamp_ms + 20)
+    assert fired == [(10, "a"), (10, "b"), (15, "a"), (15, "b")]
+    assert timers.next_ms == 30
+    again = [(timer.timestamp_ms, timer.key[0]) for timer in timers.due(END_OF_TIME_MS, registered_meanwhile=False)]
+    assert again == [(30, "a"), (30, "b"), (35, "a"), (35, "b")]
+    assert timers.next_ms is None
+
+
+def test_a_timer_that_fired_in_a_discarded_batch_fires_again() -> None:
+    engine = HeapEngine()
+    backend = KeyedStateBackend(engine, KEY)
+    timers = backend.timers("_timers")
+    backend.set_current_key(1, ("a",))
+    timers.register(10)
+    engine.write_runs(backend.drain())
+    assert [timer.timestamp_ms for timer in timers.due(20)] == [10]
+    backend.discard()
+    assert [timer.timestamp_ms for timer in timers.due(20)] == [10]
+    engine.write_runs(backend.drain())
+    assert list(timers.due(20)) == []
+
+
+def test_only_key_groups_with_due_timers_are_read() -> None:
+    class CountingEngine(HeapEngine):
+        scans = 0
+
+        def scan(self, *arguments: Any) -> Any:
+            self.scans += 1
+            return super().scan(*arguments)
+
+    engine = CountingEngine()
+    backend = KeyedStateBackend(engine, KEY)
+    timers = backend.timers("_timers")
+    for group in range(100):
+        backend.set_current_key(group, ("a",))
+        timers.register(1000 + group)
+    engine.write_runs(backend.drain())
+    assert list(timers.due(0)) == []
+    engine.scans = 0
+    assert list(timers.due(999)) == []
+    assert engine.scans == 0
+    assert [timer.key_group for timer in timers.due(1002)] == [0, 1, 2]
+    assert engine.scans == 3
+
+
+def test_namespaces_have_separate_timers() -> None:
     backend = KeyedStateBackend(HeapEngine(), KEY)
     timers = backend.timers("_timers", pa.int64())
     backend.set_current_key(1, ("a",))
@@ -94,7 +154,7 @@ def test_timers_need_a_key_and_a_name_of_their_own() -> None:
         backend.value_state(ValueStateDescriptor("_timers", pa.int64()))
 
 
-def test_stored_timers_of_another_namespace_are_refused_with_both_in_the_error() -> None:
+def test_stored_timers_of_another_namespace_type_are_refused_and_the_error_shows_both() -> None:
     engine = HeapEngine()
     before = KeyedStateBackend(engine, KEY)
     before.timers("windows", pa.int64())
@@ -110,7 +170,7 @@ def test_stored_timers_of_another_namespace_are_refused_with_both_in_the_error()
     assert after.schema == schema
 
 
-def test_a_schema_from_before_timers_were_in_it_is_read_and_takes_what_is_declared() -> None:
+def test_a_schema_from_before_it_listed_timers_is_read_and_gets_declared_timers() -> None:
     old = msgspec.json.decode(b'{"key":[["user","string"]],"states":[],"version":1}', type=KeyedSchema)
     backend = KeyedStateBackend(HeapEngine(), KEY, schema=old)
     backend.timers("windows", pa.int64())

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-PACKAGES = ("state", "jobs", "db", "api", "deploy")
+from tests.support.repository import ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FOLDERS = ("state", "jobs", "db", "api", "deploy")
+PACKAGES = tuple(f"keyscale.{name}" for name in FOLDERS)
 # Programs and users' scripts: importing them would run them or needs a driver around them.
-PROGRAMS = frozenset({"jobs.examples", "db.migrations", "deploy.demo.feeder"})
+PROGRAMS = frozenset({"keyscale.jobs.examples", "keyscale.db.migrations", "keyscale.deploy.demo.feeder"})
 
 
 def module_names() -> list[str]:
     """Returns the names of all modules of our packages that can be imported without running a program."""
-    names = []
+    names = ["keyscale.errors"]
     for package in PACKAGES:
         module = importlib.import_module(package)
         names.append(package)
@@ -38,5 +44,5 @@ def error_classes() -> list[type[BaseException]]:
 
 def source_files() -> list[Path]:
     """Returns the Python sources of our packages, of the tests and of the benchmarks."""
-    root = Path(__file__).resolve().parents[2]
-    return sorted(path for package in (*PACKAGES, "bench", "tests") for path in (root / package).rglob("*.py"))
+    root = ROOT
+    return sorted(path for package in ("src", *FOLDERS, "bench", "tests") for path in (root / package).rglob("*.py"))

@@ -1,4 +1,4 @@
-"""Which of a test's parameters the suite runs; the others have a command of their own, `-m exhaustive`."""
+"""Chooses the parameters of a test that the suite runs; the others have a command of their own, `-m exhaustive`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Starting, stopping and cancelling a job, and taking savepoints of it.
+// Starts, stops and cancels a job, and takes savepoints of it.
 
 import { get, post } from "./api.js";
 import { byId, setText } from "./dom.js";
@@ -6,11 +6,11 @@ import { byId, setText } from "./dom.js";
 const STARTABLE = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
 
 export class Actions {
-  /** @param {string} path of the job @param {() => void} refresh to be called when something has changed */
+  /** @param {string} path of the job @param {() => void} refresh called when something has changed */
   constructor(path, refresh) {
     this.path = path;
     this.refreshPage = refresh;
-    /** The operation whose end is still to be told. @type {{name: string, path: string} | null} */
+    /** The operation whose result must still be shown. @type {{name: string, path: string} | null} */
     this.pending = null;
 
     byId("start").addEventListener("click", () => this.send("Start", "/start"));
@@ -38,7 +38,8 @@ export class Actions {
   async send(name, rest) {
     try {
       const answer = await post(this.path + rest);
-      this.pending = answer?.operation_id ? { name, path: `/operations/${encodeURIComponent(answer.operation_id)}` } : null;
+      const id = answer?.operation_id;
+      this.pending = id ? { name, path: `/operations/${encodeURIComponent(id)}` } : null;
       this.tell(`${name}: accepted.`);
     } catch (error) {
       this.tell(`${name}: ${error.message} ${error.advice ?? ""}`, "bad");
@@ -46,15 +47,18 @@ export class Actions {
     this.refreshPage();
   }
 
-  /** Tells how the pending operation has ended, once it has. */
+  /** Shows the result of the pending operation, once it has ended. */
   async refresh() {
     const pending = this.pending;
     if (!pending) return;
     const operation = await get(pending.path);
     if (operation.status === "IN_PROGRESS" || this.pending !== pending) return;
     this.pending = null;
-    if (operation.status === "FAILED") this.tell(`${pending.name}: ${operation.failure_cause?.message ?? "failed."}`, "bad");
-    else this.tell(`${pending.name}: completed.${operation.operation?.location ? ` ${operation.operation.location}` : ""}`, "good");
+    if (operation.status === "FAILED") {
+      this.tell(`${pending.name}: ${operation.failure_cause?.message ?? "failed."}`, "bad");
+    } else {
+      this.tell(`${pending.name}: completed. ${operation.operation?.location ?? ""}`, "good");
+    }
   }
 
   tell(text, tone = "calm") {

@@ -1,6 +1,6 @@
-// The public API, as the dashboard uses it: the same routes that the command line and any other client use.
+// Calls the public API: the same routes that the command line and any other client use.
 
-/** The API refused, or could not be reached. `message` is fit to be shown. */
+/** The API refused, or did not answer. `message` can be shown to the user. */
 export class ApiError extends Error {
   /** @param {{detail?: string, title?: string, advice?: string, code?: string}} problem */
   constructor(problem) {
@@ -10,7 +10,7 @@ export class ApiError extends Error {
   }
 }
 
-/** The session has ended; the browser is on its way to the sign-in page. */
+/** The session has ended; the browser goes to the sign-in page. */
 export class Unauthorized extends ApiError {}
 
 async function request(method, path, body) {
@@ -19,7 +19,11 @@ async function request(method, path, body) {
     response = await fetch(path, {
       method,
       // The session's cookie alone changes nothing: a form on another site can send cookies, but not this header.
-      headers: { Accept: "application/json", "X-Requested-With": "keyscale", ...(body && { "Content-Type": "application/json" }) },
+      headers: {
+        Accept: "application/json",
+        "X-Requested-With": "keyscale",
+        ...(body && { "Content-Type": "application/json" }),
+      },
       body: body && JSON.stringify(body),
       signal: AbortSignal.timeout(15_000),
     });

@@ -1,18 +1,18 @@
-// A job's checkpoints: counts, the latest of each kind, and the history with each operator's and subtask's part.
+// A job's checkpoints: counts, the latest of each kind, and the history with the details of operators and subtasks.
 
 import { get } from "./api.js";
-import { byId, element, facts, keyed, pill, setChildren, setPill, setText } from "./dom.js";
+import { byId, element, definitions, keyed, pill, setChildren, setPill, setText } from "./dom.js";
 import { ago, bytes, duration, NONE, number, time } from "./format.js";
 
 const COLUMNS = 8;
 const SHOWN_FIRST = 12, SHOWN_MAX = 1000;
 
 export class Checkpoints {
-  /** @param {string} path of the job @param {() => void} refresh to be called when more is to be shown */
+  /** @param {string} path of the job @param {() => void} refresh called when more checkpoints should be shown */
   constructor(path, refresh) {
     this.path = path;
     this.shown = SHOWN_FIRST;
-    /** Open rows: the number of the checkpoint, and what is known of it. @type {Map<number, object | null>} */
+    /** Open rows: the checkpoint's number, and its details once they are known. @type {Map<number, object | null>} */
     this.open = new Map();
     this.history = [];
     byId("older").addEventListener("click", () => {
@@ -21,7 +21,7 @@ export class Checkpoints {
     });
   }
 
-  /** Where the figures that `show` takes are read. */
+  /** The path of the statistics that `show` takes. */
   get statisticsPath() {
     return `${this.path}/checkpoints?limit=${this.shown}`;
   }
@@ -29,15 +29,20 @@ export class Checkpoints {
   show(job, { counts, latest, history }) {
     const { interval_ms: interval, retained_count: retained } = job.checkpoints;
     setText(byId("checkpoint-settings"), `every ${duration(interval)}, ${number(retained)} retained`);
-    setChildren(byId("counts"), ...facts([
-      ["Triggered", number(counts.total)], ["In progress", number(counts.in_progress)], ["Completed", number(counts.completed)],
-      ["Failed", number(counts.failed)], ["Restored", number(counts.restored)],
+    setChildren(byId("counts"), ...definitions([
+      ["Triggered", number(counts.total)],
+      ["In progress", number(counts.in_progress)],
+      ["Completed", number(counts.completed)],
+      ["Failed", number(counts.failed)],
+      ["Restored", number(counts.restored)],
     ]));
-    setChildren(byId("latest"), ...facts([
-      ["Latest completed", ...latestOf(latest.completed, (one) => `${bytes(one.state_size)} in ${duration(one.end_to_end_duration)}`)],
+    setChildren(byId("latest"), ...definitions([
+      ["Latest completed", ...latestOf(latest.completed,
+        (one) => `${bytes(one.state_size)} in ${duration(one.end_to_end_duration)}`)],
       ["Latest failed", ...latestOf(latest.failed, (one) => one.failure_message)],
       ["Latest savepoint", ...latestOf(latest.savepoint, (one) => one.external_path)],
-      ["Latest restore", ...latestOf(latest.restored, (one) => (one.is_savepoint ? "from a savepoint" : "from a checkpoint"))],
+      ["Latest restore", ...latestOf(latest.restored,
+        (one) => (one.is_savepoint ? "from a savepoint" : "from a checkpoint"))],
     ]));
     this.history = history;
     byId("no-checkpoints").hidden = history.length > 0;
@@ -46,16 +51,24 @@ export class Checkpoints {
   }
 
   showHistory() {
-    const rows = this.history.flatMap((one) => (this.open.has(one.id) ? [{ one }, { one, detail: true }] : [{ one }]));
+    const rowsOf = (one) => (this.open.has(one.id) ? [{ one }, { one, detail: true }] : [{ one }]);
+    const rows = this.history.flatMap(rowsOf);
     keyed(byId("history"), rows, ({ one, detail }) => (detail ? `${one.id}-detail` : one.id),
       ({ one, detail }) => (detail ? this.createDetail(one) : this.createRow(one)),
       (node, { one, detail }) => (detail ? this.updateDetail(node, one) : this.updateRow(node, one)));
   }
 
   createRow(one) {
-    const toggle = element("button", { type: "button", class: "plain toggle", "aria-controls": `checkpoint-${one.id}`, onclick: () => this.toggle(one.id) },
+    const attributes = {
+      type: "button",
+      class: "plain toggle",
+      "aria-controls": `checkpoint-${one.id}`,
+      onclick: () => this.toggle(one.id),
+    };
+    const toggle = element("button", attributes,
       element("span", { class: "visually-hidden" }, "Details of checkpoint "), String(one.id));
-    return element("tr", {}, element("th", { scope: "row" }, toggle), element("td", {}, element("span", { class: "pill" }), element("span", { class: "soft" })),
+    return element("tr", {}, element("th", { scope: "row" }, toggle),
+      element("td", {}, element("span", { class: "pill" }), element("span", { class: "soft" })),
       element("td", { class: "number" }), element("td", { class: "nowrap" }), element("td", { class: "nowrap" }),
       element("td", { class: "number" }), element("td", { class: "number" }), element("td", { class: "number" }));
   }
@@ -81,12 +94,12 @@ export class Checkpoints {
     }
     this.open.set(id, null);
     this.showHistory();
-    // A failure shows up with the next refresh, which asks again.
+    // A failure is shown by the next refresh, which asks again.
     await this.refreshDetails().catch(() => {});
     this.showHistory();
   }
 
-  /** Asks for the details of open rows that are not known yet or have changed since. */
+  /** Requests the details of open rows that are not known yet or have changed. */
   async refreshDetails() {
     const status = new Map(this.history.map((one) => [one.id, one.status]));
     for (const [id, known] of this.open) {
@@ -109,7 +122,7 @@ export class Checkpoints {
       return;
     }
     setChildren(row.firstElementChild,
-      element("dl", { class: "facts wide" }, ...facts([
+      element("dl", { class: "definitions wide" }, ...definitions([
         ["Path", element("code", {}, known.external_path ?? NONE)],
         ["State after batch", number(known.batch_id), `attempt ${number(known.attempt)}`],
         ["Records since the previous checkpoint", number(known.processed_data)],
@@ -120,7 +133,9 @@ export class Checkpoints {
 }
 
 function latestOf(one, small) {
-  return one ? [`#${one.id}, ${ago(one.latest_ack_timestamp ?? one.failure_timestamp ?? one.restore_timestamp)}`, small(one)] : [NONE];
+  if (!one) return [NONE];
+  const at = one.latest_ack_timestamp ?? one.failure_timestamp ?? one.restore_timestamp;
+  return [`#${one.id}, ${ago(at)}`, small(one)];
 }
 
 const SUBTASK_COLUMNS = [
@@ -140,11 +155,18 @@ const SUBTASK_COLUMNS = [
 
 function operatorTable(checkpoint, operator) {
   const title = `operator-${checkpoint}-${operator.uid}`.replaceAll(/[^\w-]/g, "_");
+  const acknowledged = `${operator.num_acknowledged_subtasks}/${operator.num_subtasks} acknowledged`;
+  const sizes = `${bytes(operator.checkpointed_size)} of ${bytes(operator.state_size)}`;
+  const summary = `${acknowledged}, ${duration(operator.end_to_end_duration)}, ${sizes}`;
+  const align = (index) => ({ class: index > 3 ? "number" : null });
+  const cell = (one, show, index) =>
+    (index === 0 ? element("th", { scope: "row" }, show(one)) : element("td", align(index), show(one)));
   return element("div", { class: "scroll", tabindex: 0, role: "group", "aria-labelledby": title },
     element("h3", { id: title }, "Operator ", element("code", {}, operator.uid), " ",
-      element("span", { class: "soft" }, `${operator.num_acknowledged_subtasks}/${operator.num_subtasks} acknowledged, ${duration(operator.end_to_end_duration)}, ${bytes(operator.checkpointed_size)} of ${bytes(operator.state_size)}`)),
+      element("span", { class: "soft" }, summary)),
     element("table", {},
-      element("thead", {}, element("tr", {}, ...SUBTASK_COLUMNS.map(([name], index) => element("th", { scope: "col", class: index > 3 ? "number" : null }, name)))),
-      element("tbody", {}, ...operator.subtasks.map((one) => element("tr", {}, ...SUBTASK_COLUMNS.map(([, show], index) =>
-        (index === 0 ? element("th", { scope: "row" }, show(one)) : element("td", { class: index > 3 ? "number" : null }, show(one)))))))));
+      element("thead", {}, element("tr", {},
+        ...SUBTASK_COLUMNS.map(([name], index) => element("th", { scope: "col", ...align(index) }, name)))),
+      element("tbody", {}, ...operator.subtasks.map((one) =>
+        element("tr", {}, ...SUBTASK_COLUMNS.map(([, show], index) => cell(one, show, index)))))));
 }

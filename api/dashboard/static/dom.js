@@ -1,9 +1,10 @@
-// Building and updating the page. Text only ever becomes a text node, so no name or message can become markup.
+// Builds and updates the page. Text always becomes a text node, so no name or message can become markup.
 
 /**
  * Creates an element.
  * @param {string} tag
- * @param {Object<string, unknown>} attributes `class`, `dataset` and listeners (`onclick`) included; null and false are left out.
+ * @param {Object<string, unknown>} attributes `class`, `dataset` and listeners (`onclick`) included; null and false are
+ *   omitted.
  * @param {...(Node|string|number|null)} children
  */
 export function element(tag, attributes = {}, ...children) {
@@ -14,19 +15,20 @@ export function element(tag, attributes = {}, ...children) {
     else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? "" : String(value));
   }
-  node.append(...children.filter((child) => child !== null).map((child) => (child instanceof Node ? child : String(child))));
+  const shownChildren = children.filter((child) => child !== null);
+  node.append(...shownChildren.map((child) => (child instanceof Node ? child : String(child))));
   return node;
 }
 
 export const byId = (id) => document.getElementById(id);
 
-/** Sets a node's text, touching the page only when it differs: a screen reader hears no repeats, a selection stays. */
+/** Sets a node's text if it differs, so that screen readers do not repeat it and a selection stays. */
 export function setText(node, text) {
   if (node.textContent !== String(text)) node.textContent = String(text);
 }
 
 /**
- * Replaces a node's children unless they would look the same. Focus and open details stay where nothing has changed.
+ * Replaces a node's children unless they would look the same. Without a change, focus and open details stay.
  * @param {Element} parent
  * @param {...(Node|string)} children
  */
@@ -38,11 +40,11 @@ export function setChildren(parent, ...children) {
   parent.replaceChildren(...next.childNodes);
 }
 
-/** What each parent was last filled with. @type {WeakMap<Element, string>} */
+/** The last content of each parent. @type {WeakMap<Element, string>} */
 const shown = new WeakMap();
 
 /**
- * Makes `parent`'s children match `items`, one node an item, keeping the node of an item that stays.
+ * Makes `parent`'s children match `items`, one node per item. The node of an item that stays is kept.
  * @template Item
  * @param {Element} parent
  * @param {Item[]} items
@@ -74,15 +76,16 @@ export function keyed(parent, items, key, create, update) {
 const TONES = {
   RUNNING: "good", COMPLETED: "good", FINISHED: "good",
   FAILED: "bad", ROLLED_BACK: "bad",
-  SUBMITTING: "busy", SAVEPOINTING: "busy", STOPPING: "busy", RESCALING: "busy", RESTARTING: "busy", IN_PROGRESS: "busy",
+  SUBMITTING: "busy", SAVEPOINTING: "busy", STOPPING: "busy", RESCALING: "busy", RESTARTING: "busy",
+  IN_PROGRESS: "busy",
 };
 
-/** A status as a word with a colour; the word alone says it. */
+/** A status as a word with a colour; the word alone is enough. */
 export function pill(status) {
   return element("span", { class: "pill", dataset: { tone: TONES[status] ?? "calm" } }, words(status));
 }
 
-/** Puts a status into a pill that is on the page already. */
+/** Shows a status in a pill that is on the page already. */
 export function setPill(node, status) {
   node.hidden = !status;
   node.dataset.tone = TONES[status] ?? "calm";
@@ -95,8 +98,8 @@ export function words(constant) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
-/** A description list's pairs: `[label, value, small print]` each. */
-export function facts(pairs) {
+/** The entries of a description list, each from `[label, value, small print]`. */
+export function definitions(pairs) {
   return pairs.map(([label, value, small]) =>
     element("div", {}, element("dt", {}, label),
       element("dd", {}, value, small ? element("small", {}, small) : null)));

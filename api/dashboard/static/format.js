@@ -1,4 +1,4 @@
-// Numbers and times as people read them. Pure functions; NONE stands for what is not known (yet).
+// Numbers and times in the form that people read. Pure functions; NONE stands for a value that is not known (yet).
 
 export const NONE = "–";
 
@@ -46,7 +46,7 @@ export function ago(atMs, nowMs = Date.now()) {
   return passed < 1000 ? "just now" : `${duration(Math.floor(passed / 1000) * 1000)} ago`;
 }
 
-/** An instant as local date and time, the date only when it is not today's. */
+/** An instant as local date and time, with the date only if it is not today. */
 export function time(atMs) {
   if (missing(atMs)) return NONE;
   const at = new Date(atMs);
@@ -54,8 +54,11 @@ export function time(atMs) {
   return date === day.format(new Date()) ? clock.format(at) : `${date} ${clock.format(at)}`;
 }
 
-/** Records a second. */
-export const rate = (perSecond) => (missing(perSecond) ? NONE : `${perSecond < 10 ? short.format(perSecond) : count.format(perSecond)}/s`);
+/** Records per second. */
+export function rate(perSecond) {
+  if (missing(perSecond)) return NONE;
+  return `${(perSecond < 10 ? short : count).format(perSecond)}/s`;
+}
 
-/** A share of one. */
+/** A ratio as a percentage. */
 export const percent = (ratio) => (missing(ratio) ? NONE : `${count.format(100 * ratio)} %`);

@@ -1,9 +1,9 @@
-// The page of one job: reads what the API knows every second and hands it to the page's parts.
+// The page of one job: reads the API every second and updates the parts of the page.
 
 import { Actions } from "./actions.js";
 import { ApiError, get } from "./api.js";
 import { Checkpoints } from "./checkpoints.js";
-import { byId, element, facts, keyed, setChildren, setPill, setText, words } from "./dom.js";
+import { byId, element, definitions, keyed, setChildren, setPill, setText, words } from "./dom.js";
 import { ago, bytes, duration, number, percent, rate, time, NONE } from "./format.js";
 import { poll } from "./poll.js";
 import { Rescale } from "./rescale.js";
@@ -46,43 +46,65 @@ function showJob(job, checkpoint) {
   setText(byId("name"), job.name);
   setPill(byId("status"), job.status);
   showFailure(job);
+  showHealth(job.health);
   const attempt = job.attempt;
   const metrics = attempt?.metrics;
   const up = !NOT_STARTED.has(job.status) && job.started_at_ms !== null;
-  setChildren(byId("overview"), ...facts([
-    ["Attempt", attempt ? number(attempt.number) : NONE, attempt && `${words(attempt.cause)}${attempt.driver_state ? `, driver ${attempt.driver_state.toLowerCase()}` : ""}`],
+  setChildren(byId("overview"), ...definitions([
+    ["Attempt", attempt ? number(attempt.number) : NONE, attempt && describe(attempt)],
     ["Parallelism", number(job.parallelism), `of at most ${number(job.max_parallelism)}`],
-    ["Last commit", ago(attempt?.last_commit_at_ms), attempt?.last_commit_batch_id != null ? `batch ${number(attempt.last_commit_batch_id)}` : null],
-    ["Input rate", up ? rate(metrics?.input_records_per_second) : NONE, metrics && `${number(metrics.input_records)} records in this attempt`],
-    ["Processed rate", up ? rate(metrics?.processed_records_per_second) : NONE, metrics && `busy ${percent(metrics.busy_ratio)}`],
+    ["Last commit", ago(attempt?.last_commit_at_ms),
+      attempt?.last_commit_batch_id != null ? `batch ${number(attempt.last_commit_batch_id)}` : null],
+    ["Input rate", up ? rate(metrics?.input_records_per_second) : NONE,
+      metrics && `${number(metrics.input_records)} records in this attempt`],
+    ["Processed rate", up ? rate(metrics?.processed_records_per_second) : NONE,
+      metrics && `busy ${percent(metrics.busy_ratio)}`],
     ["Backlog", up && metrics?.pending_records != null ? number(metrics.pending_records) : NONE,
-      up && metrics?.store_away_since_ms ? `object store away since ${time(metrics.store_away_since_ms)}; batches wait` : "records behind the sources"],
-    ["Batch duration", up ? duration(metrics?.batch_duration_ms) : NONE, metrics && `${number(metrics.batches)} batches`],
-    ["State", bytes(metrics?.state_bytes || checkpoint?.state_size), metrics?.state_bytes || !checkpoint ? null : `at checkpoint #${checkpoint.id}`],
+      "records behind the sources"],
+    ["Batch duration", up ? duration(metrics?.batch_duration_ms) : NONE,
+      metrics && `${number(metrics.batches)} batches; plan ${duration(metrics.batch_plan_ms)}, `
+        + `append ${duration(metrics.batch_append_ms)}, publish ${duration(metrics.batch_publish_ms)}`],
+    ["State", bytes(metrics?.state_bytes || checkpoint?.state_size),
+      metrics?.state_bytes || !checkpoint ? null : `at checkpoint #${checkpoint.id}`],
+    ["Clean-up", up ? ago(metrics?.clean_up?.last_at_ms) : NONE,
+      metrics?.clean_up && `${number(metrics.clean_up.deleted_objects)} objects deleted, `
+        + bytes(metrics.clean_up.deleted_bytes)],
     ["Uptime", up ? duration(Math.floor((Date.now() - job.started_at_ms) / 1000) * 1000) : NONE,
       job.restarts ? `${number(job.restarts)} restart${job.restarts === 1 ? "" : "s"}` : "no restart"],
     ["Artifact", job.artifact_name, `version ${job.artifact_version}`],
   ]));
 }
 
-// One row a subtask; an operator's own figures stand in the row of its first one.
+const describe = (attempt) =>
+  words(attempt.cause) + (attempt.driver_state ? `, driver ${attempt.driver_state.toLowerCase()}` : "");
+
+const largestKeyGroup = ({ largest_key_group: group, largest_key_group_records: records, read_records: all }) =>
+  group == null || !all ? NONE : `${number(records)} (${percent(records / all)})`;
+
+// One row per subtask; an operator's own figures are in the row of its first subtask.
 function showOperators(operators) {
   byId("no-operators").hidden = operators.length > 0;
   byId("operators-table").hidden = operators.length === 0;
   const rows = operators.flatMap((operator) => operator.subtasks.map((subtask) => ({ operator, subtask })));
   setChildren(byId("operators"), ...rows.map(({ operator, subtask }) => {
     const first = subtask.index === 0;
+    const rowspan = operator.subtasks.length;
     return element("tr", {},
-      first ? element("th", { scope: "rowgroup", rowspan: operator.subtasks.length, class: "mono" }, operator.uid) : null,
+      first ? element("th", { scope: "rowgroup", rowspan, class: "mono" }, operator.uid) : null,
       element("td", { class: "number" }, number(subtask.index)),
       element("td", { class: "number" }, number(subtask.read_records)),
       element("td", { class: "number" }, number(subtask.write_records)),
+      element("td", { class: "number" }, largestKeyGroup(subtask)),
       element("td", { class: "number" }, percent(subtask.busy_ratio)),
+      element("td", { class: "number" }, duration(subtask.processor_ms)),
+      element("td", { class: "number nowrap" },
+        [subtask.input_ms, subtask.output_ms, subtask.store_ms].map(duration).join(" / ")),
       element("td", { class: "number" }, bytes(subtask.state_bytes)),
-      first ? element("td", { class: "number", rowspan: operator.subtasks.length },
+      first ? element("td", { class: "number", rowspan },
         operator.watermark_lag_ms == null ? NONE : duration(operator.watermark_lag_ms)) : null,
-      first ? element("td", { class: "number", rowspan: operator.subtasks.length },
-        operator.event_time_lag_ms == null ? NONE : duration(operator.event_time_lag_ms)) : null);
+      first ? element("td", { class: "number", rowspan },
+        operator.event_time_lag_ms == null ? NONE : duration(operator.event_time_lag_ms)) : null,
+      first ? element("td", { class: "number", rowspan }, number(operator.late_records)) : null);
   }));
 }
 
@@ -93,9 +115,18 @@ function showFailure(job) {
   const { code, message, traceback, operator_uid: uid, subtask, advice } = job.failure;
   const where = [uid && `operator ${uid}`, subtask != null && `subtask ${subtask}`].filter(Boolean).join(", ");
   setChildren(box,
-    element("strong", {}, job.status === "FAILED" ? "The job has failed. " : "The job had to restart. "),
-    message, " ", element("code", {}, code), where ? ` (${where})` : "", advice ? ` ${advice}` : "",
-    traceback ? element("details", {}, element("summary", {}, "Traceback"), element("pre", { tabindex: 0 }, traceback)) : "");
+    element("strong", {}, job.status === "FAILED" ? "The job failed. " : "The job had to restart. "),
+    element("span", { class: "said" }, message), " ", element("code", {}, code), where ? ` (${where})` : "", advice ? ` ${advice}` : "",
+    traceback
+      ? element("details", {}, element("summary", {}, "Traceback"), element("pre", { tabindex: 0 }, traceback))
+      : "");
+}
+
+function showHealth(items) {
+  const list = byId("health");
+  list.hidden = items.length === 0;
+  setChildren(list, ...items.map(({ code, message, since_ms: since, advice }) =>
+    element("li", {}, `Since ${time(since)}: ${message} `, element("code", {}, code), advice ? ` ${advice}` : "")));
 }
 
 function showEvents(events) {

@@ -9,7 +9,7 @@ const COLUMNS = ["Status", "Parallelism", "Last checkpoint", "Input rate", "Upti
 const ENDED = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
 const CHECKPOINT_MAX_AGE_MS = 5000;
 
-/** The latest completed checkpoint of each job, asked for less often than the rest. */
+/** The latest completed checkpoint of each job, requested less often than the rest. */
 const checkpoints = new Map();
 
 poll(async () => {

@@ -1,4 +1,4 @@
-// A link may carry the token behind its `#`, which browsers never send anywhere. It moves into the field, out of the address.
+// A link may carry the token after its `#`, which browsers never send. The token moves from the address to the field.
 
 const match = /^#token=([\w.~-]+)$/.exec(location.hash);
 if (match) {

@@ -1,4 +1,4 @@
-// Asking again and again, politely: never twice at once, not while nobody looks, slower while nothing answers.
+// Polls: never twice at once, not while the page is hidden, more slowly while the control plane does not answer.
 
 import { Unauthorized } from "./api.js";
 import { byId, setText } from "./dom.js";
@@ -6,10 +6,10 @@ import { byId, setText } from "./dom.js";
 const SLOWEST_MS = 10_000;
 
 /**
- * Calls `refresh` now and then every `everyMs`; says on the page when the control plane cannot be reached.
+ * Calls `refresh` now and then every `everyMs`; shows on the page when the control plane does not answer.
  * @param {() => Promise<void>} refresh
  * @param {number} everyMs
- * @returns {{now: () => void}} `now` refreshes at once, for after the user has done something.
+ * @returns {{now: () => void}} `now` refreshes at once, after an action of the user.
  */
 export function poll(refresh, everyMs = 1000) {
   let failures = 0;
@@ -31,7 +31,7 @@ export function poll(refresh, everyMs = 1000) {
     } catch (error) {
       if (error instanceof Unauthorized) return;
       failures += 1;
-      // One lost request is no news.
+      // One lost request is not worth a message.
       if (failures > 1) showConnection(`The figures below may be old: ${error.message} Trying again.`);
     } finally {
       busy = false;

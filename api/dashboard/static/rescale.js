@@ -1,7 +1,7 @@
-// The rescale form, its preview of who will own which key groups, and the phases of the last rescale.
+// The rescale form, its preview of the key group ranges, and the phases of the last rescale.
 
 import { post } from "./api.js";
-import { byId, element, facts, keyed, pill, setChildren, setText } from "./dom.js";
+import { byId, element, definitions, keyed, pill, setChildren, setText } from "./dom.js";
 import { duration, number, time } from "./format.js";
 
 const PHASES = {
@@ -12,9 +12,13 @@ const PHASES = {
   VERIFY: "Verify running",
   ROLL_BACK: "Roll back",
 };
-const OUTCOMES = { COMPLETED: "completed", ROLLED_BACK: "was rolled back; the job runs at its old parallelism", FAILED: "failed" };
+const OUTCOMES = {
+  COMPLETED: "completed",
+  ROLLED_BACK: "was rolled back; the job runs at its old parallelism",
+  FAILED: "failed",
+};
 const STATES = { done: "done", running: "running", failed: "failed", waiting: "waiting" };
-/** From here on, segments are too narrow for their number, then for a gap, then to be told apart. */
+/** Above these numbers of segments there is no room for their numbers, for gaps, or for segments at all. */
 const NUMBERED_MAX = 32, SPACED_MAX = 96, DRAWN_MAX = 512;
 
 /** The key groups of each subtask: [start, end], inclusive, as the runtime assigns them. */
@@ -25,22 +29,24 @@ export function keyGroupRanges(maxParallelism, parallelism) {
   ]);
 }
 
-/** What to show of a rescale: each phase with its state and milliseconds so far. */
+/** The rows that show a rescale: each phase with its state and its milliseconds so far. */
 export function phaseRows(rescale, nowMs) {
   const inProgress = rescale.status === "IN_PROGRESS";
   const rows = rescale.phases.map((phase, index) => {
     const next = rescale.phases[index + 1]?.phase;
     const cut = phase.ended_at_ms === null && !inProgress;
     const state = cut || next === "ROLL_BACK" ? "failed" : phase.ended_at_ms === null ? "running" : "done";
-    return { phase: phase.phase, state, ms: phase.duration_ms ?? (cut ? null : Math.max(0, nowMs - phase.started_at_ms)) };
+    const soFar = cut ? null : Math.max(0, nowMs - phase.started_at_ms);
+    return { phase: phase.phase, state, ms: phase.duration_ms ?? soFar };
   });
   const begun = new Set(rows.map((row) => row.phase));
-  const waiting = inProgress && !begun.has("ROLL_BACK") ? Object.keys(PHASES).filter((name) => name !== "ROLL_BACK" && !begun.has(name)) : [];
+  const moves = inProgress && !begun.has("ROLL_BACK");
+  const waiting = moves ? Object.keys(PHASES).filter((name) => name !== "ROLL_BACK" && !begun.has(name)) : [];
   return [...rows, ...waiting.map((phase) => ({ phase, state: "waiting", ms: null }))];
 }
 
 export class Rescale {
-  /** @param {string} path of the job @param {() => void} refresh to be called when something has changed */
+  /** @param {string} path of the job @param {() => void} refresh called when something has changed */
   constructor(path, refresh) {
     this.path = path;
     this.refresh = refresh;
@@ -79,7 +85,7 @@ export class Rescale {
   show(job, latest) {
     this.job = job;
     this.input.max = job.max_parallelism;
-    // A number that the user is about to send is not taken away; else the field follows the job.
+    // A number that the user has typed is kept; otherwise the field follows the job.
     if (!this.edited && !this.sending) {
       const wanted = latest?.status === "IN_PROGRESS" ? latest.to_parallelism : job.parallelism;
       if (this.input.value !== String(wanted)) this.input.value = wanted;
@@ -131,11 +137,11 @@ export class Rescale {
     summary.classList.toggle("soft", inProgress);
     setChildren(summary, ...(inProgress
       ? [`Requested at ${time(rescale.requested_at_ms)}.`]
-      : [element("dl", { class: "facts" }, ...facts([
+      : [element("dl", { class: "definitions" }, ...definitions([
         ["Downtime", duration(rescale.downtime_ms)],
-        ["In all", duration(rescale.duration_ms)],
+        ["Total", duration(rescale.duration_ms)],
         ["Ended", time(rescale.ended_at_ms)],
-      ])), ...(rescale.failure ? [element("p", { class: "notice", "data-tone": "bad" }, rescale.failure.message, " ", element("code", {}, rescale.failure.code))] : [])]));
+      ])), ...failureNotice(rescale.failure)]));
 
     const longest = Math.max(1, ...rows.map((row) => row.ms ?? 0));
     keyed(byId("phases"), rows, (row) => row.phase,
@@ -153,13 +159,20 @@ export class Rescale {
     this.announce(rescale, rows);
   }
 
-  /** One short sentence a phase for those who do not see the list. */
+  /** One short sentence per phase, for screen readers. */
   announce(rescale, rows) {
     const text = rescale.status === "IN_PROGRESS"
       ? `Rescale to ${rescale.to_parallelism}: ${PHASES[rescale.phase] ?? rescale.phase}`
       : `Rescale to ${rescale.to_parallelism} ${OUTCOMES[rescale.status]}. Downtime ${duration(rescale.downtime_ms)}.`;
     const live = byId("rescale-live");
-    // What had ended before the page was opened is no news.
-    if (live.textContent || rescale.status === "IN_PROGRESS" || rows.some((row) => row.state === "running")) setText(live, text);
+    // A rescale that ended before the page was opened is not announced.
+    const isNews = rescale.status === "IN_PROGRESS" || rows.some((row) => row.state === "running");
+    if (live.textContent || isNews) setText(live, text);
   }
+}
+
+function failureNotice(failure) {
+  if (!failure) return [];
+  const code = element("code", {}, failure.code);
+  return [element("p", { class: "notice", "data-tone": "bad" }, failure.message, " ", code)];
 }

@@ -16,7 +16,7 @@ SIZES = ("key_group_entries", "key_group_bytes")
 
 
 def upgrade() -> None:
-    """Adds the columns; a job that is there has neither strategy nor failures, a snapshot no sizes."""
+    """Adds the columns; existing jobs have neither a strategy nor failures, existing snapshots have no sizes."""
     op.add_column("jobs", sa.Column("restart", JSONB(none_as_null=True), nullable=True))
     op.add_column("jobs", sa.Column("failures", JSONB(none_as_null=True), nullable=True))
     op.add_column(SNAPSHOTS, sa.Column("entries", sa.BigInteger, nullable=False, server_default="0"))

@@ -10,13 +10,13 @@ import httpx
 import pytest
 import uvicorn
 
-from api.app import create_app, make_context
-from api.security import token_sha256
-from api.settings import Settings
-from db.engine import open_engine, session_factory
-from db.migrate import migrate
-from db.repositories import tokens
-from db.statuses import Role
+from keyscale.api.access.tokens import token_sha256
+from keyscale.api.settings import Settings
+from keyscale.api.web.app import create_app, make_context
+from keyscale.db.engine import open_engine, session_factory
+from keyscale.db.migrate import migrate
+from keyscale.db.repositories import tokens
+from keyscale.db.statuses import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from api.context import Context
+    from keyscale.api.services.context import Context
 
 TOKEN = "the-admin-token"  # noqa: S105 - a test's own
 

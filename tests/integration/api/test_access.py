@@ -1,4 +1,4 @@
-"""Who may call what."""
+"""Access to the routes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 from fastapi.routing import iter_route_contexts
 
+from keyscale.api.access.tokens import token_sha256
+from keyscale.db.repositories import tokens
+from keyscale.installation import VERSION
 from tests.integration.api.conftest import TOKEN
 
 if TYPE_CHECKING:
     import httpx
     from fastapi import FastAPI
+
+    from keyscale.api.services.context import Context
 
 PUBLIC = {("GET", "/health"), ("GET", "/")}
 
@@ -41,17 +46,30 @@ def test_every_route_but_health_needs_a_token(app: FastAPI, anonymous: httpx.Cli
             assert (answer.status_code, answer.json()["code"]) == (401, "TOKEN_INVALID"), (method, path, headers)
 
 
-def test_a_users_token_is_no_drivers(app: FastAPI, client: httpx.Client) -> None:
+def test_a_users_token_is_refused_on_the_routes_of_drivers(app: FastAPI, client: httpx.Client) -> None:
     for method, path in api_routes(app):
         if path.startswith("/driver"):
             assert client.request(method, path, json={}).status_code == 401
 
 
-def test_health_tells_without_a_token_what_works(anonymous: httpx.Client) -> None:
+def test_a_revoked_token_opens_nothing(anonymous: httpx.Client, context: Context) -> None:
+    bearer, cookie = {"Authorization": f"Bearer {TOKEN}"}, {"Cookie": f"keyscale_session={TOKEN}"}
+    for headers in (bearer, cookie):
+        assert anonymous.get("/jobs", headers=headers).status_code == 200
+    with context.sessions.begin() as session:
+        found = tokens.find(session, token_sha256(TOKEN))
+        assert found is not None
+        found.revoked_at_ms = 1
+    for headers in (bearer, cookie):
+        assert anonymous.get("/jobs", headers=headers).status_code == 401
+
+
+def test_health_needs_no_token(anonymous: httpx.Client) -> None:
     answer = anonymous.get("/health")
     assert answer.status_code == 503  # nothing is reconciled here
     assert answer.json()["code"] == "RECONCILER_DOWN"
     assert (answer.json()["database"], answer.json()["store"]) == ("ok", "ok")
+    assert answer.json()["version"] == VERSION
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost.evil:80"])
@@ -65,7 +83,7 @@ def test_loopback_names_are_ours(client: httpx.Client, host: str) -> None:
     assert client.get("/jobs", headers={"Host": host}).status_code == 200
 
 
-def test_the_pages_cookie_reads_but_changes_nothing_unless_a_page_of_ours_asks(anonymous: httpx.Client) -> None:
+def test_the_pages_cookie_can_read_but_changes_need_a_request_of_our_own_page(anonymous: httpx.Client) -> None:
     anonymous.cookies.set("keyscale_session", TOKEN)
     assert anonymous.get("/jobs").status_code == 200
     post = {"url": "/jobs/none/start"}
@@ -85,6 +103,7 @@ def test_the_description_is_for_token_holders_and_names_every_route(client: http
     description = client.get("/openapi.json").json()
     assert {"/jobs/{job_id}/rescale", "/artifacts", "/health"} <= set(description["paths"])
     assert not any(path.startswith(("/driver", "/ui")) for path in description["paths"])
+    assert description["info"]["version"] == VERSION
 
 
 def test_unknown_paths_and_methods_are_problems_too(client: httpx.Client) -> None:

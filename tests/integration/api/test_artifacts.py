@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import func, select
 
-from db.models import ArtifactChunk
-from db.repositories import artifacts
+from keyscale.db.models import ArtifactChunk
+from keyscale.db.repositories import artifacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import httpx
 
-    from api.context import Context
+    from keyscale.api.services.context import Context
 
 
 def make_zip(**entries: bytes) -> bytes:
@@ -59,7 +59,7 @@ def test_other_bytes_under_a_name_are_its_next_version_and_the_same_bytes_are_no
     assert back["version"] == 3
 
 
-def test_the_same_bytes_are_kept_once_and_until_the_last_artifact_of_them_is_deleted(
+def test_the_same_bytes_are_stored_once_until_their_last_artifact_is_deleted(
     context: Context, client: httpx.Client, upload: Callable[..., Any]
 ) -> None:
     one, other = (upload(name=name).json() for name in ("one", "other"))
@@ -107,7 +107,7 @@ def test_a_zip_with_a_main_program_and_a_jar_are_known_by_their_content(upload: 
         (b"(" * 10_000, "job.py"),
     ],
 )
-def test_what_is_no_sound_python_file_zip_or_jar_is_refused(
+def test_a_file_that_is_not_a_valid_python_file_zip_or_jar_is_refused(
     context: Context, upload: Callable[..., Any], content: bytes, filename: str
 ) -> None:
     answer = upload(content, filename)
@@ -126,7 +126,7 @@ def test_a_link_in_a_zip_is_refused(upload: Callable[..., Any]) -> None:
     assert upload(buffer.getvalue(), "job.zip").json()["code"] == "ARTIFACT_INVALID"
 
 
-def test_a_file_above_the_cap_is_refused(upload: Callable[..., Any], client: httpx.Client) -> None:
+def test_a_file_above_the_size_limit_is_refused(upload: Callable[..., Any], client: httpx.Client) -> None:
     assert upload(b"#" * ((1 << 20) + 1)).json()["code"] == "BODY_TOO_LARGE"
     assert upload(b"#" * (2 << 20)).json()["code"] == "BODY_TOO_LARGE"
 
@@ -144,7 +144,7 @@ def test_a_file_above_the_cap_is_refused(upload: Callable[..., Any], client: htt
 @pytest.mark.parametrize("name", ["../etc", "a/b", "", "ä", "x" * 101, "<script>"])
 def test_a_name_that_could_be_a_path_or_a_program_is_refused(upload: Callable[..., Any], name: str) -> None:
     answer = upload(filename=f"{name}.py") if name else upload(filename=".py")
-    if name == "../etc":  # only the last part of a client's path is looked at
+    if name == "../etc":  # only the last part of a client's path is used
         assert answer.json()["name"] == "etc"
     elif name == "a/b":
         assert answer.json()["name"] == "b"

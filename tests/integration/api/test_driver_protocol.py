@@ -1,4 +1,4 @@
-"""What a driver may say, twice and late, and what it is told."""
+"""The messages of drivers, also repeated and late, and the answers to them."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from api.lifecycle.job_transaction import JobTransaction
-from api.lifecycle.steps import Cause
-from api.security import token_sha256
-from db.repositories import jobs
-from db.statuses import AttemptStage
+from keyscale.api.access.tokens import token_sha256
+from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.steps import Cause
+from keyscale.db.repositories import jobs
+from keyscale.db.statuses import AttemptStage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import httpx
 
-    from api.context import Context
+    from keyscale.api.services.context import Context
 
 Driver = Any
 
 
 @pytest.fixture
 def attempt(context: Context, job: dict[str, Any], client: httpx.Client) -> Callable[..., int]:
-    """Starts the job and stores an attempt of it, whose driver's token is `driver-<number>`."""
-    client.post(f"/jobs/{job['id']}/start")
+    """Starts the job, if it is not, and stores an attempt of it, whose driver's token is `driver-<number>`."""
 
-    def store(stage: AttemptStage = AttemptStage.ACTIVE) -> int:
+    def store(stage: AttemptStage = AttemptStage.ACTIVE, start: dict[str, bool] | None = None) -> int:
+        client.post(f"/jobs/{job['id']}/start", json=start)
         with context.sessions.begin() as session:
             found = jobs.lock(session, job["id"])
             assert found is not None
@@ -120,6 +120,21 @@ def test_an_active_attempts_driver_gets_its_assignment_as_often_as_it_asks(
     assert driver(number, "artifact").content == b"print(1)\n"
 
 
+@pytest.mark.parametrize("body", [None, {}, {"skip_lost_records": True}])
+def test_a_job_that_is_started_without_lost_records_tells_its_driver(
+    client: httpx.Client,
+    job: dict[str, Any],
+    attempt: Callable[..., int],
+    driver: Driver,
+    body: dict[str, bool] | None,
+) -> None:
+    assert client.post(f"/jobs/{job['id']}/start", json={"skip": True}).status_code == 422
+    assignment = driver(attempt(start=body), "attach", **ATTACH).json()["assignment"]
+    assert assignment["skip_lost_records"] == bool(body)
+    told = [event["message"] for event in client.get(f"/jobs/{job['id']}/events").json()["events"]]
+    assert any("without the records" in message for message in told) == bool(body)
+
+
 def test_a_standby_waits_and_an_ended_attempt_is_sent_away(
     attempt: Callable[..., int], driver: Driver, end: Callable[[int], None]
 ) -> None:
@@ -132,7 +147,7 @@ def test_a_standby_waits_and_an_ended_attempt_is_sent_away(
     assert driver(standby, "artifact").status_code == 410
 
 
-def test_orders_are_given_until_their_result_has_come(
+def test_commands_are_given_until_their_result_has_arrived(
     client: httpx.Client, attempt: Callable[..., int], driver: Driver
 ) -> None:
     number = attempt()
@@ -157,7 +172,7 @@ def test_orders_are_given_until_their_result_has_come(
     assert client.get("/operations/end-of-day").json() == shown
 
 
-def test_a_driver_answers_only_the_orders_of_its_own_job(
+def test_a_driver_answers_only_the_commands_of_its_own_job(
     client: httpx.Client, job: dict[str, Any], attempt: Callable[..., int], driver: Driver
 ) -> None:
     number = attempt()
@@ -193,14 +208,14 @@ def test_a_checkpoint_is_shown_under_flinks_names(
     assert operator["subtasks"][0]["key_group_bytes"] == [10] * 8
 
 
-def test_a_failure_that_a_driver_restarts_after_is_an_event_once(
+def test_a_failure_after_which_a_driver_restarts_is_one_event(
     client: httpx.Client, attempt: Callable[..., int], driver: Driver
 ) -> None:
     number = attempt()
     driver(number, "heartbeat", state="RUNNING")
     failed = {
         "failures": {"count": 1, "times_ms": [5]},
-        "last_failure": {"code": "JOB_FUNCTION_FAILED", "message": "ValueError"},
+        "last_failure": {"code": "JOB_FUNCTION_FAILED", "message": "ValueError: not a plate"},
         "restart": {"type": "fixed-delay", "attempts": 3, "delay_ms": 9},
     }
     for _ in range(2):
@@ -208,11 +223,19 @@ def test_a_failure_that_a_driver_restarts_after_is_an_event_once(
     events = client.get("/jobs/flights/events").json()["events"]
     [event] = [event for event in events if event["kind"] == "RUN_FAILED"]
     assert event["details"]["failure_code"] == "JOB_FUNCTION_FAILED"
+    assert "plate" not in event["message"], "events outlive their job"
+    assert "plate" in client.get("/jobs/flights").json()["attempt"]["metrics"]["last_failure"]["message"]
     shown = client.get("/jobs/flights").json()["attempt"]["metrics"]
     assert (shown["failures"]["count"], shown["restart"]["attempts"]) == (1, 3)
 
 
-def test_a_complete_checkpoint_stays_complete_and_numbers_never_start_over(
+def test_a_heartbeat_may_report_thousands_of_subtasks(attempt: Callable[..., int], driver: Driver) -> None:
+    subtasks = [{"index": index, "read_records": 10**9, "input_ms": 1234.56789} for index in range(20_000)]
+    metrics = {"operators": [{"uid": "counts", "subtasks": subtasks}]}
+    assert driver(attempt(), "heartbeat", state="RUNNING", metrics=metrics).status_code == 200
+
+
+def test_a_complete_checkpoint_stays_complete_and_numbers_are_never_used_again(
     client: httpx.Client, attempt: Callable[..., int], driver: Driver, end: Callable[[int], None]
 ) -> None:
     first = attempt()
@@ -228,7 +251,7 @@ def test_a_complete_checkpoint_stays_complete_and_numbers_never_start_over(
     assert statuses == {7: "COMPLETED", 8: "FAILED"}
 
 
-def test_a_late_report_of_an_ended_attempt_counts_only_where_a_manifest_is_published(
+def test_a_late_report_of_an_ended_attempt_counts_only_if_a_manifest_is_published(
     client: httpx.Client, attempt: Callable[..., int], driver: Driver, end: Callable[[int], None]
 ) -> None:
     first = attempt()
@@ -239,6 +262,22 @@ def test_a_late_report_of_an_ended_attempt_counts_only_where_a_manifest_is_publi
         assert driver(first, "checkpoints", **late).status_code == 204
     statuses = {one["id"]: one["status"] for one in client.get("/jobs/flights/checkpoints").json()["history"]}
     assert statuses == {1: "COMPLETED", 2: "COMPLETED"}
+
+
+def test_a_late_success_of_an_older_attempt_does_not_replace_a_newer_attempts_checkpoint(
+    client: httpx.Client, attempt: Callable[..., int], driver: Driver, end: Callable[[int], None]
+) -> None:
+    first = attempt()
+    end(first)
+    second = attempt()
+    for status in ("IN_PROGRESS", "FAILED"):
+        assert driver(second, "checkpoints", **report(1, status, batch_id=9)).status_code == 204
+        assert driver(first, "checkpoints", **report(1, batch_id=5)).status_code == 204
+        [shown] = client.get("/jobs/flights/checkpoints").json()["history"]
+        assert shown["status"] == status
+    end(second)
+    assignment = driver(attempt(), "attach", **ATTACH).json()["assignment"]
+    assert assignment["restore_from"] is None
 
 
 def test_retention_subsumes_checkpoints_and_never_savepoints(
@@ -273,3 +312,32 @@ def test_heartbeats_show_on_the_attempt(client: httpx.Client, attempt: Callable[
     assert (shown["first_commit_at_ms"], shown["last_commit_batch_id"]) == (1000, 3)
     assert shown["metrics"]["input_records"] == 40
     assert client.get("/jobs/flights/attempts").json()["attempts"] == [shown]
+
+
+def test_faults_of_a_running_job_are_in_its_health(
+    client: httpx.Client, attempt: Callable[..., int], driver: Driver
+) -> None:
+    number = attempt()
+    driver(number, "attach", **ATTACH)
+    driver(number, "heartbeat", state="RUNNING")
+    assert client.get("/jobs/flights").json()["health"] == []
+    failure = {"code": "STATE_RETENTION_BLOCKED", "message": "chk-2 cannot be read", "advice": "Repair it."}
+    metrics = {
+        "store_away_since_ms": 7,
+        "clean_up": {"failing_since_ms": 8, "failure": failure},
+        "lost_records": 120,
+        "lost_records_since_ms": 9,
+    }
+    driver(number, "heartbeat", state="RUNNING", metrics=metrics)
+    away, lost, blocked = client.get("/jobs/flights").json()["health"]
+    assert (lost["code"], lost["since_ms"]) == ("SOURCE_RECORDS_LOST", 9)
+    assert "120 records" in lost["message"]
+    assert (away["code"], away["since_ms"]) == ("STATE_STORE_UNAVAILABLE", 7)
+    assert blocked == {
+        "code": "STATE_RETENTION_BLOCKED",
+        "message": "old checkpoints are not deleted: chk-2 cannot be read",
+        "since_ms": 8,
+        "advice": "Repair it.",
+    }
+    driver(number, "heartbeat", state="RUNNING")
+    assert client.get("/jobs/flights").json()["health"] == []

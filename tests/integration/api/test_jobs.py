@@ -23,7 +23,7 @@ def test_a_created_job_is_shown_by_id_and_by_name(client: httpx.Client, job: dic
     assert client.get("/jobs").json() == {"jobs": [job]}
 
 
-def test_max_parallelism_is_by_default_flinks(client: httpx.Client, job: dict[str, Any]) -> None:
+def test_the_default_of_max_parallelism_is_that_of_flink(client: httpx.Client, job: dict[str, Any]) -> None:
     body = {"artifact_id": job["artifact_id"]}
     assert client.post("/jobs", json={**body, "name": "a"}).json()["max_parallelism"] == 128
     assert client.post("/jobs", json={**body, "name": "b", "parallelism": 200}).json()["max_parallelism"] == 512
@@ -54,7 +54,7 @@ def test_a_parallelism_out_of_range_is_refused(client: httpx.Client, job: dict[s
         {},
     ],
 )
-def test_a_request_of_the_wrong_form_is_refused_without_repeating_it(
+def test_an_invalid_request_is_refused_without_repeating_its_content(
     client: httpx.Client, job: dict[str, Any], body: dict[str, Any]
 ) -> None:
     answer = client.post("/jobs", json={"artifact_id": job["artifact_id"], **body})
@@ -71,14 +71,14 @@ def test_a_job_keeps_its_restart_strategy_with_the_defaults_filled_in(
     assert job["restart"] is None
 
 
-def test_a_name_is_had_once(client: httpx.Client, job: dict[str, Any]) -> None:
+def test_a_name_is_used_once(client: httpx.Client, job: dict[str, Any]) -> None:
     body = {"name": "flights", "artifact_id": job["artifact_id"]}
     assert code_of(client.post("/jobs", json=body)) == (409, "JOB_NAME_TAKEN")
 
 
-def test_a_job_is_made_of_an_artifact_that_can_be_run(client: httpx.Client, upload: Callable[..., Any]) -> None:
+def test_a_job_needs_an_artifact_that_can_be_run(client: httpx.Client, upload: Callable[..., Any]) -> None:
     assert code_of(client.post("/jobs", json={"name": "x", "artifact_id": "none"})) == (404, "ARTIFACT_NOT_FOUND")
-    from tests.integration.api.test_artifacts import make_zip  # noqa: PLC0415 - its neighbour's zip
+    from tests.integration.api.test_artifacts import make_zip  # noqa: PLC0415 - shared by both modules
 
     jar = upload(make_zip(**{"META-INF/MANIFEST.MF": b"x"}), "lib.jar").json()
     assert code_of(client.post("/jobs", json={"name": "x", "artifact_id": jar["id"]})) == (422, "ARTIFACT_NOT_RUNNABLE")
@@ -95,7 +95,7 @@ def test_a_job_is_made_of_an_artifact_that_can_be_run(client: httpx.Client, uplo
         {"spark.executor.memory": "\u0661g"},
     ],
 )
-def test_spark_settings_that_load_code_or_break_promises_are_refused(
+def test_spark_settings_that_load_code_or_break_guarantees_are_refused(
     client: httpx.Client, job: dict[str, Any], conf: dict[str, str]
 ) -> None:
     body = {"name": "x", "artifact_id": job["artifact_id"], "spark_conf": conf}
@@ -104,7 +104,7 @@ def test_spark_settings_that_load_code_or_break_promises_are_refused(
     assert client.post("/jobs", json=allowed).status_code == 201
 
 
-def test_what_needs_a_running_job_is_refused_and_leaves_the_job_as_it_was(
+def test_an_action_that_needs_a_running_job_is_refused_and_leaves_the_job_unchanged(
     client: httpx.Client, job: dict[str, Any]
 ) -> None:
     for action, body in (
@@ -147,7 +147,7 @@ def test_an_operation_id_cannot_be_a_path(client: httpx.Client, job: dict[str, A
     assert code_of(answer) == (422, "REQUEST_INVALID")
 
 
-def test_a_store_that_is_away_is_said_and_the_job_is_as_it_was(
+def test_an_unavailable_store_is_reported_and_leaves_the_job_unchanged(
     client: httpx.Client, job: dict[str, Any], tmp_path: Path
 ) -> None:
     store = tmp_path / "store"
@@ -160,7 +160,7 @@ def test_a_store_that_is_away_is_said_and_the_job_is_as_it_was(
     assert code_of(client.post("/jobs", json=body)) == (503, "STORE_UNAVAILABLE")
 
 
-def test_nothing_is_found_of_a_job_that_is_not_there(client: httpx.Client) -> None:
+def test_no_route_finds_a_job_that_does_not_exist(client: httpx.Client) -> None:
     for path in (
         "",
         "/attempts",
@@ -174,7 +174,7 @@ def test_nothing_is_found_of_a_job_that_is_not_there(client: httpx.Client) -> No
         assert code_of(client.get(f"/jobs/none{path}")) == (404, "JOB_NOT_FOUND"), path
 
 
-def test_nothing_is_found_of_a_job_that_never_ran(client: httpx.Client, job: dict[str, Any]) -> None:
+def test_a_job_that_never_ran_has_no_logs_checkpoints_or_rescales(client: httpx.Client, job: dict[str, Any]) -> None:
     base = f"/jobs/{job['id']}"
     assert code_of(client.get(f"{base}/logs")) == (404, "ATTEMPT_NOT_FOUND")
     assert code_of(client.get(f"{base}/logs?attempt=9")) == (404, "ATTEMPT_NOT_FOUND")

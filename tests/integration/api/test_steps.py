@@ -1,4 +1,4 @@
-"""What steps leave in the database: a rescale from its request to its end, either way, and what guards it."""
+"""The effects of steps in the database: a rescale from its request to either end, and its guards."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from api.lifecycle import steps
-from api.lifecycle.carrying_out import carry_out
-from api.lifecycle.job_transaction import JobTransaction, rescale_order_id
-from api.lifecycle.leadership import open_leader_connection, try_to_lead
-from api.lifecycle.orders import settle_command
-from db.models import Attempt
-from db.repositories import attempts, commands, jobs
-from db.statuses import AttemptStage, CommandStatus, JobStatus, RescalePhase
+from keyscale.api.lifecycle import steps
+from keyscale.api.lifecycle.apply import apply
+from keyscale.api.lifecycle.intents import settle_command
+from keyscale.api.lifecycle.job_transaction import JobTransaction, rescale_command_id
+from keyscale.api.lifecycle.leadership import open_leader_connection, try_to_lead
+from keyscale.db.models import Attempt
+from keyscale.db.repositories import attempts, commands, jobs
+from keyscale.db.statuses import AttemptStage, CommandStatus, JobStatus, RescalePhase
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import httpx
 
-    from api.context import Context
+    from keyscale.api.services.context import Context
 
 SAVEPOINT = "file:///store/savepoints/r/manifest.json"
 FAILURE = {"code": "X", "message": "it broke"}
@@ -29,17 +30,17 @@ FAILURE = {"code": "X", "message": "it broke"}
 
 @pytest.fixture
 def take(context: Context, job: dict[str, Any], client: httpx.Client) -> Callable[..., None]:
-    """Carries steps out on the started job, one transaction each."""
+    """Applies steps to the started job, one transaction each."""
     client.post(f"/jobs/{job['id']}/start")
 
-    def carry_them_out(*wanted: steps.Step) -> None:
+    def apply_all(*wanted: steps.Step) -> None:
         for step in wanted:
             with context.sessions.begin() as session:
                 found = jobs.lock(session, job["id"])
                 assert found is not None
-                carry_out(step, JobTransaction(session, found))
+                apply(step, JobTransaction(session, found))
 
-    return carry_them_out
+    return apply_all
 
 
 @pytest.fixture
@@ -54,13 +55,13 @@ def running(take: Callable[..., None], client: httpx.Client) -> Callable[..., No
 
 @pytest.fixture
 def publish(context: Context) -> Callable[[], None]:
-    """Completes the rescale's order, as the old driver would."""
+    """Completes the rescale's command, as the old driver would."""
 
     def settle() -> None:
         with context.sessions.begin() as session:
-            order = commands.find(session, rescale_order_id("r"))
-            assert order is not None
-            settle_command(session, order, status=CommandStatus.COMPLETED, location=SAVEPOINT, checkpoint_id=9)
+            command = commands.find(session, rescale_command_id("r"))
+            assert command is not None
+            settle_command(session, command, status=CommandStatus.COMPLETED, location=SAVEPOINT, checkpoint_id=9)
 
     return settle
 
@@ -77,7 +78,7 @@ def test_a_rescale_goes_through_its_phases_and_ends_at_the_new_parallelism(
     client: httpx.Client, running: Callable[..., None], publish: Callable[[], None]
 ) -> None:
     assert stages(client) == {1: "ACTIVE", 2: "STANDBY"}
-    running(steps.OrderRescaleSavepoint())
+    running(steps.BeginRescaleSavepoint())
     publish()
     running(steps.AdvanceRescale(RescalePhase.STOP), steps.SwitchOver())
     assert stages(client) == {1: "ENDED", 2: "ACTIVE"}
@@ -98,7 +99,7 @@ def test_a_rescale_goes_through_its_phases_and_ends_at_the_new_parallelism(
 def test_a_rescale_that_fails_late_rolls_back_from_the_same_savepoint(
     client: httpx.Client, running: Callable[..., None], publish: Callable[[], None]
 ) -> None:
-    running(steps.OrderRescaleSavepoint())
+    running(steps.BeginRescaleSavepoint())
     publish()
     running(
         steps.AdvanceRescale(RescalePhase.STOP), steps.SwitchOver(), steps.RetryRestore(2), steps.RollBack(3, FAILURE)
@@ -115,7 +116,7 @@ def test_a_rescale_that_fails_late_rolls_back_from_the_same_savepoint(
 def test_a_rescale_that_is_abandoned_leaves_the_running_driver_alone(
     client: httpx.Client, running: Callable[..., None]
 ) -> None:
-    running(steps.OrderRescaleSavepoint(), steps.AbandonRescale(FAILURE))
+    running(steps.BeginRescaleSavepoint(), steps.AbandonRescale(FAILURE))
     assert stages(client) == {1: "ACTIVE", 2: "ENDED"}
     assert client.get("/jobs/flights/rescales/r").json()["status"] == "ROLLED_BACK"
     assert client.get("/operations/r").json()["failure_cause"]["code"] == "X"
@@ -126,7 +127,7 @@ def test_a_rescale_that_is_abandoned_leaves_the_running_driver_alone(
 
 
 @pytest.mark.usefixtures("running")
-def test_a_second_rescale_is_refused_and_the_same_one_again_is_the_same(client: httpx.Client) -> None:
+def test_a_second_rescale_is_refused_and_a_repeated_request_is_the_same_rescale(client: httpx.Client) -> None:
     before = client.get("/jobs/flights/rescales/r").json()
     refused = {
         "RESCALE_IN_PROGRESS": {"parallelism": 3},
@@ -141,7 +142,9 @@ def test_a_second_rescale_is_refused_and_the_same_one_again_is_the_same(client: 
     assert len(client.get("/jobs/flights/rescales").json()["rescales"]) == 1
 
 
-def test_the_parallelism_that_a_job_has_is_no_rescale(client: httpx.Client, take: Callable[..., None]) -> None:
+def test_a_rescale_to_the_present_or_an_impossible_parallelism_is_refused(
+    client: httpx.Client, take: Callable[..., None]
+) -> None:
     take(steps.CreateAttempt(2, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
     for parallelism, code in (
         (2, "PARALLELISM_UNCHANGED"),
@@ -153,7 +156,7 @@ def test_the_parallelism_that_a_job_has_is_no_rescale(client: httpx.Client, take
 
 
 def test_a_failed_job_has_nothing_in_progress_and_shows_why(client: httpx.Client, running: Callable[..., None]) -> None:
-    running(steps.OrderRescaleSavepoint(), steps.FailJob({**FAILURE, "traceback": "Traceback: line 1"}))
+    running(steps.BeginRescaleSavepoint(), steps.FailJob({**FAILURE, "traceback": "Traceback: line 1"}))
     shown = client.get("/jobs/flights").json()
     assert (shown["status"], shown["failure"]["traceback"]) == ("FAILED", "Traceback: line 1")
     assert set(stages(client).values()) == {"ENDED"}
@@ -161,9 +164,7 @@ def test_a_failed_job_has_nothing_in_progress_and_shows_why(client: httpx.Client
     assert client.post(f"/jobs/{shown['id']}/start").json()["failure"] is None
 
 
-def test_a_lost_attempt_takes_its_unfinished_operations_with_it(
-    client: httpx.Client, take: Callable[..., None]
-) -> None:
+def test_unfinished_operations_fail_with_their_lost_attempt(client: httpx.Client, take: Callable[..., None]) -> None:
     take(steps.CreateAttempt(2, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
     client.post("/jobs/flights/savepoints", json={"savepoint_id": "mine"})
     client.post("/jobs/flights/checkpoints", json={"operation_id": "now"})
@@ -183,15 +184,29 @@ def test_the_database_itself_refuses_a_second_active_attempt(context: Context, t
         assert session.query(Attempt).count() == 1
 
 
-def test_there_is_one_leader_and_another_one_when_its_connection_is_gone(context: Context) -> None:
+def test_there_is_one_leader_until_its_connection_is_gone(context: Context) -> None:
     first, second = open_leader_connection(context.engine), open_leader_connection(context.engine)
     assert try_to_lead(first)
     assert not try_to_lead(second)
     first.invalidate()
     first.close()
-    assert try_to_lead(second)
+    wait_until(lambda: try_to_lead(second), 30, what="the server's notice that the connection is gone")
     second.invalidate()
     second.close()
+
+
+def test_a_settled_job_is_looked_after_until_its_processes_are_gone(
+    context: Context, job: dict[str, Any], take: Callable[..., None]
+) -> None:
+    def looked_after() -> bool:
+        with context.sessions() as session:
+            return job["id"] in jobs.ids_to_reconcile(session)
+
+    assert looked_after()
+    take(steps.CreateAttempt(2, steps.Cause.START), steps.SettleJob(JobStatus.STOPPED))
+    assert looked_after(), "its driver may still run"
+    take(steps.MarkReaped(1))
+    assert not looked_after()
 
 
 def test_an_active_and_a_standby_attempt_are_found_by_their_stage(

@@ -1,15 +1,15 @@
-"""What docker-compose.yml and the image promise, read from the files themselves: there need be no Docker to test it."""
+"""The guarantees of docker-compose.yml and the image, checked in the files themselves, without Docker."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.support.repository import ROOT
+
 TEXT = (ROOT / "docker-compose.yml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
@@ -30,11 +30,11 @@ def test_every_image_is_our_own_or_pinned_by_a_tag(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES.keys() - RUN_ONCE))
-def test_every_service_that_stays_says_whether_it_is_well(name: str) -> None:
+def test_every_service_that_stays_has_a_health_check(name: str) -> None:
     assert SERVICES[name]["healthcheck"]["test"][0] == "CMD"
 
 
-def test_nothing_waits_for_a_service_that_is_not_there() -> None:
+def test_no_service_waits_for_a_missing_one() -> None:
     for service in SERVICES.values():
         for needed, condition in service.get("depends_on", {}).items():
             assert needed in SERVICES
@@ -76,7 +76,7 @@ def test_the_image_installs_the_locked_packages_by_hash_and_runs_as_an_ordinary_
     assert re.search(r"^USER (?!root)\w+$", DOCKERFILE, re.MULTILINE)
 
 
-def test_the_image_copies_what_is_there_and_its_context_lets_through() -> None:
+def test_the_image_copies_existing_files_that_its_context_includes() -> None:
     copied = re.findall(r"^COPY (?!--from)(\S+) ", DOCKERFILE, re.MULTILINE)
     allowed = (ROOT / "deploy" / "images" / "Dockerfile.dockerignore").read_text().splitlines()
     assert copied

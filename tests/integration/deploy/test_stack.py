@@ -14,19 +14,20 @@ import psycopg
 import pytest
 from botocore.config import Config
 
-from api.cli.ports import free_port
-from deploy.stack.bucket import create_bucket, honours_conditional_create
-from tests.support.listening import listening_addresses
+from keyscale.api.cli.process import free_port
+from keyscale.deploy.stack.bucket import create_bucket, honours_conditional_create
+from keyscale.installation import IMPORT_PATH
+from tests.support.repository import ROOT
+from tests.support.servers.listening import listening_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS = ("postgres", "object-store", "spark-cluster", "kafka")
 
 
 class Stack:
-    """The scripts, run on a directory and ports of their own."""
+    """The scripts, run on their own directory and ports."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -74,7 +75,7 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process runs; one that has ended and that nobody has waited for does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -83,9 +84,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("arguments", [(), ("nonsense",), ("status", "too", "much")])
-def test_wrong_usage_shows_how_it_is_used_and_exits_with_2(
-    stack: Stack, script: str, arguments: tuple[str, ...]
-) -> None:
+def test_wrong_usage_shows_the_usage_and_exits_with_2(stack: Stack, script: str, arguments: tuple[str, ...]) -> None:
     done = stack.run(script, *arguments)
     assert done.returncode == 2
     assert f"Usage: deploy/stack/{script}" in done.stderr
@@ -97,12 +96,12 @@ def test_help_is_no_error(stack: Stack, script: str) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_stopping_what_does_not_run_is_no_error(stack: Stack, script: str) -> None:
+def test_stopping_a_stopped_service_is_no_error(stack: Stack, script: str) -> None:
     stack.succeed(script, "stop")
     assert stack.run(script, "status").returncode == 1
 
 
-def test_postgres_is_started_once_and_keeps_its_data_over_a_restart(stack: Stack) -> None:
+def test_postgres_is_started_once_and_keeps_its_data_through_a_restart(stack: Stack) -> None:
     stack.succeed("postgres", "start")
     pid = stack.pid("postgres")
     stack.succeed("postgres", "start")
@@ -119,7 +118,7 @@ def test_postgres_is_started_once_and_keeps_its_data_over_a_restart(stack: Stack
         assert connection.execute("SELECT count(*) FROM kept").fetchone() == (0,)
 
 
-def test_postgres_lets_nobody_in_without_its_password(stack: Stack) -> None:
+def test_postgres_refuses_a_wrong_password(stack: Stack) -> None:
     stack.succeed("postgres", "start")
     user, _, rest = stack.succeed("postgres", "url").partition("@")
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
@@ -157,7 +156,7 @@ def test_the_object_store_has_its_bucket_and_honours_conditional_creates(stack: 
         aws_secret_access_key=settings["AWS_SECRET_ACCESS_KEY"],
         config=Config(s3={"addressing_style": "path"}),
     )
-    create_bucket(client, "keyscale")  # it is there already: no error
+    create_bucket(client, "keyscale")  # it exists already: no error
     assert honours_conditional_create(client, "keyscale")
 
     def forget_condition(params: dict[str, dict[str, str]], **_: object) -> None:
@@ -168,15 +167,15 @@ def test_the_object_store_has_its_bucket_and_honours_conditional_creates(stack: 
 
 
 @pytest.mark.spark
-def test_the_spark_cluster_has_its_workers_and_replaces_a_killed_one(stack: Stack) -> None:
-    # The master's port and the pages after it: take one far from the others.
+def test_the_spark_cluster_starts_its_workers_and_replaces_a_killed_one(stack: Stack) -> None:
+    # The pages use the ports after the master's: take one far from the others.
     stack.environment["KEYSCALE_STACK_SPARK_PORT"] = str(free_port())
     stack.succeed("spark-cluster", "start", "--workers", "2", "--memory-mb", "512")
     pids = {name: stack.pid(name) for name in ("spark-master", "spark-worker-1", "spark-worker-2")}
     for pid in pids.values():
         assert listening_addresses(family(pid)) <= {"127.0.0.1", "::ffff:127.0.0.1"}
-    # Else no executor could import what the drivers' tasks are made of.
-    assert str(ROOT) in psutil.Process(pids["spark-worker-1"]).environ()["PYTHONPATH"].split(os.pathsep)
+    # Executors must be able to import the code of the drivers' tasks.
+    assert str(IMPORT_PATH) in psutil.Process(pids["spark-worker-1"]).environ()["PYTHONPATH"].split(os.pathsep)
 
     psutil.Process(pids["spark-worker-2"]).kill()
     stack.succeed("spark-cluster", "start", "--workers", "2", "--memory-mb", "512")

@@ -6,23 +6,32 @@ import hashlib
 import json
 import random
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
 
-from jobs.secret import PREFIX
-from jobs.wire import Assignment, CheckpointSettings, CheckpointStatus, Command, CommandKind, FixedDelayRestart
-from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
-from tests.support.driver_process import DriverProcess, sink_rows
+from keyscale.jobs.protocol.messages import (
+    Assignment,
+    CheckpointSettings,
+    CheckpointStatus,
+    Command,
+    CommandKind,
+    FixedDelayRestart,
+)
+from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
+from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.support.drivers.driver_process import DriverProcess, sink_rows
+from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
-    from tests.support.kafka import Broker
+    from pathlib import Path
+
+    from tests.support.servers.kafka_broker import Broker
 
 pytestmark = pytest.mark.spark
 
-JOB = Path(__file__).parents[2] / "support" / "kafka_job.py"
+JOB = ROOT / "tests" / "support" / "jobs" / "kafka_job.py"
 PARTITIONS = 4
 VIEWS = 4_000
 
@@ -81,7 +90,7 @@ def test_a_job_that_is_killed_and_rescaled_counts_every_view_once(
         )
 
     def start(name: str, **environment: str) -> DriverProcess:
-        secrets = {f"{PREFIX}COUNTS": postgres_url}
+        secrets = {f"{JOB_SECRET_PREFIX}COUNTS": postgres_url}
         driver = DriverProcess.start(tmp_path / name, artifact=JOB, environment={**secrets, **environment})
         drivers.append(driver)
         return driver

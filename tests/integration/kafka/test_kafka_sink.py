@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import base64
 import subprocess
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - as usual in PySpark
 
-from jobs import KafkaSink, SinkContext
-from jobs.errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError
-from jobs.sinks.kafka_transactions import TransactionalTopic
+from keyscale import FileSink, KafkaSink, SinkContext
+from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError
+from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic
+from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.support.kafka import Broker
+    from tests.support.servers.kafka_broker import Broker
 
 pytestmark = pytest.mark.spark
 
-REPOSITORY = Path(__file__).resolve().parents[3]
 # A driver that is killed when all records of a transaction are in the topic, and the transaction is not committed.
 INTERRUPTED = """
 import sys
-from jobs.sinks.kafka_transactions import TransactionalTopic
+from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic
 servers, topic, name = sys.argv[1:]
 opened = TransactionalTopic({"bootstrap.servers": servers}, name, 300_000)
 opened._producer.begin_transaction()
@@ -44,8 +47,8 @@ class Output:
         self.topic = kafka.create_topic()
         self.staging = staging
 
-    def sink(self) -> KafkaSink:
-        return KafkaSink(self.kafka.servers, self.topic, staging=str(self.staging))
+    def sink(self, **settings: Any) -> KafkaSink:
+        return KafkaSink(self.kafka.servers, **{"topic": self.topic, "staging": str(self.staging), **settings})
 
     def context(self, batch_id: int = 0, *, attempt: int = 1, unique: str = "u") -> SinkContext:
         return SinkContext(job_id=self.topic, uid="out", batch_id=batch_id, attempt=attempt, unique=unique)
@@ -90,7 +93,7 @@ def test_a_transaction_that_a_killed_driver_left_open_is_never_seen(spark: Spark
     sink.recover(output.context(-1))
     token = sink.prepare(numbers(spark, 0, 3), output.context())
     command = [sys.executable, "-c", INTERRUPTED, output.kafka.servers, output.topic, f"{output.topic}-out"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=REPOSITORY) as child:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"written\n"
         child.kill()
@@ -122,12 +125,13 @@ def test_an_attempt_that_was_replaced_does_not_take_the_sink_over(output: Output
         output.sink().recover(output.context(3, attempt=1))
 
 
-def test_recovery_removes_what_older_attempts_have_staged(spark: SparkSession, output: Output) -> None:
+def test_recovery_removes_what_runs_up_to_this_one_have_staged(spark: SparkSession, output: Output) -> None:
     left_behind = output.sink()
     left_behind.prepare(numbers(spark, 0, 1), output.context(0))
-    left_behind.prepare(numbers(spark, 0, 1), output.context(0, attempt=2, unique="mine"))
+    left_behind.prepare(numbers(spark, 0, 1), output.context(0, attempt=2, unique="of-a-run-before-a-restart"))
+    left_behind.prepare(numbers(spark, 0, 1), output.context(0, attempt=3, unique="newer"))
     output.sink().recover(output.context(-1, attempt=2))
-    assert output.staged() == ["0-2-mine"]
+    assert output.staged() == ["0-3-newer"]
 
 
 def test_a_discarded_batch_cannot_be_published(spark: SparkSession, output: Output) -> None:
@@ -172,20 +176,116 @@ def test_columns_that_are_not_a_kafka_sinks_are_refused(
         output.sink().prepare(frame, output.context())
 
 
-def test_a_topic_that_is_not_there_is_told_and_what_was_committed_is_published_once_it_is(
+def test_a_topic_that_is_not_there_is_told_before_anything_runs(
     spark: SparkSession, output: Output, kafka: Broker
 ) -> None:
     name = f"{output.topic}-late"
-    sink = KafkaSink(
-        kafka.servers, name, staging=str(output.staging), config={"message.timeout.ms": 2000}, timeout_ms=10_000
-    )
-    sink.recover(output.context(-1))
+    sink = output.sink(topic=name)
+    with pytest.raises(SinkRowsRefusedError, match=f"no topic {name}"):
+        sink.prepare(spark.sql("SELECT raise_error('computed') AS value"), output.context())
+    kafka.create_topic(name=name)
+    sink.publish(sink.prepare(numbers(spark, 0, 2), output.context()))
+    assert kafka.values(name) == texts(0, 2)
+
+
+def test_what_was_committed_is_published_once_its_topic_is_back(
+    spark: SparkSession, output: Output, kafka: Broker
+) -> None:
+    sink = output.sink(config={"message.timeout.ms": 2000}, timeout_ms=10_000)
     token = sink.prepare(numbers(spark, 0, 2), output.context())
+    kafka.delete_topic(output.topic)
     with pytest.raises(SinkUnavailableError, match="out"):
         sink.publish(token)
-    made = kafka.create_topic(name=name)
+    kafka.create_topic(name=output.topic)
     sink.publish(token)
-    assert kafka.values(made) == texts(0, 2)
+    assert output.values == texts(0, 2)
+
+
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [
+        ("null AS topic", "1 with no topic"),
+        ("'no-such-topic' AS topic", "1 with no such topic"),
+        ("TOPIC AS topic, 7 AS partition", "1 with no such partition"),
+        ("TOPIC AS topic, -1 AS partition", "1 with no such partition"),
+        ("COMPACTED AS topic", "1 with no key, which a compacted topic needs"),
+        ("SMALL AS topic, repeat('k', 2000) AS key", "1 with too large"),
+        (
+            "SMALL AS topic, array(struct(repeat('h', 2000) AS key, X'00' AS value)) AS headers",
+            "1 with too large",
+        ),
+    ],
+)
+def test_a_record_that_the_brokers_would_refuse_fails_the_batch_before_its_commit(
+    spark: SparkSession, output: Output, topics: dict[str, str], column: str, reason: str
+) -> None:
+    for name, topic in topics.items():
+        column = column.replace(name, f"'{topic}'")
+    sink = KafkaSink(output.kafka.servers, staging=str(output.staging))
+    with pytest.raises(SinkRowsRefusedError, match=reason):
+        sink.prepare(spark.sql(f"SELECT 'secret' AS value, {column}"), output.context())
+    assert output.staged() == []
+
+
+@pytest.fixture
+def topics(kafka: Broker, output: Output) -> dict[str, str]:
+    compacted = kafka.create_topic(**{"cleanup.policy": "compact"})
+    return {"TOPIC": output.topic, "COMPACTED": compacted, "SMALL": kafka.create_topic(**{"max.message.bytes": "2000"})}
+
+
+def test_the_largest_record_that_fits_is_written_and_one_byte_more_is_refused(
+    spark: SparkSession, output: Output
+) -> None:
+    sink = output.sink()
+    largest = 1_000_000 - 36  # of a client with its default settings
+    sink.publish(sink.prepare(spark.sql(f"SELECT repeat('x', {largest}) AS value"), output.context()))
+    assert [len(value) for value in output.values] == [largest]
+    with pytest.raises(SinkRowsRefusedError, match="too large"):
+        sink.prepare(spark.sql(f"SELECT repeat('x', {largest} + 1) AS value"), output.context(1))
+
+
+def test_records_that_fit_one_by_one_are_written_to_a_topic_of_small_batches(
+    spark: SparkSession, output: Output, topics: dict[str, str]
+) -> None:
+    sink = output.sink(topic=topics["SMALL"])
+    sink.recover(output.context(-1))
+    first = output.sink(topic=topics["SMALL"]).prepare(spark.range(1).selectExpr("'1' AS value"), output.context())
+    sink.publish(first)
+    frame = spark.range(50).selectExpr("repeat('x', 1900) AS value")
+    sink.publish(sink.prepare(frame, output.context(1)))
+    assert len(output.kafka.values(topics["SMALL"])) == 51
+
+
+def test_refused_records_are_dead_letters_and_the_others_are_written(
+    spark: SparkSession, output: Output, tmp_path: Path
+) -> None:
+    letters = tmp_path / "letters"
+    frame = spark.range(0, 100, 1, 2).selectExpr(
+        "CAST(id AS STRING) AS value", f"IF(id % 10 = 3, 'no-such-topic', '{output.topic}') AS topic"
+    )
+
+    def sink() -> KafkaSink:
+        dead_letters = FileSink(str(letters), format="json")
+        return KafkaSink(output.kafka.servers, staging=str(output.staging), dead_letters=dead_letters)
+
+    first = sink()
+    first.recover(output.context(-1))
+    token = first.prepare(frame, output.context())
+    assert not list(letters.glob("batch=*"))
+    first.publish(token)
+    sink().publish(token)  # as the next driver does
+    assert output.values == sorted(str(number) for number in range(100) if number % 10 != 3)
+    refused = spark.read.json(str(letters)).orderBy("value").collect()
+    assert [(row.value, row.topic, row.error) for row in refused] == [
+        (base64.b64encode(str(number).encode()).decode(), "no-such-topic", "no such topic")
+        for number in sorted(range(3, 100, 10), key=str)
+    ]
+    failed = first.prepare(frame, output.context(1))
+    first.discard(failed)
+    assert output.staged() == []
+    assert not list(letters.glob("_staging/*/*/*"))
+    first.publish(first.prepare(numbers(spark, 0, 0).withColumn("topic", F.lit("")), output.context(1)))
+    assert sorted(path.name for path in letters.glob("batch=*")) == ["batch=0"], "a batch without dead letters has none"
 
 
 def test_the_last_marker_is_found_among_many(kafka: Broker) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,17 +21,17 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from jobs import KafkaSource
-from jobs.errors import InvalidTopologyError, SourceRecordsLostError, SourceUnavailableError
-from jobs.runtime.failures import typed_failure
-from jobs.sources.stream import SourceReader
+from keyscale import KafkaSource
+from keyscale.jobs.errors import InvalidTopologyError, SourceRecordsLostError, SourceUnavailableError
+from keyscale.jobs.operators.failures import typed_failure
+from keyscale.jobs.sources.source_reader import SourceReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
 
-    from tests.support.kafka import Broker
+    from tests.support.servers.kafka_broker import Broker
 
 SCHEMA = StructType(
     [
@@ -68,6 +71,10 @@ class Reading:
         values = [row["value"].decode() for row in self.rows(end)]
         self.at = end
         return sorted(values)
+
+
+def offsets(positions: Mapping[str, Any]) -> dict[str, int]:
+    return {split: position["offset"] for split, position in positions.items()}
 
 
 def error_of(failure: pytest.ExceptionInfo[Exception]) -> Exception:
@@ -125,10 +132,58 @@ def test_transactions_show_when_they_are_committed_and_their_markers_do_not_hold
             producer.abort_transaction()
         kafka.settle(topic)
         assert reading.batch() == ([f"{number}"] if is_committed else [])
-    assert KafkaSource(kafka.servers, topic).latest({f"{topic}/0": 0}, None) == {f"{topic}/0": 6}
+    assert offsets(KafkaSource(kafka.servers, topic).latest({f"{topic}/0": 0}, None)) == {f"{topic}/0": 6}
     again = Reading(KafkaSource(kafka.servers, topic, timeout_ms=10_000))
     assert [row["value"] for row in again.rows(reading.at)] == [b"2"]  # the last batch, from its plan
     assert again.batch() == ["0", "2"]
+
+
+@pytest.mark.parametrize("limit", [None, 1, 7, 250])
+def test_every_record_of_a_topic_with_offset_gaps_is_read_once_and_read_again_alike(
+    kafka: Broker, limit: int | None
+) -> None:
+    topic = kafka.create_topic()
+    expected = kafka.send_in_transactions(topic, transactions=300 if limit != 1 else 30, aborted_every=5)
+    reading = Reading(KafkaSource(kafka.servers, topic), limit=limit)
+    seen: list[str] = []
+    while (plan := reading.plan()) != reading.at:
+        once = reading.rows(plan)
+        fresh = Reading(KafkaSource(kafka.servers, topic, config={"client.id": "again"}))
+        fresh.at = reading.at
+        assert fresh.rows(plan) == once
+        seen += [row["value"].decode() for row in once]
+        reading.at = plan
+    assert seen == expected
+
+
+def test_a_range_that_ends_among_fetched_records_leaves_the_rest_to_the_next_one(kafka: Broker) -> None:
+    topic = kafka.create_topic()
+    expected = kafka.send_in_transactions(topic, transactions=200, aborted_every=3)
+    (source, end) = (KafkaSource(kafka.servers, topic), 400)
+    split = f"{topic}/0"
+    bounds = [0, 101, 102, 103, 250, 399, end]
+    seen = [
+        value.decode()
+        for start, stop in itertools.pairwise(bounds)
+        for batch in source.read(split, start, stop)
+        for value in batch["value"].to_pylist()
+    ]
+    assert seen == expected
+
+
+def test_a_compacted_topic_is_read_between_its_gaps(kafka: Broker) -> None:
+    config = {"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"}
+    topic = kafka.create_topic(**config)
+    for number in range(60):
+        kafka.send(topic, [f"{number}"], key=f"{number % 3}")
+    kafka.compact(topic, records_max=30)
+    left = [(message.value() or b"").decode() for message in kafka.messages(topic)]
+    reading = Reading(KafkaSource(kafka.servers, topic), limit=9)
+    seen: list[str] = []
+    while (plan := reading.plan()) != reading.at:
+        seen += [row["value"].decode() for row in reading.rows(plan)]
+        reading.at = plan
+    assert seen == left
 
 
 def test_partitions_that_are_added_are_found_and_read_as_a_whole(kafka: Broker) -> None:
@@ -153,6 +208,16 @@ def test_a_job_begins_at_a_moment(kafka: Broker) -> None:
     assert Reading(KafkaSource(kafka.servers, topic, starting=since)).batch() == ["1", "2"]
 
 
+def test_a_job_that_begins_at_a_moment_after_the_last_record_reads_only_what_comes(kafka: Broker) -> None:
+    topic = kafka.create_topic(2)
+    kafka.send(topic, ["old"], timestamp_ms=3_600_000)
+    since = dt.datetime.fromtimestamp(7200, tz=dt.UTC)
+    reading = Reading(KafkaSource(kafka.servers, topic, starting=since))
+    assert reading.batch() == []
+    kafka.send(topic, ["new"], timestamp_ms=10_800_000)
+    assert reading.batch() == ["new"]
+
+
 def test_records_that_expire_before_they_are_read_fail_the_job(kafka: Broker) -> None:
     topic = kafka.create_topic()
     kafka.send(topic, list("abcdef"))
@@ -166,26 +231,83 @@ def test_records_that_expire_before_they_are_read_fail_the_job(kafka: Broker) ->
     assert isinstance(error_of(failure), SourceRecordsLostError)
 
 
-def test_a_topic_that_was_made_anew_is_not_taken_for_the_one_it_was(kafka: Broker) -> None:
+@pytest.mark.parametrize("records", [1, 2, 5])
+def test_a_topic_that_was_created_again_is_not_taken_for_the_one_it_was(kafka: Broker, records: int) -> None:
     topic = kafka.create_topic()
     kafka.send(topic, ["a", "b"])
     reading = Reading(KafkaSource(kafka.servers, topic))
     reading.batch()
     kafka.recreate_topic(topic)
-    with pytest.raises(Exception, match="made anew") as failure:
+    kafka.send(topic, ["x"] * records)
+    with pytest.raises(Exception, match="created again") as failure:
         reading.reader.latestOffset(reading.at, ReadAllAvailable())
     assert isinstance(error_of(failure), SourceRecordsLostError)
 
 
+@pytest.mark.parametrize("limit", [None, 2])
+def test_a_job_may_go_on_with_the_earliest_records_that_have_not_expired(kafka: Broker, limit: int | None) -> None:
+    topic = kafka.create_topic()
+    kafka.send(topic, list("abcdefgh"))
+    before = Reading(KafkaSource(kafka.servers, topic), limit=2)
+    before.batch()
+    planned = before.plan()
+    kafka.delete_records(topic, 0, before=5)
+    again = Reading(KafkaSource(kafka.servers, topic, lost_records="skip", config={"client.id": "x"}), limit=limit)
+    again.at = before.at
+    assert again.rows(planned) == [], "a batch that was planned before runs with what is left of it"
+    again.at = planned
+    assert [again.batch() for _ in range(3)] == (
+        [["f", "g", "h"], [], []] if limit is None else [["f", "g"], ["h"], []]
+    )
+    assert again.reader.reportLatestOffset() == {"records_lost": 3, "records_behind": 0}
+
+
+@pytest.mark.parametrize("records", [0, 1, 2, 5])
+def test_a_job_may_go_on_with_a_topic_that_was_created_again(kafka: Broker, records: int) -> None:
+    topic = kafka.create_topic()
+    kafka.send(topic, ["a", "b"])
+    source = KafkaSource(kafka.servers, topic, lost_records="skip")
+    reading = Reading(source)
+    reading.batch()
+    kafka.send(topic, ["c"])
+    before, planned = reading.at, reading.plan()
+    kafka.recreate_topic(topic)
+    kafka.send(topic, ["x"] * records)
+    assert reading.rows(planned) == []
+    reading.at = before
+    assert reading.batch() == ["x"] * records
+    kafka.send(topic, ["y"])
+    assert reading.batch() == ["y"]
+
+
+def test_positions_of_version_0_1_which_name_no_topic_are_read_on(kafka: Broker) -> None:
+    topic = kafka.create_topic()
+    kafka.send(topic, ["a", "b", "c"])
+    reading = Reading(KafkaSource(kafka.servers, topic))
+    reading.at = {"version": 1, "splits": {f"{topic}/0": [0, 2]}}
+    assert reading.batch() == ["c"]
+
+
+def test_a_topic_that_is_created_while_the_job_starts_is_waited_for(kafka: Broker) -> None:
+    topic = f"late-{uuid.uuid4().hex[:8]}"
+    with ThreadPoolExecutor() as pool:
+        discovered = pool.submit(KafkaSource(kafka.servers, topic).discover, ())
+        kafka.create_topic(name=topic)
+        assert set(discovered.result(60)) == {f"{topic}/0"}
+
+
 def test_a_topic_and_a_broker_that_are_not_there_are_told(kafka: Broker) -> None:
-    for source in (KafkaSource(kafka.servers, "absent"), KafkaSource("127.0.0.1:1", "absent", timeout_ms=500)):
+    for source in (
+        KafkaSource(kafka.servers, "absent", timeout_ms=2000),
+        KafkaSource("127.0.0.1:1", "absent", timeout_ms=500),
+    ):
         reader = SourceReader(source, SCHEMA)
         with pytest.raises(Exception, match="Kafka") as failure:
             reader.latestOffset(reader.initialOffset(), ReadMaxRows(1))
         assert isinstance(error_of(failure), SourceUnavailableError)
 
 
-def test_headers_come_where_they_are_asked_for(kafka: Broker) -> None:
+def test_headers_come_on_request(kafka: Broker) -> None:
     topic = kafka.create_topic()
     kafka.send(topic, ["v"], headers={"trace": b"1"})
     kafka.send(topic, ["w"])

@@ -1,4 +1,4 @@
-"""The main job, as its script declares it, counts every flight once, whatever is delivered again."""
+"""The main job counts every flight once, even if records are delivered again."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import jobs.examples.flights as example
-from jobs import StreamEnvironment
-from jobs.runtime.affinity import Anchor
-from jobs.runtime.batch import BatchRunner, RunFacts, subtask_specs
-from jobs.runtime.committed import CommittedState
-from jobs.runtime.task import SubtaskStart
-from state.hashing import HashId
-from state.identifiers import Attempt, BatchId, JobId
-from state.restore import RestorePlan, version_of
-from state.version import NO_BATCH
+import keyscale.jobs.examples.flights as example
+from keyscale import StreamEnvironment
+from keyscale.jobs.runtime.batch.committed_state import CommittedState
+from keyscale.jobs.runtime.batch.runner import BatchRunner, RunFacts, subtask_specs
+from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
+from keyscale.jobs.spark_internals.affinity import Anchor
+from keyscale.state.documents.state_version import NO_BATCH
+from keyscale.state.identifiers import Attempt, BatchId, JobId
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.restore.plan import RestorePlan, version_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from jobs.topology import Topology
+    from keyscale.jobs.graph.topology import Topology
 
 pytestmark = pytest.mark.spark
 
@@ -74,7 +74,7 @@ def test_totals_of_every_aircraft_equal_a_plain_fold(spark: SparkSession, tmp_pa
 
 
 def run(spark: SparkSession, path: Path, batches: list[list[dict[str, Any]]]) -> list[Any]:
-    """Runs the script as a driver does, and its batches one after the other; gives all rows of the output."""
+    """Runs the script as a driver does, and its batches one after the other; returns all rows of the output."""
     (path / "in").mkdir()
 
     def run_batches(topology: Topology) -> None:
@@ -93,7 +93,7 @@ def run(spark: SparkSession, path: Path, batches: list[list[dict[str, Any]]]) ->
         for number, batch in enumerate(batches):
             (path / f"{number}.json").write_text("\n".join(json.dumps(report) for report in batch))
             frame = spark.read.schema(schema).json(str(path / f"{number}.json"))
-            outcome = runner.run(runner.of_query(frame), BatchId(number), committed.starts)
+            outcome = runner.run(runner.of_query(frame), committed)
             runner.publish(outcome.sinks)
             committed = committed.after(BatchId(number), outcome, {}, 0)
         anchor.release()

@@ -1,4 +1,4 @@
-"""Graphs with several inputs, batch by batch through Spark: two keyed streams, a broadcast one, and unions that tell origins apart."""
+"""Graphs with several inputs, batch by batch through Spark: two keyed streams, a broadcast one, and unions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from jobs import (
+from keyscale import (
     FileSink,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
@@ -16,16 +16,16 @@ from jobs import (
     StreamEnvironment,
     ValueStateDescriptor,
 )
-from jobs.errors import BroadcastDivergedError
-from jobs.runtime.affinity import Anchor
-from jobs.runtime.batch import BatchRunner, RunFacts, subtask_specs
-from jobs.runtime.committed import CommittedState
-from jobs.runtime.sources import JobSources
-from jobs.runtime.task import SubtaskStart
-from state.hashing import HashId
-from state.identifiers import Attempt, BatchId, JobId
-from state.restore import RestorePlan, version_of
-from state.version import NO_BATCH
+from keyscale.jobs.errors import BroadcastDivergedError
+from keyscale.jobs.runtime.batch.committed_state import CommittedState
+from keyscale.jobs.runtime.batch.job_sources import JobSources
+from keyscale.jobs.runtime.batch.runner import BatchRunner, RunFacts, subtask_specs
+from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
+from keyscale.jobs.spark_internals.affinity import Anchor
+from keyscale.state.documents.state_version import NO_BATCH
+from keyscale.state.identifiers import Attempt, BatchId, JobId
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.restore.plan import RestorePlan, version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from jobs import BroadcastContext, DataStream, KeyedReadOnlyContext, ProcessContext, Row, RuntimeContext
-    from jobs.runtime.batch import BatchOutcome
-    from jobs.topology import Topology
+    from keyscale import BroadcastContext, DataStream, KeyedReadOnlyContext, ProcessContext, Row, RuntimeContext
+    from keyscale.jobs.graph.topology import Topology
+    from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
 
 pytestmark = pytest.mark.spark
 
@@ -86,7 +86,7 @@ class Rig:
         self.committed = CommittedState(NO_BATCH, starts, {}, {}, 0)
 
     def frame(self, **records: list[tuple[Any, ...]]) -> DataFrame:
-        """What Spark's one query gives in a batch that has these records of the sources."""
+        """Returns the frame of Spark's one query in a batch with these records of the sources."""
         frames = {
             node.uid: self.spark.createDataFrame(records.get(node.uid, []), node.frame.schema)
             for node in self.topology.sources
@@ -96,13 +96,13 @@ class Rig:
 
     def run(self, **records: list[tuple[Any, ...]]) -> BatchOutcome:
         batch_id = BatchId(self.committed.batch_id + 1)
-        outcome = self.runner.run(self.frame(**records), batch_id, self.committed.starts)
+        outcome = self.runner.run(self.frame(**records), self.committed)
         self.runner.publish(outcome.sinks)
         self.committed = self.committed.after(batch_id, outcome, {}, 0)
         return outcome
 
     def output(self) -> list[tuple[Any, ...]]:
-        """The rows of the batch that ran last."""
+        """Returns the rows of the batch that ran last."""
         written = self.spark.read.json(str(self.path / "out" / f"batch={self.committed.batch_id}"))
         return sorted((tuple(row[name] for name in sorted(row.asDict())) for row in written.collect()), key=repr)
 
@@ -182,10 +182,10 @@ def test_subtasks_that_would_differ_fail_the_batch(spark: SparkSession, tmp_path
     rig = Rig(spark, tmp_path)
     limited(rig)
     with pytest.raises(BroadcastDivergedError):
-        rig.runner.run(rig.frame(rules=[("subtask", 1)]), BatchId(0), rig.committed.starts)
+        rig.runner.run(rig.frame(rules=[("subtask", 1)]), rig.committed)
 
 
-def test_an_operator_knows_how_far_each_source_of_a_union_is(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_operator_knows_the_watermark_of_each_source_of_a_union(spark: SparkSession, tmp_path: Path) -> None:
     rig = Rig(spark, tmp_path)
     left, right = (rig.source(uid, ORDERS).with_timestamps("at") for uid in ("left", "right"))
     together = left.union(right).where("item is not null")

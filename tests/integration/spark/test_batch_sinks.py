@@ -1,4 +1,4 @@
-"""Files appear a batch at a time, once, and only those that were committed."""
+"""The files of a batch appear together, once, and only if it was committed."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.errors import SinkFunctionError, SinkOccupiedError, SinkPublishError
-from jobs.runtime.failures import origin_of
-from jobs.sinks import FileSink, ForeachBatchSink, SinkContext
+from keyscale.jobs.errors import SinkFunctionError, SinkOccupiedError, SinkPublishError, UserFunctionError
+from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin, origin_of
+from keyscale.jobs.sinks.files import FileSink
+from keyscale.jobs.sinks.foreach_batch import ForeachBatchSink
+from keyscale.jobs.sinks.sink import SinkContext
+from keyscale.jobs.spark_internals.hadoop_files import HadoopDirectory
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
@@ -41,7 +46,7 @@ def sink(tmp_path: Path) -> FileSink:
     return FileSink(str(tmp_path))
 
 
-def test_nothing_is_seen_before_publish_and_all_of_it_after(
+def test_a_batch_is_invisible_before_publish_and_complete_after_it(
     spark: SparkSession, tmp_path: Path, sink: FileSink
 ) -> None:
     token = sink.prepare(spark.range(5).toDF("id"), context(7))
@@ -89,7 +94,7 @@ def test_a_batch_that_failed_while_it_was_written_leaves_nothing(
     assert staged(tmp_path) == []
 
 
-def test_two_tries_of_a_batch_do_not_meet(spark: SparkSession, tmp_path: Path, sink: FileSink) -> None:
+def test_two_tries_of_a_batch_do_not_share_files(spark: SparkSession, tmp_path: Path, sink: FileSink) -> None:
     first = sink.prepare(spark.range(5).toDF("id"), context(unique="a"))
     second = sink.prepare(spark.range(9, 11).toDF("id"), context(unique="b"))
     sink.publish(second)
@@ -97,10 +102,10 @@ def test_two_tries_of_a_batch_do_not_meet(spark: SparkSession, tmp_path: Path, s
     assert ids(spark, tmp_path) == [9, 10]
 
 
-def test_a_rename_that_was_cut_short_on_an_object_store_is_done_again(
+def test_an_interrupted_rename_on_an_object_store_is_repeated(
     spark: SparkSession, tmp_path: Path, sink: FileSink
 ) -> None:
-    """There a rename copies every file and deletes the sources afterwards."""
+    """On an object store a rename copies every file and deletes the sources afterwards."""
     token = sink.prepare(spark.range(100).repartition(4).toDF("id"), context())
     copied = tmp_path / "batch=0"
     (source,) = tmp_path.glob("_staging/*/*/*")
@@ -120,7 +125,7 @@ def test_another_jobs_output_is_not_touched(spark: SparkSession, tmp_path: Path,
     assert ids(spark, tmp_path) == [0]
 
 
-def test_a_job_that_went_back_to_a_savepoint_replaces_what_it_runs_anew(
+def test_a_job_that_went_back_to_a_savepoint_replaces_the_batches_that_it_runs_again(
     spark: SparkSession, tmp_path: Path, sink: FileSink
 ) -> None:
     sink.publish(sink.prepare(spark.range(1).toDF("id"), context(5, attempt=1)))
@@ -140,22 +145,87 @@ def test_an_older_attempt_cannot_replace_a_newer_ones_output(
     assert ids(spark, tmp_path) == [9]
 
 
-def test_recovery_removes_older_attempts_leftovers_and_disowned_batches_only(
+def test_recovery_removes_what_runs_up_to_this_one_have_left_and_disowned_batches_only(
     spark: SparkSession, tmp_path: Path, sink: FileSink
 ) -> None:
     for batch_id in (0, 1, 2):
         sink.publish(sink.prepare(spark.range(1).toDF("id"), context(batch_id, attempt=1)))
     sink.publish(sink.prepare(spark.range(1).toDF("id"), context(3, job_id="neighbour")))
     sink.prepare(spark.range(1).toDF("id"), context(3, attempt=1))
-    sink.prepare(spark.range(1).toDF("id"), context(2, attempt=2, unique="mine"))
+    sink.prepare(spark.range(1).toDF("id"), context(2, attempt=2, unique="of-a-run-before-a-restart"))
+    sink.prepare(spark.range(1).toDF("id"), context(2, attempt=3, unique="newer"))
     (tmp_path / "batch=9").mkdir()
     sink.recover(context(1, attempt=2))
     assert batches(tmp_path) == ["batch=0", "batch=1", "batch=3", "batch=9"]
-    assert staged(tmp_path) == ["2-2-mine"]
+    assert staged(tmp_path) == ["2-3-newer"]
 
 
-def test_recovery_of_a_path_that_is_not_there_yet_does_nothing(tmp_path: Path, spark: SparkSession) -> None:  # noqa: ARG001 - the session must be there
+def test_recovery_of_a_path_that_does_not_exist_yet_does_nothing(tmp_path: Path, spark: SparkSession) -> None:  # noqa: ARG001 - it needs a session
     FileSink(str(tmp_path / "new")).recover(context(-1))
+
+
+def test_a_published_batch_may_be_removed_by_a_reader(spark: SparkSession, tmp_path: Path, sink: FileSink) -> None:
+    for batch_id in range(3):
+        token = sink.prepare(spark.range(1).toDF("id"), context(batch_id))
+        sink.publish(token)
+    shutil.rmtree(tmp_path / "batch=2")
+    for attempt in (2, 3):  # the first driver after it was removed, and one after that has committed nothing
+        started = FileSink(str(tmp_path))
+        started.publish(token)
+        started.recover(context(2, attempt=attempt))
+    assert batches(tmp_path) == ["batch=0", "batch=1"]
+
+
+def test_a_removed_batch_before_the_savepoint_that_a_job_goes_back_to_is_no_failure(
+    spark: SparkSession, tmp_path: Path, sink: FileSink
+) -> None:
+    tokens = []
+    for batch_id in range(4):
+        tokens.append(sink.prepare(spark.range(1).toDF("id"), context(batch_id)))
+        sink.publish(tokens[-1])
+    shutil.rmtree(tmp_path / "batch=1")
+    for attempt in (2, 3):
+        started = FileSink(str(tmp_path))
+        started.publish(tokens[1])
+        started.recover(context(1, attempt=attempt))
+    assert batches(tmp_path) == ["batch=0"]
+    lost = started.prepare(spark.range(1).toDF("id"), context(2, attempt=3))
+    started.discard(lost)
+    with pytest.raises(SinkPublishError, match="neither staged nor published"):
+        FileSink(str(tmp_path)).publish(lost)
+
+
+def test_a_late_batch_of_a_replaced_attempt_is_removed_at_the_next_start(
+    spark: SparkSession, tmp_path: Path, sink: FileSink
+) -> None:
+    sink.recover(context(-1))
+    FileSink(str(tmp_path)).recover(context(5, attempt=2))
+    sink.publish(sink.prepare(spark.range(1).toDF("id"), context(7, attempt=1)))
+    FileSink(str(tmp_path)).recover(context(5, attempt=3))
+    assert batches(tmp_path) == []
+
+
+def test_recovery_lists_the_published_batches_only_if_the_job_went_back(
+    spark: SparkSession, tmp_path: Path, sink: FileSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str] = []
+
+    def names(directory: HadoopDirectory) -> list[str]:
+        listed.append(directory.path)
+        return names_of(directory)
+
+    names_of = HadoopDirectory.names
+    monkeypatch.setattr(HadoopDirectory, "names", names)
+    sink.recover(context(-1))
+    for batch_id in range(3):
+        sink.publish(sink.prepare(spark.range(1).toDF("id"), context(batch_id)))
+    for attempt, committed, lists in ((2, 2, False), (3, 1, True), (4, 1, False)):
+        listed.clear()
+        FileSink(str(tmp_path)).recover(context(committed, attempt=attempt))
+        assert (str(tmp_path) in listed) is lists
+        assert len(listed) == 2 + lists
+    assert batches(tmp_path) == ["batch=0", "batch=1"]
+    assert [path.name for path in tmp_path.glob("_published/*/*/*")] == ["4.1"]
 
 
 def test_formats_and_options_are_sparks(spark: SparkSession, tmp_path: Path) -> None:
@@ -176,11 +246,23 @@ def test_a_foreach_batch_function_gets_the_frame_and_its_idempotency_key(spark: 
     assert seen == [(4, context(2))]
 
 
-def test_a_foreach_batch_function_that_fails_is_told_by_uid_without_its_data(spark: SparkSession) -> None:
-    def write(frame: DataFrame, key: SinkContext) -> None:  # noqa: ARG001 - it fails before it looks
-        raise ValueError("secret")
+def test_the_error_of_a_failing_foreach_batch_function_has_its_uid_and_the_exception(spark: SparkSession) -> None:
+    def write(frame: DataFrame, key: SinkContext) -> None:  # noqa: ARG001 - it fails first
+        raise ValueError("no such table")
 
-    with pytest.raises(SinkFunctionError, match="files") as failure:
+    with pytest.raises(SinkFunctionError, match="files failed: ValueError: no such table") as failure:
         ForeachBatchSink(write).prepare(spark.range(1).toDF("id"), context())
-    assert "secret" not in str(failure.value)
     assert "in write" in str(origin_of(failure.value).user_traceback)
+
+
+def test_an_operator_that_fails_while_a_foreach_batch_function_reads_is_not_the_functions_error(
+    spark: SparkSession,
+) -> None:
+    def fail(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from rows
+        raise CarriedFailure(UserFunctionError("ValueError: x"), TaskOrigin("totals", 1))
+
+    frame = spark.range(1).mapInArrow(fail, "id long")
+    with pytest.raises(UserFunctionError, match="ValueError: x") as failure:
+        ForeachBatchSink(lambda rows, _: rows.foreach(id)).prepare(frame, context())
+    assert origin_of(failure.value).operator_uid == "totals"

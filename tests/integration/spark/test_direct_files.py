@@ -1,4 +1,4 @@
-"""Files that subtasks write are those that Spark would write, and only those that were reported are ever seen."""
+"""Subtasks write the files that Spark would write, and readers see only those that were reported."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from jobs.errors import SinkPublishError
-from jobs.sinks import FileSink, SinkContext
-from state.identifiers import SubtaskIndex
+from keyscale.jobs.errors import SinkPublishError
+from keyscale.jobs.sinks.files import FileSink
+from keyscale.jobs.sinks.sink import SinkContext
+from keyscale.jobs.spark_internals.arrow_schemas import spark_schema_of
+from keyscale.state.identifiers import SubtaskIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from jobs.sinks import DirectOutput, DirectStaging
+    from keyscale.jobs.sinks.sink import DirectOutput, DirectStaging
 
 pytestmark = pytest.mark.spark
 
@@ -86,7 +87,7 @@ def sink(tmp_path: Path) -> FileSink:
 
 
 @pytest.fixture
-def direct(spark: SparkSession, sink: FileSink) -> DirectStaging:  # noqa: ARG001 - the session must be there
+def direct(spark: SparkSession, sink: FileSink) -> DirectStaging:  # noqa: ARG001 - it needs a session
     staging = sink.direct(NUMBERS)
     assert staging is not None
     return staging
@@ -113,7 +114,7 @@ def test_readers_cannot_tell_a_subtasks_file_from_sparks(
     def of_rows(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield rows
 
-    spark_schema = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    spark_schema = spark_schema_of(schema)
     frame = spark.range(1).repartition(1).mapInArrow(of_rows, spark_schema)
     ours, sparks = FileSink(str(tmp_path / "ours")), FileSink(str(tmp_path / "sparks"))
     spark.conf.set("spark.sql.parquet.outputTimestampType", timestamps)
@@ -161,18 +162,18 @@ def test_a_batch_is_seen_after_publish_with_the_files_that_sparks_directories_ha
     assert staged(tmp_path) == []
 
 
-def test_a_batch_without_rows_has_a_file_that_tells_the_schema(
+def test_a_batch_without_rows_has_a_file_with_the_schema(
     spark: SparkSession, tmp_path: Path, sink: FileSink, direct: DirectStaging
 ) -> None:
     output = direct.begin(context())
     assert output.write(SubtaskIndex(0), batches([])) is None
     direct.gather(output.token, [])
     sink.publish(output.token)
-    assert spark.read.parquet(str(tmp_path / "batch=0")).schema == from_arrow_schema(NUMBERS)
+    assert spark.read.parquet(str(tmp_path / "batch=0")).schema == spark_schema_of(NUMBERS)
     assert ids(spark, tmp_path) == []
 
 
-def test_what_an_unreported_try_of_a_task_wrote_is_not_in_the_batch(
+def test_files_of_an_unreported_try_of_a_task_are_not_in_the_batch(
     spark: SparkSession, tmp_path: Path, sink: FileSink, direct: DirectStaging
 ) -> None:
     output = direct.begin(context())
@@ -187,11 +188,11 @@ def test_what_an_unreported_try_of_a_task_wrote_is_not_in_the_batch(
 def test_a_task_that_still_writes_after_its_batch_was_published_adds_nothing(
     spark: SparkSession, tmp_path: Path, sink: FileSink, direct: DirectStaging
 ) -> None:
-    """It outlives its executor's connection, while another try of it has been reported."""
+    """It survives its executor's connection, while another try of it has been reported."""
     output = direct.begin(context())
 
     def held() -> Iterator[pa.RecordBatch]:
-        yield from batches([666] * (1 << 20))  # fills a row group, so that the file is there
+        yield from batches([666] * (1 << 20))  # fills a row group, so that the file exists
         direct.gather(output.token, [write(output, 1)])
         sink.publish(output.token)
         yield from batches([667])
@@ -204,7 +205,7 @@ def test_a_task_that_still_writes_after_its_batch_was_published_adds_nothing(
     assert staged(tmp_path) == []
 
 
-def test_a_discarded_batch_leaves_nothing_and_no_room_for_its_tasks(
+def test_a_discarded_batch_leaves_nothing_and_its_tasks_cannot_write_any_more(
     tmp_path: Path, sink: FileSink, direct: DirectStaging
 ) -> None:
     output = direct.begin(context())
@@ -216,8 +217,8 @@ def test_a_discarded_batch_leaves_nothing_and_no_room_for_its_tasks(
     assert staged(tmp_path) == []
 
 
-def test_a_part_that_is_not_there_is_missed(direct: DirectStaging, tmp_path: Path) -> None:
-    """As on a host that has another directory at the path."""
+def test_a_missing_part_is_an_error(direct: DirectStaging, tmp_path: Path) -> None:
+    """As on a host with another directory at the path."""
     output = direct.begin(context())
     part = write(output, 1)
     (file,) = tmp_path.glob(f"_staging/*/*/*/{part}")
@@ -226,15 +227,18 @@ def test_a_part_that_is_not_there_is_missed(direct: DirectStaging, tmp_path: Pat
         direct.gather(output.token, [part])
 
 
-def test_recovery_removes_what_subtasks_of_earlier_attempts_have_written(
+def test_recovery_deletes_files_that_subtasks_of_earlier_runs_have_written(
     tmp_path: Path, sink: FileSink, direct: DirectStaging
 ) -> None:
-    old, mine = direct.begin(context(3, attempt=1)), direct.begin(context(3, attempt=2, unique="mine"))
-    write(old, 1)
-    part = write(mine, 2)
+    earlier = [direct.begin(context(3, attempt=1)), direct.begin(context(3, attempt=2, unique="before-a-restart"))]
+    for output in earlier:
+        write(output, 1)
     sink.recover(context(2, attempt=2))
-    with pytest.raises(SinkPublishError):
-        write(old, 3)
+    for output in earlier:
+        with pytest.raises(SinkPublishError):
+            write(output, 3)
+    mine = direct.begin(context(3, attempt=2, unique="mine"))
+    part = write(mine, 2)
     direct.gather(mine.token, [part])
     assert staged(tmp_path) == ["3-2-mine"]
 
@@ -248,5 +252,5 @@ def test_recovery_removes_what_subtasks_of_earlier_attempts_have_written(
         FileSink("unheard-of://nowhere/out"),
     ],
 )
-def test_what_subtasks_cannot_write_is_left_to_spark(spark: SparkSession, sink: FileSink) -> None:  # noqa: ARG001 - as above
+def test_formats_that_subtasks_cannot_write_are_left_to_spark(spark: SparkSession, sink: FileSink) -> None:  # noqa: ARG001 - as above
     assert sink.direct(NUMBERS) is None

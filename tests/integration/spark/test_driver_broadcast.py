@@ -1,4 +1,4 @@
-"""Broadcast and operator state are exact through a kill in the middle of a batch and a rescale."""
+"""Broadcast and operator state stay exact through a kill in the middle of a batch and a rescale."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.wire import CheckpointSettings
-from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
-from tests.support.assignments import assignment_of
-from tests.support.driver_process import REPOSITORY, DriverProcess, sink_rows
+from keyscale.jobs.protocol.messages import CheckpointSettings
+from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.support.drivers.assignments import assignment_of
+from tests.support.drivers.driver_process import DriverProcess, sink_rows
+from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.spark
 
-BROADCAST_JOB = REPOSITORY / "tests" / "support" / "broadcast_job.py"
+BROADCAST_JOB = ROOT / "tests" / "support" / "jobs" / "broadcast_job.py"
 
 
 def feed(home: Path, source: str, number: int, records: list[dict[str, Any]]) -> None:

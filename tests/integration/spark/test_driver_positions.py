@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from jobs.runtime.positions import PositionsDirectory, merged, with_commit
+from keyscale.jobs.spark_internals.checkpoint_directory import PositionsDirectory, merged, with_commit
 from tests.support.short_form import short_form
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWar
 FILES = 34  # the file source merges its log at 9, 19 and 29
 
 
-class Killed(Exception):  # noqa: N818 - no error: the end that the test wants
-    """Stands for the end of a driver at a named moment of a batch."""
+class Killed(Exception):  # noqa: N818 - not an error, but what the test wants
+    """In place of the end of a driver at a named moment of a batch."""
 
 
 @dataclass
 class Recorded:
-    """What survives a driver: the positions planned, the batches committed."""
+    """The data that survives a driver: the positions planned, the batches committed."""
 
     positions: dict[str, str] = field(default_factory=dict)
     planned: int | None = None
@@ -36,10 +36,10 @@ class Recorded:
     runs: dict[int, list[list[int]]] = field(default_factory=dict)
 
 
-def run_until_killed(  # noqa: C901 - one driver's life, told in one piece
+def run_until_killed(  # noqa: C901 - one driver's life in one piece
     spark: SparkSession, source: Path, directory: Path, recorded: Recorded, kill_at: tuple[int, str] | None
 ) -> None:
-    """Run one driver's life: from recorded positions to the kill, or to the end of the input."""
+    """Runs a driver from recorded positions to the kill, or to the end of the input."""
     files = recorded.positions
     if recorded.planned is not None:
         if recorded.planned in recorded.committed:
@@ -95,7 +95,7 @@ def test_every_file_is_read_exactly_once_over_many_restarts_around_compaction(
         if random_moments.random() < 0.5
     ]
     for life, kill_at in enumerate([*moments, None]):
-        # Spark and we must mean the same directory, whatever its name.
+        # Spark must find the directory that we wrote, whatever its name.
         run_until_killed(spark, source, tmp_path / f"positions, {life} of 100%", recorded, kill_at)
 
     assert len(moments) > 5

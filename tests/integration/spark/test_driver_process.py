@@ -1,21 +1,26 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.wire import CheckpointSettings, CheckpointStatus, Command, CommandKind, DriverState
-from state.layout import split_location
-from state.manifest import read_manifest
-from state.objects import open_store
-from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
-from tests.support.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
+from keyscale.jobs.protocol.messages import CheckpointSettings, CheckpointStatus, Command, CommandKind, DriverState
+from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE, SparkUse
+from keyscale.state.documents.manifest import read_manifest
+from keyscale.state.layout import split_location
+from keyscale.state.objects.opening import open_store
+from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess, command_line, sink_rows
+from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.spark
+
+FAILING_JOB = ROOT / "tests" / "support" / "jobs" / "failing_job.py"
 
 
 @pytest.fixture
@@ -33,7 +38,7 @@ def has_checkpoint(driver: DriverProcess) -> bool:
     return any(report.status is CheckpointStatus.COMPLETED for report in driver.checkpoints())
 
 
-def test_batches_go_on_while_a_checkpoint_is_uploaded(
+def test_batches_continue_while_a_checkpoint_is_uploaded(
     job: ChainJob, drivers: list[DriverProcess], tmp_path: Path
 ) -> None:
     *_, last = sorted(job.input.directory.iterdir())
@@ -41,7 +46,7 @@ def test_batches_go_on_while_a_checkpoint_is_uploaded(
     job.checkpoints = CheckpointSettings(interval_ms=300)
     sync = tmp_path / "sync"
     sync.mkdir()
-    # As many cores as subtasks: every slot is wanted by batches.
+    # As many cores as subtasks: batches need every slot.
     held = {SYNC_POINT: "snapshot.file_uploaded", SYNC_DIRECTORY: str(sync)}
     driver = DriverProcess.start(job.home / "first", cores=job.parallelism, environment=held)
     drivers.append(driver)
@@ -56,8 +61,67 @@ def test_batches_go_on_while_a_checkpoint_is_uploaded(
     job.check_output()
 
 
+def test_with_the_exchange_of_workers_switched_off_spark_s_own_daemon_runs_and_the_output_is_the_same(
+    job: ChainJob, drivers: list[DriverProcess]
+) -> None:
+    switched_off = {SPARK_WITHOUT_VARIABLE: SparkUse.WORKER_EXCHANGE.value}
+    driver = DriverProcess.start(job.home / "first", environment=switched_off)
+    drivers.append(driver)
+    driver.assign(job.assignment(1))
+    driver.wait_for(job.is_complete, "all output")
+    commands = [" ".join(command_line(process)) for process in driver.family()]
+    assert any("pyspark.daemon" in command for command in commands), commands
+    assert not any(" -m keyscale" in command for command in commands), commands
+    stop(driver, "s1")
+    job.check_output()
+
+
+def test_a_checkpoint_that_could_not_begin_during_a_long_batch_is_no_failed_one(
+    job: ChainJob, drivers: list[DriverProcess], tmp_path: Path
+) -> None:
+    job.checkpoints = CheckpointSettings(interval_ms=2000, timeout_ms=5000, tolerable_failed_checkpoints=0)
+    sync = tmp_path / "sync"
+    sync.mkdir()
+    held = {SYNC_POINT: "batch.ran", SYNC_DIRECTORY: str(sync)}
+    driver = DriverProcess.start(job.home / "first", environment=held)
+    drivers.append(driver)
+    driver.assign(job.assignment(1))
+    driver.wait_for(lambda: "CHECKPOINT_NOT_BEGUN" in driver.log, "a timeout during the batch")
+    driver.command(Command(id="asked", kind=CommandKind.SAVEPOINT, savepoint_id="s0"))
+    failure = driver.result("asked").failure
+    assert failure is not None
+    assert failure.code == "CHECKPOINT_NOT_BEGUN"
+    before = driver.checkpoints()
+    (sync / "batch.ran.go").touch()
+    driver.wait_for(lambda: len(driver.checkpoints()) > len(before) and has_checkpoint(driver), "the next checkpoint")
+    stop(driver, "s1")
+    reports = driver.checkpoints()
+    assert {report.status for report in reports} == {CheckpointStatus.COMPLETED}
+    numbers = [report.checkpoint_id for report in reports]
+    assert numbers == list(range(1, len(numbers) + 1)), "a checkpoint that had not begun took a number"
+
+
+def test_batches_begin_no_sooner_than_the_jobs_interval_says_and_an_idle_job_is_seen_to_wait(
+    job: ChainJob, drivers: list[DriverProcess]
+) -> None:
+    interval_ms = 1500
+    driver = DriverProcess.start(job.home / "first")
+    drivers.append(driver)
+    driver.assign(job.assignment(1).model_copy(update={"batch_interval_ms": interval_ms}))
+    driver.wait_for(job.is_complete, "the output")
+    job.check_output()
+    driver.wait_for(lambda: (beat := driver.heartbeat()) is not None and beat.metrics.waits_for_input, "an idle job")
+    beat = driver.heartbeat()
+    assert beat is not None
+    assert beat.restored_at_ms is not None
+    assert beat.last_commit is not None
+    assert beat.metrics.batches > 3
+    # The first batch begins at once, and Spark's intervals begin at multiples of theirs: the second one may be shorter.
+    assert beat.last_commit.at_ms - beat.restored_at_ms > (beat.metrics.batches - 2) * interval_ms
+
+
 def stop(driver: DriverProcess, savepoint_id: str, *, drain: bool = False) -> str:
-    """Stop with a savepoint; returns the savepoint's location."""
+    """Stops the job with a savepoint; returns the savepoint's location."""
     driver.command(
         Command(id=f"stop-{savepoint_id}", kind=CommandKind.STOP_WITH_SAVEPOINT, savepoint_id=savepoint_id, drain=drain)
     )
@@ -91,7 +155,7 @@ def test_a_job_is_checkpointed_rescaled_from_a_savepoint_and_drained(
 
 
 def shards(driver: DriverProcess) -> list[int]:
-    """How many each subtask of the last complete checkpoint holds; none if there is none yet."""
+    """Returns the counts of the subtasks in the last complete checkpoint; none if there is none yet."""
     complete = [report for report in driver.checkpoints() if report.status is CheckpointStatus.COMPLETED]
     if not complete:
         return []
@@ -123,7 +187,7 @@ def test_the_shards_of_a_rescaled_job_are_merged_beside_its_batches(
 
 
 @pytest.mark.exhaustive
-def test_a_savepoint_that_is_asked_for_again_is_the_one_that_was_taken(
+def test_a_savepoint_that_is_requested_again_is_the_one_that_was_taken(
     job: ChainJob, drivers: list[DriverProcess]
 ) -> None:
     driver = start(job, drivers, "first")
@@ -141,7 +205,7 @@ def test_a_script_that_raises_fails_with_its_own_traceback(
     job: ChainJob, drivers: list[DriverProcess], tmp_path: Path
 ) -> None:
     script = tmp_path / "broken.py"
-    script.write_text("import jobs\n\nraise RuntimeError('no such topic')\n")
+    script.write_text("import keyscale\n\nraise RuntimeError('no such topic')\n")
     driver = DriverProcess.start(job.home / "broken", artifact=script)
     drivers.append(driver)
     digest = hashlib.sha256(script.read_bytes()).hexdigest()
@@ -154,3 +218,26 @@ def test_a_script_that_raises_fails_with_its_own_traceback(
     assert beat.failure.code == "JOB_SCRIPT_FAILED"
     assert "no such topic" in (beat.failure.traceback or "")
     assert "line 3" in (beat.failure.traceback or "")
+
+
+def test_a_function_that_raises_is_shown_in_full_to_the_user_and_in_the_log_but_for_its_secret(
+    job: ChainJob, drivers: list[DriverProcess]
+) -> None:
+    secret = {"KEYSCALE_JOB_SECRET_DATABASE": "db://app:hunter2hunter2@host"}
+    driver = DriverProcess.start(job.home / "failing", artifact=FAILING_JOB, environment=secret)
+    drivers.append(driver)
+    digest = hashlib.sha256(FAILING_JOB.read_bytes()).hexdigest()
+    driver.assign(job.assignment(1).model_copy(update={"artifact_sha256": digest}))
+    assert driver.wait_for_exit() == 1
+    beat = driver.heartbeat()
+    assert beat is not None
+    failure = beat.failure
+    assert failure is not None
+    assert re.match(r"ValueError: k\d is refused by \*\*\*\*\*, at record 1 of subtask \d", failure.message)
+    assert failure.operator_uid == "refuse"
+    assert failure.subtask in {0, 1}
+    shown = failure.traceback or ""
+    assert "in process_element" in shown
+    assert re.fullmatch(r"ValueError: k\d is refused by \*\*\*\*\*", shown.splitlines()[-1])
+    assert f"{failure.code}: {failure.message} (operator refuse, subtask {failure.subtask})\n{shown}" in driver.log
+    assert "hunter2" not in f"{beat} {driver.log}"

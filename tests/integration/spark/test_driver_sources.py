@@ -1,4 +1,4 @@
-"""Several sources of one job are read exactly once each, through a kill, a rescale, another order and a further source."""
+"""Several sources of one job are read exactly once, through a kill, a rescale, another order and a further source."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.wire import CheckpointSettings
-from state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
-from tests.support.assignments import assignment_of
-from tests.support.driver_process import REPOSITORY, DriverProcess, sink_rows
+from keyscale.jobs.protocol.messages import CheckpointSettings
+from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.support.drivers.assignments import assignment_of
+from tests.support.drivers.driver_process import DriverProcess, sink_rows
+from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.spark
 
-UNION_JOB = REPOSITORY / "tests" / "support" / "union_job.py"
+UNION_JOB = ROOT / "tests" / "support" / "jobs" / "union_job.py"
 
 
 class Fed:
-    """What the sources were given: files of records of a few keys, each record unlike any other."""
+    """The input of the sources: files of unique records of a few keys."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -54,7 +55,7 @@ class Fed:
         return set(times)
 
     def beyond(self) -> set[int]:
-        """Times that all sources are beyond."""
+        """Event times that all sources have passed."""
         return {at for _, nonce in self.nonces if (at := int(nonce.split("-")[1])) < min(self.latest.values())}
 
     def is_done(self) -> bool:

@@ -1,22 +1,25 @@
-"""Timers fire on idle input, once each, also after a rescale and after a driver that fired some was killed."""
+"""Timers fire on idle input, once each, even after a rescale and after a kill of a driver that fired some."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.wire import CheckpointSettings, Command, CommandKind, DriverState
-from tests.support.assignments import assignment_of
-from tests.support.driver_process import REPOSITORY, DriverProcess, sink_rows
+from keyscale.jobs.protocol.messages import CheckpointSettings, Command, CommandKind, DriverState
+from tests.support.drivers.assignments import assignment_of
+from tests.support.drivers.driver_process import DriverProcess, sink_rows
+from tests.support.repository import ROOT
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.spark
 
-TIMERS_JOB = REPOSITORY / "tests" / "support" / "timers_job.py"
+TIMERS_JOB = ROOT / "tests" / "support" / "jobs" / "timers_job.py"
 
 
 def feed(home: Path, number: int, *records: tuple[str, int]) -> None:
@@ -70,7 +73,35 @@ def test_timers_fire_on_idle_input_through_a_rescale_and_a_kill(tmp_path: Path, 
     assert [row["key"] for row in sink_rows(tmp_path / "out" / "large")] == ["late-key", "last"]
 
 
-def test_a_drained_job_has_fired_every_timer_that_is_due(tmp_path: Path, drivers: list[DriverProcess]) -> None:
+def test_a_job_that_is_drained_ends_although_input_keeps_coming(tmp_path: Path, drivers: list[DriverProcess]) -> None:
+    for number in range(3):
+        feed(tmp_path, number, (f"before-{number}", 100 * number))
+    driver = start(tmp_path, drivers, 1, 2)
+    driver.wait_for(lambda: (beat := driver.heartbeat()) and beat.state is DriverState.RUNNING, "a driver that runs")
+    driver.command(Command(id="drain", kind=CommandKind.STOP_WITH_SAVEPOINT, savepoint_id="s", drain=True))
+    more = itertools.count(10)
+
+    def has_ended_while_input_comes() -> bool:
+        number = next(more)
+        feed(tmp_path, number, (f"after-{number}", 1000))
+        return driver.process.poll() is not None
+
+    wait_until(has_ended_while_input_comes, 240, what="the end of the drained job", poll=0.05)
+    result = driver.result("drain")
+    assert result.status == "COMPLETED", result
+    names = [key for key, _ in fired(tmp_path)]
+    assert [name for name in names if name.startswith("before")] == ["before-0", "before-1", "before-2"]
+    assert len(names) < next(more) - 10 + 3, "it went on reading what came after the command"
+
+    second = start(tmp_path, drivers, 2, 1, result.location)
+    expected = {f"after-{number}" for number in range(10, next(more) - 1)} | {f"before-{number}" for number in range(3)}
+    feed(tmp_path, 9999, ("last", 2000))
+    second.wait_for(lambda: expected <= {key for key, _ in fired(tmp_path)}, "what came after the command")
+    keys = [key for key, _ in fired(tmp_path)]
+    assert len(keys) == len(set(keys)), "a record was processed twice"
+
+
+def test_a_drained_job_has_fired_every_event_time_timer(tmp_path: Path, drivers: list[DriverProcess]) -> None:
     feed(tmp_path, 1, ("early", 0))
     feed(tmp_path, 2, ("late", 500))
     driver = start(tmp_path, drivers, 1, 2)
@@ -78,4 +109,4 @@ def test_a_drained_job_has_fired_every_timer_that_is_due(tmp_path: Path, drivers
     driver.command(Command(id="drain", kind=CommandKind.STOP_WITH_SAVEPOINT, savepoint_id="s", drain=True))
     assert driver.result("drain").status == "COMPLETED"
     assert driver.wait_for_exit() == 0, driver.log
-    assert fired(tmp_path) == [("early", 100)]
+    assert fired(tmp_path) == [("early", 100), ("late", 600)]

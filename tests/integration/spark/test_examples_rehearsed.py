@@ -1,4 +1,4 @@
-"""Every example job gives what a batch computation of the same input gives, at any parallelism, killed and rescaled on its way.
+"""Every example job has the result of a batch computation, at any parallelism, through kills and a rescale.
 
 Everything but the Spark cluster is real here: functions, RocksDB, the commit log, checkpoints, savepoints, sinks.
 """
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-import jobs.runtime.query
-from tests.support.example_cases import ExampleCase, access_log_case, bills_case, nexmark_case
-from tests.support.rehearsal import Rehearsal
+import keyscale.jobs.runtime.driver.batch_loop
+from tests.support.examples.example_cases import ExampleCase, access_log_case, bills_case, nexmark_case
+from tests.support.rehearsal.rehearsal import Rehearsal
+from tests.support.rehearsal.spark_transforms import SparkTransforms
 from tests.support.short_form import short_form
-from tests.support.spark_transforms import SparkTransforms
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from jobs.topology import Topology
+    from keyscale.jobs.graph.topology import Topology
 
 pytestmark = pytest.mark.spark
 
@@ -31,7 +31,7 @@ CRASHES = ("batch.planned", "batch.ran", "batch.committed")
 
 
 class KilledError(Exception):
-    """Stands for the end of a process in the middle of a batch."""
+    """In place of the end of a process in the middle of a batch."""
 
 
 @pytest.fixture(scope="module", params=["nexmark", "access_log", "bills"])
@@ -72,7 +72,7 @@ def test_an_example_killed_and_rescaled_gives_what_a_batch_computation_gives(
     job.start(parallelism)  # killed between two batches
     for moment in CRASHES:
         with monkeypatch.context() as patch:
-            patch.setattr(jobs.runtime.query, "reach", killed_at(moment))
+            patch.setattr(keyscale.jobs.runtime.driver.batch_loop, "reach", killed_at(moment))
             with pytest.raises(KilledError):
                 job.run_batches(1)
         job.start(parallelism, local=f"host-{moment}")  # with all local files lost

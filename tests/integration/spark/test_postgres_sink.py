@@ -1,21 +1,29 @@
-"""Rows appear in PostgreSQL a batch at a time, once, and only those that were committed."""
+"""The rows of a batch appear in PostgreSQL together, once, and only if it was committed."""
 
 from __future__ import annotations
 
 import datetime as dt
+import json
 import threading
+from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
-from jobs import PostgresSink, Secret, SinkContext
-from jobs.errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError
-from jobs.runtime.failures import typed_failure
-from jobs.sinks.postgres import MARKERS
+from keyscale import FileSink, PostgresSink, Secret, SinkContext
+from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError
+from keyscale.jobs.operators.failures import typed_failure
+from keyscale.jobs.sinks import dead_letters, postgres_moves
+from keyscale.jobs.sinks.postgres import MARKERS
+from keyscale.jobs.sinks.postgres_moves import OpenMoves
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
@@ -46,17 +54,18 @@ class Database:
 
 
 @pytest.fixture
-def database(postgres_url: str) -> Database:
+def database(postgres_url: str) -> Iterator[Database]:
     made = Database(postgres_url)
     made.run("CREATE TABLE orders (id bigint PRIMARY KEY, amount bigint CHECK (amount >= 0), batch bigint)")
-    return made
+    yield made
+    OpenMoves.close(postgres_url, "job")
 
 
 def ids(spark: SparkSession, *wanted: int) -> DataFrame:
     return spark.createDataFrame([(number,) for number in wanted], "id bigint").repartition(3)
 
 
-def test_nothing_is_seen_before_publish_and_all_of_it_after(spark: SparkSession, database: Database) -> None:
+def test_a_batch_is_invisible_before_publish_and_complete_after_it(spark: SparkSession, database: Database) -> None:
     sink = PostgresSink(database.url, "orders")
     token = sink.prepare(ids(spark, 1, 2, 3), context())
     assert database.ids() == []
@@ -65,10 +74,10 @@ def test_nothing_is_seen_before_publish_and_all_of_it_after(spark: SparkSession,
     assert database.staged() == []
 
 
-def test_a_batch_that_is_published_again_also_by_two_at_once_is_there_once(
+def test_a_batch_that_is_published_again_even_by_two_at_once_is_there_once(
     spark: SparkSession, database: Database
 ) -> None:
-    database.run("ALTER TABLE orders DROP CONSTRAINT orders_pkey")  # else a second try would be refused by it
+    database.run("ALTER TABLE orders DROP CONSTRAINT orders_pkey")  # it would refuse a second try
     sink = PostgresSink(database.url, "orders")
     sink.recover(context(-1))
     token = sink.prepare(ids(spark, *range(100)), context())
@@ -81,8 +90,8 @@ def test_a_batch_that_is_published_again_also_by_two_at_once_is_there_once(
     assert database.ids() == list(range(100))
 
 
-def test_rows_of_a_task_that_the_driver_has_not_heard_of_do_not_count(spark: SparkSession, database: Database) -> None:
-    """Such as a task whose executor was taken for lost and was not."""
+def test_rows_of_an_unreported_task_do_not_count(spark: SparkSession, database: Database) -> None:
+    """Such as a task on an executor that seemed to be lost and was not."""
     sink = PostgresSink(database.url, "orders")
     token = sink.prepare(ids(spark, 1, 2), context())
     (stage,) = database.staged()
@@ -102,9 +111,7 @@ def test_of_two_tries_of_a_batch_only_the_committed_one_is_there(spark: SparkSes
     assert database.staged() == []
 
 
-def test_a_new_attempt_removes_what_older_ones_have_left_and_shuts_them_out(
-    spark: SparkSession, database: Database
-) -> None:
+def test_a_new_attempt_deletes_leftovers_of_older_ones_and_fences_them(spark: SparkSession, database: Database) -> None:
     old = PostgresSink(database.url, "orders")
     old.recover(context(-1))
     left_behind = old.prepare(ids(spark, 7), context(0, attempt=1))
@@ -119,7 +126,17 @@ def test_a_new_attempt_removes_what_older_ones_have_left_and_shuts_them_out(
     assert database.ids() == [8]
 
 
-def test_a_staged_batch_that_is_gone_is_told(spark: SparkSession, database: Database) -> None:
+def test_a_run_that_follows_in_the_same_attempt_deletes_what_the_one_before_has_left(
+    spark: SparkSession, database: Database
+) -> None:
+    PostgresSink(database.url, "orders").prepare(ids(spark, 7), context(0, attempt=2))
+    PostgresSink(database.url, "orders").prepare(ids(spark, 8), context(0, attempt=3, unique="cccccccc"))
+    PostgresSink(database.url, "orders").recover(context(-1, attempt=2))
+    (newer,) = database.staged()
+    assert "_3_0_" in newer
+
+
+def test_a_staged_batch_that_is_gone_is_an_error(spark: SparkSession, database: Database) -> None:
     sink = PostgresSink(database.url, "orders")
     token = sink.prepare(ids(spark, 1), context())
     sink.discard(token)
@@ -137,7 +154,7 @@ def test_rows_are_inserted_or_updated_by_their_keys_and_the_last_one_of_a_batch_
     assert database.rows("SELECT id, amount FROM orders ORDER BY id") == [(1, 12), (2, 20), (3, 30)]
 
 
-def test_a_job_that_went_back_takes_its_later_rows_back_by_their_batch(spark: SparkSession, database: Database) -> None:
+def test_a_job_that_went_back_deletes_its_later_rows_by_their_batch(spark: SparkSession, database: Database) -> None:
     first = PostgresSink(database.url, "orders", batch_column="batch")
     for batch_id in range(4):
         token = first.prepare(ids(spark, batch_id), context(batch_id))
@@ -151,19 +168,19 @@ def test_a_job_that_went_back_takes_its_later_rows_back_by_their_batch(spark: Sp
     assert database.ids() == [0, 1, 5]
 
 
-def test_a_job_that_went_back_and_cannot_take_rows_back_says_so(spark: SparkSession, database: Database) -> None:
+def test_a_job_that_went_back_and_cannot_delete_rows_says_so(spark: SparkSession, database: Database) -> None:
     sink = PostgresSink(database.url, "orders")
     for batch_id in range(3):
         sink.publish(sink.prepare(ids(spark, batch_id), context(batch_id)))
     with pytest.raises(SinkOccupiedError, match="batch column"):
         PostgresSink(database.url, "orders").recover(context(1, attempt=2))
-    PostgresSink(database.url, "orders").recover(context(2, attempt=2))  # a restart that goes back behind nothing
+    PostgresSink(database.url, "orders").recover(context(2, attempt=2))  # a restart without earlier rows
 
 
 def test_types_of_spark_arrive_as_types_of_postgresql(spark: SparkSession, database: Database) -> None:
     database.run(
-        "CREATE SCHEMA sales; CREATE TABLE sales.kinds (t text, b boolean, d numeric, f double precision, at timestamptz, "
-        "day date, raw bytea, list bigint[], struct jsonb, map jsonb, serial bigserial)"
+        "CREATE SCHEMA sales; CREATE TABLE sales.kinds (t text, b boolean, d numeric, f double precision, "
+        "at timestamptz, day date, raw bytea, list bigint[], struct jsonb, map jsonb, serial bigserial)"
     )
     frame = spark.sql(
         "SELECT 'a\\tb\\n' AS t, true AS b, CAST(1.50 AS DECIMAL(9,2)) AS d, 0.5D AS f, "
@@ -202,18 +219,179 @@ def test_rows_that_the_table_forbids_fail_the_batch_before_its_commit_without_th
     assert database.staged() == []
 
 
-def test_a_unique_key_refuses_a_row_at_publish_and_leaves_the_table_as_it_was(
+def test_a_unique_key_refuses_a_row_before_the_commit_and_leaves_the_table_as_it_was(
     spark: SparkSession, database: Database
 ) -> None:
     database.run("INSERT INTO orders VALUES (2, 0, 0)")
     sink = PostgresSink(database.url, "orders")
-    token = sink.prepare(ids(spark, 1, 2), context())
     with pytest.raises(SinkRowsRefusedError, match="orders_pkey"):
-        sink.publish(token)
-    assert database.ids() == [2]
+        sink.prepare(ids(spark, 1, 2), context())
+    assert (database.ids(), database.staged()) == ([2], [])
     database.run("DELETE FROM orders")
-    sink.publish(token)
+    sink.publish(sink.prepare(ids(spark, 1, 2), context(unique="bbbbbbbb")))
     assert database.ids() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "wrong"),
+    [
+        ("ADD CONSTRAINT known FOREIGN KEY (id) REFERENCES customers", "known"),
+        ("ADD CONSTRAINT known FOREIGN KEY (id) REFERENCES customers DEFERRABLE INITIALLY DEFERRED", "known"),
+        ("ADD CONSTRAINT apart EXCLUDE USING btree ((id % 2) WITH =)", "apart"),
+        ("ADD CONSTRAINT apart UNIQUE (amount) DEFERRABLE INITIALLY DEFERRED", "apart"),
+    ],
+)
+def test_no_constraint_is_left_for_after_the_commit(
+    spark: SparkSession, database: Database, constraint: str, wrong: str
+) -> None:
+    database.run(f"CREATE TABLE customers (id bigint PRIMARY KEY); ALTER TABLE orders {constraint}")
+    frame = spark.sql("SELECT id, 7 AS amount FROM range(1, 4)")
+    with pytest.raises(SinkRowsRefusedError, match=wrong):
+        PostgresSink(database.url, "orders").prepare(frame, context())
+    assert (database.ids(), database.staged()) == ([], [])
+
+
+def test_rows_of_one_sink_may_refer_to_those_of_another_in_the_same_batch(
+    spark: SparkSession, database: Database
+) -> None:
+    database.run("CREATE TABLE items (order_id bigint REFERENCES orders)")
+    orders, items = PostgresSink(database.url, "orders"), PostgresSink(database.url, "items")
+    for batch_id, numbers in enumerate(([1, 2], [3])):
+        of_orders = orders.prepare(ids(spark, *numbers), context(batch_id))
+        of_items = items.prepare(ids(spark, *numbers).toDF("order_id"), context(batch_id, uid="items"))
+        assert len(database.ids()) < max(numbers)
+        orders.publish(of_orders)
+        items.publish(of_items)
+    assert database.ids() == [1, 2, 3]
+    assert database.rows("SELECT order_id FROM items ORDER BY order_id") == [(1,), (2,), (3,)]
+    assert database.staged() == []
+
+
+def test_two_sinks_may_update_the_same_row_in_the_same_batch(spark: SparkSession, database: Database) -> None:
+    first, second = (PostgresSink(database.url, "orders", keys=["id"]) for _ in range(2))
+    tokens = [
+        sink.prepare(spark.sql(f"SELECT 1L AS id, {amount}L AS amount"), context(uid=f"sink-{amount}"))
+        for amount, sink in enumerate((first, second))
+    ]
+    for sink, token in zip((first, second), tokens, strict=True):
+        sink.publish(token)
+    assert database.rows("SELECT id, amount FROM orders") == [(1, 1)]
+
+
+def test_a_batch_is_published_from_its_staging_table_if_the_transaction_is_lost(
+    spark: SparkSession, database: Database
+) -> None:
+    sink = PostgresSink(database.url, "orders")
+    sink.recover(context(-1))
+    token = sink.prepare(ids(spark, 1, 2), context())
+    database.run(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid()"
+    )
+    with pytest.raises(SinkUnavailableError):  # whether it was committed is unknown
+        sink.publish(token)
+    sink.publish(token)
+    sink.publish(token)
+    assert (database.ids(), database.staged()) == ([1, 2], [])
+
+
+def test_rows_that_another_writer_has_locked_are_written_when_they_are_published(
+    spark: SparkSession, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_moves, "_BEGIN", ("SET lock_timeout = '100ms'",))
+    database.run("INSERT INTO orders VALUES (1, 0, 0)")
+    sink = PostgresSink(database.url, "orders", keys=["id"])
+    frame = spark.sql("SELECT 1L AS id, 5L AS amount")
+    with psycopg.connect(database.url) as other:
+        other.execute("UPDATE orders SET amount = 1")
+        token = sink.prepare(frame, context())
+    sink.publish(token)
+    assert database.rows("SELECT id, amount FROM orders") == [(1, 5)]
+
+
+def test_a_new_attempt_ends_the_transaction_of_a_driver_that_hangs(spark: SparkSession, database: Database) -> None:
+    PostgresSink(database.url, "orders").prepare(ids(spark, 7), context(0, attempt=1))
+    hung = OpenMoves._of_jobs.pop((database.url, "job"))  # as if it were another process's
+    of_neighbour = replace(context(0, attempt=1), job_id="neighbour")
+    neighbour = OpenMoves.of(database.url, of_neighbour)
+    PostgresSink(database.url, "orders").recover(context(-1, attempt=2))
+    assert database.staged() == []
+    with pytest.raises(SinkUnavailableError):
+        hung.try_move(sql.SQL("SELECT {}").format(1), {})
+    assert neighbour.try_move(sql.SQL("SELECT {}").format(1), {}) is None
+    OpenMoves.close(database.url, "neighbour")
+
+
+def test_refused_rows_are_dead_letters_and_the_others_are_written(
+    spark: SparkSession, database: Database, tmp_path: Path
+) -> None:
+    database.run(
+        "CREATE TABLE customers (id bigint PRIMARY KEY); INSERT INTO customers SELECT generate_series(0, 30);"
+        "ALTER TABLE orders ADD name varchar(5), ADD customer bigint REFERENCES customers;"
+        "INSERT INTO orders VALUES (5, 0, 0)"
+    )
+    rows = [(number, number, "name", number) for number in range(30)]
+    rows[3] = (3, -1, "name", 3)  # while it is copied: a check, a length, a byte that no text may have
+    rows[11] = (11, 11, "too long", 11)
+    rows[12] = (12, 12, "a\0b", 12)
+    rows[20] = (20, 20, "name", 99)  # while it is moved: a foreign key, a row of an earlier batch, one of the same
+    rows += [(1, 100, "name", 1)]
+    frame = spark.createDataFrame(rows, "id bigint, amount bigint, name string, customer bigint").coalesce(1)
+
+    def sink() -> PostgresSink:
+        return PostgresSink(database.url, "orders", dead_letters=FileSink(str(tmp_path), format="json"))
+
+    first = sink()
+    first.recover(context(-1))
+    token = first.prepare(frame, context())
+    assert database.ids() == [5]
+    first.publish(token)
+    sink().publish(token)
+    assert database.ids() == [number for number in range(30) if number not in {3, 11, 12, 20}]
+    assert database.rows("SELECT amount FROM orders WHERE id IN (1, 5) ORDER BY id") == [(1,), (0,)]
+    letters = spark.read.json(str(tmp_path)).collect()
+    refused = {(row["id"], row["amount"]): letter.error for letter in letters for row in [json.loads(letter.row)]}
+    assert {place: error.partition(" ")[0].strip(",") for place, error in refused.items()} == {
+        (3, -1): "CheckViolation",
+        (11, 11): "StringDataRightTruncation",
+        (12, 12): "DataError",
+        (20, 20): "ForeignKeyViolation",
+        (5, 5): "UniqueViolation",
+        (1, 100): "UniqueViolation",
+    }
+    assert "orders_customer_fkey" in refused[20, 20]
+    assert all(set(json.loads(letter.row)) == {"id", "amount", "name", "customer"} for letter in letters)
+    assert database.staged() == []
+
+
+def test_a_batch_whose_transaction_is_lost_is_published_without_its_dead_letters(
+    spark: SparkSession, database: Database, tmp_path: Path
+) -> None:
+    database.run("INSERT INTO orders VALUES (2, 0, 0)")
+    sink = PostgresSink(database.url, "orders", dead_letters=FileSink(str(tmp_path), format="json"))
+    token = sink.prepare(ids(spark, 1, 2, 3), context())
+    OpenMoves.close(database.url, "job")
+    sink.publish(token)
+    assert database.ids() == [1, 2, 3]
+    assert [json.loads(letter.row)["id"] for letter in spark.read.json(str(tmp_path)).collect()] == [2]
+
+
+def test_a_batch_of_nothing_but_refused_rows_ends_at_a_limit(
+    spark: SparkSession, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "REFUSED_MAX", 3)
+    database.run("INSERT INTO orders SELECT generate_series(0, 9)")
+    sink = PostgresSink(database.url, "orders", dead_letters=FileSink(str(tmp_path), format="json"))
+    with pytest.raises(SinkRowsRefusedError, match="more than 3 rows"):
+        sink.prepare(ids(spark, *range(10)), context())
+    assert database.staged() == []
+
+
+def test_a_value_that_no_database_can_hold_is_no_outage(spark: SparkSession, database: Database) -> None:
+    database.run("ALTER TABLE orders ADD name text")
+    with pytest.raises(Exception, match="PostgreSQL refuses: DataError") as failure:
+        PostgresSink(database.url, "orders").prepare(spark.sql("SELECT 1L AS id, 'a\\u0000b' AS name"), context())
+    assert isinstance(typed_failure(failure.value), SinkRowsRefusedError)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +402,7 @@ def test_a_unique_key_refuses_a_row_at_publish_and_leaves_the_table_as_it_was(
         ("orders", ("x",), "no column x"),
     ],
 )
-def test_what_could_never_be_published_is_refused_before_anything_runs(
+def test_rows_that_could_never_be_published_are_refused_before_anything_runs(
     spark: SparkSession, database: Database, table: str, keys: tuple[str, ...], wrong: str
 ) -> None:
     frame = ids(spark, 1).selectExpr("id", "raise_error('ran') AS amount")
@@ -233,7 +411,7 @@ def test_what_could_never_be_published_is_refused_before_anything_runs(
     assert database.staged() == []
 
 
-def test_a_database_that_is_away_is_told_without_its_password(
+def test_the_error_of_an_unreachable_database_does_not_have_its_password(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KEYSCALE_JOB_SECRET_DB", "postgresql://me:hunter2@127.0.0.1:1/none")

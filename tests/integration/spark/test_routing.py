@@ -1,4 +1,4 @@
-"""Spark and Python give every key the same key group: else a record would meet another key's state."""
+"""Spark and Python map every key to the same key group, or a record would meet another key's state."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
-from jobs.key_hash import key_hashes
-from jobs.runtime.routing import Routing, murmur_hash_of
-from state.hashing import HashId, hash_code, hash_codes
-from state.key_groups import assign_to_key_group, assign_to_key_groups, murmur_hash, subtask_for_key_group
-from state.serializers import KeySerializer
+from keyscale.jobs.operators.key_hash import key_hashes
+from keyscale.jobs.runtime.batch.routing import Routing, murmur_hash_of
+from keyscale.state.keys.hashing import HashId, hash_code, hash_codes
+from keyscale.state.keys.key_groups import assign_to_key_group, assign_to_key_groups, murmur_hash, subtask_for_key_group
+from keyscale.state.serializers.key_serializer import KeySerializer
+from tests.support.spark.spark_plans import physical_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -142,7 +143,7 @@ def test_murmur_hash_is_flinks_on_the_ends_of_the_range_and_between(spark: Spark
         assert (0 if scrambled == -(2**31) else abs(scrambled)) == murmur_hash(code)
 
 
-def test_the_code_whose_murmur_hash_has_no_absolute_value_gives_key_group_zero(spark: SparkSession) -> None:
+def test_the_code_whose_murmur_hash_has_no_absolute_value_has_key_group_zero(spark: SparkSession) -> None:
     code = preimage_of_the_smallest_int()
     assert murmur_hash(code) == 0
     rows = routed(spark.createDataFrame([(code,)], "code int").selectExpr("code as k"), ("k",), HashId.JAVA)
@@ -159,13 +160,13 @@ def test_a_row_goes_to_the_subtask_that_owns_its_key_group_at_any_parallelism(sp
 
 def test_no_python_runs_before_the_shuffle_in_the_spark_form(frame: DataFrame) -> None:
     marked = Routing.of(("a_string",), max_parallelism=128, parallelism=2, hash_id=HashId.SPARK).mark(frame)
-    plan = marked._jdf.queryExecution().executedPlan().toString()
+    plan = physical_plan(marked)
     assert "Python" not in plan
     assert "ArrowEval" not in plan
 
 
 def preimage_of_the_smallest_int() -> int:
-    """The code that Flink's murmur mixes to -2**31, by undoing every step."""
+    """Returns the code that Flink's murmur maps to -2**31, by undoing every step."""
     mask = 0xFFFFFFFF
     word = 2**31
     word ^= word >> 16

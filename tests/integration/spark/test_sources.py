@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from jobs import Source
-from jobs.errors import SourceFunctionError, SourceRecordsLostError
-from jobs.runtime.failures import origin_of, typed_failure
-from jobs.sources import limited, streaming_frame
+from keyscale import KafkaSource, Source
+from keyscale.jobs.errors import SourceFunctionError, SourceRecordsLostError
+from keyscale.jobs.operators.failures import origin_of, typed_failure
+from keyscale.jobs.runtime.batch.metrics import pending_records
+from keyscale.jobs.sources.positions import limited
+from keyscale.jobs.sources.source_reader import split_columns_of, streaming_frame
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from jobs.sources import Position
+    from keyscale.jobs.sources.source import Position
 
 pytestmark = pytest.mark.spark
 
@@ -109,6 +111,34 @@ def test_a_source_is_read_in_batches_and_a_batch_that_was_planned_is_the_same_af
     assert reading.batches == {last: before[last], last + 1: [5]}
 
 
+def test_columns_that_name_splits_are_known_through_selects_as_long_as_all_are_there(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    class Marked(Lines):
+        split_columns = ("file",)
+
+    frame = streaming_frame(spark, Marked(tmp_path))
+    assert split_columns_of(frame.schema) == ("file",)
+    assert split_columns_of(frame.selectExpr("number + 1 AS next", "file AS part").schema) == ("part",)
+    assert split_columns_of(frame.select("number").schema) == ()
+    assert split_columns_of(streaming_frame(spark, Lines(tmp_path)).schema) == ()
+    kafka = streaming_frame(spark, KafkaSource("127.0.0.1:1", "clicks"))
+    assert split_columns_of(kafka.selectExpr("value", "partition", "topic").schema) == ("topic", "partition")
+    assert split_columns_of(kafka.select("value", "partition").schema) == ()
+
+
+def test_the_progress_of_a_limited_query_tells_how_many_records_its_batches_leave(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    reading = Reading(spark, tmp_path, limit=3)
+    reading.write("a.txt", 1, 2, 3, 4, 5)
+    reading.write("b.txt", 10, 11)
+    query = reading.start()
+    wait_until(lambda: len([each for each in query.recentProgress if each["numInputRows"]]) == 3, 120, what="3 batches")
+    query.stop()
+    assert [pending_records(each) for each in query.recentProgress if each["numInputRows"]] == [4, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("spoil", "kind"),
     [("not a number", SourceFunctionError), ("", SourceRecordsLostError)],
@@ -131,5 +161,6 @@ def test_a_source_that_fails_ends_the_query_with_the_typed_error(
     error = typed_failure(failure)
     assert isinstance(error, kind), failure
     if spoil:
-        assert spoil not in f"{error} {origin_of(error).user_traceback}"
+        assert spoil in str(error)
+        assert spoil in str(origin_of(error).user_traceback)
         assert "in read" in str(origin_of(error).user_traceback)

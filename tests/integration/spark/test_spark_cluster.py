@@ -1,4 +1,4 @@
-"""A standalone cluster of real processes: subtasks stay where their state is, and a lost executor costs its own only."""
+"""A standalone cluster of real processes: subtasks stay with their state, and a lost executor costs only its own."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from api.driver_command import share_of_cluster
-from jobs.wire import CheckpointSettings, DriverMetrics, DriverState
-from tests.support.driver_process import ChainInput, ChainJob, DriverProcess
-from tests.support.listening import listening_addresses
-from tests.support.spark_cluster import SparkCluster, running_spark_cluster
+from keyscale.api.launching.driver_command import share_of_cluster
+from keyscale.jobs.protocol.messages import CheckpointSettings, DriverMetrics, DriverState
+from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess
+from tests.support.servers.listening import listening_addresses
+from tests.support.servers.spark_cluster import SparkCluster, running_spark_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,14 +83,14 @@ def test_subtasks_stay_with_their_state_and_a_lost_executor_costs_only_its_own(
 
 
 def kill_family(executor: psutil.Process) -> None:
-    """As a host dies: a worker that outlived its executor would close its stores, and leave files that can be used."""
+    """Kills all at once, as on a dead host: a worker that survived its executor would leave files that can be used."""
     for process in [*executor.children(recursive=True), executor]:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
 
 
 def deliver(written: ChainInput, directory: Path, files: int) -> None:
-    """Gives the job the next files."""
+    """Writes the job's next files."""
     directory.mkdir(exist_ok=True)
     there = len(list(directory.glob("*.json")))
     for file in sorted(written.directory.glob("*.json"))[there : there + files]:

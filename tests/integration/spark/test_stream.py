@@ -1,4 +1,4 @@
-"""A job is declared as its user writes it, and a wrong one is refused before anything runs."""
+"""Declarations of jobs as users write them; a wrong one is refused before anything runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 from pyspark.sql.types import LongType, StringType, StructType
 
-from jobs import FileSink, KeyedProcessFunction, StreamEnvironment, Ttl
-from jobs.errors import (
+from keyscale import FileSink, KeyedProcessFunction, StreamEnvironment, Ttl
+from keyscale.jobs.errors import (
     InvalidKeyError,
     InvalidSchemaError,
     InvalidTopologyError,
@@ -21,7 +21,7 @@ from jobs.errors import (
     NotStreamingError,
     UnknownColumnError,
 )
-from jobs.output_schema import Schema, arrow_schema
+from keyscale.jobs.graph.schemas import Schema, arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from jobs import ProcessContext, Row
-    from jobs.topology import Topology
+    from keyscale import ProcessContext, Row
+    from keyscale.jobs.graph.topology import Topology
 
 pytestmark = pytest.mark.spark
 
@@ -58,7 +58,7 @@ def reports(spark: SparkSession, tmp_path: Path) -> DataFrame:
     return spark.readStream.schema(INPUT).json(str(tmp_path))
 
 
-def test_the_main_jobs_graph_reads_like_its_story(
+def test_the_graph_of_the_main_job_is_as_its_script_declares_it(
     env: StreamEnvironment, reports: DataFrame, executed: list[Topology]
 ) -> None:
     unique = env.stream(reports, timestamp="at").key_by("id").deduplicate(ttl=Ttl(1000)).uid("unique")
@@ -75,7 +75,7 @@ def test_the_main_jobs_graph_reads_like_its_story(
     assert second.schema == pa.schema([("aircraft", pa.string()), ("flights", pa.int64())])
 
 
-def test_a_timestamp_that_is_dropped_on_the_way_is_gone(
+def test_a_timestamp_column_that_a_transform_drops_is_gone(
     env: StreamEnvironment, reports: DataFrame, executed: list[Topology]
 ) -> None:
     stream = env.stream(reports, timestamp="at").select("id", "aircraft")
@@ -99,12 +99,12 @@ def test_an_output_schema_may_be_written_in_four_ways(spark: SparkSession, decla
 
 
 @pytest.mark.parametrize("declared", [{"a": "strnig"}, "no schema at all, really", 7, "bigint"])
-def test_what_is_no_schema_is_refused(spark: SparkSession, declared: Any) -> None:  # noqa: ARG001 - as above
+def test_a_value_that_is_not_a_schema_is_refused(spark: SparkSession, declared: Any) -> None:  # noqa: ARG001 - as above
     with pytest.raises(InvalidSchemaError):
         arrow_schema(declared)
 
 
-def test_a_fixed_dataframe_is_no_input(env: StreamEnvironment, spark: SparkSession) -> None:
+def test_a_dataframe_with_fixed_content_is_refused_as_input(env: StreamEnvironment, spark: SparkSession) -> None:
     with pytest.raises(NotStreamingError):
         env.stream(spark.range(3))
 
@@ -119,12 +119,12 @@ def test_unknown_columns_are_refused_wherever_they_are_named(env: StreamEnvironm
         stream.with_timestamps("tail")
 
 
-def test_a_map_is_no_key(env: StreamEnvironment, reports: DataFrame) -> None:
+def test_a_map_is_refused_as_a_key(env: StreamEnvironment, reports: DataFrame) -> None:
     with pytest.raises(InvalidKeyError):
         env.stream(reports).key_by("extra")
 
 
-def test_what_spark_refuses_is_refused_at_declaration(env: StreamEnvironment, reports: DataFrame) -> None:
+def test_a_transform_that_spark_refuses_is_refused_at_declaration(env: StreamEnvironment, reports: DataFrame) -> None:
     with pytest.raises(InvalidTopologyError):
         env.stream(reports).where("delay + extra > 1")
 
@@ -145,14 +145,15 @@ def test_a_script_finds_the_environment_that_its_driver_provides(env: StreamEnvi
         StreamEnvironment.current()
 
 
-def test_the_wire_contract_is_read_without_spark() -> None:
-    program = "import jobs.wire, sys; assert not {'pyspark', 'pyarrow', 'rocksdict'} & set(sys.modules)"
+def test_the_protocol_is_imported_without_spark() -> None:
+    imported = "import sys, keyscale.jobs.protocol.messages"
+    program = f"{imported}; assert not {{'pyspark', 'pyarrow', 'rocksdict'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_every_public_name_of_the_sdk_is_there() -> None:
-    import jobs  # noqa: PLC0415 - its names are looked up one by one
+def test_every_public_name_of_the_sdk_exists() -> None:
+    import keyscale  # noqa: PLC0415 - its names are looked up one by one
 
-    assert all(getattr(jobs, name) is not None for name in jobs.__all__)
+    assert all(getattr(keyscale, name) is not None for name in keyscale.__all__)
     with pytest.raises(AttributeError):
-        jobs.nothing  # noqa: B018 - reading it is the test
+        keyscale.nothing  # noqa: B018 - reading it is the test

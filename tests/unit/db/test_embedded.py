@@ -1,4 +1,4 @@
-"""The embedded PostgreSQL: private, found again, and stopped whole."""
+"""The embedded PostgreSQL: private, found again, and stopped in order."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from db.embedded import EmbeddedPostgres
-from db.errors import EmbeddedPostgresError
+from keyscale.db.embedded import EmbeddedPostgres
+from keyscale.db.errors import EmbeddedPostgresError
+from keyscale.installation import IMPORT_PATH
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NOBODY = 65534
-CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def query(postgres: EmbeddedPostgres, statement: str) -> object:
         return row[0] if isinstance(row, tuple) else None
 
 
-def test_what_is_stored_is_there_after_a_stop_and_a_start(root: Path) -> None:
+def test_stored_rows_survive_a_stop_and_a_start(root: Path) -> None:
     postgres = EmbeddedPostgres(root)
     postgres.start()
     query(postgres, "CREATE TABLE kept AS VALUES (7)")
@@ -63,10 +63,10 @@ def test_it_asks_for_its_password_and_listens_on_no_network(root: Path) -> None:
 
 def test_it_outlives_the_process_that_started_it_and_the_next_one_finds_it(root: Path) -> None:
     program = (
-        "import os, signal, sys; from pathlib import Path; from db.embedded import EmbeddedPostgres;"
+        "import os, signal, sys; from pathlib import Path; from keyscale.db.embedded import EmbeddedPostgres;"
         "EmbeddedPostgres(Path(sys.argv[1])).start(); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    environment = {**os.environ, "PYTHONPATH": str(IMPORT_PATH)}
     died = subprocess.run([sys.executable, "-c", program, str(root)], env=environment, check=False)
     assert died.returncode == -signal.SIGKILL
     postgres = EmbeddedPostgres(root)
@@ -87,7 +87,7 @@ def test_it_starts_again_after_the_server_itself_was_killed(root: Path) -> None:
     assert query(postgres, "SELECT * FROM kept") == 7
 
 
-def test_a_start_that_was_interrupted_is_begun_anew(root: Path) -> None:
+def test_an_interrupted_first_start_is_repeated(root: Path) -> None:
     postgres = EmbeddedPostgres(root)
     (root / "data.new").mkdir(parents=True)
     (root / "data.new" / "PG_VERSION").write_text("18")
@@ -104,7 +104,7 @@ def test_a_long_path_gets_a_short_socket(root: Path) -> None:
         postgres.stop()
 
 
-def test_what_hinders_it_is_said(root: Path) -> None:
+def test_the_reason_of_a_failed_start_is_named(root: Path) -> None:
     postgres = EmbeddedPostgres(root)
     postgres.start()
     postgres.stop()
@@ -113,7 +113,7 @@ def test_what_hinders_it_is_said(root: Path) -> None:
         postgres.start()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_user_who_is_not_root_can_start_it_too() -> None:
     with tempfile.TemporaryDirectory(prefix="keyscale-embedded-") as directory:
         os.chown(directory, NOBODY, NOBODY)

@@ -1,4 +1,4 @@
-"""The migrations make exactly the tables that the models say."""
+"""The migrations make exactly the tables of the models."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import CheckConstraint, inspect, text
 
-from db.base import Base
-from db.engine import open_engine
-from db.errors import SchemaTooNewError
-from db.migrate import alembic_config, migrate
+from keyscale.db.base import Base
+from keyscale.db.engine import open_engine
+from keyscale.db.errors import SchemaTooNewError
+from keyscale.db.migrate import alembic_config, migrate
 
 
 def test_migrated_tables_equal_the_models(postgres_url: str) -> None:

@@ -1,4 +1,4 @@
-"""What is not imported costs no time at the start of a driver or a worker."""
+"""Drivers and workers do not import slow modules that they do not need."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ DEDUPLICATES = """
 import sys, uuid
 from pathlib import Path
 import numpy as np, pyarrow as pa
-import jobs.runtime.driver
+import keyscale.jobs.runtime.driver.main
 assert "pandas" not in sys.modules, "by the driver"
-from jobs.deduplicate import Deduplicate
-from jobs.runtime.body import KEY_GROUP_COLUMN, SubtaskFacts
-from state.columns import column_over
-from state.filtered_engine import FilteredEngine
-from state.keyed import KeyedStateBackend
+from keyscale.jobs.operators.deduplicate import Deduplicate
+from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
+from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+from keyscale.state.serializers.arrow_columns import column_over
+from keyscale.state.engine.filtered import FilteredEngine
+from keyscale.state.keyed.backend import KeyedStateBackend
 
 ids = "".join(str(uuid.uuid4()) for _ in range(2000)).encode()
 for width in (36, 35):  # identifiers, and texts that are none
@@ -31,8 +32,8 @@ for width in (36, 35):  # identifiers, and texts that are none
     state = KeyedStateBackend(engine, schema, lambda: 0)
     groups = column_over(np.zeros(2000, np.int32))
     batch = pa.RecordBatch.from_arrays([column, groups], ["id", KEY_GROUP_COLUMN])
-    body = Deduplicate(None).start(state, facts)
-    passed = [found.num_rows for _ in range(2) for found in body.process(batch)]
+    operator = Deduplicate(None).start(state, facts)
+    passed = [found.num_rows for _ in range(2) for found in operator.process(batch)]
     assert passed == [2000, 0], passed
     engine.write_runs(state.drain())
     engine.close()
@@ -42,14 +43,14 @@ assert "pandas" not in sys.modules, "by a deduplication"
 
 REHEARSES = """
 import sys
-import jobs.runtime.batch
+import keyscale.jobs.runtime.batch.runner
 assert "pandas" not in sys.modules
-assert jobs.runtime.batch.rehearse_conversion(0) == b""
+assert keyscale.jobs.runtime.batch.runner.rehearse_conversion(0) == b""
 assert "pandas" in sys.modules
 """
 
 
-def test_a_rehearsal_imports_what_a_workers_first_rows_need() -> None:
+def test_a_rehearsal_imports_the_modules_that_a_workers_first_rows_need() -> None:
     child = subprocess.run([sys.executable, "-c", REHEARSES], capture_output=True, text=True, check=False)
     assert child.returncode == 0, child.stderr
 

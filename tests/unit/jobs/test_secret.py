@@ -4,9 +4,9 @@ import pickle
 
 import pytest
 
-from jobs import Secret
-from jobs.errors import MissingSecretError
-from jobs.secret import revealed
+from keyscale import Secret
+from keyscale.jobs.errors import MissingSecretError
+from keyscale.jobs.secret import revealed, without_secrets
 
 
 def test_a_secret_is_read_from_the_environment_and_shown_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,7 +16,7 @@ def test_a_secret_is_read_from_the_environment_and_shown_nowhere(monkeypatch: py
     assert "hidden" not in f"{secret!r} {secret}"
 
 
-def test_a_secret_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_missing_secret_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KEYSCALE_JOB_SECRET_ORDERS", raising=False)
     with pytest.raises(MissingSecretError, match="KEYSCALE_JOB_SECRET_ORDERS"):
         Secret("ORDERS").reveal()
@@ -26,6 +26,15 @@ def test_a_pickled_secret_needs_no_environment(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("KEYSCALE_JOB_SECRET_ORDERS", "hidden")
     pickled = pickle.dumps(Secret("ORDERS"))
     monkeypatch.delenv("KEYSCALE_JOB_SECRET_ORDERS")
-    there = pickle.loads(pickled)  # noqa: S301 - its own
+    there = pickle.loads(pickled)  # noqa: S301 - pickled here
     assert there.reveal() == "hidden"
     assert "hidden" not in repr(there)
+
+
+def test_secrets_that_a_process_knows_are_masked_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEYSCALE_JOB_SECRET_MASKED", "hunter2hunter2")
+    pickled = pickle.dumps(Secret("MASKED"))
+    monkeypatch.delenv("KEYSCALE_JOB_SECRET_MASKED")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-store")
+    pickle.loads(pickled)  # noqa: S301 - pickled here
+    assert without_secrets("hunter2hunter2, of-the-store and more") == "*****, ***** and more"

@@ -1,0 +1,1 @@
+"""Access: tokens, and the senders of requests."""

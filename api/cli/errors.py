@@ -1,0 +1,111 @@
+"""The errors of the command line."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import click
+
+from keyscale.errors import Domain, KeyscaleError
+
+
+class CliError(click.ClickException, KeyscaleError):
+    """Root of the errors of the command line."""
+
+    code = "CLI_ERROR"
+    title: ClassVar[str] = "The command cannot be carried out"
+    domain: ClassVar[Domain] = "user"
+    advice = "See `./keyscale COMMAND --help`."
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message,)
+
+    def as_problem(self) -> dict[str, Any]:
+        """Returns the error in the form in which the control plane sends its errors (problem+json)."""
+        return {
+            "code": self.code,
+            "title": self.title,
+            "detail": self.message,
+            "advice": self.advice,
+            "retryable": self.retryable,
+        }
+
+
+class ControlPlaneNotFoundError(CliError):
+    """Neither the options, nor the environment, nor the home directory name a control plane."""
+
+    code = "CLI_CONTROL_PLANE_NOT_FOUND"
+    title = "There is no control plane to talk to"
+    advice = (
+        "Start one with `./keyscale up`, or name a running one by --url and --token (KEYSCALE_URL, KEYSCALE_TOKEN)."
+    )
+
+
+class ControlPlaneUnreachableError(CliError):
+    """Nothing answers at the address of the control plane."""
+
+    code = "CLI_CONTROL_PLANE_UNREACHABLE"
+    title = "The control plane does not answer"
+    domain = "external"
+    retryable = True
+    advice = "Start it with `./keyscale up`, or check the address (`./keyscale where`)."
+
+
+class UnexpectedAnswerError(CliError):
+    """The server at the address does not speak Keyscale's API."""
+
+    code = "CLI_UNEXPECTED_ANSWER"
+    title = "The server is not a control plane of this version"
+    domain = "external"
+    advice = "Check that a Keyscale control plane of the same version is at the address (`./keyscale where`)."
+
+
+class InvalidArgumentError(CliError):
+    """An argument is wrong, as the CLI itself can tell."""
+
+    code = "CLI_INVALID_ARGUMENT"
+    title = "An argument is not valid"
+
+
+class OperationFailedError(CliError):
+    """The control plane accepted the operation, but the operation failed."""
+
+    code = "CLI_OPERATION_FAILED"
+    title = "The operation failed"
+    domain = "external"
+    advice = "The message gives the reason; see also `./keyscale jobs show JOB` and `./keyscale logs JOB`."
+
+
+class StartFailedError(CliError):
+    """The control plane ended while it was starting."""
+
+    code = "CLI_START_FAILED"
+    title = "The control plane did not start"
+    domain = "external"
+    advice = "Its output is above. The usual reason is another control plane on the same home or port."
+
+
+class RefusedError(CliError):
+    """The control plane refused the request; its own code and advice are shown."""
+
+    code = "CLI_REFUSED"
+    title = "The control plane refused the request"
+    advice = "Follow the control plane's own advice, which is shown with the error."
+
+    def __init__(self, problem: dict[str, Any], http_status: int) -> None:
+        """Makes the error of a refusal.
+
+        Args:
+            problem: The body of the problem+json answer.
+            http_status: The HTTP status of that answer.
+        """
+        super().__init__(str(problem.get("detail") or problem.get("title") or f"HTTP {http_status}"))
+        self.problem = problem
+        self.http_status = http_status
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problem, self.http_status)
+
+    def as_problem(self) -> dict[str, Any]:
+        """Returns the control plane's answer, unchanged."""
+        return self.problem

@@ -1,0 +1,1 @@
+"""Starting, watching and killing the processes of drivers."""

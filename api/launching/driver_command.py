@@ -1,0 +1,132 @@
+"""The command line and the environment of a driver. Pure, except that it looks up paths of this installation."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keyscale.api.settings import LOOPBACK_HOSTS
+from keyscale.installation import DRIVER_PROGRAM, IMPORT_PATH
+from keyscale.jobs.protocol.class_archive import ClassArchive
+from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
+from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE, without_switched_off
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keyscale.api.settings import Settings
+    from keyscale.db.models import Attempt, Job
+
+STANDALONE_SCHEME = "spark://"
+TASK_TRIES = 4
+# The variables that any program needs. Drivers inherit nothing else from the control plane. A sync point is a named
+# place in the code where fault tests hold a process.
+_INHERITED = (
+    "HOME",
+    "JAVA_HOME",
+    SPARK_WITHOUT_VARIABLE,
+    "KEYSCALE_SYNC_DIRECTORY",
+    "KEYSCALE_SYNC_POINT",
+    "KEYSCALE_WARM_STATE_IDLE_MS",
+    "LANG",
+    "LC_ALL",
+    "PATH",
+    "TMPDIR",
+    "TZ",
+)
+
+
+def master_of(settings: Settings, parallelism: int) -> str:
+    """Returns the Spark master; `local` becomes one core per subtask and one for the source, with retries of tasks."""
+    if settings.spark_master == "local":
+        return f"local[{parallelism + 1},{TASK_TRIES}]"
+    return settings.spark_master
+
+
+def stays_on_loopback(master: str) -> bool:
+    """Whether all of Spark runs on this host: a driver then listens on the loopback interface only."""
+    if not master.startswith(STANDALONE_SCHEME):
+        return master.startswith("local")
+    addresses = master.removeprefix(STANDALONE_SCHEME).split(",")
+    return all(address.rpartition(":")[0] in LOOPBACK_HOSTS for address in addresses)
+
+
+def driver_command(settings: Settings, job: Job, attempt: Attempt, work_directory: Path) -> list[str]:
+    """Returns the command line of an attempt's driver. It holds no secret, because other users can see it."""
+    master = master_of(settings, attempt.parallelism)
+    conf = {
+        **DEFAULT_SETTINGS,
+        **ClassArchive.of_environment().settings(),
+        **(LOCAL_SETTINGS if stays_on_loopback(master) else {}),
+        **(share_of_cluster(attempt.parallelism) if master.startswith(STANDALONE_SCHEME) else {}),
+        "spark.driver.memory": settings.driver_memory,
+        **job.spark_conf,
+        **REQUIRED_SETTINGS,
+        "spark.app.name": f"keyscale-{job.name}-{attempt.number}",
+        "spark.local.dir": str(work_directory / "spark"),
+        "spark.sql.warehouse.dir": str(work_directory / "warehouse"),
+    }
+    options = [
+        part for key, value in sorted(without_switched_off(conf).items()) for part in ("--conf", f"{key}={value}")
+    ]
+    return [str(spark_home() / "bin" / "spark-submit"), "--master", master, *options, str(DRIVER_PROGRAM)]
+
+
+def driver_environment(settings: Settings, token: str, work_directory: Path, host: Mapping[str, str]) -> dict[str, str]:
+    """Returns the complete environment of a driver, without the database's address and without users' tokens.
+
+    Args:
+        settings: The control plane's.
+        token: The attempt's own.
+        work_directory: The attempt's own, ephemeral. Local state is kept beside all of the job's attempts, so that the
+            next attempt finds files that it need not download: on this host and, at the same path, on any other one.
+        host: The control plane's environment. Only harmless variables are passed on.
+    """
+    inherited = {name: host[name] for name in _INHERITED if name in host}
+    is_loopback = stays_on_loopback(settings.spark_master)
+    return {
+        "PATH": os.defpath,
+        **inherited,
+        **settings.job_secrets,
+        **settings.store_environment,
+        **({"SPARK_LOCAL_IP": "127.0.0.1"} if is_loopback else {}),
+        "KEYSCALE_ATTEMPT_TOKEN": token,
+        "KEYSCALE_CONTROL_URL": settings.control_url,
+        "KEYSCALE_LOCAL_STATE_DIR": str(work_directory.parents[1] / "state"),
+        "KEYSCALE_WORK_DIR": str(work_directory),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(IMPORT_PATH),
+        "PYTHONSAFEPATH": "1",  # else modules beside the driver's program could be imported by their bare names
+        "PYTHONUNBUFFERED": "1",
+        "SPARK_HOME": str(spark_home()),
+    }
+
+
+def share_of_cluster(parallelism: int) -> dict[str, str]:
+    """Returns the settings that limit a driver to one core per subtask.
+
+    A driver that takes all cores leaves none for other jobs, nor for the driver that is to replace it. Subtasks stay
+    where they are first placed. So the job waits a short time until all executors have registered: otherwise the first
+    executor would get all subtasks for as long as the attempt lasts.
+    """
+    return {
+        "spark.cores.max": str(parallelism),
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "10s",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    }
+
+
+def spark_home() -> Path:
+    """Returns where Spark is installed, without importing it.
+
+    Raises:
+        FileNotFoundError: It is not installed.
+    """
+    package = importlib.util.find_spec("pyspark")
+    if package is None or package.origin is None:
+        raise FileNotFoundError("pyspark")
+    return Path(package.origin).parent

@@ -1,0 +1,166 @@
+"""Starts drivers that outlive the control plane, watches them, and kills their processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from keyscale.api.access.tokens import new_token, token_sha256
+from keyscale.api.launching.driver_command import driver_command, driver_environment
+from keyscale.api.launching.processes import (
+    GONE,
+    ProcessState,
+    driver_state,
+    processes_of,
+    read_exit_code,
+    read_supervisor,
+)
+
+if TYPE_CHECKING:
+    from keyscale.api.settings import Settings
+    from keyscale.db.models import Attempt, Job
+
+logger = logging.getLogger(__name__)
+
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_SUPERVISED_WITHIN_S = 30.0
+_DEATH_WITHIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An attempt's processes, as they were at one look."""
+
+    state: ProcessState
+    exit_code: int | None = None
+
+
+class Launcher:
+    """Starts drivers on this host. Each run has a directory; see `keyscale.api.launching.supervisor` for its files."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.host = platform.node()
+        self._launched: dict[tuple[str, int], tuple[float, subprocess.Popen[bytes] | None]] = {}
+
+    def prepare(self, job_id: str, attempt: int) -> str:
+        """Makes the run's directory and the attempt's token; a second call finds the same token.
+
+        Returns:
+            The token's hash. The token itself is only in a file that the launcher alone reads, until the run is cleaned
+            up.
+        """
+        directory = self._run_directory(job_id, attempt)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = directory / "token"
+        if not file.exists():
+            fresh = directory / "token.new"
+            fresh.unlink(missing_ok=True)
+            fresh.touch(mode=0o600)
+            fresh.write_text(new_token())
+            fresh.replace(file)
+        return token_sha256(file.read_text())
+
+    def launch(self, job: Job, attempt: Attempt) -> None:
+        """Starts an attempt's driver. A second call has no effect: only the first supervisor can register."""
+        directory = self._run_directory(job.id, attempt.number)
+        work = directory / "work"
+        environment = driver_environment(self._settings, (directory / "token").read_text(), work, os.environ)
+        command = driver_command(self._settings, job, attempt, work)
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            process = subprocess.Popen(  # noqa: S603 - the command is ours; a job's settings are on an allow-list
+                [sys.executable, "-I", str(_SUPERVISOR), str(directory), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd=directory,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError:
+            logger.exception("job %s: the supervisor of attempt %d cannot be started", job.id, attempt.number)
+        self._launched[job.id, attempt.number] = (time.monotonic(), process)
+
+    def inspect(self, attempt: Attempt) -> Seen:
+        """Looks at an attempt's processes."""
+        if attempt.launched_on is None:
+            return Seen(ProcessState.UNLAUNCHED)
+        if attempt.launched_on != self.host:
+            return Seen(ProcessState.UNKNOWN)
+        directory = self._run_directory(attempt.job_id, attempt.number)
+        supervisor = read_supervisor(directory)
+        if supervisor is None:
+            return self._without_supervisor(attempt)
+        self._poll(attempt)
+        exit_code = read_exit_code(directory)
+        if exit_code is not None or not supervisor.is_alive():
+            return Seen(ProcessState.DEAD, exit_code)
+        if attempt.pid is not None and attempt.host == self.host:
+            return Seen(driver_state(attempt.pid, supervisor.pid))
+        return Seen(ProcessState.ALIVE)
+
+    def kill(self, job_id: str, attempt: int) -> None:
+        """Kills every process of an attempt, and waits until they are gone or the kernel takes too long."""
+        directory = self._run_directory(job_id, attempt)
+        processes = processes_of(directory)
+        for process in processes:
+            try:
+                process.kill()
+            except GONE:
+                continue
+        psutil.wait_procs(processes, timeout=_DEATH_WITHIN_S)
+
+    def clean_up(self, job_id: str, attempt: int) -> None:
+        """Kills the remaining processes and deletes what only the run needed; the log stays."""
+        self.kill(job_id, attempt)
+        directory = self._run_directory(job_id, attempt)
+        (directory / "token").unlink(missing_ok=True)
+        shutil.rmtree(directory / "work", ignore_errors=True)
+        self._launched.pop((job_id, attempt), None)
+
+    def forget(self, job_id: str) -> None:
+        """Deletes the logs of a deleted job and its local files on this host."""
+        directory = self._settings.runs_directory / job_id
+        for subtask in directory.glob("state/*/attempt-*/*/subtask-*"):
+            if subtask.is_symlink():  # its files are on another disk
+                shutil.rmtree(subtask.readlink(), ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def log_tail(self, job_id: str, attempt: int, bytes_max: int) -> tuple[str, int]:
+        """Returns the end of a driver's log and the log's size in bytes."""
+        try:
+            with (self._run_directory(job_id, attempt) / "driver.log").open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - bytes_max))
+                return file.read(bytes_max).decode(errors="replace"), size
+        except FileNotFoundError:
+            return "", 0
+
+    def _run_directory(self, job_id: str, attempt: int) -> Path:
+        return self._settings.runs_directory / job_id / str(attempt)
+
+    def _without_supervisor(self, attempt: Attempt) -> Seen:
+        """The run is just starting, was never started, or its directory was deleted."""
+        at_s, process = self._launched.get((attempt.job_id, attempt.number), (float("-inf"), None))
+        if process is not None and process.poll() is None and time.monotonic() - at_s < _SUPERVISED_WITHIN_S:
+            return Seen(ProcessState.STARTING)
+        if attempt.attached_at_ms is not None:
+            return Seen(ProcessState.UNKNOWN)
+        return Seen(ProcessState.DEAD if at_s > 0 else ProcessState.UNLAUNCHED)
+
+    def _poll(self, attempt: Attempt) -> None:
+        """Collects a child that has ended, so that it does not stay a zombie."""
+        _, process = self._launched.get((attempt.job_id, attempt.number), (0.0, None))
+        if process is not None:
+            process.poll()

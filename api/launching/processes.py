@@ -1,0 +1,106 @@
+"""The processes of a run: its supervisor, its driver, and all processes that these started.
+
+A run is one attempt of a job on this host. Its directory holds what its supervisor writes; see
+`keyscale.api.launching.supervisor`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import psutil
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_START_TIME_TOLERANCE_S = 1.0
+GONE = (psutil.NoSuchProcess, psutil.ZombieProcess)
+"""The exceptions that psutil raises for a process that has ended."""
+
+
+class ProcessState(StrEnum):
+    """The state of an attempt's processes."""
+
+    UNLAUNCHED = "UNLAUNCHED"  # the launcher was not told to start it, or died before it recorded the start
+    STARTING = "STARTING"
+    ALIVE = "ALIVE"
+    SUSPENDED = "SUSPENDED"  # stopped by a signal
+    DEAD = "DEAD"
+    UNKNOWN = "UNKNOWN"  # it was started on another host; only its heartbeats show whether it lives
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorProcess:
+    """A run's supervisor. Its process id is also the session id of all of the run's processes."""
+
+    pid: int
+    started_at_s: float
+
+    def is_alive(self) -> bool:
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.started_at_s) < _START_TIME_TOLERANCE_S
+            return same and process.status() != psutil.STATUS_ZOMBIE
+        except GONE:
+            return False
+
+
+def read_supervisor(directory: Path) -> SupervisorProcess | None:
+    """Returns the supervisor that registered itself in the run's directory."""
+    try:
+        registered = json.loads((directory / "process.json").read_text())
+    except FileNotFoundError:
+        return None
+    return SupervisorProcess(int(registered["pid"]), float(registered["started_at_s"]))
+
+
+def read_exit_code(directory: Path) -> int | None:
+    """Returns the driver's exit code, None while it runs or if its supervisor was killed."""
+    try:
+        return int((directory / "exit_code").read_text())
+    except FileNotFoundError:
+        return None
+
+
+def driver_state(pid: int, session: int) -> ProcessState:
+    """Returns the state of the process that asked for work; once it is gone, the attempt is over even if others remain.
+
+    Args:
+        pid: The driver's own process id, as it reported it.
+        session: The session id of the run's processes.
+    """
+    try:
+        if os.getsid(pid) != session:
+            return ProcessState.DEAD  # the number belongs to another process by now
+        status = psutil.Process(pid).status()
+    except (*GONE, ProcessLookupError):
+        return ProcessState.DEAD
+    if status == psutil.STATUS_ZOMBIE:
+        return ProcessState.DEAD
+    return ProcessState.SUSPENDED if status == psutil.STATUS_STOPPED else ProcessState.ALIVE
+
+
+def processes_of(directory: Path) -> list[psutil.Process]:
+    """Returns all processes of a run: those of its session that have its work directory in their environment.
+
+    Spark's Python workers leave the process group, but not the session. The environment distinguishes them from
+    processes of a later session with the same number.
+    """
+    supervisor = read_supervisor(directory)
+    if supervisor is None:
+        return []
+    marker = str(directory / "work")
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid == os.getpid() or os.getsid(process.pid) != supervisor.pid:
+                continue
+            if process.environ().get("KEYSCALE_WORK_DIR") == marker:
+                found.append(process)
+        except (*GONE, psutil.AccessDenied, ProcessLookupError):
+            continue
+    return found

@@ -1,0 +1,189 @@
+"""Applies steps to the database. Each step is one transaction, with the job locked."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+from keyscale.api.lifecycle import steps
+from keyscale.api.lifecycle.intents import command_stop
+from keyscale.api.lifecycle.job_transaction import JobTransaction, rescale_command_id
+from keyscale.api.lifecycle.transitions import enter
+from keyscale.clock import now_ms
+from keyscale.db.repositories import attempts, commands
+from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus, RescalePhase, RescaleStatus
+
+_BUSY_WITHIN_MS = 10_000  # a job without a batch for this long had no input, and that is no downtime
+
+
+@singledispatch
+def apply(step: object, transaction: JobTransaction) -> None:  # noqa: ARG001 - the signature of all registered functions
+    """Applies a step.
+
+    Args:
+        step: One of the steps that only change the database.
+        transaction: The transaction of its job.
+
+    Raises:
+        TypeError: The step reaches outside of the database.
+    """
+    raise TypeError(type(step).__name__)
+
+
+@apply.register
+def _(step: steps.CreateAttempt, transaction: JobTransaction) -> None:
+    stage = AttemptStage.STANDBY if step.standby else AttemptStage.ACTIVE
+    attempt = transaction.create_attempt(step.parallelism, step.cause, stage=stage)
+    if step.standby:
+        transaction.rescale().new_attempt = attempt.number
+
+
+@apply.register
+def _(step: steps.MarkReaped, transaction: JobTransaction) -> None:
+    transaction.attempt(step.attempt).reaped = True
+
+
+@apply.register
+def _(step: steps.EndAttempt, transaction: JobTransaction) -> None:
+    transaction.end_attempt(step.attempt)
+
+
+@apply.register
+def _(step: steps.ReplaceAttempt, transaction: JobTransaction) -> None:
+    transaction.end_attempt(step.attempt, step.failure)
+    job = transaction.job
+    job.failure = dict(step.failure)
+    job.consecutive_failures = step.consecutive_failures
+    if step.failures is not None:
+        job.failures = step.failures.model_dump()
+    job.restarts += 1
+    if job.desired is DesiredState.RUNNING and job.status is JobStatus.RUNNING:
+        enter(job, JobStatus.RESTARTING)
+    job.next_start_at_ms = now_ms() + step.backoff_ms if step.backoff_ms else 0
+    when = f"in {step.backoff_ms} ms" if step.backoff_ms else "now"
+    transaction.record(
+        "ATTEMPT_REPLACED",
+        f"attempt {step.attempt} ended: {step.failure['code']}; the next one starts {when}",
+        attempt=step.attempt,
+        failure_code=step.failure["code"],
+    )
+
+
+@apply.register
+def _(step: steps.FailJob, transaction: JobTransaction) -> None:
+    transaction.settle(JobStatus.FAILED, step.failure)
+
+
+@apply.register
+def _(step: steps.SettleJob, transaction: JobTransaction) -> None:
+    transaction.settle(step.status, None)
+
+
+@apply.register
+def _(step: steps.ShowStatus, transaction: JobTransaction) -> None:
+    enter(transaction.job, step.status)
+    if step.status is JobStatus.RUNNING:
+        transaction.job.failure = None
+        active = attempts.of_stage(transaction.session, transaction.job.id, AttemptStage.ACTIVE)
+        number = active.number if active else 0
+        transaction.record("JOB_RUNNING", f"attempt {number} runs the job", attempt=number)
+
+
+@apply.register
+def _(step: steps.ReassignStop, transaction: JobTransaction) -> None:
+    if (command := commands.find(transaction.session, step.command_id)) is not None:
+        command.attempt = step.attempt
+
+
+@apply.register
+def _(step: steps.ResumeJob, transaction: JobTransaction) -> None:
+    transaction.job.desired = DesiredState.RUNNING
+    transaction.record("STOP_FAILED", f"the savepoint failed, the job runs on: {step.failure['code']}")
+
+
+@apply.register
+def _(step: steps.AdvanceRescale, transaction: JobTransaction) -> None:
+    rescale = transaction.rescale()
+    if step.phase is RescalePhase.STOP:
+        command = commands.find(transaction.session, rescale_command_id(rescale.id))
+        if command is not None:
+            rescale.savepoint_location, rescale.savepoint_checkpoint_id = command.location, command.checkpoint_id
+    transaction.begin_phase(rescale, step.phase)
+
+
+@apply.register
+def _(step: steps.BeginRescaleSavepoint, transaction: JobTransaction) -> None:  # noqa: ARG001 - it has no attributes
+    rescale = transaction.rescale()
+    command_id = rescale_command_id(rescale.id)
+    if commands.find(transaction.session, command_id) is None:
+        command_stop(transaction.session, transaction.job.id, rescale.old_attempt, command_id, rescale.id)
+    transaction.begin_phase(rescale, RescalePhase.SAVEPOINT)
+
+
+@apply.register
+def _(step: steps.SwitchOver, transaction: JobTransaction) -> None:  # noqa: ARG001 - it has no attributes
+    rescale, session, job = transaction.rescale(), transaction.session, transaction.job
+    old = transaction.attempt(rescale.old_attempt)
+    rescale.stopped_at_ms = _stopped_at_ms(old.last_commit_at_ms, rescale.phases)
+    transaction.end_attempt(old.number)
+    standby = attempts.of_stage(session, job.id, AttemptStage.STANDBY)
+    if standby is not None:
+        session.flush()  # the old attempt is ENDED before the new one is ACTIVE: there are never two
+        standby.stage, standby.restore_from = AttemptStage.ACTIVE, rescale.savepoint_location
+    else:
+        made = transaction.create_attempt(
+            rescale.to_parallelism, steps.Cause.RESCALE, restore_from=rescale.savepoint_location
+        )
+        rescale.new_attempt = made.number
+    job.parallelism = rescale.to_parallelism
+    transaction.begin_phase(rescale, RescalePhase.RESTORE)
+
+
+@apply.register
+def _(step: steps.RetryRestore, transaction: JobTransaction) -> None:
+    rescale = transaction.rescale()
+    transaction.end_attempt(step.attempt)
+    made = transaction.create_attempt(
+        rescale.to_parallelism, steps.Cause.RESCALE, restore_from=rescale.savepoint_location
+    )
+    rescale.new_attempt = made.number
+    if rescale.phase is not RescalePhase.RESTORE:
+        transaction.begin_phase(rescale, RescalePhase.RESTORE)
+
+
+@apply.register
+def _(step: steps.AbandonRescale, transaction: JobTransaction) -> None:
+    rescale = transaction.rescale()
+    standby = attempts.of_stage(transaction.session, transaction.job.id, AttemptStage.STANDBY)
+    if standby is not None:
+        transaction.end_attempt(standby.number)
+    transaction.end_rescale(rescale, RescaleStatus.ROLLED_BACK, step.failure)
+
+
+@apply.register
+def _(step: steps.RollBack, transaction: JobTransaction) -> None:
+    rescale = transaction.rescale()
+    if step.attempt is not None:
+        transaction.end_attempt(step.attempt, step.failure)
+    rescale.failure = dict(step.failure)
+    transaction.job.parallelism = rescale.from_parallelism
+    transaction.begin_phase(rescale, RescalePhase.ROLL_BACK)
+    transaction.create_attempt(rescale.from_parallelism, steps.Cause.ROLL_BACK, restore_from=rescale.savepoint_location)
+
+
+@apply.register
+def _(step: steps.CompleteRescale, transaction: JobTransaction) -> None:
+    rescale = transaction.rescale()
+    rescale.resumed_at_ms = step.resumed_at_ms
+    status = RescaleStatus.ROLLED_BACK if step.rolled_back else RescaleStatus.COMPLETED
+    transaction.end_rescale(rescale, status, rescale.failure if step.rolled_back else None)
+
+
+def _stopped_at_ms(last_commit_at_ms: int | None, phases: list[dict[str, Any]]) -> int | None:
+    """Returns when the job stopped processing: at its last commit or, without input, at the command to stop."""
+    commanded_at_ms: int | None = next(
+        (phase["started_at_ms"] for phase in phases if phase["phase"] == RescalePhase.SAVEPOINT), None
+    )
+    if last_commit_at_ms is None or commanded_at_ms is None:
+        return commanded_at_ms
+    return last_commit_at_ms if last_commit_at_ms > commanded_at_ms - _BUSY_WITHIN_MS else commanded_at_ms

@@ -1,0 +1,126 @@
+"""Reads the facts of a job from the database and the launcher."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from pydantic import TypeAdapter
+
+from keyscale.api.lifecycle.facts import AttemptFacts, CommandFacts, JobFacts, RescaleFacts, Timeouts
+from keyscale.api.lifecycle.job_transaction import rescale_command_id
+from keyscale.api.lifecycle.steps import Cause
+from keyscale.clock import now_ms
+from keyscale.db.repositories import attempts, commands, rescales
+from keyscale.db.statuses import AttemptStage
+from keyscale.jobs.protocol.messages import DriverState, FailureHistory, RestartStrategy
+from keyscale.jobs.protocol.restart import delay_ms_max
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from keyscale.api.launching.launcher import Launcher
+    from keyscale.api.lifecycle.stopwatch import Stopwatch
+    from keyscale.db.models import Attempt, Command, Job, Rescale
+
+
+_STRATEGY: TypeAdapter[Any] = TypeAdapter(RestartStrategy)
+
+
+class FactReader:
+    """Reads the facts of jobs, in a transaction that has locked the job."""
+
+    def __init__(self, launcher: Launcher, stopwatch: Stopwatch, timeouts: Timeouts) -> None:
+        self._launcher = launcher
+        self._stopwatch = stopwatch
+        self._timeouts = timeouts
+
+    def read(self, session: Session, job: Job) -> JobFacts:
+        """Returns the facts of a job as they are now."""
+        rescale = rescales.running(session, job.id)
+        stop = commands.find(session, job.stop_operation_id) if job.stop_operation_id else None
+        active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
+        standby = attempts.of_stage(session, job.id, AttemptStage.STANDBY)
+        # A clock that was set back must not make a job wait longer than the longest pause.
+        now = now_ms()
+        start_in_ms = job.next_start_at_ms - now
+        restart = restart_of(job, active)
+        longest_ms = self._timeouts.backoff_ms_max if restart is None else delay_ms_max(restart)
+        return JobFacts(
+            status=job.status,
+            desired=job.desired,
+            parallelism=job.parallelism,
+            consecutive_failures=job.consecutive_failures,
+            restarts=job.restarts,
+            start_in_ms=start_in_ms if 0 < start_in_ms <= longest_ms else 0,
+            restart=restart,
+            failures=failures_of(job, active),
+            now_ms=now,
+            jitter=random.uniform(-1, 1),  # noqa: S311 - so that jobs do not start all at once
+            active=self._attempt(active) if active else None,
+            standby=self._attempt(standby) if standby else None,
+            ended=tuple(self._attempt(attempt) for attempt in attempts.unreaped(session, job.id)),
+            rescale=self._rescale(session, rescale) if rescale else None,
+            stop=self._command(stop) if stop else None,
+        )
+
+    def _attempt(self, attempt: Attempt) -> AttemptFacts:
+        key = (attempt.job_id, attempt.number)
+        seen = self._launcher.inspect(attempt)
+        running_ms = self._stopwatch.elapsed_ms((*key, "running"), attempt.running_at_ms)
+        return AttemptFacts(
+            number=attempt.number,
+            process=seen.state,
+            driver_state=_driver_state(attempt.driver_state),
+            is_attached=attempt.attached_at_ms is not None,
+            silent_ms=self._stopwatch.elapsed_ms(
+                (*key, "heartbeat"), (attempt.heartbeat_at_ms, attempt.attached_at_ms)
+            ),
+            state_age_ms=self._stopwatch.elapsed_ms((*key, "stage"), (attempt.stage, attempt.launched_at_ms)),
+            attached_age_ms=self._stopwatch.elapsed_ms((*key, "attached"), attempt.attached_at_ms),
+            restored_at_ms=attempt.restored_at_ms,
+            first_commit_at_ms=attempt.first_commit_at_ms,
+            waits_for_input=bool((attempt.metrics or {}).get("waits_for_input")),
+            has_progressed=attempt.first_commit_at_ms is not None
+            or (attempt.running_at_ms is not None and running_ms > self._timeouts.healthy_ms),
+            failure=attempt.failure,
+            exit_code=seen.exit_code,
+        )
+
+    def _command(self, command: Command) -> CommandFacts:
+        return CommandFacts(
+            id=command.id,
+            status=command.status,
+            attempt=command.attempt,
+            drain=command.drain,
+            status_age_ms=self._stopwatch.elapsed_ms(("command", command.id), command.status),
+            failure=command.failure,
+        )
+
+    def _rescale(self, session: Session, rescale: Rescale) -> RescaleFacts:
+        command = commands.find(session, rescale_command_id(rescale.id))
+        tried = attempts.list_of(session, rescale.job_id)
+        return RescaleFacts(
+            phase=rescale.phase,
+            to_parallelism=rescale.to_parallelism,
+            command=self._command(command) if command else None,
+            tries=sum(attempt.cause == Cause.RESCALE and attempt.number > rescale.old_attempt for attempt in tried),
+            phase_age_ms=self._stopwatch.elapsed_ms(("rescale", rescale.id), rescale.phase),
+        )
+
+
+def restart_of(job: Job, attempt: Attempt | None) -> RestartStrategy | None:
+    """Returns the job's restart strategy: the one it was created with, else its script's, as the driver reported."""
+    strategy = job.restart or (attempt.metrics or {}).get("restart") if attempt is not None else job.restart
+    return _STRATEGY.validate_python(strategy) if strategy else None
+
+
+def failures_of(job: Job, attempt: Attempt | None) -> FailureHistory:
+    """Returns the job's failures: the longer history of the driver's, which restarts the job too, and our own."""
+    known = [job.failures, (attempt.metrics or {}).get("failures") if attempt is not None else None]
+    histories = [FailureHistory.model_validate(history) for history in known if history]
+    return max(histories, key=lambda history: history.count, default=FailureHistory())
+
+
+def _driver_state(text: str | None) -> DriverState | None:
+    return DriverState(text) if text is not None else None

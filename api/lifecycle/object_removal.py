@@ -1,0 +1,131 @@
+"""The removal of deleted jobs' objects from the store, beside the reconciler and without haste."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from keyscale.clock import now_ms
+from keyscale.db.models import DeletedJob
+from keyscale.db.repositories import deleted_jobs, events
+from keyscale.errors import KeyscaleError
+from keyscale.state.identifiers import JobId
+from keyscale.state.layout import location_of
+from keyscale.state.objects.opening import open_store
+from keyscale.state.retention.deleted_job import delete_job_objects
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, sessionmaker
+
+    from keyscale.api.lifecycle.reconciler import ReconcilerPulse
+    from keyscale.state.retention.deleted_job import DeletedObjects
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+SETTLED_MS = 60 * 60 * 1000
+"""A process that still wrote for a job when it was deleted has ended after this long."""
+RETRY_MS = 60_000
+
+
+class ObjectRemoval:
+    """A thread that deletes the objects of deleted jobs; may be killed between any two lines.
+
+    A first pass follows a deletion at once. After an hour a last one deletes what processes have written since that
+    nobody could reach. Events tell how much was deleted.
+
+    Args:
+        sessions: The database.
+        pulse: Shows whether this control plane leads; only then it works.
+    """
+
+    def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse) -> None:
+        self._sessions = sessions
+        self._pulse = pulse
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="object-removal", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread after the present pass."""
+        self._closing.set()
+        self._thread.join()
+
+    def run_due(self) -> bool:
+        """Runs the pass that is due for the longest time; returns whether there was one.
+
+        The same pass may run in two control planes at once, which does no harm.
+        """
+        with self._sessions() as session:
+            job = deleted_jobs.first_due(session, now_ms())
+        if job is None:
+            return False
+        is_last = now_ms() >= job.deleted_at_ms + SETTLED_MS
+        try:
+            done = delete_job_objects(
+                open_store(job.store_url),
+                JobId(job.job_id),
+                is_last=is_last,
+                writes_before_ms=now_ms() - SETTLED_MS if is_last else None,
+            )
+        except (KeyscaleError, OSError) as error:
+            code = error.code if isinstance(error, KeyscaleError) else type(error).__name__
+            logger.warning("the objects of deleted job %s cannot be deleted: %s: %s", job.job_id, code, error)
+            self._failed(job, code)
+        else:
+            self._passed(job, done, is_last=is_last)
+        return True
+
+    def _run(self) -> None:
+        while not self._closing.wait(LOOK_S):
+            try:
+                while self._pulse.role == "leader" and not self._closing.is_set() and self.run_due():
+                    pass
+            except SQLAlchemyError:
+                logger.warning("deleted jobs cannot be looked up; trying again", exc_info=True)
+
+    def _failed(self, job: DeletedJob, code: str) -> None:
+        with self._sessions.begin() as session:
+            row = session.get(DeletedJob, job.job_id)
+            if row is None:
+                return
+            if row.failure_code != code:
+                events.record(
+                    session,
+                    job_id=job.job_id,
+                    at_ms=now_ms(),
+                    kind="JOB_OBJECTS_KEPT",
+                    message=f"the objects of {job.name} cannot be deleted; this is tried again",
+                    failure_code=code,
+                    store_url=job.store_url,
+                )
+            row.failure_code, row.due_at_ms = code, now_ms() + RETRY_MS
+
+    def _passed(self, job: DeletedJob, done: DeletedObjects, *, is_last: bool) -> None:
+        with self._sessions.begin() as session:
+            row = session.get(DeletedJob, job.job_id)
+            if row is None:
+                return
+            if done.objects or done.unfinished_writes:
+                stay = f"; {len(done.savepoints)} savepoints stay" if done.savepoints else ""
+                events.record(
+                    session,
+                    job_id=job.job_id,
+                    at_ms=now_ms(),
+                    kind="JOB_OBJECTS_DELETED",
+                    message=f"deleted {done.objects} objects of {job.name}, {done.size_bytes} bytes{stay}",
+                    objects=done.objects,
+                    size_bytes=done.size_bytes,
+                    unfinished_writes=done.unfinished_writes,
+                    savepoints=[location_of(job.store_url, path) for path in done.savepoints],
+                    store_url=job.store_url,
+                )
+            if is_last:
+                session.delete(row)
+            else:
+                row.failure_code, row.due_at_ms = None, job.deleted_at_ms + SETTLED_MS

@@ -1,0 +1,104 @@
+"""The outcome of an attempt: how it ended, with which failure, and when the next attempt may start. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from keyscale.api.launching.processes import ProcessState
+from keyscale.api.lifecycle.steps import FailJob, ReplaceAttempt
+from keyscale.jobs.protocol.messages import DriverState
+from keyscale.jobs.protocol.restart import FATAL_CODES, GiveUp, next_restart, with_failure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keyscale.api.lifecycle.facts import AttemptFacts, JobFacts, Timeouts
+
+FAILURES_MAX = 8
+"""The job is given up after this many attempts in a row without any progress."""
+
+_BACKOFF_MS = 1000
+
+
+class Outcome(StrEnum):
+    """How an attempt ended."""
+
+    STOPPED = "STOPPED"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    FENCED = "FENCED"
+    LOST = "LOST"  # it died without a message, or has not been heard of for too long
+
+
+_BY_STATE = {
+    DriverState.STOPPED: Outcome.STOPPED,
+    DriverState.FINISHED: Outcome.FINISHED,
+    DriverState.FAILED: Outcome.FAILED,
+    DriverState.FENCED: Outcome.FENCED,
+}
+
+
+def outcome_of(attempt: AttemptFacts, timeouts: Timeouts) -> Outcome | None:
+    """Returns how the attempt ended, None while it has not ended."""
+    if attempt.driver_state in _BY_STATE:
+        return _BY_STATE[attempt.driver_state]
+    if attempt.process is ProcessState.DEAD:
+        return Outcome.LOST
+    if attempt.process is ProcessState.UNKNOWN and attempt.silent_ms > timeouts.silence_ms:
+        return Outcome.LOST
+    return None
+
+
+def is_hung(attempt: AttemptFacts, timeouts: Timeouts) -> bool:
+    """Whether the attempt's process exists but must be given up and killed."""
+    if attempt.driver_state in _BY_STATE:
+        return False
+    if attempt.process is ProcessState.SUSPENDED:
+        return attempt.silent_ms > timeouts.suspended_ms
+    if attempt.process is not ProcessState.ALIVE:
+        return False
+    if not attempt.is_attached:
+        return attempt.state_age_ms > timeouts.attach_ms
+    return attempt.silent_ms > timeouts.silence_ms
+
+
+def failure_of(attempt: AttemptFacts, outcome: Outcome) -> Mapping[str, Any]:
+    """Returns why the attempt ended, in the form in which users see it."""
+    if attempt.failure is not None:
+        return attempt.failure
+    if outcome is Outcome.FENCED:
+        return failure("DRIVER_FENCED", f"attempt {attempt.number} was fenced by another one")
+    if outcome is Outcome.LOST:
+        code = "" if attempt.exit_code is None else f" with exit code {attempt.exit_code}"
+        return failure("DRIVER_LOST", f"the driver of attempt {attempt.number} died{code}; its log may say why")
+    return failure("DRIVER_ENDED", f"the driver of attempt {attempt.number} ended by itself: {outcome}")
+
+
+def failure(code: str, message: str) -> Mapping[str, Any]:
+    """Returns a failure of the control plane's own, in the form of `keyscale.jobs.protocol.messages.Failure`."""
+    return {"code": code, "message": message, "traceback": None, "operator_uid": None, "subtask": None}
+
+
+def replace_or_fail(
+    facts: JobFacts, attempt: AttemptFacts, outcome: Outcome, timeouts: Timeouts
+) -> ReplaceAttempt | FailJob:
+    """Decides between another attempt and giving the job up, by its restart strategy.
+
+    Without a strategy the first replacement starts at once. The pause before each further one without progress in
+    between is twice as long as the last.
+    """
+    why = failure_of(attempt, outcome)
+    if outcome is Outcome.FAILED and (why.get("code") in FATAL_CODES or why.get("final")):
+        return FailJob(why)
+    if facts.restart is not None:
+        history = with_failure(facts.failures, facts.now_ms)
+        restart = next_restart(facts.restart, history, facts.jitter)
+        if isinstance(restart, GiveUp):
+            return FailJob({**why, "message": f"{why['message']} ({restart.reason})"})
+        return ReplaceAttempt(attempt.number, why, facts.consecutive_failures + 1, restart.delay_ms, history)
+    failures = 1 if attempt.has_progressed else facts.consecutive_failures + 1
+    if failures >= FAILURES_MAX:
+        return FailJob(why)
+    backoff_ms = 0 if failures == 1 else min(_BACKOFF_MS << (failures - 2), timeouts.backoff_ms_max)
+    return ReplaceAttempt(attempt.number, why, failures, backoff_ms)

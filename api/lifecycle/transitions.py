@@ -1,0 +1,84 @@
+"""A job's statuses: which may follow which, and what a user may ask for in each."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from keyscale.api.errors import ApiError
+from keyscale.db.statuses import JobStatus
+
+if TYPE_CHECKING:
+    from keyscale.db.models import Job
+
+SETTLED = frozenset({JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FAILED, JobStatus.FINISHED})
+"""The job does not run, and will not until its user asks for it."""
+
+UNSETTLED = frozenset(JobStatus) - SETTLED
+
+# A job that is meant to run may lose its driver, be cancelled or fail in any of these statuses.
+_ALWAYS = frozenset({JobStatus.RESTARTING, JobStatus.STOPPING, JobStatus.STOPPED, JobStatus.FAILED, JobStatus.FINISHED})
+
+TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
+    JobStatus.CREATED: frozenset({JobStatus.SUBMITTING}),
+    JobStatus.SUBMITTING: _ALWAYS | {JobStatus.RUNNING, JobStatus.SAVEPOINTING},
+    JobStatus.RUNNING: _ALWAYS | {JobStatus.SAVEPOINTING, JobStatus.RESCALING},
+    JobStatus.SAVEPOINTING: _ALWAYS | {JobStatus.RUNNING},
+    JobStatus.STOPPING: _ALWAYS | {JobStatus.SAVEPOINTING},
+    JobStatus.RESCALING: _ALWAYS | {JobStatus.RUNNING},
+    JobStatus.RESTARTING: _ALWAYS | {JobStatus.RUNNING, JobStatus.SAVEPOINTING},
+    JobStatus.STOPPED: frozenset({JobStatus.SUBMITTING}),
+    JobStatus.FAILED: frozenset({JobStatus.SUBMITTING}),
+    JobStatus.FINISHED: frozenset({JobStatus.SUBMITTING}),
+}
+
+
+class TransitionError(ApiError):
+    """A job's status was about to be followed by one that cannot follow it: a defect."""
+
+    code = "JOB_TRANSITION_INVALID"
+    title = "A job was about to enter a status that cannot follow its present one"
+
+
+class Action(StrEnum):
+    """The actions that a user may ask for."""
+
+    START = "start"
+    STOP = "stop"
+    CANCEL = "cancel"
+    SAVEPOINT = "take a savepoint"
+    CHECKPOINT = "take a checkpoint"
+    RESCALE = "rescale"
+    DELETE = "delete"
+
+
+_ALLOWED: dict[Action, frozenset[JobStatus]] = {
+    Action.START: SETTLED,
+    Action.STOP: frozenset({JobStatus.SUBMITTING, JobStatus.RUNNING, JobStatus.RESTARTING}),
+    Action.CANCEL: UNSETTLED,
+    Action.SAVEPOINT: frozenset({JobStatus.RUNNING}),
+    Action.CHECKPOINT: frozenset({JobStatus.RUNNING}),
+    Action.RESCALE: frozenset({JobStatus.RUNNING}),
+    Action.DELETE: SETTLED,
+}
+
+
+def is_allowed(action: Action, status: JobStatus) -> bool:
+    """Whether a user may ask for `action` while the job is in `status`."""
+    return status in _ALLOWED[action]
+
+
+def may_follow(status: JobStatus, following: JobStatus) -> bool:
+    """Whether a job may go from one status to another."""
+    return following == status or following in TRANSITIONS[status]
+
+
+def enter(job: Job, status: JobStatus) -> None:
+    """Sets a job's status.
+
+    Raises:
+        TransitionError: The status cannot follow the present one.
+    """
+    if not may_follow(job.status, status):
+        raise TransitionError(f"{status} cannot follow {job.status}")
+    job.status = status

@@ -1,0 +1,37 @@
+"""The form of every error answer: `application/problem+json` (RFC 9457) with a stable code."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import JSONResponse
+
+from keyscale.api.errors import DatabaseUnavailableError
+
+if TYPE_CHECKING:
+    from keyscale.api.errors import ApiError
+
+_RETRY_AFTER_S = "2"
+
+
+def problem(error: ApiError, **more: Any) -> JSONResponse:
+    """Returns the answer for an error.
+
+    Args:
+        error: The error.
+        more: Further fields of the answer.
+    """
+    body = {
+        "type": f"urn:keyscale:error:{error.code}",
+        "code": error.code,
+        "title": error.title,
+        "status": error.status,
+        "detail": error.detail or error.title,
+        "advice": error.advice,
+        "retryable": error.retryable,
+        **more,
+    }
+    headers = {"Retry-After": _RETRY_AFTER_S} if error.status == DatabaseUnavailableError.status else {}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(body, status_code=error.status, headers=headers, media_type="application/problem+json")

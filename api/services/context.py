@@ -1,0 +1,29 @@
+"""The parts of one control plane, as the use cases share them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from keyscale.api.lifecycle.reconciler import ReconcilerPulse, Wakeup
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+    from sqlalchemy.orm import Session, sessionmaker
+
+    from keyscale.api.launching.launcher import Launcher
+    from keyscale.api.settings import Settings
+    from keyscale.api.store_check import StoreCheck
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One control plane."""
+
+    settings: Settings
+    engine: Engine
+    sessions: sessionmaker[Session]
+    launcher: Launcher
+    store: StoreCheck
+    wakeup: Wakeup = field(default_factory=Wakeup)
+    pulse: ReconcilerPulse = field(default_factory=ReconcilerPulse)

@@ -1,0 +1,53 @@
+"""A job's health: the faults that its driver reports although the job runs. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keyscale.api.schemas.job import HealthItemAnswer
+from keyscale.state.objects.errors import StoreUnavailableError
+
+if TYPE_CHECKING:
+    from keyscale.jobs.protocol.messages import DriverMetrics
+
+
+def health_of(metrics: DriverMetrics) -> list[HealthItemAnswer]:
+    """Returns one item per fault."""
+    items = []
+    if metrics.store_away_since_ms is not None:
+        items.append(
+            HealthItemAnswer(
+                code=StoreUnavailableError.code,
+                message="the object store does not answer; batches wait",
+                since_ms=metrics.store_away_since_ms,
+                advice=StoreUnavailableError.advice,
+            )
+        )
+    if (sink := metrics.sink_outage) is not None:
+        items.append(
+            HealthItemAnswer(
+                code="SINK_UNAVAILABLE",
+                message=f"sink {sink.uid} does not answer; batches wait: {sink.reason}",
+                since_ms=sink.since_ms,
+            )
+        )
+    if metrics.lost_records_since_ms is not None:
+        items.append(
+            HealthItemAnswer(
+                code="SOURCE_RECORDS_LOST",
+                message=f"the job has skipped {metrics.lost_records} records that its sources had lost",
+                since_ms=metrics.lost_records_since_ms,
+                advice="Keep records for longer than the job may lag or be stopped.",
+            )
+        )
+    clean_up = metrics.clean_up
+    if clean_up.failure is not None and clean_up.failing_since_ms is not None:
+        items.append(
+            HealthItemAnswer(
+                code=clean_up.failure.code,
+                message=f"old checkpoints are not deleted: {clean_up.failure.message}",
+                since_ms=clean_up.failing_since_ms,
+                advice=clean_up.failure.advice,
+            )
+        )
+    return items

@@ -1,0 +1,1 @@
+"""The control plane's process and web application: start, middleware, error answers."""

@@ -1,0 +1,9 @@
+"""Runs the control plane: `python -m keyscale.api.web`."""
+
+from __future__ import annotations
+
+import sys
+
+from keyscale.api.web.serve import main
+
+sys.exit(main())

@@ -1,0 +1,104 @@
+"""The web application."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from fastapi import Depends, FastAPI
+from fastapi.responses import JSONResponse, RedirectResponse
+
+from keyscale.api.access.identities import require_user
+from keyscale.api.dashboard import router as dashboard
+from keyscale.api.launching.launcher import Launcher
+from keyscale.api.lifecycle.object_removal import ObjectRemoval
+from keyscale.api.lifecycle.reconciler import Reconciler
+from keyscale.api.routers import artifacts, checkpoints, driver, events, health, jobs, operations, rescales, savepoints
+from keyscale.api.services.context import Context
+from keyscale.api.store_check import StoreCheck
+from keyscale.api.web.error_handlers import add_handlers
+from keyscale.api.web.limits import RequestLimits
+from keyscale.db.engine import open_engine, session_factory
+from keyscale.installation import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from sqlalchemy import Engine
+
+    from keyscale.api.settings import Settings
+
+DESCRIPTION = """Runs stateful PySpark streaming jobs and changes their parallelism.
+
+Times are milliseconds since the epoch, durations are milliseconds, sizes are bytes. Errors are
+`application/problem+json` with a stable `code`. Every route except `GET /health` needs a token:
+`Authorization: Bearer <token>`."""
+
+
+def make_context(settings: Settings, engine: Engine | None = None) -> Context:
+    """Returns a control plane's parts. Its database must have been migrated."""
+    engine = engine or open_engine(settings.database_url or "")
+    return Context(
+        settings=settings,
+        engine=engine,
+        sessions=session_factory(engine),
+        launcher=Launcher(settings),
+        store=StoreCheck(settings.store_url),
+    )
+
+
+def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
+    """Returns the application.
+
+    Args:
+        context: The control plane's parts.
+        reconcile: Whether this process runs a reconciler.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        reconciler = Reconciler(
+            engine=context.engine,
+            launcher=context.launcher,
+            store=context.store,
+            wakeup=context.wakeup,
+            pulse=context.pulse,
+        )
+        removal = ObjectRemoval(context.sessions, context.pulse)
+        if reconcile:
+            reconciler.start()
+            removal.start()
+        yield
+        if reconcile:
+            removal.close()
+            reconciler.close()
+        context.engine.dispose()
+
+    # FastAPI's documentation pages would load programs from other hosts. The description itself is served to token
+    # holders.
+    app = FastAPI(
+        title="Keyscale",
+        version=VERSION,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.context = context
+    app.add_middleware(RequestLimits, settings=context.settings)
+    add_handlers(app)
+    for router in (artifacts, jobs, checkpoints, savepoints, rescales, operations, events, driver, health):
+        app.include_router(router.router)
+
+    app.include_router(dashboard.router)
+
+    @app.get("/", include_in_schema=False)
+    def lead_to_dashboard() -> RedirectResponse:
+        return RedirectResponse("/ui/")
+
+    @app.get("/openapi.json", include_in_schema=False, dependencies=[Depends(require_user)])
+    def describe() -> JSONResponse:
+        return JSONResponse(app.openapi())
+
+    return app

@@ -1,0 +1,72 @@
+"""Answers every error of the web application as a problem."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.exceptions import HTTPException
+
+from keyscale.api.errors import (
+    ApiError,
+    BodyTooLargeError,
+    DatabaseUnavailableError,
+    MethodNotAllowedError,
+    RequestInvalidError,
+    RouteNotFoundError,
+)
+from keyscale.api.schemas.problem import problem
+from keyscale.db.engine import is_database_away
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse
+
+logger = logging.getLogger(__name__)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Makes the application answer every error as a problem."""
+
+    @app.exception_handler(ApiError)
+    def on_api_error(_: Request, error: ApiError) -> JSONResponse:
+        return problem(error)
+
+    @app.exception_handler(RequestValidationError)
+    def on_invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:
+        # Never the input itself: it may hold a secret.
+        errors = [
+            {"field": ".".join(str(part) for part in found["loc"]), "message": found["msg"]} for found in error.errors()
+        ]
+        named = ", ".join(found["field"] for found in errors[:3])
+        return problem(RequestInvalidError(f"not valid: {named}"), errors=errors)
+
+    @app.exception_handler(HTTPException)
+    def on_http_error(request: Request, error: HTTPException) -> JSONResponse:
+        path = request.url.path
+        known: dict[int, ApiError] = {
+            404: RouteNotFoundError(f"there is nothing at {path}"),
+            405: MethodNotAllowedError(f"{path} does not take {request.method}"),
+            413: BodyTooLargeError("the body is too large"),
+        }
+        if error.status_code >= 500:
+            return problem(ApiError())
+        return problem(known.get(error.status_code) or RequestInvalidError(str(error.detail)))
+
+    @app.exception_handler(DBAPIError)
+    @app.exception_handler(PoolTimeoutError)
+    def on_database_error(_: Request, error: Exception) -> JSONResponse:
+        if is_database_away(error):
+            logger.warning("the database does not answer: %s", type(error).__name__)
+            return problem(DatabaseUnavailableError())
+        logger.error("a query failed", exc_info=error)
+        return problem(ApiError())
+
+    @app.exception_handler(Exception)
+    def on_defect(_: Request, error: Exception) -> JSONResponse:
+        logger.error("a request failed", exc_info=error)
+        return problem(ApiError())

@@ -1,0 +1,68 @@
+"""ASGI middleware that refuses foreign Host headers and oversize bodies before anything reads them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.exceptions import HTTPException
+
+from keyscale.api.errors import BodyTooLargeError, HostNotAllowedError
+from keyscale.api.schemas.problem import problem
+from keyscale.api.settings import LOOPBACK_HOSTS
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from keyscale.api.settings import Settings
+
+BODY_BYTES_MAX = 1 << 20
+REPORT_BYTES_MAX = 32 << 20  # a driver's report has one row per operator and subtask, up to 32768 of them
+MULTIPART_OVERHEAD_BYTES = 64 << 10
+
+
+class RequestLimits:
+    """Checks the Host header and the size of the body."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._hosts = LOOPBACK_HOSTS | settings.allowed_hosts | {settings.host.lower()}
+        self._upload_bytes_max = settings.artifact_bytes_max + MULTIPART_OVERHEAD_BYTES
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name: value for name, value in scope["headers"] if name in {b"host", b"content-length"}}
+        host = _host_name(headers.get(b"host", b"").decode("latin-1"))
+        if host not in self._hosts:
+            await problem(HostNotAllowedError("the Host header names another host"))(scope, receive, send)
+            return
+        limit = self._limit(scope["path"])
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > limit:
+            await problem(BodyTooLargeError(f"at most {limit} bytes are accepted here"))(scope, receive, send)
+            return
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit:  # a chunked body does not announce its length
+                raise HTTPException(413)
+            return message
+
+        await self._app(scope, counted, send)
+
+    def _limit(self, path: str) -> int:
+        if path == "/artifacts":
+            return self._upload_bytes_max
+        return REPORT_BYTES_MAX if path in {"/driver/checkpoints", "/driver/heartbeat"} else BODY_BYTES_MAX
+
+
+def _host_name(header: str) -> str:
+    """Returns the name of a Host header without its port, brackets of IPv6 kept."""
+    host = header.strip().lower()
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]

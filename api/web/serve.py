@@ -1,0 +1,150 @@
+"""Runs the control plane: `python -m keyscale.api.web`."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import uvicorn
+from sqlalchemy.exc import OperationalError
+
+from keyscale.api.access.tokens import new_token, token_sha256
+from keyscale.api.errors import ApiError, SettingInvalidError
+from keyscale.api.settings import Settings
+from keyscale.api.web.app import create_app, make_context
+from keyscale.clock import now_ms
+from keyscale.db.embedded import EmbeddedPostgres
+from keyscale.db.engine import open_engine, session_factory
+from keyscale.db.errors import DatabaseError
+from keyscale.db.migrate import migrate
+from keyscale.db.repositories import tokens
+from keyscale.db.statuses import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sqlalchemy import Engine
+
+_GRACE_S = 5
+_ADMIN = "admin"
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def main() -> int:
+    """Runs until SIGTERM or SIGINT; drivers run on. Returns the exit code."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    for number in _ENDING_SIGNALS:
+        # Everything is shut down in order. The web server has handlers of its own while it serves, then calls this one.
+        signal.signal(number, lambda *_: sys.exit(0))
+    try:
+        return serve(Settings.from_environment())
+    except (ApiError, DatabaseError) as error:
+        sys.stderr.write(f"keyscale: {error.code}: {error}\n{error.advice}\n")
+        return 1
+    except OperationalError as error:
+        sys.stderr.write(f"keyscale: DATABASE_UNAVAILABLE: {error.orig}\n")
+        return 1
+
+
+def serve(settings: Settings) -> int:
+    """Starts the embedded database if the settings name no other one, serves, and stops that database again."""
+    settings.home.mkdir(parents=True, exist_ok=True)
+    embedded = EmbeddedPostgres(settings.home / "postgres") if settings.database_url is None else None
+    with alone_in(settings.home), listen(settings) as listener:
+        settings = replace(settings, port=listener.getsockname()[1])
+        if embedded is not None:
+            embedded.start()
+        try:
+            engine = open_engine(settings.database_url or (embedded.url if embedded else ""))
+            migrate(engine)
+            token = ensure_admin_token(engine, settings.token_file)
+            write_privately(settings.home / "address", settings.control_url)
+            sys.stdout.write(f"Keyscale is at {settings.control_url}\nToken: {token} (in {settings.token_file})\n")
+            sys.stdout.flush()
+            run(settings, engine, listener)
+        finally:
+            for number in _ENDING_SIGNALS:
+                signal.signal(number, signal.SIG_IGN)  # the database must be stopped completely
+            if embedded is not None:
+                embedded.stop()
+    return 0
+
+
+@contextmanager
+def alone_in(home: Path) -> Iterator[None]:
+    """Keeps a second control plane out of a home: on its end it would stop the first one's database.
+
+    Raises:
+        SettingInvalidError: A control plane runs there already.
+    """
+    with (home / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise SettingInvalidError(f"KEYSCALE_HOME: a control plane already runs on {home}") from error
+        yield
+
+
+def run(settings: Settings, engine: Engine, listener: socket.socket) -> None:
+    """Serves requests until a signal arrives."""
+    app = create_app(make_context(settings, engine))
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE_S,
+        proxy_headers=False,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def listen(settings: Settings) -> socket.socket:
+    """Returns the socket on which requests arrive.
+
+    Raises:
+        SettingInvalidError: The control plane cannot listen on the address.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise SettingInvalidError(
+            f"KEYSCALE_HOST, KEYSCALE_PORT: cannot listen on {settings.host}:{settings.port}: {error.strerror}"
+        ) from error
+    return listener
+
+
+def ensure_admin_token(engine: Engine, file: Path) -> str:
+    """Returns the admin token of the file, which is made at the first start; the database has its hash."""
+    token = file.read_text().strip() if file.exists() else ""
+    if not token:
+        token = new_token()
+        write_privately(file, token)
+    digest = token_sha256(token)
+    with session_factory(engine).begin() as session:
+        if tokens.find(session, digest) is None:
+            tokens.add(session, sha256=digest, name=_ADMIN, role=Role.ADMIN, at_ms=now_ms())
+    return token
+
+
+def write_privately(path: Path, text: str) -> None:
+    """Writes a file atomically; only its owner can read it."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text + "\n")
+    temporary.replace(path)

@@ -1,0 +1,23 @@
+"""The table of deleted jobs whose objects are not deleted yet."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Mapped, mapped_column
+
+from keyscale.db.base import Base
+
+
+class DeletedJob(Base):
+    """A deleted job with objects in the store; the row goes with the last of them.
+
+    `due_at_ms` is the time of the next pass over the store, and `failure_code` says why the last one failed.
+    """
+
+    __tablename__ = "deleted_jobs"
+
+    job_id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    store_url: Mapped[str]
+    deleted_at_ms: Mapped[int]
+    due_at_ms: Mapped[int]
+    failure_code: Mapped[str | None]

@@ -1,0 +1,19 @@
+"""Queries on deleted jobs whose objects are not deleted yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+
+from keyscale.db.models import DeletedJob
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+
+def first_due(session: Session, now_ms: int) -> DeletedJob | None:
+    """Returns the deleted job whose pass is due for the longest time; None if none is due."""
+    return session.scalars(
+        select(DeletedJob).where(DeletedJob.due_at_ms <= now_ms).order_by(DeletedJob.due_at_ms, DeletedJob.job_id)
+    ).first()

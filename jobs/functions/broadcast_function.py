@@ -1,0 +1,130 @@
+"""Functions over a keyed and a broadcast stream, and the contexts that they are given."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from keyscale.jobs.errors import OperatorStateUnavailableError
+from keyscale.jobs.functions.process_function import OnTimerContext, ProcessContext
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from keyscale.jobs.functions.process_function import OutputTag, Row, RuntimeContext
+    from keyscale.jobs.functions.timer_service import TimerService
+    from keyscale.state.keyed.descriptors import MapStateDescriptor
+    from keyscale.state.operator_state.backend import BroadcastState, OperatorStateBackend, ReadOnlyBroadcastState
+
+
+class KeyedBroadcastProcessFunction(ABC):
+    """A function over the records of a keyed stream that can read state filled by a broadcast stream.
+
+    One instance runs in each subtask; a new one is opened for each batch. In a batch, every subtask processes the
+    broadcast records first, in the same order, and then its keyed records.
+    """
+
+    def open(self, context: RuntimeContext) -> None:  # noqa: B027 - users may override it
+        """Called before the first record of a batch. Get the states here."""
+
+    @abstractmethod
+    def process_element(self, row: Row, context: KeyedReadOnlyContext) -> Iterable[Any] | None:
+        """Called for each record of the keyed stream, with the state of its key.
+
+        Returns:
+            The output records, as in KeyedProcessFunction.
+        """
+
+    @abstractmethod
+    def process_broadcast_element(self, row: Row, context: BroadcastContext) -> Iterable[Any] | None:
+        """Called for each record of the broadcast stream, in every subtask. There is no current key.
+
+        It must change broadcast state in the same way in every subtask: depend only on the record and on that state.
+
+        Returns:
+            The output records. Records emitted here are emitted once per subtask.
+        """
+
+    def on_timer(
+        self,
+        timestamp: int,  # noqa: ARG002 - to override
+        context: KeyedReadOnlyTimerContext,  # noqa: ARG002 - to override
+    ) -> Iterable[Any] | None:
+        """Called when a timer fires, at the end of a batch, with the state of its key."""
+        return None
+
+    def close(self) -> None:  # noqa: B027 - users may override it
+        """Called after the last record and the timers of a batch, but not if the batch has failed."""
+
+
+class BroadcastStates:
+    """The broadcast states that an operator declares, by name."""
+
+    def __init__(self, operator_state: OperatorStateBackend, descriptors: Iterable[MapStateDescriptor]) -> None:
+        self._states = {each.name: (each, operator_state.broadcast_state(each)) for each in descriptors}
+
+    def get(self, descriptor: MapStateDescriptor) -> BroadcastState:
+        declared, state = self._states.get(descriptor.name, (None, None))
+        if state is None or declared != descriptor:
+            raise OperatorStateUnavailableError(
+                f"broadcast state {descriptor.name!r} was not declared in this form when the stream was broadcast"
+            )
+        return state
+
+
+class KeyedReadOnlyContext(ProcessContext):
+    """Passed to a function with each record of the keyed stream. The object is reused: read it, do not keep it."""
+
+    __slots__ = ("_broadcast",)
+
+    def __init__(self, timers: TimerService, side_results: dict[str, list[Any]], broadcast: BroadcastStates) -> None:
+        super().__init__(timers, side_results)
+        self._broadcast = broadcast
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
+        """Returns a broadcast state, a map that is the same in all subtasks, for reading.
+
+        Raises:
+            OperatorStateUnavailableError: The stream was broadcast without this descriptor.
+        """
+        return self._broadcast.get(descriptor).read_only()
+
+
+class KeyedReadOnlyTimerContext(OnTimerContext):
+    """Passed to a function with each timer. The object is reused: read it, do not keep it."""
+
+    __slots__ = ("_broadcast",)
+
+    def __init__(self, timers: TimerService, side_results: dict[str, list[Any]], broadcast: BroadcastStates) -> None:
+        super().__init__(timers, side_results)
+        self._broadcast = broadcast
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
+        """Returns a broadcast state for reading, as `KeyedReadOnlyContext` does."""
+        return self._broadcast.get(descriptor).read_only()
+
+
+class BroadcastContext:
+    """Passed to a function with each record of the broadcast stream. The object is reused: read it, do not keep it."""
+
+    __slots__ = ("_broadcast", "_context")
+
+    def __init__(self, timers: TimerService, side_results: dict[str, list[Any]], broadcast: BroadcastStates) -> None:
+        self._context = ProcessContext(timers, side_results)
+        self._broadcast = broadcast
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
+        """Returns a broadcast state, a map that every subtask must change in the same way.
+
+        Raises:
+            OperatorStateUnavailableError: The stream was broadcast without this descriptor.
+        """
+        return self._broadcast.get(descriptor)
+
+    def current_watermark(self) -> int:
+        """Returns the operator's watermark, which is that of its keyed stream."""
+        return self._context.timer_service().current_watermark()
+
+    def output(self, tag: OutputTag, record: Any) -> None:
+        """Emits a record to a side output, as `ProcessContext.output` does."""
+        self._context.output(tag, record)

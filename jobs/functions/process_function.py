@@ -1,0 +1,292 @@
+"""Functions over the records of keyed streams, and the rows and contexts that they are given."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
+
+from keyscale.jobs.errors import OperatorStateUnavailableError, UnknownOutputError
+from keyscale.state.keyed.batch_clock import TimeDomain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import pyarrow as pa
+
+    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.jobs.functions.timer_service import TimerService
+    from keyscale.state.keyed.aggregating import AggregatingState, ReducingState
+    from keyscale.state.keyed.backend import KeyedStateBackend
+    from keyscale.state.keyed.descriptors import (
+        AggregatingStateDescriptor,
+        ListStateDescriptor,
+        MapStateDescriptor,
+        ReducingStateDescriptor,
+        ValueStateDescriptor,
+    )
+    from keyscale.state.keyed.list import ListState
+    from keyscale.state.keyed.map import MapState
+    from keyscale.state.keyed.value import ValueState
+    from keyscale.state.operator_state.backend import OperatorListState, OperatorStateBackend
+
+_Resource = TypeVar("_Resource")
+_fields_of: Any = namedtuple  # noqa: PYI024 - mypy cannot express names known only at run time
+
+
+class Row(tuple[Any, ...]):
+    """A record: a tuple in the order of the stream's columns, read by name as `row.column` or `row["a column"]`."""
+
+    __slots__ = ()
+
+    columns: ClassVar[tuple[str, ...]] = ()
+    _positions: ClassVar[dict[str, int]] = {}
+
+    @overload
+    def __getitem__(self, key: str) -> Any: ...
+    @overload
+    def __getitem__(self, key: Any) -> Any: ...
+    def __getitem__(self, key: Any) -> Any:
+        return tuple.__getitem__(self, self._positions[key] if isinstance(key, str) else key)
+
+    def __getattr__(self, name: str) -> Any:  # called only for names that are not columns
+        raise AttributeError(f"the record has no column {name!r}; it has: {', '.join(self.columns)}")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the record as a dict from column to value."""
+        return dict(zip(self.columns, self, strict=True))
+
+
+def row_type(columns: tuple[str, ...]) -> type[Row]:
+    """Returns a subclass of Row with an attribute for each column whose name is a Python identifier."""
+    # A named tuple's descriptors are Python's fastest attributes; a name that is not an identifier becomes a number.
+    fields = _fields_of("Fields", columns, rename=True)
+    attributes: dict[str, Any] = {name: fields.__dict__[name] for name in fields._fields}
+    positions = {name: at for at, name in enumerate(columns)}
+    return type("Row", (Row,), {**attributes, "__slots__": (), "columns": columns, "_positions": positions})
+
+
+class RuntimeContext:
+    """Passed to a function's `open`: its subtask, access to state, and objects that last beyond the batch."""
+
+    def __init__(
+        self, state: KeyedStateBackend, facts: SubtaskFacts, operator_state: OperatorStateBackend | None = None
+    ) -> None:
+        self._state = state
+        self._facts = facts
+        self._operator_state = operator_state
+
+    @property
+    def operator_uid(self) -> str:
+        return self._facts.operator_uid
+
+    @property
+    def subtask_index(self) -> int:
+        return self._facts.subtask
+
+    @property
+    def parallelism(self) -> int:
+        return self._facts.parallelism
+
+    @property
+    def max_parallelism(self) -> int:
+        return self._facts.max_parallelism
+
+    @property
+    def attempt(self) -> int:
+        return self._facts.attempt
+
+    def worker_resource(self, name: str, make: Callable[[], _Resource]) -> _Resource:
+        """Returns an object that is kept as long as this Python worker lives, such as a model or a client.
+
+        Subtasks of the operator that run in the same worker share it, one after the other. It is dropped when a batch
+        of the operator fails in the worker, and ends with the worker: what must last belongs in state.
+
+        Args:
+            name: Its name, unique within the operator.
+            make: Makes it. Called only if the worker does not have it.
+        """
+        resources = self._facts.resources
+        if name not in resources:
+            resources[name] = make()
+        resource: _Resource = resources[name]
+        return resource
+
+    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
+        """Returns the state of one value per key. It always refers to the current key."""
+        return self._state.value_state(descriptor)
+
+    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
+        """Returns the state of one map per key. Each entry is stored separately."""
+        return self._state.map_state(descriptor)
+
+    def get_migrating_map_state(self, old: ValueStateDescriptor, new: MapStateDescriptor) -> MapState:
+        """Returns a map state that replaces a value state of whole maps; a key's map moves when the key is next used.
+
+        Args:
+            old: The value state that earlier versions of the function kept.
+            new: The map state that replaces it.
+
+        Raises:
+            StateSchemaMismatchError: The types, TTLs or namespaces of the two differ.
+        """
+        return self._state.migrating_map_state(old, new)
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
+        """Returns the state of one list per key. Each element is stored separately."""
+        return self._state.list_state(descriptor)
+
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+        """Returns the state of one value per key, into which each added value is reduced."""
+        return self._state.reducing_state(descriptor)
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
+        """Returns the state of one accumulator per key, which takes each added value."""
+        return self._state.aggregating_state(descriptor)
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether operator state has just been redistributed after a restart: true in the first batch only."""
+        return self._operator_state is not None and self._operator_state.is_restored
+
+    def get_operator_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        """Returns a list per subtask, independent of keys.
+
+        A restart at the same parallelism leaves each list where it is. At another one all subtasks' elements, in their
+        order, are cut into runs of almost the same length.
+
+        Raises:
+            OperatorStateUnavailableError: The function has dead letters; their effects on this state cannot be undone.
+        """
+        return self._given_operator_state().list_state(descriptor)
+
+    def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        """Returns a list per subtask, independent of keys. A restart gives every subtask all elements; keep your own.
+
+        Raises:
+            OperatorStateUnavailableError: As for `get_operator_list_state`.
+        """
+        return self._given_operator_state().union_list_state(descriptor)
+
+    def _given_operator_state(self) -> OperatorStateBackend:
+        if self._operator_state is None:
+            raise OperatorStateUnavailableError("a function with dead letters cannot have operator state")
+        return self._operator_state
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTag:
+    """Declares a side output.
+
+    Attributes:
+        name: Its name, unique within the operator.
+        schema: The columns and types of its records.
+    """
+
+    name: str
+    schema: pa.Schema
+
+
+class ProcessContext:
+    """Passed to a function with each record. The object is reused: read it, do not keep it.
+
+    Attributes:
+        current_key: The record's key: the value of the key column, or a tuple if there are several key columns.
+        timestamp: The record's event time in milliseconds since the epoch; None if the stream has no timestamps.
+            In `on_timer`, the time that the timer was registered for.
+    """
+
+    __slots__ = ("_side_results", "_timers", "current_key", "timestamp")
+
+    def __init__(self, timers: TimerService, side_results: dict[str, list[Any]]) -> None:
+        self.current_key: Any = None
+        self.timestamp: int | None = None
+        self._timers = timers
+        self._side_results = side_results
+
+    def timer_service(self) -> TimerService:
+        """Returns the watermark, the processing time, and the timers of the current key."""
+        return self._timers
+
+    def output(self, tag: OutputTag, record: Any) -> None:
+        """Emits a record to a side output: a dict of all columns, or a tuple in their order.
+
+        Raises:
+            UnknownOutputError: The operator does not declare this side output.
+        """
+        side = self._side_results.get(tag.name)
+        if side is None:
+            raise UnknownOutputError(f"side output {tag.name!r} was not declared: name it in side_outputs=[...]")
+        side.append(record)
+
+
+class OnTimerContext(ProcessContext):
+    """Passed to a function with each timer. The object is reused: read it, do not keep it.
+
+    Attributes:
+        time_domain: Whether the watermark or the processing time has reached the timer.
+    """
+
+    __slots__ = ("time_domain",)
+
+    def __init__(self, timers: TimerService, side_results: dict[str, list[Any]]) -> None:
+        super().__init__(timers, side_results)
+        self.time_domain = TimeDomain.EVENT
+
+
+class KeyedProcessFunction(ABC):
+    """A function over the records of a keyed stream, with state and timers per key.
+
+    One instance runs in each subtask. A new instance is opened for each batch: keep lasting data in state, not in
+    `self`, and a model or a client in the worker (`RuntimeContext.worker_resource`).
+    """
+
+    def open(self, context: RuntimeContext) -> None:  # noqa: B027 - users may override it
+        """Called before the first record of a batch. Get the states here."""
+
+    @abstractmethod
+    def process_element(self, row: Row, context: ProcessContext) -> Iterable[Any] | None:
+        """Called for each record, in the order of arrival.
+
+        Returns:
+            The output records, or None. Each is a dict of all output columns or a tuple in their order. A generator
+            works, too.
+        """
+
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterable[Any] | None:  # noqa: ARG002 - to override
+        """Called when a timer fires, at the end of a batch, with the state of its key.
+
+        Returns:
+            The output records, as for `process_element`.
+        """
+        return None
+
+    def close(self) -> None:  # noqa: B027 - users may override it
+        """Called after the last record and the timers of a batch, but not if the batch has failed."""
+
+
+class KeyedCoProcessFunction(ABC):
+    """A function over the records of two keyed streams, which share state and timers per key.
+
+    One instance runs in each subtask; a new one is opened for each batch. Within a batch, the order between the two
+    streams is undefined.
+    """
+
+    def open(self, context: RuntimeContext) -> None:  # noqa: B027 - users may override it
+        """Called before the first record of a batch. Get the states here."""
+
+    @abstractmethod
+    def process_element1(self, row: Row, context: ProcessContext) -> Iterable[Any] | None:
+        """Called for each record of the first stream. Returns output records as in KeyedProcessFunction."""
+
+    @abstractmethod
+    def process_element2(self, row: Row, context: ProcessContext) -> Iterable[Any] | None:
+        """Called for each record of the second stream. Returns output records as in KeyedProcessFunction."""
+
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterable[Any] | None:  # noqa: ARG002 - to override
+        """Called when a timer fires, at the end of a batch, with the state of its key."""
+        return None
+
+    def close(self) -> None:  # noqa: B027 - users may override it
+        """Called after the last record and the timers of a batch, but not if the batch has failed."""

@@ -1,0 +1,79 @@
+"""Facts about a running subtask: its place in the operator, and the columns that it works on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from keyscale.state.keys.hashing import HashId
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
+    from keyscale.state.identifiers import Attempt, OperatorUid, SubtaskIndex
+
+
+@dataclass(frozen=True, slots=True)
+class SecondFacts:
+    """Facts about the records of an operator's second input. The attributes are those of SubtaskFacts."""
+
+    input_columns: tuple[str, ...]
+    key_columns: tuple[str, ...]
+    timestamp_column: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFacts:
+    """Facts about the splits that records come from.
+
+    Attributes:
+        name: Names the source, or the operator, and its columns that tell the split.
+        columns: These columns.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskFacts:
+    """Facts about one subtask of an operator.
+
+    Attributes:
+        operator_uid: The operator.
+        subtask: The index of the subtask.
+        parallelism: Number of subtasks.
+        max_parallelism: Number of key groups.
+        attempt: The attempt that runs.
+        input_columns: Names of the input records' columns.
+        key_columns: Names of the key's columns.
+        timestamp_column: Name of the column with the event time; None if there is none.
+        output_schema: Schema of the main output.
+        side_outputs: Schemas of the declared side outputs, by tag name.
+        hash_id: How keys are hashed to key groups.
+        origins: Names of the sources and operators that the records come from; a record's `__origin` is an index into
+            them. Empty if origins do not matter.
+        splits: How records name their split, by the source or operator that they come from; only of those in splits.
+        broadcast_columns: Names of the broadcast records' columns; empty if there is no broadcast stream.
+        second: Facts about the second keyed input; None if there is none.
+        resources: Objects that the operator's functions keep in this process, by name, from batch to batch.
+    """
+
+    operator_uid: OperatorUid
+    subtask: SubtaskIndex
+    parallelism: int
+    max_parallelism: int
+    attempt: Attempt
+    input_columns: tuple[str, ...]
+    key_columns: tuple[str, ...]
+    timestamp_column: str | None
+    output_schema: pa.Schema
+    side_outputs: Mapping[str, pa.Schema] = field(default_factory=dict)
+    hash_id: HashId = HashId.SPARK
+    origins: tuple[str, ...] = ()
+    splits: Mapping[str, SplitFacts] = field(default_factory=dict)
+    broadcast_columns: tuple[str, ...] = ()
+    second: SecondFacts | None = None
+    resources: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)

@@ -1,0 +1,139 @@
+"""Schemas of streams: the forms that users declare them in, and the rules for keys, outputs and unions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.errors import ParseException
+from pyspark.sql.types import DataType, StructType
+
+from keyscale.jobs.errors import InvalidKeyError, InvalidSchemaError, UnionSchemaError, UnknownColumnError
+from keyscale.jobs.spark_internals.arrow_schemas import arrow_schema_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_RESERVED_PREFIX = "__"  # columns that the runtime adds
+
+Schema: TypeAlias = Mapping[str, str] | str | StructType | pa.Schema
+"""An output schema: {"column": "Spark type"}, a DDL string, a Spark or an Arrow schema."""
+
+
+def arrow_schema(declared: Schema) -> pa.Schema:
+    """Returns an output schema, declared in any of its forms, as Arrow's.
+
+    Raises:
+        InvalidSchemaError: The declaration is not a schema.
+    """
+    if isinstance(declared, pa.Schema):
+        return declared
+    if isinstance(declared, Mapping):
+        declared = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in declared.items())
+    if isinstance(declared, str):
+        try:
+            declared = DataType.fromDDL(declared)
+        except ParseException as refusal:
+            raise InvalidSchemaError(
+                f"an output schema cannot be parsed: {str(refusal).strip().splitlines()[0]}"
+            ) from refusal
+    if not isinstance(declared, StructType):
+        raise InvalidSchemaError(f"an output schema is declared as a {type(declared).__name__}")
+    return arrow_schema_of(declared)
+
+
+def check_schema(schema: pa.Schema, of_what: str) -> None:
+    """Checks that a schema can be a stream's.
+
+    Raises:
+        InvalidSchemaError: It is empty, has a name twice, or a reserved name.
+    """
+    if not schema.names:
+        raise InvalidSchemaError(f"{of_what} has no columns")
+    doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if doubled:
+        raise InvalidSchemaError(f"{of_what} has more than one column named {', '.join(doubled)}")
+    reserved = [name for name in schema.names if name.startswith(_RESERVED_PREFIX)]
+    if reserved:
+        raise InvalidSchemaError(
+            f"{of_what} has columns named {', '.join(reserved)}; names that begin with '__' are reserved"
+        )
+
+
+def key_schema(schema: pa.Schema, key_columns: tuple[str, ...]) -> pa.Schema:
+    """Returns the schema of the key: the named columns, each nullable.
+
+    Raises:
+        UnknownColumnError: A column is not in the stream.
+        InvalidKeyError: There is no column, one is named twice, or a type holds a map.
+    """
+    if not key_columns or len(set(key_columns)) != len(key_columns):
+        raise InvalidKeyError(f"a key needs one or more different columns, not ({', '.join(key_columns)})")
+    for name in key_columns:
+        check_column(schema, name, "key")
+        if _holds_map(schema.field(name).type):
+            raise InvalidKeyError(f"key column {name!r} has type {schema.field(name).type}, which holds a map")
+    return pa.schema([pa.field(name, schema.field(name).type) for name in key_columns])
+
+
+def check_keys_alike(first: pa.Schema, second: pa.Schema) -> None:
+    """Checks that the keys of two streams have the same types; otherwise equal keys would not meet.
+
+    Raises:
+        InvalidKeyError: The types differ.
+    """
+    if first.types != second.types:
+        kinds = " and ".join(f"({', '.join(map(str, keys.types))})" for keys in (first, second))
+        raise InvalidKeyError(f"the keys of two connected streams have the types {kinds}; they must be the same")
+
+
+def check_column(schema: pa.Schema, name: str, role: str) -> None:
+    """Checks that a schema has a column, which is used as `role`.
+
+    Raises:
+        UnknownColumnError: It does not.
+    """
+    if name not in schema.names:
+        raise UnknownColumnError(f"{role} column {name!r} is not in the stream, which has: {', '.join(schema.names)}")
+
+
+def keyed_schema(key: pa.Schema, result: pa.Schema) -> pa.Schema:
+    """Returns a schema of the key's columns and then the result's.
+
+    Raises:
+        InvalidSchemaError: A column of the result has the name of a key column.
+    """
+    both = sorted(set(key.names) & set(result.names))
+    if both:
+        raise InvalidSchemaError(f"the output declares {', '.join(both)}, which the key adds already")
+    return pa.schema([*key, *result])
+
+
+def union_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Returns the columns that all schemas have. A column is nullable if it is nullable in any of them.
+
+    Raises:
+        UnionSchemaError: The name, type or position of a column differs; the message names the column.
+    """
+    first, *others = schemas
+    for number, other in enumerate(others, 2):
+        for place, (wanted, found) in enumerate(zip_longest(first, other), 1):
+            if wanted is None or found is None or (wanted.name, wanted.type) != (found.name, found.type):
+                raise UnionSchemaError(
+                    f"column {place} of stream {number} of the union is {_described(found)},"
+                    f" that of the first one is {_described(wanted)}"
+                )
+    nullable = [any(schema.field(place).nullable for schema in schemas) for place in range(len(first))]
+    return pa.schema([field.with_nullable(null) for field, null in zip(first, nullable, strict=True)])
+
+
+def _holds_map(kind: Any) -> bool:
+    if pa.types.is_map(kind):
+        return True
+    return any(_holds_map(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _described(field: pa.Field | None) -> str:
+    return "missing" if field is None else f"{field.name!r} ({field.type})"

@@ -1,0 +1,329 @@
+"""The graph of a job as its script declares it: values and checks, without Spark.
+
+A `TopologyBuilder` collects nodes while the script runs; `build` checks them and returns the `Topology` for the
+runtime.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from keyscale.jobs.errors import (
+    DuplicateUidError,
+    InvalidTopologyError,
+    InvalidUidError,
+    MissingUidError,
+    NoSinkError,
+)
+from keyscale.jobs.functions.process_function import OutputTag
+from keyscale.jobs.graph.nodes import (
+    ONLY_SOURCE_UID,
+    Arrival,
+    Node,
+    NodeId,
+    OperatorNode,
+    Origin,
+    SecondInput,
+    SideOutputNode,
+    SinkNode,
+    SourceNode,
+    Timestamps,
+    TimestampsNode,
+    TransformNode,
+    UnionNode,
+)
+from keyscale.jobs.graph.picklable import check_picklable
+from keyscale.jobs.graph.schemas import check_column, check_keys_alike, check_schema, key_schema, union_schema
+from keyscale.state.engine.rocksdb_settings import RocksDbSettings
+from keyscale.state.identifiers import OperatorUid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from keyscale.jobs.operators.operator_contract import OperatorLogic
+    from keyscale.jobs.sinks.sink import Sink
+
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it becomes part of paths in object stores
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """A job's checked graph.
+
+    Attributes:
+        nodes: Every node comes after its inputs.
+        rocksdb: Configures the stores of the job's state.
+        batch_interval_ms: The least time between the starts of two batches, as the script has set it.
+    """
+
+    nodes: tuple[Node, ...]
+    rocksdb: RocksDbSettings = field(default_factory=RocksDbSettings)
+    batch_interval_ms: int = 0
+
+    @property
+    def sources(self) -> tuple[SourceNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, SourceNode))
+
+    @property
+    def operators(self) -> tuple[OperatorNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, OperatorNode))
+
+    @property
+    def sinks(self) -> tuple[SinkNode, ...]:
+        return tuple(node for node in self.nodes if isinstance(node, SinkNode))
+
+    def consumers(self, node: NodeId) -> tuple[Node, ...]:
+        """Returns the nodes that read the output of `node`."""
+        return tuple(reader for reader in self.nodes if node in reader.inputs)
+
+    def origins(self, node: NodeId) -> tuple[Origin, ...]:
+        """Returns the sources and operators whose records, perhaps transformed, `node` emits, which may be itself."""
+        at = self.nodes[node]
+        if isinstance(at, SourceNode | OperatorNode):
+            return (Origin(at),)
+        found: dict[NodeId, Origin] = {}
+        for origin in (origin for each in at.inputs for origin in self.origins(each)):
+            known = found.get(origin.node.id)
+            found[origin.node.id] = origin if known is None else known.joined(origin)
+        if isinstance(at, TimestampsNode):
+            return tuple(Origin(origin.node, at.timestamps) for origin in found.values())
+        return tuple(found.values())
+
+    def arrivals(self, operator: OperatorNode) -> tuple[Arrival, ...]:
+        """Returns the arrivals at an operator, those at its first input first."""
+        first = (operator.timestamp_column, operator.out_of_orderness_ms)
+        arrivals = [
+            Arrival(origin, 0, *first, _split_columns(origin, operator.input_schema))
+            for origin in self.origins(operator.input)
+        ]
+        if (second := operator.second) is not None:
+            times = (second.timestamp_column, second.out_of_orderness_ms)
+            arrivals += [
+                Arrival(origin, 1, *times, _split_columns(origin, second.schema))
+                for origin in self.origins(second.node)
+            ]
+        return tuple(arrivals)
+
+    def follows_sources_alone(self, operator: OperatorNode) -> bool:
+        """Returns whether no record that an operator emits arrives at `operator`."""
+        return all(isinstance(origin.node, SourceNode) for each in operator.inputs for origin in self.origins(each))
+
+    def reader_of_all(self) -> OperatorNode | None:
+        """Returns the operator that directly, and alone, reads the job's only source; None if there is none."""
+        node: Node = self.sources[0]
+        while len(self.sources) == 1 and len(readers := self.consumers(node.id)) == 1:
+            node = readers[0]
+            if isinstance(node, OperatorNode):
+                return node if len(node.inputs) == 1 else None
+            if not isinstance(node, TimestampsNode):
+                return None
+        return None
+
+    def operators_before(self, node: NodeId) -> tuple[OperatorNode, ...]:
+        """Returns the operators among the origins of `node`."""
+        return tuple(origin.node for origin in self.origins(node) if isinstance(origin.node, OperatorNode))
+
+
+@dataclass(slots=True)
+class TopologyBuilder:
+    """Collects a job's nodes while its script runs. Operators and sinks get their uids after they are added."""
+
+    rocksdb: RocksDbSettings = field(default_factory=RocksDbSettings)
+    batch_interval_ms: int = 0
+    _nodes: list[Node] = field(default_factory=list)
+
+    def add_source(self, frame: DataFrame, schema: pa.Schema) -> NodeId:
+        check_schema(schema, "the source")
+        return self._add(SourceNode(self._next_id(), frame, schema))
+
+    def add_transform(
+        self, source: NodeId, apply: Callable[[DataFrame], DataFrame], schema: pa.Schema, *, reads_once: bool = True
+    ) -> NodeId:
+        check_schema(schema, "a transform's result")
+        return self._add(TransformNode(self._next_id(), source, apply, schema, reads_once))
+
+    def add_timestamps(self, source: NodeId, timestamps: Timestamps) -> NodeId:
+        """Adds the assignment of event times to the stream of `source`.
+
+        Raises:
+            UnknownColumnError: The stream has no such column.
+        """
+        schema = self.schema(source)
+        check_column(schema, timestamps.column, "timestamp")
+        for name in timestamps.split_columns:
+            check_column(schema, name, "split")
+        return self._add(TimestampsNode(self._next_id(), source, timestamps, schema))
+
+    def add_union(self, streams: Sequence[NodeId]) -> NodeId:
+        """Adds the union of several streams.
+
+        Raises:
+            UnionSchemaError: Their columns differ in name, type or order.
+        """
+        return self._add(
+            UnionNode(self._next_id(), tuple(streams), union_schema([self.schema(each) for each in streams]))
+        )
+
+    def add_operator(
+        self,
+        source: NodeId,
+        *,
+        key_columns: tuple[str, ...],
+        logic: OperatorLogic,
+        schema: pa.Schema,
+        timestamp_column: str | None,
+        out_of_orderness_ms: int = 0,
+        side_outputs: Iterable[OutputTag] = (),
+        broadcast: NodeId | None = None,
+        second: SecondInput | None = None,
+    ) -> NodeId:
+        """Adds a keyed operator over the stream of `source`. `schema` is the schema of its main output."""
+        check_schema(schema, "an operator's output")
+        tags = list(side_outputs)
+        for tag in tags:
+            check_schema(tag.schema, f"side output {tag.name!r}")
+        if len({tag.name for tag in tags}) < len(tags):
+            raise InvalidTopologyError("two side outputs of an operator have the same name")
+        input_schema = self.schema(source)
+        if second is not None:
+            check_keys_alike(key_schema(input_schema, key_columns), key_schema(second.schema, second.key_columns))
+        node = OperatorNode(
+            id=self._next_id(),
+            input=source,
+            uid=OperatorUid(""),
+            key_columns=key_columns,
+            key_schema=logic.stored_key(key_schema(input_schema, key_columns)),
+            input_schema=input_schema,
+            schema=schema,
+            timestamp_column=timestamp_column,
+            logic=logic,
+            out_of_orderness_ms=out_of_orderness_ms,
+            side_outputs={tag.name: tag.schema for tag in tags},
+            broadcast=broadcast,
+            broadcast_schema=None if broadcast is None else self.schema(broadcast),
+            second=second,
+        )
+        return self._add(node)
+
+    def add_side_output(self, operator: NodeId, tag: OutputTag) -> NodeId:
+        """Adds the stream of a side output.
+
+        Raises:
+            InvalidTopologyError: `operator` is not an operator, or does not declare this side output with this schema.
+        """
+        node = self._nodes[operator]
+        if not isinstance(node, OperatorNode) or node.side_outputs.get(tag.name) != tag.schema:
+            raise InvalidTopologyError(
+                f"there is no side output {tag.name!r} here: declare it where the function is used"
+            )
+        return self._add(SideOutputNode(self._next_id(), operator, tag.name, tag.schema))
+
+    def add_dead_letters(self, operator: NodeId) -> NodeId:
+        """Adds the stream of records that an operator's function failed on. Raises as `add_side_output` does."""
+        node = self._nodes[operator]
+        known = node.input_schema if isinstance(node, OperatorNode) else self.schema(operator)
+        return self.add_side_output(operator, dead_letter_tag(known))
+
+    def add_sink(self, source: NodeId, sink: Sink) -> NodeId:
+        return self._add(SinkNode(self._next_id(), source, OperatorUid(""), sink))
+
+    def name(self, node_id: NodeId, uid: str) -> None:
+        """Gives a source, an operator or a sink its uid.
+
+        Raises:
+            InvalidUidError: The uid cannot be part of a path.
+            InvalidTopologyError: The node is something else, or already has a uid.
+        """
+        node = self._nodes[node_id]
+        while isinstance(node, TimestampsNode):
+            node = self._nodes[node.input]
+        if not _UID.fullmatch(uid):
+            raise InvalidUidError(
+                f"the uid {uid!r} is not 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+            )
+        if not isinstance(node, SourceNode | OperatorNode | SinkNode):
+            raise InvalidTopologyError(
+                f"the uid {uid!r} is on a stream that is neither a source, nor a stateful operator's output, nor a sink"
+            )
+        if node.uid:
+            raise InvalidTopologyError(f"the source, operator or sink {node.uid!r} cannot also be {uid!r}")
+        self._nodes[node.id] = replace(node, uid=OperatorUid(uid))
+
+    def schema(self, node_id: NodeId) -> pa.Schema:
+        """Returns the schema of the stream that a node emits."""
+        node = self._nodes[node_id]
+        if isinstance(node, SinkNode):
+            raise InvalidTopologyError("a sink has no output stream")
+        return node.schema
+
+    def build(self) -> Topology:
+        """Checks the whole graph and returns it.
+
+        Raises:
+            InvalidTopologyError: The graph is invalid; the subclass and the message say what to correct.
+        """
+        sources = [node for node in self._nodes if isinstance(node, SourceNode)]
+        if not sources:
+            raise InvalidTopologyError("the job has no source: see env.stream(...)")
+        if len(sources) == 1 and not sources[0].uid:
+            self._nodes[sources[0].id] = replace(sources[0], uid=ONLY_SOURCE_UID)
+        topology = Topology(tuple(self._nodes), self.rocksdb, self.batch_interval_ms)
+        if not topology.sinks:
+            raise NoSinkError("the job has no sink")
+        _check_uids(topology)
+        for operator in topology.operators:
+            if not any(isinstance(node, SinkNode) for node in _downstream(topology, operator.id)):
+                raise NoSinkError(f"the output of operator {operator.uid!r} reaches no sink")
+        for operator in topology.operators:
+            check_picklable(operator.logic, f"operator {operator.uid!r}")
+        return topology
+
+    def _next_id(self) -> NodeId:
+        return NodeId(len(self._nodes))
+
+    def _add(self, node: Node) -> NodeId:
+        self._nodes.append(node)
+        return node.id
+
+
+def _split_columns(origin: Origin, schema: pa.Schema) -> tuple[str, ...]:
+    """Returns the columns that name the splits of an origin; none if a transform has dropped one on the way."""
+    columns = () if origin.timestamps is None else origin.timestamps.split_columns
+    return columns if set(columns) <= set(schema.names) else ()
+
+
+def dead_letter_tag(schema: pa.Schema) -> OutputTag:
+    """Returns the side output for failed records of a stream: its columns, and the exception's type and message."""
+    return OutputTag("dead-letters", pa.schema([*schema, pa.field("error", pa.string())]))
+
+
+def _check_uids(topology: Topology) -> None:
+    seen: set[str] = set()
+    several: tuple[Node, ...] = topology.sources if len(topology.sources) > 1 else ()
+    for node in (*several, *topology.operators, *topology.sinks):
+        assert isinstance(node, SourceNode | OperatorNode | SinkNode)  # noqa: S101 - the three kinds above
+        if not node.uid:
+            raise MissingUidError(f"{_described(node)} has no uid")
+        if node.uid in seen:
+            raise DuplicateUidError(f"the uid {node.uid!r} is used twice")
+        seen.add(node.uid)
+
+
+def _described(node: SourceNode | OperatorNode | SinkNode) -> str:
+    if isinstance(node, OperatorNode):
+        return f"the operator keyed by {', '.join(node.key_columns)}"
+    if isinstance(node, SourceNode):
+        return f"one of several sources, that of {', '.join(node.schema.names)},"
+    return "a sink"
+
+
+def _downstream(topology: Topology, node: NodeId) -> Iterator[Node]:
+    for consumer in topology.consumers(node):
+        yield consumer
+        yield from _downstream(topology, consumer.id)

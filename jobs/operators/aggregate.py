@@ -1,0 +1,134 @@
+"""Rolling folds of a keyed stream: each record updates its key's value, which is emitted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from keyscale.jobs.functions.process_function import row_type
+from keyscale.jobs.operators.column_values import batch_of, tuple_of, tuples_of
+from keyscale.jobs.operators.failures import user_code
+from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
+from keyscale.state.keyed.descriptors import AggregateFunction, ValueStateDescriptor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from keyscale.jobs.functions.process_function import Row
+    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.state.keyed.backend import KeyedStateBackend
+    from keyscale.state.keyed.ttl import Ttl
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(OperatorLogic):
+    """The logic of an operator that reduces each key's records into one.
+
+    Attributes:
+        function: Combines the key's reduced record and a further record into the new reduced record.
+        ttl: How long a reduced record is kept after its key's last record; None to keep it forever.
+    """
+
+    function: Callable[[Row, Row], Any]
+    ttl: Ttl | None
+
+    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> ReduceOperator:
+        return ReduceOperator(self, state, facts)
+
+
+class ReduceOperator(Operator):
+    """A reduction running in one task. Each key is read and written once per batch, however many records it has."""
+
+    def __init__(self, logic: Reduce, state: KeyedStateBackend, facts: SubtaskFacts) -> None:
+        self._reduce = logic.function
+        self._facts = facts
+        self._schema = facts.output_schema
+        self._row_type = row_type(tuple(self._schema.names))
+        stored = pa.struct([pa.field(field.name, field.type) for field in self._schema])
+        self._reduced = state.value_state(ValueStateDescriptor("reduced", stored, ttl=logic.ttl))
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        names = tuple(self._schema.names)
+        outputs: list[Row] = []
+
+        def fold(current: pa.Array, groups: Any) -> pa.Array:
+            held = self._rows(current)
+            rows = map(self._row_type, tuples_of(batch, names))
+            for group, row in zip(groups.tolist(), rows, strict=True):
+                before = held[group]
+                reduced = row if before is None else self._row_type(tuple_of(self._reduce(before, row), names))
+                held[group] = reduced
+                outputs.append(reduced)
+            columns = batch_of(held, self._schema).columns
+            return pa.StructArray.from_arrays(columns, names=list(names))
+
+        keys = [batch.column(name) for name in self._facts.key_columns]
+        with user_code():
+            self._reduced.update_many(batch.column(KEY_GROUP_COLUMN), keys, fold)
+        yield batch_of(outputs, self._schema)
+
+    def _rows(self, stored: pa.Array) -> list[Row | None]:
+        """Returns the stored values; None for each key without one."""
+        fields = zip(*(column.to_pylist() for column in stored.flatten()), strict=True)
+        present = stored.is_valid().to_pylist()
+        return [self._row_type(row) if there else None for row, there in zip(fields, present, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate(OperatorLogic):
+    """The logic of an operator that folds each key's records into an accumulator.
+
+    Attributes:
+        function: The fold.
+        accumulator: The accumulator's type.
+        ttl: How long an accumulator is kept after its key's last record; None to keep it forever.
+    """
+
+    function: AggregateFunction
+    accumulator: pa.DataType
+    ttl: Ttl | None
+
+    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> AggregateOperator:
+        return AggregateOperator(self, state, facts)
+
+
+class AggregateOperator(Operator):
+    """An aggregation running in one task. Each key is read and written once per batch."""
+
+    def __init__(self, logic: Aggregate, state: KeyedStateBackend, facts: SubtaskFacts) -> None:
+        self._function = logic.function
+        self._type = logic.accumulator
+        self._facts = facts
+        self._row_type = row_type(facts.input_columns)
+        self._accumulators = state.value_state(ValueStateDescriptor("accumulator", logic.accumulator, ttl=logic.ttl))
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        function = self._function
+        key_columns = self._facts.key_columns
+        names = tuple(self._facts.output_schema.names[len(key_columns) :])
+        results: list[Any] = [None] * batch.num_rows
+        rows = list(map(self._row_type, tuples_of(batch, self._facts.input_columns)))
+
+        def fold(current: pa.Array, groups: Any) -> pa.Array:
+            held = current.to_pylist()
+            # Key by key: an accumulator may be an object that every `add` changes, and it is stored only at the end.
+            order = sorted(enumerate(groups.tolist()), key=itemgetter(1))
+            for group, occurrences in groupby(order, key=itemgetter(1)):
+                accumulator = held[group]
+                if accumulator is None:
+                    accumulator = function.create_accumulator()
+                for row, _ in occurrences:
+                    accumulator = function.add(rows[row], accumulator)
+                    results[row] = tuple_of(function.get_result(accumulator), names)
+                held[group] = accumulator
+            return pa.array(held, self._type)
+
+        keys = [batch.column(name) for name in key_columns]
+        with user_code():
+            self._accumulators.update_many(batch.column(KEY_GROUP_COLUMN), keys, fold)
+        keyed = zip(tuples_of(batch, key_columns), results, strict=True)
+        yield batch_of([key + result for key, result in keyed], self._facts.output_schema)

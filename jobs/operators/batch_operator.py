@@ -1,0 +1,99 @@
+"""The operator that runs a KeyedBatchFunction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from keyscale.jobs.errors import OutputTypeError
+from keyscale.jobs.functions.batch_function import KeyedBatch
+from keyscale.jobs.functions.process_function import RuntimeContext
+from keyscale.jobs.operators.failures import user_code
+from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
+from keyscale.state.operator_state.backend import OperatorStateBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from keyscale.jobs.functions.batch_function import KeyedBatchFunction
+    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.state.keyed.backend import KeyedStateBackend
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessBatch(OperatorLogic):
+    """The logic of an operator that runs a user's function over batches."""
+
+    function: KeyedBatchFunction
+
+    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> ProcessBatchOperator:
+        return self.start_with(state, facts, OperatorStateBackend())
+
+    def start_with(
+        self, state: KeyedStateBackend, facts: SubtaskFacts, operator_state: OperatorStateBackend
+    ) -> ProcessBatchOperator:
+        return ProcessBatchOperator(self.function, state, facts, operator_state)
+
+
+class ProcessBatchOperator(Operator):
+    """A user's batch function running in one task."""
+
+    def __init__(
+        self,
+        function: KeyedBatchFunction,
+        state: KeyedStateBackend,
+        facts: SubtaskFacts,
+        operator_state: OperatorStateBackend,
+    ) -> None:
+        self._function = function
+        self._facts = facts
+        with user_code():
+            function.open(RuntimeContext(state, facts, operator_state))
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        facts = self._facts
+        keyed = KeyedBatch(
+            records=batch.select(list(facts.input_columns)),
+            key_groups=batch.column(KEY_GROUP_COLUMN),
+            keys=[batch.column(name) for name in facts.key_columns],
+        )
+        with user_code():
+            result = self._function.process_batch(keyed)
+            if result is None:
+                return
+            parts = [result] if isinstance(result, (pa.RecordBatch, pa.Table)) else result
+            for part in parts:
+                yield from conformed(part, facts.output_schema)
+
+    def close(self) -> None:
+        with user_code():
+            self._function.close()
+
+
+def conformed(part: pa.RecordBatch | pa.Table, schema: pa.Schema) -> list[pa.RecordBatch]:
+    """Returns a result as batches with exactly the columns and types of a schema.
+
+    Raises:
+        OutputTypeError: The result is not a batch, lacks a column, or has values that do not fit the declared type.
+    """
+    if not isinstance(part, (pa.RecordBatch, pa.Table)):
+        raise OutputTypeError(f"a result is a {type(part).__name__}; return RecordBatches or Tables")
+    missing = [name for name in schema.names if name not in part.schema.names]
+    if missing:
+        raise OutputTypeError(f"a result lacks the columns [{', '.join(missing)}]")
+    table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
+    columns = [_cast(table.column(field.name), field) for field in schema]
+    return [batch for batch in pa.Table.from_arrays(columns, schema=schema).to_batches() if batch.num_rows]
+
+
+def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    try:
+        return column if column.type == field.type else column.cast(field.type)
+    except pa.ArrowException:
+        pass
+    # Outside the handler: Arrow's own message quotes the value.
+    raise OutputTypeError(
+        f"output column {field.name!r} is declared {field.type} and was given values of: {column.type}"
+    )

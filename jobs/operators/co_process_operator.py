@@ -1,0 +1,67 @@
+"""The operator that runs one function over two keyed streams that share state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from keyscale.jobs.functions.process_function import KeyedCoProcessFunction, row_type
+from keyscale.jobs.operators.operator_contract import OperatorLogic
+from keyscale.jobs.operators.process_operator import ProcessOperator
+from keyscale.state.operator_state.backend import OperatorStateBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.jobs.operators.operator_contract import OutputBatch
+    from keyscale.state.keyed.backend import KeyedStateBackend
+
+
+@dataclass(frozen=True, slots=True)
+class CoProcess(OperatorLogic):
+    """The logic of an operator that runs a user's function over two keyed streams."""
+
+    function: KeyedCoProcessFunction
+
+    @property
+    def uses_timers(self) -> bool:
+        return type(self.function).on_timer is not KeyedCoProcessFunction.on_timer
+
+    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> CoProcessOperator:
+        return self.start_with(state, facts, OperatorStateBackend())
+
+    def start_with(
+        self, state: KeyedStateBackend, facts: SubtaskFacts, operator_state: OperatorStateBackend
+    ) -> CoProcessOperator:
+        return CoProcessOperator(self.function, state, facts, operator_state)
+
+
+class CoProcessOperator(ProcessOperator):
+    """A user's function over two keyed streams, running in one task."""
+
+    def __init__(
+        self,
+        function: KeyedCoProcessFunction,
+        state: KeyedStateBackend,
+        facts: SubtaskFacts,
+        operator_state: OperatorStateBackend,
+    ) -> None:
+        assert facts.second is not None  # noqa: S101 - the graph gives such a function two inputs
+        second = facts.second
+        self._second_facts = replace(
+            facts,
+            input_columns=second.input_columns,
+            key_columns=second.key_columns,
+            timestamp_column=second.timestamp_column,
+        )
+        self._second_row = row_type(second.input_columns)
+        super().__init__(function, state, facts, operator_state)
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
+        yield from self._run(self._function.process_element1, batch, self._facts)
+
+    def process_second(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
+        yield from self._run(self._function.process_element2, batch, self._second_facts, self._second_row)

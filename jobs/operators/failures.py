@@ -1,0 +1,212 @@
+"""Carries errors from tasks to the driver, with their type, their place, and a user's exception in full.
+
+Spark passes on only the text of a Python exception. A task therefore raises a `CarriedFailure`, whose text holds the
+error in a form that `typed_failure` turns back into it. Secrets that the process knows are masked here, before the
+text leaves it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import traceback
+import zlib
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from keyscale.errors import KeyscaleError
+from keyscale.installation import EXAMPLES, IMPORT_PATH
+from keyscale.jobs.errors import TaskFailedError, UserFunctionError
+from keyscale.jobs.secret import without_secrets
+from keyscale.jobs.spark_internals.task_failures import failure_text, raised_line, worker_traceback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MESSAGE_CHARACTERS_MAX: Final = 10_000
+TRACEBACK_CHARACTERS_MAX: Final = 30_000
+
+_PACKAGE = IMPORT_PATH / "keyscale"
+_CARRIED = re.compile(r"KEYSCALE_FAILURE<([A-Za-z0-9+/=]+)>")
+_WORKER_FRAME = re.compile(r'^  File "([^"]+)", line \d+, in .*\n(?:    .*\n)*', re.MULTILINE)
+
+
+class TaskOrigin(msgspec.Struct, frozen=True):
+    """The origin of a task's error."""
+
+    operator_uid: str | None = None
+    subtask: int | None = None
+    user_traceback: str | None = None
+
+
+class _Carried(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+    origin: TaskOrigin
+
+
+class CarriedFailure(Exception):  # noqa: N818 - the envelope of an error
+    """An error of ours as text that survives the way through Spark."""
+
+    def __init__(self, error: KeyscaleError, origin: TaskOrigin) -> None:
+        carried = zlib.compress(msgspec.json.encode(_Carried(error.code, printable(str(error)), origin)))
+        message = printable(str(error)).replace("KEYSCALE_FAILURE<", "KEYSCALE_FAILURE <")
+        super().__init__(f"{error.code}: {message} KEYSCALE_FAILURE<{base64.b64encode(carried).decode()}>")
+
+
+def typed_failure(failure: BaseException) -> KeyscaleError:
+    """Returns the error behind an exception of Spark.
+
+    That is the task's own error with its origin; a UserFunctionError for an exception of a user's function that Spark
+    has called, such as a UDF; else a TaskFailedError.
+    """
+    if isinstance(failure, KeyscaleError):
+        return failure
+    if (carried := carried_error(failure)) is not None:
+        return carried
+    of_worker = worker_traceback(failure)
+    if of_worker is None:
+        return TaskFailedError(f"Spark failed: {shown_message(failure_text(failure))}")
+    of_user = _from_user_on(of_worker)
+    line = shown_message(raised_line(of_worker))
+    error = TaskFailedError(f"Spark failed: {line}") if of_user is None else UserFunctionError(line)
+    return with_origin(error, TaskOrigin(user_traceback=shown_traceback(of_user or of_worker)))
+
+
+def carried_error(failure: BaseException) -> KeyscaleError | None:
+    """Returns the error of a task of ours that an exception of Spark holds; None if it holds none."""
+    for found in _CARRIED.finditer(_message_of(failure)):
+        try:
+            carried = msgspec.json.decode(zlib.decompress(base64.b64decode(found[1])), type=_Carried)
+        except (binascii.Error, zlib.error, msgspec.DecodeError):  # a user's text, by chance
+            continue
+        kinds = {kind.code: kind for kind in _all_kinds(KeyscaleError)}
+        return with_origin(kinds.get(carried.code, TaskFailedError)(carried.message), carried.origin)
+    return None
+
+
+def with_origin(error: KeyscaleError, origin: TaskOrigin) -> KeyscaleError:
+    """Attaches its origin to an error, in the exception's `__dict__`, which survives pickling."""
+    error.__dict__["origin"] = origin
+    return error
+
+
+def origin_of(error: BaseException) -> TaskOrigin:
+    """Returns the origin that `with_origin` attached to an error; for any other error, one whose fields are None."""
+    origin = error.__dict__.get("origin")
+    return origin if isinstance(origin, TaskOrigin) else TaskOrigin()
+
+
+def described(error: KeyscaleError) -> str:
+    """Returns an error for a log: code, message, operator and subtask, the user's traceback, the advice."""
+    origin = origin_of(error)
+    names = {"operator": origin.operator_uid, "subtask": origin.subtask}
+    where = ", ".join(f"{name} {value}" for name, value in names.items() if value is not None)
+    lines = [f"{error.code}: {error}{f' ({where})' if where else ''}", origin.user_traceback, error.advice]
+    return "\n".join(line.rstrip() for line in lines if line)
+
+
+@contextmanager
+def user_code(coordinates: Callable[[], str] | None = None) -> Iterator[None]:
+    """Turns exceptions of a user's code into our errors, with their type, message and traceback.
+
+    Args:
+        coordinates: Returns the position of the input that was being processed.
+
+    Raises:
+        UserFunctionError: The code raised an exception that is not one of ours.
+    """
+    try:
+        yield
+    except KeyscaleError as error:
+        raise with_origin(error, TaskOrigin(user_traceback=user_traceback(error))) from None
+    except Exception as error:  # noqa: BLE001 - a user's code may raise anything
+        if (carried := carried_error(error)) is not None:  # the code has run a Spark job
+            raise carried from None
+        where = "" if coordinates is None else f", {coordinates()}"
+        failure = UserFunctionError(exception_line(error) + where)
+        # It stays the context, but Python would print it without masking anything.
+        raise with_origin(failure, TaskOrigin(user_traceback=user_traceback(error))) from None
+
+
+def user_traceback(error: BaseException) -> str:
+    """Returns the traceback of a user's exception, from the first line of the user's own on, with all its causes."""
+    whole = traceback.TracebackException.from_exception(error, compact=True)
+    _drop_our_frames(whole)
+    return shown_traceback("".join(whole.format()).rstrip())
+
+
+def exception_line(error: BaseException) -> str:
+    """Returns an exception's type and message."""
+    if isinstance(error, KeyscaleError):
+        return shown_message(f"{error.code}: {error}")
+    name = type(error).__qualname__.rpartition("<locals>.")[2]
+    message = _message_of(error)
+    return shown_message(f"{name}: {message}" if message else name)
+
+
+def shown_message(text: str) -> str:
+    """Returns a message of a user's or of Spark's as it is shown: without known secrets, and not endless."""
+    return _cut(without_secrets(printable(text)), MESSAGE_CHARACTERS_MAX)
+
+
+def shown_traceback(text: str) -> str:
+    """Returns a traceback as it is shown: without known secrets, and not endless."""
+    return _cut(without_secrets(printable(text)), TRACEBACK_CHARACTERS_MAX)
+
+
+def printable(text: str) -> str:
+    """Escapes the characters that UTF-8 or PostgreSQL cannot hold: halves of surrogate pairs, and zero."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a user's exception may fail even here
+        return "(its message cannot be shown)"
+
+
+def _cut(text: str, characters_max: int) -> str:
+    left_out = len(text) - characters_max
+    if left_out <= 0:
+        return text
+    half = characters_max // 2
+    return f"{text[:half]}\n... {left_out} characters are left out ...\n{text[-half:]}"
+
+
+def _drop_our_frames(shown: traceback.TracebackException | None) -> None:
+    if shown is None:
+        return
+    del shown.stack[: next((at for at, frame in enumerate(shown.stack) if not _is_ours(frame.filename)), 0)]
+    for inner in (shown.__cause__, shown.__context__, *(shown.exceptions or ())):
+        _drop_our_frames(inner)
+
+
+def _is_ours(filename: str) -> bool:
+    path = Path(filename)
+    return path.is_relative_to(_PACKAGE) and not path.is_relative_to(EXAMPLES)
+
+
+def _from_user_on(of_worker: str) -> str | None:
+    """Returns a worker's traceback without the frames of Spark that lead to a user's function.
+
+    None if Spark did not call a user's function but one of ours.
+    """
+    for frame in _WORKER_FRAME.finditer(of_worker):
+        path = Path(frame[1])
+        if _is_ours(frame[1]):
+            return None
+        if not {"pyspark", "pyspark.zip"} & set(path.parts):
+            return f"Traceback (most recent call last):\n{of_worker[frame.start() :]}"
+    return None
+
+
+def _all_kinds(kind: type[KeyscaleError]) -> Iterator[type[KeyscaleError]]:
+    yield kind
+    for narrower in kind.__subclasses__():
+        yield from _all_kinds(narrower)

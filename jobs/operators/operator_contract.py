@@ -1,0 +1,231 @@
+"""The contract between the runtime and the operators.
+
+An `OperatorLogic` is declared on the driver and pickled into the tasks. In a task it starts an `Operator` over the
+state of one subtask. Each kind of operator (process, deduplicate, ...) implements both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from keyscale.jobs.functions.timer_service import NextTimers
+from keyscale.jobs.operators.column_values import latest_by_ms, latest_ms
+from keyscale.jobs.operators.two_inputs import unpacked
+from keyscale.state.keyed.batch_clock import BatchClock
+from keyscale.state.operator_state.backend import OperatorStateBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
+
+    from keyscale.jobs.functions.subtask_facts import SplitFacts, SubtaskFacts
+    from keyscale.state.keyed.backend import KeyedStateBackend
+
+KEY_GROUP_COLUMN = "__key_group"
+ORIGIN_COLUMN = "__origin"
+
+
+@dataclass(frozen=True, slots=True)
+class SideBatch:
+    """Records of a side output."""
+
+    tag: str
+    records: pa.RecordBatch
+
+
+OutputBatch: TypeAlias = pa.RecordBatch | SideBatch
+"""Records emitted by an operator: of the main output, or of a side output."""
+
+
+class Operator(Protocol):
+    """An operator running in one task. Implementations inherit from it, since most have no timers.
+
+    Attributes:
+        late_records: Number of late records in the batch, whether dropped or sent to a side output.
+    """
+
+    late_records: int = 0
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
+        """Takes a batch with the input columns and `__key_group`; yields batches of the output schema."""
+        ...
+
+    def process_broadcast(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:  # noqa: ARG002 - to override
+        """Takes a batch of broadcast records, the same in every subtask. Called before the first batch of input."""
+        return iter(())
+
+    def process_second(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:  # noqa: ARG002 - to override
+        """Takes a batch with the columns of the second input and `__key_group`."""
+        return iter(())
+
+    def fire(self) -> Iterator[OutputBatch]:
+        """Fires all timers that are due by the state's clock. Called after the last batch."""
+        return iter(())
+
+    def next_times(self) -> NextTimers:
+        """Returns the earliest timers that are left. Called after `fire`."""
+        return NextTimers()
+
+    def close(self) -> None:
+        """Called once, after the last batch and the timers, but not if the task has failed."""
+        return
+
+
+class OperatorLogic(Protocol):
+    """The declaration of what an operator does. Picklable. Implementations inherit from it."""
+
+    @property
+    def uses_timers(self) -> bool:
+        """Whether its subtasks must also run without records, when timers are due."""
+        return False
+
+    def stored_key(self, key: pa.Schema) -> pa.Schema:
+        """Returns the schema that state is keyed by in a key group: the stream's key, unless the logic replaces it."""
+        return key
+
+    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> Operator: ...
+
+    def start_with(
+        self, state: KeyedStateBackend, facts: SubtaskFacts, operator_state: OperatorStateBackend
+    ) -> Operator:
+        """Starts with operator state. Overridden by logic that keeps operator state."""
+        del operator_state
+        return self.start(state, facts)
+
+
+@dataclass(slots=True)
+class SubtaskProgress:
+    """The work of one subtask in one batch.
+
+    Attributes:
+        input_records: Number of records received.
+        output_records: Number of records emitted to all outputs.
+        latest_event_ms: The latest event time among the records; None if there was none.
+        latest_of_origins: The latest event time of the records from each origin that has any, by the origin's name.
+        latest_of_splits: The same of each split of the origins that are in splits, by `SplitFacts.name` and the split.
+        next_timers: The earliest timers that are left.
+        late_records: Number of late records, whether dropped or sent to a side output.
+        key_group_records: Number of records of each key group, by its number; of those up to the highest seen.
+    """
+
+    input_records: int = 0
+    output_records: int = 0
+    late_records: int = 0
+    latest_event_ms: int | None = None
+    latest_of_origins: dict[str, int] = field(default_factory=dict)
+    latest_of_splits: dict[str, dict[str, int]] = field(default_factory=dict)
+    next_timers: NextTimers = field(default_factory=NextTimers)
+    key_group_records: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def largest_key_group(self) -> int | None:
+        """The key group with the most records; None if there are no records."""
+        return int(self.key_group_records.argmax()) if len(self.key_group_records) else None
+
+    @property
+    def largest_key_group_records(self) -> int:
+        """How many records that key group has."""
+        return int(self.key_group_records.max(initial=0))
+
+    def saw(self, latest_event_ms: int | None, origin: str | None = None) -> None:
+        """Notes the latest event time of some records."""
+        if latest_event_ms is None:
+            return
+        if self.latest_event_ms is None or latest_event_ms > self.latest_event_ms:
+            self.latest_event_ms = latest_event_ms
+        if origin is not None:
+            self.latest_of_origins[origin] = max(latest_event_ms, self.latest_of_origins.get(origin, latest_event_ms))
+
+    def saw_batch(self, batch: pa.RecordBatch, facts: SubtaskFacts, timestamp_column: str | None) -> None:
+        """Notes the number, the key groups and the event times of a batch of records."""
+        self.input_records += batch.num_rows
+        more, less = np.bincount(batch.column(KEY_GROUP_COLUMN).to_numpy()), self.key_group_records
+        if len(more) < len(less):
+            more, less = less, more
+        more[: len(less)] += less
+        self.key_group_records = more
+        if timestamp_column is None:
+            return
+        if not facts.origins:
+            self.saw(latest_ms(batch, timestamp_column))
+            for splits in facts.splits.values():
+                self._saw_splits(batch, splits, timestamp_column)
+            return
+        for number, origin in enumerate(facts.origins):
+            records = batch.filter(pc.equal(batch.column(ORIGIN_COLUMN), number))
+            self.saw(latest_ms(records, timestamp_column), origin)
+            if records.num_rows and origin in facts.splits:
+                self._saw_splits(records, facts.splits[origin], timestamp_column)
+
+    def _saw_splits(self, records: pa.RecordBatch, splits: SplitFacts, timestamp_column: str) -> None:
+        latest = self.latest_of_splits.setdefault(splits.name, {})
+        for split, reached_ms in latest_by_ms(records, timestamp_column, splits.columns).items():
+            latest[split] = max(reached_ms, latest.get(split, reached_ms))
+
+
+def run_subtask(
+    logic: OperatorLogic,
+    state: KeyedStateBackend,
+    facts: SubtaskFacts,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    progress: SubtaskProgress,
+    watermark_ms: int | None = None,
+    is_at_end: bool = False,
+    operator_state: OperatorStateBackend | None = None,
+    broadcast: Iterable[pa.RecordBatch] = (),
+) -> Iterator[OutputBatch]:
+    """Runs one batch of one subtask, in a task or in a test's harness: all records, then the timers that are due.
+
+    Records are processed at the watermark of the state's clock, with which the previous batch fired its timers. So
+    records that an operator upstream emits when its timers fire in this batch are not late here. Then the watermark
+    advances.
+
+    Args:
+        logic: The operator's logic.
+        state: The subtask's keyed state, at the batch's processing time.
+        facts: The subtask's facts.
+        batches: The subtask's records, with `__key_group`.
+        progress: Filled in while the batch runs.
+        watermark_ms: The watermark from the records of all earlier batches; None if it does not change.
+        is_at_end: Whether no more input comes, so that all event-time timers fire. The watermark stays.
+        operator_state: The subtask's operator state.
+        broadcast: Broadcast records, which all subtasks process before their own.
+
+    Yields:
+        The emitted records.
+    """
+    operator = logic.start_with(state, facts, operator_state or OperatorStateBackend())
+    for batch in broadcast:
+        yield from _counted(operator.process_broadcast(batch), progress)
+    for batch in batches:
+        for port, records in [(0, batch)] if facts.second is None else unpacked(batch):
+            at_second = facts.second if port else None
+            progress.saw_batch(records, facts, at_second.timestamp_column if at_second else facts.timestamp_column)
+            if progress.latest_event_ms is not None and isinstance(state.clock, BatchClock):
+                state.clock.saw(progress.latest_event_ms)
+            yield from _counted(operator.process_second(records) if port else operator.process(records), progress)
+    if watermark_ms is not None and isinstance(state.clock, BatchClock):
+        state.clock.advance(event_time_ms=watermark_ms)
+    if isinstance(state.clock, BatchClock):
+        state.clock.is_at_end = is_at_end
+    try:
+        yield from _counted(operator.fire(), progress)
+    finally:
+        if isinstance(state.clock, BatchClock):
+            state.clock.is_at_end = False
+    progress.next_timers = operator.next_times()
+    progress.late_records = operator.late_records
+    operator.close()
+
+
+def _counted(outputs: Iterator[OutputBatch], progress: SubtaskProgress) -> Iterator[OutputBatch]:
+    for output in outputs:
+        progress.output_records += output.records.num_rows if isinstance(output, SideBatch) else output.num_rows
+        yield output

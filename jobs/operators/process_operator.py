@@ -1,0 +1,233 @@
+"""The operator that runs a KeyedProcessFunction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from keyscale.errors import KeyscaleError
+from keyscale.jobs.functions.process_function import (
+    KeyedProcessFunction,
+    OnTimerContext,
+    ProcessContext,
+    RuntimeContext,
+    row_type,
+)
+from keyscale.jobs.functions.timer_service import TimerService
+from keyscale.jobs.operators.column_values import BatchSize, batch_of, rows_that_pass, timestamps_ms, tuples_of
+from keyscale.jobs.operators.failures import exception_line, user_code
+from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic, SideBatch
+from keyscale.state.operator_state.backend import OperatorStateBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from keyscale.jobs.functions.broadcast_function import KeyedBroadcastProcessFunction
+    from keyscale.jobs.functions.process_function import KeyedCoProcessFunction, Row
+    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.jobs.functions.timer_service import NextTimers
+    from keyscale.jobs.operators.operator_contract import OutputBatch
+    from keyscale.state.keyed.backend import KeyedStateBackend
+
+_NO_ROW: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Process(OperatorLogic):
+    """The logic of an operator that runs a user's function.
+
+    Attributes:
+        function: The function.
+        dead_letters: The side output for records that the function fails on; None if such a record fails the batch.
+    """
+
+    function: KeyedProcessFunction
+    dead_letters: str | None = None
+
+    @property
+    def uses_timers(self) -> bool:
+        return type(self.function).on_timer is not KeyedProcessFunction.on_timer
+
+    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> ProcessOperator:
+        return self.start_with(state, facts, OperatorStateBackend())
+
+    def start_with(
+        self, state: KeyedStateBackend, facts: SubtaskFacts, operator_state: OperatorStateBackend
+    ) -> ProcessOperator:
+        return ProcessOperator(self.function, state, facts, operator_state, self.dead_letters)
+
+
+class Results:
+    """Collects output records of a user's function until there are enough for a batch."""
+
+    def __init__(self, facts: SubtaskFacts) -> None:
+        self._schema = facts.output_schema
+        self._side_schemas = facts.side_outputs
+        self._main: list[Any] = []
+        self._passing: pa.RecordBatch | None = None
+        self._size = BatchSize()
+        self._passed: list[int] = []  # indexes into `_passing`, as long as all results are rows of it, unchanged
+        self.side: dict[str, list[Any]] = {tag: [] for tag in facts.side_outputs}
+
+    def come_from(self, batch: pa.RecordBatch) -> None:
+        """Sets the input batch of the results up to the next `rest`. Rows emitted unchanged need no conversion."""
+        self._passing = rows_that_pass(batch, self._schema)
+
+    def add(self, produced: Iterable[Any] | None, row: Any = _NO_ROW, at: int = 0) -> bool:
+        """Adds the results of a call.
+
+        Args:
+            produced: The results.
+            row: The row that the call was given.
+            at: The index of the row in its batch.
+
+        Returns:
+            Whether there are enough results for a batch.
+        """
+        if produced is not None:
+            main = self._main
+            for result in produced:
+                if result is row and not main and self._passing is not None:
+                    self._passed.append(at)
+                else:
+                    if self._passed:
+                        main.extend(tuples_of(self._take_passed(), self._schema.names))
+                    main.append(result)
+        rows = self._size.rows
+        return len(self._main) + len(self._passed) >= rows or (
+            bool(self.side) and any(len(records) >= rows for records in self.side.values())
+        )
+
+    def rest(self) -> Iterator[OutputBatch]:
+        """Yields all results that are left."""
+        if self._passed:
+            yield self._take_passed()
+        if self._main:
+            yield self._size.of(batch_of(self._main, self._schema))
+            self._main.clear()
+        for tag, records in self.side.items():
+            if records:
+                yield SideBatch(tag, self._size.of(batch_of(records, self._side_schemas[tag])))
+                records.clear()
+
+    def _take_passed(self) -> pa.RecordBatch:
+        assert self._passing is not None  # noqa: S101 - no row passes otherwise
+        passed = self._passing.take(pa.array(self._passed, pa.int64()))
+        self._passed.clear()
+        return passed
+
+
+class ProcessOperator(Operator):
+    """A user's function running in one task."""
+
+    def __init__(
+        self,
+        function: KeyedProcessFunction | KeyedBroadcastProcessFunction | KeyedCoProcessFunction,
+        state: KeyedStateBackend,
+        facts: SubtaskFacts,
+        operator_state: OperatorStateBackend,
+        dead_letters: str | None = None,
+    ) -> None:
+        self._function: Any = function
+        self._dead_letters = dead_letters
+        self._record = 0
+        self._state = state
+        self._facts = facts
+        self._row_type = row_type(facts.input_columns)
+        self._timers = TimerService(state)
+        self._results = Results(facts)
+        self._single = len(facts.key_columns) == 1
+        with user_code():
+            # A failed record's changes of keyed state are undone; changes of operator state cannot be.
+            function.open(RuntimeContext(state, facts, operator_state if dead_letters is None else None))
+
+    def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
+        process_element = self._function.process_element if self._dead_letters is None else self._process_or_divert
+        yield from self._run(process_element, batch, self._facts)
+
+    def _run(
+        self,
+        process_element: Callable[[Row, Any], Iterable[Any] | None],
+        batch: pa.RecordBatch,
+        facts: SubtaskFacts,
+        kind: type[Row] | None = None,
+    ) -> Iterator[OutputBatch]:
+        """Runs a function over a batch. `facts` and `kind` are those of the batch's input, the first or the second."""
+        results = self._results
+        results.come_from(batch.select(facts.input_columns))
+        with user_code(self._coordinates):
+            for at, (row, context) in enumerate(self._records(batch, facts, kind or self._row_type)):
+                if results.add(process_element(row, context), row, at):
+                    yield from results.rest()
+        yield from results.rest()
+
+    def fire(self) -> Iterator[OutputBatch]:
+        context = self._timer_context()
+        on_timer = self._function.on_timer
+        with user_code():
+            for domain, timer in self._timers.due():
+                self._state.set_current_key(timer.key_group, timer.key)
+                context.current_key = timer.key[0] if self._single else timer.key
+                context.timestamp = timer.timestamp_ms
+                context.time_domain = domain
+                if self._results.add(on_timer(timer.timestamp_ms, context)):
+                    yield from self._results.rest()
+        yield from self._results.rest()
+
+    def next_times(self) -> NextTimers:
+        return self._timers.next_times()
+
+    def close(self) -> None:
+        with user_code():
+            self._function.close()
+
+    def _process_or_divert(self, row: Row, context: ProcessContext) -> list[Any]:
+        """Processes a record. One that fails has no effect except its dead letter."""
+        assert self._dead_letters is not None  # noqa: S101 - called only if there are dead letters
+        self._state.mark()
+        before = {tag: len(records) for tag, records in self._results.side.items()}
+        try:
+            return list(self._function.process_element(row, context) or ())
+        except Exception as error:
+            if isinstance(error, KeyscaleError) and error.domain != "user":
+                raise
+            self._state.undo()
+            for tag, records in self._results.side.items():
+                del records[before[tag] :]
+            self._results.side[self._dead_letters].append((*row, exception_line(error)))
+            return []
+
+    def _context(self) -> ProcessContext:
+        return ProcessContext(self._timers, self._results.side)
+
+    def _timer_context(self) -> OnTimerContext:
+        return OnTimerContext(self._timers, self._results.side)
+
+    def _coordinates(self) -> str:
+        group = self._state.current_key_group
+        return f"at record {self._record} of subtask {self._facts.subtask} in its batch, key group {group}"
+
+    def _records(
+        self, batch: pa.RecordBatch, facts: SubtaskFacts, kind: type[Row]
+    ) -> Iterator[tuple[Row, ProcessContext]]:
+        """Yields each record after making its key the current one."""
+        context = self._context()
+        columns = {name: batch.column(name) for name in facts.input_columns}
+        values = {name: column.to_pylist() for name, column in columns.items()}
+        key_columns = [columns[name] for name in facts.key_columns]
+        keys = zip(*[values[name] for name in facts.key_columns], strict=True)
+        rows = map(kind, zip(*values.values(), strict=True))
+        times = (
+            [None] * batch.num_rows if facts.timestamp_column is None else timestamps_ms(batch, facts.timestamp_column)
+        )
+        # Keys come first: a row's key is current before anything else of the row is read.
+        others = [column for name, column in columns.items() if name not in facts.key_columns]
+        current = self._state.each_key(batch.column(KEY_GROUP_COLUMN), key_columns, keys, others)
+        single = self._single
+        for key, row, timestamp in zip(current, rows, times, strict=True):
+            self._record += 1
+            context.current_key = key[0] if single else key
+            context.timestamp = timestamp
+            yield row, context

@@ -1,0 +1,456 @@
+"""The messages between a driver and the control plane, sent as JSON over HTTP. Values without behaviour.
+
+A driver authenticates with the token of its attempt (`Authorization: Bearer ...`). The token identifies the job and the
+attempt, so messages do not repeat them.
+
+    POST /driver/attach        AttachRequest     -> AttachResponse      ask for work; repeated while the answer is
+    "wait" GET  /driver/artifact                        -> the artifact's bytes
+    POST /driver/heartbeat     Heartbeat         -> HeartbeatResponse   state and metrics up, commands down
+    POST /driver/checkpoints   CheckpointReport  -> 204                 idempotent by checkpoint_id
+
+Any message may arrive twice or late, so all are idempotent.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+FAILURE_TIMES_MAX = 100
+
+
+class Message(BaseModel):
+    """The base of all messages. Unknown fields are ignored, so that an older peer understands a newer one."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class DriverState(StrEnum):
+    """The state of a driver, as it reports itself."""
+
+    STANDBY = "STANDBY"  # Spark is up; waiting for an assignment
+    RESTORING = "RESTORING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"  # terminal: stopped by a command; nothing more will be committed
+    FINISHED = "FINISHED"  # terminal: drained, all input processed and committed
+    FAILED = "FAILED"  # terminal: see Heartbeat.failure
+    FENCED = "FENCED"  # terminal: another attempt has taken over
+
+
+class CheckpointStatus(StrEnum):
+    """The status of a checkpoint or savepoint."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    SUBSUMED = "SUBSUMED"
+    DISCARDED = "DISCARDED"
+
+
+class CommandKind(StrEnum):
+    """The kinds of commands that the control plane sends to a driver."""
+
+    CHECKPOINT = "CHECKPOINT"  # take a checkpoint now
+    SAVEPOINT = "SAVEPOINT"  # take a savepoint, and continue
+    STOP_WITH_SAVEPOINT = "STOP_WITH_SAVEPOINT"  # take a savepoint after the last batch, commit nothing more, and end
+    CANCEL = "CANCEL"  # end now, without a savepoint
+
+
+class CheckpointSettings(Message):
+    """How often a job's checkpoints are taken and how many are kept."""
+
+    interval_ms: int = Field(default=10_000, ge=100, description="Time between the starts of two checkpoints.")
+    min_pause_ms: int = Field(
+        default=0, ge=0, description="Minimum time between the end of one checkpoint and the start of the next."
+    )
+    timeout_ms: int = Field(
+        default=600_000, ge=1000, description="A checkpoint that is not complete this long after it began has failed."
+    )
+    retained_count: int = Field(default=3, ge=1, description="Number of completed checkpoints that are kept.")
+    tolerable_failed_checkpoints: int = Field(
+        default=10, ge=0, description="Consecutive failures before the job fails."
+    )
+    store_outage_max_ms: int = Field(
+        default=300_000,
+        ge=0,
+        description="How long a batch waits for an unavailable object store or sink before it fails.",
+    )
+
+
+class NoRestart(Message):
+    """A failed job is not restarted."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["none"] = "none"
+
+
+class FixedDelayRestart(Message):
+    """A limited number of restarts, each after the same delay."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["fixed-delay"] = "fixed-delay"
+    attempts: int = Field(
+        default=1, ge=1, description="Number of restarts. It counts again when the job's user starts it."
+    )
+    delay_ms: int = Field(default=1000, ge=0, description="Delay between a failure and the restart.")
+
+
+class ExponentialDelayRestart(Message):
+    """Restarts after growing delays; the delay is reset when the job has run well for a while."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["exponential-delay"] = "exponential-delay"
+    initial_backoff_ms: int = Field(default=1000, ge=1, description="Delay before the first restart.")
+    max_backoff_ms: int = Field(default=60_000, ge=1, description="Maximum delay.")
+    backoff_multiplier: float = Field(default=1.5, ge=1, le=100, description="Factor from one delay to the next.")
+    reset_backoff_threshold_ms: int = Field(
+        default=3_600_000, ge=1, description="After this time without a failure, the next delay is the initial one."
+    )
+    jitter_factor: float = Field(
+        default=0.1, ge=0, le=1, description="Random jitter: the share by which a delay may be longer or shorter."
+    )
+    attempts_before_reset_backoff: int | None = Field(
+        default=None,
+        ge=1,
+        le=FAILURE_TIMES_MAX - 1,
+        description="Maximum number of restarts without a reset in between; None for no limit.",
+    )
+
+    @model_validator(mode="after")
+    def _check_backoffs(self) -> Self:
+        if self.max_backoff_ms < self.initial_backoff_ms:
+            raise ValueError("max_backoff_ms is less than initial_backoff_ms")
+        return self
+
+
+class FailureRateRestart(Message):
+    """Restarts as long as failures are not too frequent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["failure-rate"] = "failure-rate"
+    max_failures_per_interval: int = Field(
+        default=1, ge=1, le=FAILURE_TIMES_MAX - 1, description="With more failures in an interval the job fails."
+    )
+    failure_rate_interval_ms: int = Field(
+        default=60_000, ge=1, description="Length of the interval in which failures are counted."
+    )
+    delay_ms: int = Field(default=1000, ge=0, description="Delay between a failure and the restart.")
+
+
+RestartStrategy = Annotated[
+    NoRestart | FixedDelayRestart | ExponentialDelayRestart | FailureRateRestart, Field(discriminator="type")
+]
+"""Whether and when a failed job is restarted; with Flink's names."""
+
+
+class FailureHistory(Message):
+    """The failures of a job since its user started it: their number, and the ascending times of the latest ones."""
+
+    count: int = 0
+    times_ms: list[int] = Field(default_factory=list, max_length=FAILURE_TIMES_MAX)
+
+
+class Assignment(Message):
+    """All that a driver needs to run one attempt of a job."""
+
+    job_id: str
+    job_name: str
+    attempt: int = Field(ge=1, description="Fencing number; of two attempts, the higher one wins.")
+    parallelism: int = Field(ge=1)
+    max_parallelism: int = Field(ge=1, le=32768)
+    hash_id: Literal["spark", "java"] = "spark"
+    artifact_filename: str = Field(
+        description="Name that the artifact was uploaded with; its extension is its type (.py, .zip)."
+    )
+    artifact_sha256: str
+    parameters: dict[str, str] = Field(
+        default_factory=dict, description="Parameters that the user's script reads as env.parameters."
+    )
+    store_url: str = Field(description="Root of all snapshots: file:///... or s3://bucket/prefix.")
+    restore_from: str | None = Field(
+        default=None, description="Location of the manifest to start from; None for a job without any checkpoint."
+    )
+    claim_mode: Literal["no_claim", "claim"] = Field(
+        default="no_claim",
+        description="With claim, the job owns the savepoint in restore_from, and deletes it once it is subsumed.",
+    )
+    next_checkpoint_id: int = Field(
+        default=1, ge=1, description="Number of the next checkpoint; numbers are never reused."
+    )
+    checkpoints: CheckpointSettings = CheckpointSettings()
+    skip_lost_records: bool = Field(
+        default=False, description="Whether all sources in Python skip records that they have lost, whatever they say."
+    )
+    restart: RestartStrategy | None = Field(
+        default=None,
+        description="Strategy that the job was created with; None for the script's, or the control plane's default.",
+    )
+    batch_interval_ms: int | None = Field(
+        default=None,
+        ge=0,
+        description="Least time between the starts of two batches; None for the script's, or for no such time.",
+    )
+    failures: FailureHistory = FailureHistory()
+
+
+class AttachRequest(Message):
+    """The request for work of a driver whose Spark session is up."""
+
+    pid: int
+    host: str
+    spark_ui_url: str | None = None
+
+
+class AttachResponse(Message):
+    """The decision for a driver: run the assignment, ask again after retry_after_ms, or end."""
+
+    decision: Literal["run", "wait", "exit"]
+    assignment: Assignment | None = None
+    retry_after_ms: int = 200
+
+
+class Command(Message):
+    """A command to a driver. Every answer to a heartbeat repeats it until its result has been reported."""
+
+    id: str
+    kind: CommandKind
+    savepoint_id: str | None = None
+    drain: bool = Field(
+        default=False,
+        description=(
+            "With STOP_WITH_SAVEPOINT: first process the input that there is now, fire all event-time timers, and end "
+            "as FINISHED."
+        ),
+    )
+
+
+class Failure(Message):
+    """The reason of a failure, as users see it: with a user's exception in full, and with known secrets masked."""
+
+    code: str
+    message: str
+    traceback: str | None = None
+    operator_uid: str | None = None
+    subtask: int | None = None
+    advice: str | None = Field(default=None, description="Advice for the user.")
+    final: bool = Field(default=False, description="Whether the restart strategy has given up.")
+
+
+class CommandResult(Message):
+    """The outcome of a command. Every heartbeat repeats it until the answer no longer contains the command."""
+
+    command_id: str
+    status: Literal["COMPLETED", "FAILED"]
+    location: str | None = Field(default=None, description="Location of a savepoint's manifest.")
+    checkpoint_id: int | None = None
+    failure: Failure | None = None
+
+
+class Commit(Message):
+    """A durably committed batch, with the time of the commit in milliseconds since the epoch."""
+
+    batch_id: int
+    at_ms: int
+
+
+class SubtaskMetrics(Message):
+    """Metrics of one subtask in the last batch."""
+
+    index: int
+    read_records: int = 0
+    write_records: int = 0
+    busy_ratio: float = Field(
+        default=0.0,
+        description="Share of the time since the previous batch in which the subtask ran, and waited neither for"
+        " records nor for the reader of its rows.",
+    )
+    input_ms: float = Field(default=0.0, description="Time waiting for records, and so for the shuffle.")
+    open_ms: float = Field(default=0.0, description="Time to open or rebuild its state.")
+    process_ms: float = Field(default=0.0, description="Time to run the operator.")
+    output_ms: float = Field(
+        default=0.0, description="Time waiting for the reader of its rows, or writing them to the sink."
+    )
+    store_ms: float = Field(
+        default=0.0, description="Time waiting for the object store, which no other of these times includes."
+    )
+    finish_ms: float = Field(default=0.0, description="Time to make its changes part of its local state.")
+    processor_ms: float = Field(
+        default=0.0, description="Processor time of its Python worker, with all threads, while it ran."
+    )
+    largest_key_group: int | None = Field(default=None, description="The key group with the most of its records.")
+    largest_key_group_records: int = Field(
+        default=0, description="Number of records of that key group; of all together, see read_records."
+    )
+    state_bytes: int = Field(default=0, description="Estimated size of its state on its host.")
+
+
+class OperatorMetrics(Message):
+    """Metrics of one operator in the last batch."""
+
+    uid: str
+    read_records: int = Field(default=0, description="Records read since the driver started.")
+    write_records: int = Field(default=0, description="Records emitted to all outputs since the driver started.")
+    late_records: int = Field(
+        default=0,
+        description="Late records, and records without event time, since the driver started:"
+        " dropped or sent to a side output.",
+    )
+    watermark_ms: int | None = Field(default=None, description="Event time up to which its timers have fired.")
+    watermark_lag_ms: int | None = Field(default=None, description="How far the watermark is behind the clock.")
+    event_time_lag_ms: int | None = Field(
+        default=None,
+        description="How far the batch's latest event was behind the clock when the batch was committed.",
+    )
+    subtasks: list[SubtaskMetrics] = Field(default_factory=list)
+
+
+class SinkOutage(Message):
+    """A sink whose system does not answer, so that batches wait."""
+
+    uid: str = Field(description="The sink's uid.")
+    since_ms: int
+    reason: str
+
+
+class CleanUp(Message):
+    """The driver's clean-up of the object store: passes that delete what no retained checkpoint needs."""
+
+    passes: int = Field(default=0, description="Passes that have ended without a failure since the driver started.")
+    last_at_ms: int | None = Field(default=None, description="Time when the last of these ended.")
+    deleted_objects: int = Field(default=0, description="Objects that they have deleted.")
+    deleted_bytes: int = Field(default=0, description="Size of these objects.")
+    removed_writes: int = Field(
+        default=0, description="Unfinished writes of killed processes that they have removed from the store."
+    )
+    failing_since_ms: int | None = Field(
+        default=None, description="Time since which passes fail and delete nothing; None if the last one ended well."
+    )
+    failure: Failure | None = Field(default=None, description="Why the last pass failed.")
+
+
+class DriverMetrics(Message):
+    """Rates and sizes since the driver started, or over its last batches."""
+
+    batches: int = 0
+    input_records: int = 0
+    output_records: int = 0
+    input_records_per_second: float = Field(
+        default=0.0, description="Rate of arriving records, including waits for input."
+    )
+    processed_records_per_second: float = Field(default=0.0, description="Rate of processed records while batches run.")
+    batch_duration_ms: float = Field(
+        default=0.0, description="Time to run a batch and to append its commit to the log."
+    )
+    batch_plan_ms: float = Field(
+        default=0.0, description="Time before that to plan the batch, and to append the plan to the log."
+    )
+    batch_append_ms: float = Field(
+        default=0.0, description="Time to append the commit to the log; a part of batch_duration_ms."
+    )
+    batch_publish_ms: float = Field(default=0.0, description="Time after the commit to publish the output.")
+    busy_ratio: float = Field(default=0.0, description="Share of the time in which batches run.")
+    waits_for_input: bool = Field(default=False, description="Whether the last look for input found none.")
+    subtask_runs: int = Field(default=0, description="Number of tasks with state.")
+    subtask_runs_moved: int = Field(
+        default=0, description="Tasks that ran on another executor than the subtask's previous task."
+    )
+    subtask_runs_rebuilt: int = Field(default=0, description="Tasks that rebuilt their state from the object store.")
+    pending_records: int | None = Field(
+        default=None,
+        description="Number of records that the last batch left in its sources; None if they do not report it.",
+    )
+    lost_records: int = Field(
+        default=0,
+        description="Number of records that sources had lost before the job could read them, since the driver started.",
+    )
+    lost_records_since_ms: int | None = Field(
+        default=None, description="Time at which the driver first found records lost; None if it found none."
+    )
+    state_bytes: int = Field(default=0, description="Estimated size of the state after the last batch.")
+    operators: list[OperatorMetrics] = Field(default_factory=list)
+    store_away_since_ms: int | None = Field(
+        default=None,
+        description="Time since which the object store does not answer and batches wait; None if it answers.",
+    )
+    sink_outage: SinkOutage | None = Field(default=None, description="The sink that batches wait for, if there is one.")
+    clean_up: CleanUp = CleanUp()
+    restart: RestartStrategy | None = Field(default=None, description="The effective strategy, if there is one.")
+    failures: FailureHistory = Field(
+        default_factory=FailureHistory,
+        description="Failures before the attempt, and those that the attempt has recovered from.",
+    )
+    last_failure: Failure | None = Field(
+        default=None, description="The last failure that the driver has recovered from."
+    )
+
+
+class Heartbeat(Message):
+    """The state of a driver, sent at every poll interval (250 ms)."""
+
+    state: DriverState
+    first_commit: Commit | None = Field(default=None, description="First batch that this attempt committed.")
+    last_commit: Commit | None = None
+    restored_at_ms: int | None = Field(default=None, description="Time when the state of every subtask was restored.")
+    metrics: DriverMetrics = DriverMetrics()
+    results: list[CommandResult] = Field(default_factory=list)
+    failure: Failure | None = None
+
+
+class HeartbeatResponse(Message):
+    """The commands without a result yet."""
+
+    commands: list[Command] = Field(default_factory=list)
+
+
+class SubtaskCheckpointReport(Message):
+    """One subtask's part of a checkpoint, with field names of Flink's REST API."""
+
+    operator_uid: str
+    index: int
+    key_group_start: int
+    key_group_end: int
+    status: CheckpointStatus
+    ack_timestamp: int | None = None
+    end_to_end_duration: int = Field(default=0, description="ms from the trigger to this subtask's acknowledgement")
+    start_delay: int = Field(default=0, description="ms from the trigger to the start of the synchronous part")
+    sync_duration: int = Field(default=0, description="ms that the subtask was stopped")
+    async_duration: int = Field(default=0, description="ms of upload")
+    checkpointed_size: int = Field(default=0, description="bytes uploaded for this checkpoint")
+    state_size: int = Field(default=0, description="bytes of the whole state")
+    files: int = 0
+    entries: int = Field(
+        default=0, description="estimated entries of the state; overwritten ones count until compaction"
+    )
+    key_group_entries: list[int] = Field(
+        default_factory=list, description="estimated entries per key group, in order; empty if there are very many"
+    )
+    key_group_bytes: list[int] = Field(default_factory=list, description="estimated bytes per key group, likewise")
+
+
+class CheckpointReport(Message):
+    """The progress of a checkpoint or savepoint. COMPLETED is sent only after its manifest is published."""
+
+    checkpoint_id: int
+    status: CheckpointStatus
+    is_savepoint: bool = False
+    savepoint_id: str | None = None
+    trigger_timestamp: int
+    latest_ack_timestamp: int | None = None
+    end_to_end_duration: int = 0
+    checkpointed_size: int = 0
+    state_size: int = 0
+    processed_records: int = Field(default=0, description="input records since the previous checkpoint")
+    external_path: str | None = Field(default=None, description="location of the manifest")
+    batch_id: int | None = Field(default=None, description="the batch after which the state was captured")
+    failure_message: str | None = None
+    subtasks: list[SubtaskCheckpointReport] = Field(default_factory=list)
+    subsumed_checkpoint_ids: list[int] = Field(
+        default_factory=list, description="checkpoints that the retention policy drops with this one"
+    )

@@ -1,0 +1,67 @@
+"""Masks secrets in text that is shown. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+JOB_SECRET_PREFIX = "KEYSCALE_JOB_SECRET_"  # noqa: S105 - the beginning of a variable's name
+MASK = "*****"
+SECRET_CHARACTERS_MIN = 6
+"""A shorter value is not masked: it would also mask parts of ordinary text."""
+
+_ASSIGNMENT = re.compile(
+    r"(?i)((?:secret|password|passwd|token|access[_.-]?key|credential)[\w.-]*[\"']?\s*[:=]\s*[\"']?)([^\s\"',;]{4,})"
+)
+_BEARER = re.compile(r"(?i)(bearer\s+)[\w.~+/=-]{8,}")
+_SECRET_VARIABLE = re.compile(r"(?i)secret|token|passw(or)?d|passphrase|credential|(^|_)(api|access)?key(_|$)")
+
+
+def redact(text: str, environment: Mapping[str, str]) -> str:
+    """Masks known secrets, bearer tokens, and values after words such as `password=`.
+
+    Args:
+        text: The text to show.
+        environment: As for `mask_known`.
+    """
+    return _BEARER.sub(rf"\1{MASK}", _ASSIGNMENT.sub(rf"\1{MASK}", mask_known(text, environment)))
+
+
+def mask_known(text: str, environment: Mapping[str, str]) -> str:
+    """Masks the values of secret variables, also as they appear inside quotes, and the passwords inside of them.
+
+    Args:
+        text: The text to show.
+        environment: Variables whose values are masked if their names mark them as secret.
+    """
+    forms = {
+        form
+        for name, value in environment.items()
+        if _SECRET_VARIABLE.search(name.removeprefix("KEYSCALE_"))
+        for form in _forms(value)
+        if len(form) >= SECRET_CHARACTERS_MIN
+    }
+    for form in sorted(forms, key=len, reverse=True):  # a secret may be part of another one
+        text = text.replace(form, MASK)
+    return text
+
+
+def _forms(value: str) -> Iterator[str]:
+    """Yields the texts by which a secret may be shown; of an address with a password also the password alone."""
+    for part in (value, value.strip(), *_passwords(value)):
+        yield from (part, repr(part)[1:-1], json.dumps(part)[1:-1])
+
+
+def _passwords(value: str) -> Iterator[str]:
+    yield from (found[2] for found in _ASSIGNMENT.finditer(value))
+    try:
+        password = urlsplit(value).password
+    except ValueError:  # it is no address
+        return
+    if password:
+        yield from (password, unquote(password))

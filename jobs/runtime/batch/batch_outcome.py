@@ -1,0 +1,74 @@
+"""The outcome of a batch: what its commit record says, and what follows from it for the job's time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from keyscale.jobs.runtime.batch.watermarks import time_after
+
+if TYPE_CHECKING:
+    from keyscale.jobs.runtime.executor.task import BatchTime
+    from keyscale.jobs.runtime.executor.task_reports import TaskReport
+    from keyscale.state.documents.changelog import ChangelogHandle
+    from keyscale.state.documents.job_time import JobTime
+    from keyscale.state.identifiers import OperatorUid
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutcome:
+    """The content of a batch's commit record. Until it is committed, none of it counts.
+
+    Attributes:
+        changelogs: The changelogs of each operator, by subtask; None where nothing changed.
+        sinks: The token of each sink, by which its output is published.
+        input_records: Records read by operators that directly follow a source, or transforms of one.
+        output_records: Records emitted by operators that a sink follows, or transforms before one.
+        reports: The tasks' reports, by operator and subtask.
+        times: The times that the batch ran with, by operator.
+    """
+
+    changelogs: dict[OperatorUid, tuple[ChangelogHandle | None, ...]]
+    sinks: dict[OperatorUid, str]
+    input_records: int
+    output_records: int
+    reports: dict[OperatorUid, tuple[TaskReport, ...]]
+    times: dict[OperatorUid, BatchTime] = field(default_factory=dict)
+
+    def time_after(self, time: JobTime, *, of_spark: bool) -> JobTime:
+        """Returns the job's time after the batch, given that before it; `of_spark` as for `watermarks.time_after`.
+
+        Raises:
+            TooManySplitsError: The columns that should name splits have too many values.
+        """
+        latest = {
+            uid: max((each.latest_event_ms for each in reports if each.latest_event_ms is not None), default=None)
+            for uid, reports in self.reports.items()
+        }
+        return time_after(
+            time,
+            self.times,
+            latest,
+            of_spark=of_spark,
+            of_origins=self.latest_of_origins(),
+            of_splits=self.latest_of_splits(),
+        )
+
+    def latest_of_splits(self) -> dict[OperatorUid, dict[str, dict[str, int]]]:
+        """Returns the latest event time of each split's records, by operator and the name of the source's splits."""
+        latest: dict[OperatorUid, dict[str, dict[str, int]]] = {}
+        for uid, reports in self.reports.items():
+            for origin, splits in (item for report in reports for item in report.latest_of_splits.items()):
+                of_origin = latest.setdefault(uid, {}).setdefault(origin, {})
+                for split, latest_ms in splits.items():
+                    of_origin[split] = max(latest_ms, of_origin.get(split, latest_ms))
+        return latest
+
+    def latest_of_origins(self) -> dict[OperatorUid, dict[str, int]]:
+        """Returns the latest event time of each origin's records, of operators that have several origins."""
+        latest: dict[OperatorUid, dict[str, int]] = {}
+        for uid, reports in self.reports.items():
+            for name, latest_ms in (item for report in reports for item in report.latest_of_origins.items()):
+                of_operator = latest.setdefault(uid, {})
+                of_operator[name] = max(latest_ms, of_operator.get(name, latest_ms))
+        return latest

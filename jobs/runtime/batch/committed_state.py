@@ -1,0 +1,143 @@
+"""The state of a job after its last committed batch: where the next batch starts, and what a checkpoint captures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
+from keyscale.state.documents.job_time import JobTime
+from keyscale.state.log.resolution import OperatorHistory
+from keyscale.state.restore.plan import plan_operator, version_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from keyscale.jobs.functions.timer_service import NextTimers
+    from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
+    from keyscale.state.documents.manifest import Manifest
+    from keyscale.state.identifiers import BatchId, OperatorUid
+    from keyscale.state.local.subtask_spec import SubtaskSpec
+    from keyscale.state.log.resolution import ResumePoint
+
+
+_ENTRIES_AFTER_BASE_MAX = 128  # a task that must rebuild its state reads them, a few at a time
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanBase:
+    """The starts of all subtasks as they were after an entry of the commit log. Tasks find later plans from here on.
+
+    Attributes:
+        log_position: The position of the entry.
+        starts: As in CommittedState.
+    """
+
+    log_position: int
+    starts: dict[OperatorUid, tuple[SubtaskStart, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedState:
+    """The state after the batch that was committed last.
+
+    Attributes:
+        batch_id: That batch; -1 before any.
+        starts: Each subtask's version after it, and how to rebuild that version, by operator and index.
+        positions: Files of Spark's checkpoint directory when that batch was planned.
+        sinks: The tokens of its output, by sink.
+        log_position: The last position in the log that the state contains.
+        time: The job's event times and number of time batches.
+        timers: Each subtask's earliest timers, by operator and index; None where this driver does not know them.
+        base: An earlier state of the same attempt from which the log leads to this one; None if there is none.
+    """
+
+    batch_id: BatchId
+    starts: dict[OperatorUid, tuple[SubtaskStart, ...]]
+    positions: dict[str, str]
+    sinks: dict[str, str]
+    log_position: int
+    time: JobTime = field(default_factory=JobTime)
+    timers: dict[OperatorUid, tuple[NextTimers | None, ...]] = field(default_factory=dict)
+    base: PlanBase | None = None
+
+    @property
+    def plan_base(self) -> PlanBase:
+        """The base from which tasks find their plans: this very state if there is no earlier one."""
+        return self.base or PlanBase(self.log_position, self.starts)
+
+    @property
+    def spark_batch_id(self) -> int:
+        """Spark's own number of its last batch; -1 before any."""
+        return self.batch_id - self.time.time_batches
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no operator has any state."""
+        return all(start.plan.is_empty for starts in self.starts.values() for start in starts)
+
+    @classmethod
+    def resumed(
+        cls,
+        resume: ResumePoint,
+        specs: Mapping[OperatorUid, Sequence[SubtaskSpec]],
+        positions: Mapping[str, str],
+        log_position: int,
+    ) -> CommittedState:
+        """Returns the state that an attempt starts from, divided among its own subtasks.
+
+        Raises:
+            CoverError: A key group is in no snapshot of a checkpoint, or in several.
+        """
+        starts = {}
+        for uid, subtasks in specs.items():
+            history = resume.operators.get(uid, OperatorHistory())
+            plans = plan_operator(history, subtasks[0].max_parallelism, len(subtasks))
+            starts[uid] = tuple(
+                SubtaskStart(version_of(plan, spec.key_group_range, resume.batch_id), plan)
+                for spec, plan in zip(subtasks, plans, strict=True)
+            )
+        base = PlanBase(log_position, starts)
+        return cls(resume.batch_id, starts, dict(positions), dict(resume.sinks), log_position, resume.time, base=base)
+
+    def after(
+        self,
+        batch_id: BatchId,
+        outcome: BatchOutcome,
+        positions: Mapping[str, str],
+        log_position: int,
+        time: JobTime | None = None,
+    ) -> CommittedState:
+        """Returns the state after the next batch, committed at this position of the log; `time` is that after it."""
+        starts = {
+            uid: tuple(
+                SubtaskStart(
+                    start.version.advanced(batch_id, changelog.path if changelog else None),
+                    start.plan.followed_by(changelog),
+                )
+                for start, changelog in zip(self.starts[uid], changelogs, strict=True)
+            )
+            for uid, changelogs in outcome.changelogs.items()
+        }
+        sinks = {str(uid): token for uid, token in outcome.sinks.items()}
+        timers = {
+            uid: tuple(
+                report.next_timers or known
+                for report, known in zip(reports, self.timers.get(uid, (None,) * len(reports)), strict=True)
+            )
+            for uid, reports in outcome.reports.items()
+        }
+        base = self.base
+        if base is not None and log_position - base.log_position > _ENTRIES_AFTER_BASE_MAX:
+            base = PlanBase(log_position, starts)
+        return CommittedState(batch_id, starts, dict(positions), sinks, log_position, time or self.time, timers, base)
+
+    def rebased(self, manifest: Manifest) -> CommittedState:
+        """Returns the same state, to be rebuilt from a newer checkpoint of this attempt and so by fewer changelogs."""
+        starts = {}
+        for operator in manifest.operators:
+            starts[operator.uid] = tuple(
+                SubtaskStart(start.version, start.plan.rebased(operator.subtasks, index, manifest.batch_id))
+                for index, start in enumerate(self.starts[operator.uid])
+            )
+        return replace(self, starts=starts, base=PlanBase(self.log_position, starts))

@@ -1,0 +1,164 @@
+"""A job's graph over one batch, as Spark frames; nothing is computed before a sink reads one.
+
+A stream within a batch is a frame per source or operator that its records come from. These branches stay apart up to
+the next operator, because each of them has a watermark of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, TypeAlias
+
+from pyspark import StorageLevel
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
+
+from keyscale.jobs.graph.nodes import OperatorNode, SideOutputNode, SinkNode, SourceNode, TransformNode
+from keyscale.jobs.operators.failures import user_code
+from keyscale.jobs.operators.operator_contract import ORIGIN_COLUMN
+from keyscale.jobs.runtime.executor.side_outputs import main_output, side_output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from keyscale.jobs.graph.nodes import Arrival, Node, NodeId
+    from keyscale.jobs.graph.topology import Topology
+
+Branches: TypeAlias = "dict[NodeId, DataFrame]"
+"""Frames of one schema by the node that their records come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorInputs:
+    """An operator's input in a batch.
+
+    Attributes:
+        first: The keyed stream.
+        second: The second keyed stream, if there is one.
+        broadcast: The broadcast stream, if there is one.
+    """
+
+    first: Branches
+    second: Branches | None = None
+    broadcast: DataFrame | None = None
+
+
+class BatchFrames:
+    """Builds the frames of one batch.
+
+    Args:
+        topology: The job.
+        operator: Returns the frame of all outputs of an operator; gets a function that builds its inputs.
+    """
+
+    def __init__(
+        self, topology: Topology, operator: Callable[[OperatorNode, Callable[[], OperatorInputs]], DataFrame]
+    ) -> None:
+        self._topology = topology
+        self._operator = operator
+        self._sources: Mapping[NodeId, DataFrame] = {}
+        self._streams: dict[NodeId, Branches] = {}
+        self._wires: dict[NodeId, DataFrame] = {}
+        self._kept: list[DataFrame] = []
+
+    def build(self, sources: Mapping[NodeId, DataFrame]) -> dict[NodeId, DataFrame]:
+        """Returns the frame of each sink's input, by the id of that input, given the records of each source."""
+        self._sources = sources
+        return {sink.input: whole(self._stream(sink.input)) for sink in self._topology.sinks}
+
+    def keep(self, frame: DataFrame) -> DataFrame:
+        """Has a frame computed only once, however often it is read before `release`."""
+        self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+        return frame
+
+    def release(self) -> None:
+        """Drops the frames that were kept because they are read more than once."""
+        for frame in self._kept:
+            frame.unpersist()
+
+    def _stream(self, node_id: NodeId) -> Branches:
+        if node_id not in self._streams:
+            node = self._topology.nodes[node_id]
+            stream = self._built(node)
+            is_read_partly = self._is_read_partly(node)
+            if (is_read_partly or self._is_read_repeatedly(node)) and node_id not in self._wires:
+                stream = {origin: self.keep(frame) for origin, frame in stream.items()}
+            if is_read_partly:
+                for frame in stream.values():
+                    frame.count()  # computes all of it, so that every subtask of the operator before runs once
+            self._streams[node_id] = stream
+        return self._streams[node_id]
+
+    def _built(self, node: Node) -> Branches:
+        if isinstance(node, OperatorNode):
+            return {node.id: main_output(self._wire(node)) if node.side_outputs else self._operator_frame(node)}
+        if isinstance(node, SourceNode):
+            return {node.id: self._sources[node.id]}
+        if isinstance(node, TransformNode):
+            with user_code():
+                return {origin: node.apply(frame) for origin, frame in self._stream(node.input).items()}
+        if isinstance(node, SideOutputNode):
+            return {node.input: self._side_output(node)}
+        return joined(self._stream(each) for each in node.inputs)
+
+    def _wire(self, node: OperatorNode) -> DataFrame:
+        """Returns all outputs of an operator in one frame."""
+        if node.id not in self._wires:
+            self._wires[node.id] = self.keep(self._operator_frame(node))
+        return self._wires[node.id]
+
+    def _operator_frame(self, node: OperatorNode) -> DataFrame:
+        return self._operator(node, lambda: self._inputs(node))
+
+    def _inputs(self, node: OperatorNode) -> OperatorInputs:
+        broadcast = None if node.broadcast is None else whole(self._stream(node.broadcast))
+        second = None if node.second is None else self._stream(node.second.node)
+        return OperatorInputs(self._stream(node.input), second, broadcast)
+
+    def _side_output(self, node: SideOutputNode) -> DataFrame:
+        operator = self._topology.nodes[node.input]
+        assert isinstance(operator, OperatorNode), operator  # noqa: S101
+        return side_output(self._wire(operator), node.tag, operator.side_outputs)
+
+    def _is_read_partly(self, node: Node) -> bool:
+        """Whether a reader of an operator's records may leave out some, or compute several partitions in one task."""
+        return bool(self._topology.operators_before(node.id)) and any(
+            (isinstance(each, SinkNode) and each.sink.reads_repeatedly)
+            or (isinstance(each, TransformNode) and not each.reads_once)
+            for each in self._topology.consumers(node.id)
+        )
+
+    def _is_read_repeatedly(self, node: Node) -> bool:
+        readers = self._topology.consumers(node.id)
+        return len(readers) > 1 or any(
+            (isinstance(each, SinkNode) and each.sink.reads_repeatedly) or each.inputs.count(node.id) > 1
+            for each in readers
+        )
+
+
+def joined(streams: Iterable[Branches]) -> Branches:
+    """Joins several streams into one."""
+    branches: Branches = {}
+    for stream in streams:
+        for origin, frame in stream.items():
+            branches[origin] = branches[origin].union(frame) if origin in branches else frame
+    return branches
+
+
+def whole(branches: Branches) -> DataFrame:
+    """Returns all records of a stream in one frame."""
+    return reduce(lambda left, right: left.union(right), branches.values())
+
+
+def tagged(branches: Branches, arrivals: Sequence[Arrival], port: int) -> DataFrame:
+    """Returns all records of one input, each with the index of its origin among the operator's arrivals."""
+    places = {each.origin.node.id: place for place, each in enumerate(arrivals) if each.port == port}
+    return whole({origin: frame.withColumn(ORIGIN_COLUMN, F.lit(places[origin])) for origin, frame in branches.items()})
+
+
+def tags_of(arrivals: Sequence[Arrival]) -> tuple[str, ...]:
+    """Returns the names of arrivals that an operator's records are distinguished by; none if that is not needed."""
+    is_timed = any(each.timestamp_column is not None for each in arrivals)
+    return tuple(each.name for each in arrivals) if is_timed and len(arrivals) > 1 else ()

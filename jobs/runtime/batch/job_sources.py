@@ -1,0 +1,92 @@
+"""A job's sources as the one streaming frame of Spark's query, and separated again in each batch.
+
+With several sources, a row is in one of several struct columns, one per source; `__source` says in which. So there is
+one query, whose batches have one set of offsets and one commit. The sources stay in the order in which the job first
+had them, whatever their order in the script is now, because Spark knows them by their places only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
+
+from keyscale.jobs.runtime.batch.source_order import positions_for
+from keyscale.jobs.spark_internals.arrow_schemas import spark_schema_of
+from keyscale.jobs.spark_internals.source_inputs import inputs_up_to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from keyscale.jobs.graph.nodes import NodeId, SourceNode
+    from keyscale.state.identifiers import OperatorUid
+
+_SOURCE = "__source"
+
+
+@dataclass(frozen=True, slots=True)
+class JobSources:
+    """The sources of a job.
+
+    Attributes:
+        nodes: The sources, in the order of their places in Spark's query.
+    """
+
+    nodes: tuple[SourceNode, ...]
+
+    @classmethod
+    def ordered(cls, nodes: Sequence[SourceNode], uids: Sequence[OperatorUid]) -> JobSources:
+        """Sorts sources by a list of their uids."""
+        return cls(tuple(sorted(nodes, key=lambda node: uids.index(node.uid))))
+
+    def stream(self) -> DataFrame:
+        """Returns the streaming frame of all sources."""
+        if len(self.nodes) == 1:
+            return self.nodes[0].frame
+        return reduce(
+            lambda left, right: left.unionByName(right, allowMissingColumns=True),
+            (
+                node.frame.select(F.lit(place).alias(_SOURCE), F.struct("*").alias(_column(place)))
+                for place, node in enumerate(self.nodes)
+            ),
+        )
+
+    def positions(self, recorded: Mapping[str, str]) -> dict[str, str]:
+        """Returns the files that Spark's query over `stream` starts from.
+
+        Raises:
+            RestoreRefusedError: A source has more or fewer of Spark's inputs than before.
+        """
+        return positions_for(recorded, [node.uid for node in self.nodes], self.inputs())
+
+    def inputs(self) -> list[int]:
+        """Returns how many of Spark's inputs the query has up to and including each source, in order."""
+        return inputs_up_to([node.frame for node in self.nodes])
+
+    def split(self, frame: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> dict[NodeId, DataFrame]:
+        """Returns the records of each source in a batch; `keep` has a frame computed only once."""
+        if len(self.nodes) == 1:
+            return {self.nodes[0].id: frame}
+        kept = keep(frame)  # or Spark would read all sources once per source
+        return {
+            node.id: kept.where(F.col(_SOURCE) == place).select(F.col(_column(place) + ".*"))
+            for place, node in enumerate(self.nodes)
+        }
+
+    def empty(self, spark: SparkSession) -> dict[NodeId, DataFrame]:
+        """Returns an empty frame per source, for a batch of time alone.
+
+        They are not local relations: Spark would know those to be empty, and leave out all operators after them.
+        """
+        return {
+            node.id: spark.createDataFrame(spark.sparkContext.emptyRDD(), spark_schema_of(node.schema))
+            for node in self.nodes
+        }
+
+
+def _column(place: int) -> str:
+    return f"{_SOURCE}_{place}"

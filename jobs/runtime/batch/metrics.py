@@ -1,0 +1,168 @@
+"""The figures that users see: of operators, from their tasks' reports; of sources, from Spark's progress. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from keyscale.jobs.protocol.messages import OperatorMetrics, SubtaskMetrics
+from keyscale.jobs.sources.source_reader import RECORDS_BEHIND, RECORDS_LOST
+from keyscale.state.documents.job_time import EventTime
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keyscale.jobs.runtime.executor.task_reports import TaskReport
+    from keyscale.state.documents.job_time import JobTime
+    from keyscale.state.identifiers import OperatorUid
+
+
+def operator_metrics(
+    reports: Mapping[OperatorUid, Sequence[TaskReport]], time: JobTime, committed_at_ms: int
+) -> list[OperatorMetrics]:
+    """Returns the figures of each operator in one batch.
+
+    Args:
+        reports: The tasks' reports, by operator and subtask.
+        time: The job's time after the batch.
+        committed_at_ms: When the batch was committed.
+    """
+    found = []
+    for uid, of_operator in reports.items():
+        watermark_ms = time.event_times.get(uid, EventTime()).watermark_ms
+        latest_ms = max(
+            (each.latest_event_ms for each in of_operator if each.latest_event_ms is not None), default=None
+        )
+        found.append(
+            OperatorMetrics(
+                uid=uid,
+                read_records=sum(each.input_records for each in of_operator),
+                write_records=sum(each.output_records for each in of_operator),
+                late_records=sum(each.late_records for each in of_operator),
+                watermark_ms=watermark_ms,
+                watermark_lag_ms=None if watermark_ms is None else committed_at_ms - watermark_ms,
+                event_time_lag_ms=None if latest_ms is None else committed_at_ms - latest_ms,
+                subtasks=[_subtask(each) for each in of_operator],
+            )
+        )
+    return found
+
+
+def _subtask(report: TaskReport) -> SubtaskMetrics:
+    return SubtaskMetrics(
+        index=report.subtask,
+        read_records=report.input_records,
+        write_records=report.output_records,
+        input_ms=report.input_ms,
+        open_ms=report.open_ms,
+        process_ms=report.process_ms,
+        output_ms=report.output_ms,
+        store_ms=report.store_ms,
+        finish_ms=report.finish_ms,
+        processor_ms=report.processor_ms,
+        largest_key_group=report.largest_key_group,
+        largest_key_group_records=report.largest_key_group_records,
+        state_bytes=report.state_bytes or 0,
+    )
+
+
+def added_up(
+    before: Sequence[OperatorMetrics], batch: Sequence[OperatorMetrics], cycle_ms: float
+) -> list[OperatorMetrics]:
+    """Adds a batch's figures to the totals since the driver started.
+
+    Args:
+        before: The figures after the batch before.
+        batch: The figures of the batch alone.
+        cycle_ms: Time from the commit before to this one, of which busy ratios are shares.
+    """
+    known = {operator.uid: operator for operator in before}
+    return [
+        _added(known.get(operator.uid, OperatorMetrics(uid=operator.uid)), operator, cycle_ms) for operator in batch
+    ]
+
+
+def state_bytes_of(operators: Sequence[OperatorMetrics]) -> int:
+    """Returns the state size of all subtasks together."""
+    return sum(subtask.state_bytes for operator in operators for subtask in operator.subtasks)
+
+
+def _added(before: OperatorMetrics, batch: OperatorMetrics, cycle_ms: float) -> OperatorMetrics:
+    sizes = {subtask.index: subtask.state_bytes for subtask in before.subtasks}
+    subtasks = [
+        subtask.model_copy(
+            update={
+                "busy_ratio": min(1.0, _busy_ms(subtask) / max(cycle_ms, 1.0)),
+                # A subtask that had nothing to do has not opened its state, so the size is as before.
+                "state_bytes": subtask.state_bytes or sizes.get(subtask.index, 0),
+            }
+        )
+        for subtask in batch.subtasks
+    ]
+    totals = {
+        "read_records": before.read_records + batch.read_records,
+        "write_records": before.write_records + batch.write_records,
+        "late_records": before.late_records + batch.late_records,
+        "subtasks": subtasks,
+    }
+    return batch.model_copy(update=totals)
+
+
+def _busy_ms(subtask: SubtaskMetrics) -> float:
+    return subtask.open_ms + subtask.process_ms + subtask.store_ms + subtask.finish_ms
+
+
+def pending_records(progress: Any) -> int | None:
+    """Returns by how many records the last batch was behind its sources; None if no source says so.
+
+    Sources in Python report it as such. Of Spark's own sources, those with numbered partitions do, such as Kafka: their
+    offsets are numbers by topic and partition.
+
+    Args:
+        progress: Spark's report of the last trigger; None before the first.
+    """
+    if progress is None:
+        return None
+    known = [behind for source in progress["sources"] if (behind := _behind(source)) is not None]
+    return sum(known) if known else None
+
+
+def lost_records(progress: Any) -> int:
+    """Returns how many records the sources in Python have lost since the query began.
+
+    Args:
+        progress: Spark's report of the last trigger; None before the first.
+    """
+    if progress is None:
+        return 0
+    reports = [_document(source["latestOffset"]) for source in progress["sources"]]
+    return sum(int(each.get(RECORDS_LOST, 0)) for each in reports if isinstance(each, Mapping))
+
+
+def _behind(source: Any) -> int | None:
+    reported = _document(source["latestOffset"])
+    if isinstance(reported, Mapping) and isinstance(reported.get(RECORDS_BEHIND), int):
+        return int(reported[RECORDS_BEHIND])
+    end, latest = _offsets(source["endOffset"]), _offsets(reported)
+    if end is None or latest is None:
+        return None
+    return sum(max(0, offset - end.get(place, offset)) for place, offset in latest.items())
+
+
+def _document(given: Any) -> Any:
+    if not isinstance(given, str):
+        return given
+    try:
+        return json.loads(given)
+    except json.JSONDecodeError:
+        return None
+
+
+def _offsets(given: Any) -> dict[tuple[str, str], int] | None:
+    """Returns offsets by topic and partition; None if they have another form."""
+    given = _document(given)
+    if not isinstance(given, Mapping) or not all(isinstance(parts, Mapping) for parts in given.values()):
+        return None
+    offsets = {(topic, part): offset for topic, parts in given.items() for part, offset in parts.items()}
+    return offsets if all(isinstance(offset, int) for offset in offsets.values()) else None

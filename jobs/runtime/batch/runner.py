@@ -1,0 +1,447 @@
+"""Runs one micro-batch through the job's operators and into its sinks' staging: everything before the commit."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import uuid
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from keyscale.clock import now_ms
+from keyscale.errors import KeyscaleError
+from keyscale.jobs.errors import SinkUnavailableError
+from keyscale.jobs.functions.subtask_facts import SplitFacts
+from keyscale.jobs.graph.nodes import OperatorNode, SinkNode, SourceNode
+from keyscale.jobs.operators.broadcast_rows import check_alike, collected
+from keyscale.jobs.operators.column_values import rehearse_conversion
+from keyscale.jobs.operators.failures import TaskOrigin, origin_of, typed_failure, with_origin
+from keyscale.jobs.protocol.messages import SinkOutage
+from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
+from keyscale.jobs.runtime.batch.direct_edges import carries_no_rows, direct_edges
+from keyscale.jobs.runtime.batch.frames import BatchFrames, OperatorInputs, tags_of
+from keyscale.jobs.runtime.batch.job_sources import JobSources
+from keyscale.jobs.runtime.batch.keyed_records import KeyedRecords
+from keyscale.jobs.runtime.batch.shipment import Shipment
+from keyscale.jobs.runtime.batch.watermarks import Activity, batch_times, due_subtasks
+from keyscale.jobs.runtime.executor.side_outputs import wire_schema
+from keyscale.jobs.runtime.executor.subtask_jobs import run_per_subtask
+from keyscale.jobs.runtime.executor.task import OperatorTask, TasksWithoutRecords, subtask_facts
+from keyscale.jobs.runtime.executor.task_reports import ReportCollector, complete_reports
+from keyscale.jobs.runtime.retries import Retries
+from keyscale.jobs.sinks.sink import SinkContext
+from keyscale.jobs.spark_internals.arrow_schemas import spark_schema_of
+from keyscale.jobs.spark_internals.parcels import Parcel
+from keyscale.state.engine.rocksdb_settings import RocksDbSettings
+from keyscale.state.identifiers import BatchId, SubtaskIndex
+from keyscale.state.local.subtask_spec import SubtaskSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from keyscale.jobs.functions.timer_service import NextTimers
+    from keyscale.jobs.graph.nodes import NodeId
+    from keyscale.jobs.graph.topology import Topology
+    from keyscale.jobs.runtime.batch.committed_state import CommittedState
+    from keyscale.jobs.runtime.executor.subtask_starts import ShippedStarts
+    from keyscale.jobs.runtime.executor.task import BatchTime
+    from keyscale.jobs.sinks.sink import DirectOutput
+    from keyscale.jobs.spark_internals.affinity import Anchor
+    from keyscale.state.documents.job_time import JobTime
+    from keyscale.state.identifiers import Attempt, JobId, OperatorUid
+    from keyscale.state.keys.hashing import HashId
+
+logger = logging.getLogger(__name__)
+
+_CLOCK_BEHIND_MS = 1000  # clocks that are kept in step differ by less
+
+_Result = TypeVar("_Result")
+_NO_RETRIES = Retries(0, awaited=SinkUnavailableError)
+
+
+def _to_nobody(_outage: SinkOutage | None) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """Facts that are the same for all batches of an attempt.
+
+    Attributes:
+        job_id: The job.
+        attempt: The fencing number.
+        parallelism: Number of subtasks per operator.
+        max_parallelism: Number of key groups.
+        hash_id: The hash that maps keys to key groups.
+        store_url: Root of the object store.
+        local_root: Directory of local state, the same path on every host.
+        rocksdb: Settings of all operators' stores.
+        store_outage_max_ms: How long tasks retry an operation on an object store that does not answer.
+    """
+
+    job_id: JobId
+    attempt: Attempt
+    parallelism: int
+    max_parallelism: int
+    hash_id: HashId
+    store_url: str
+    local_root: Path
+    rocksdb: RocksDbSettings = field(default_factory=RocksDbSettings)
+    store_outage_max_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _BatchPlan:
+    """The plan of a batch, made before it runs: its identity, the subtasks' versions, times and due timers.
+
+    `outputs` says where subtasks write their rows themselves, by operator. `parcels` are those of this batch alone.
+    """
+
+    run: str
+    batch_id: BatchId
+    starts: Mapping[OperatorUid, ShippedStarts]
+    times: dict[OperatorUid, BatchTime]
+    due: dict[OperatorUid, tuple[bool, ...]]
+    outputs: dict[OperatorUid, DirectOutput] = field(default_factory=dict)
+    parcels: list[Parcel] = field(default_factory=list)
+
+
+class BatchRunner:
+    """Runs the batches of one attempt, one at a time."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        topology: Topology,
+        facts: RunFacts,
+        anchor: Anchor,
+        specs: Mapping[OperatorUid, Sequence[SubtaskSpec]] | None = None,
+        *,
+        sources: JobSources | None = None,
+        shipment: Shipment | None = None,
+        sink_retries: Retries = _NO_RETRIES,
+        on_outage: Callable[[SinkOutage | None], None] = _to_nobody,
+    ) -> None:
+        """Made once per attempt.
+
+        Args:
+            spark: The session.
+            topology: The job.
+            facts: The attempt's facts.
+            anchor: The subtasks' rows.
+            specs: The subtasks of each operator, by index; by default those of operators without state.
+            sources: The job's sources, in the order of their places in Spark's query; by default that of the topology.
+            shipment: The parts of the run that are shipped once; by default one of its own.
+            sink_retries: How long a sink is waited for whose system does not answer.
+            on_outage: Takes the sink that is waited for, and None when the waiting has ended.
+        """
+        self._spark = spark
+        self._anchor = anchor
+        self._topology = topology
+        self._facts = facts
+        self._collector = ReportCollector(spark.sparkContext)
+        self._latest_ms = 0
+        self._clock_was_behind = False
+        self._direct = direct_edges(topology)
+        self._time_carries_no_rows = carries_no_rows(topology, self._direct)
+        self._sources = sources or JobSources(topology.sources)
+        self._sink_retries = sink_retries
+        self._on_outage = on_outage
+        self._activity = Activity()
+        self._specs = specs or {node.uid: subtask_specs(node, facts) for node in topology.operators}
+        self._shipment = shipment or Shipment(spark.sparkContext, topology)
+        self._records = KeyedRecords(topology, anchor, max_parallelism=facts.max_parallelism, hash_id=facts.hash_id)
+        self._no_records: dict[NodeId, DataFrame] = {}
+        self._wires = {
+            node.uid: spark_schema_of(wire_schema(node.schema, node.side_outputs)) for node in topology.operators
+        }
+
+    def of_query(self, stream: DataFrame) -> DataFrame:
+        """Returns the frame that the streaming query reads: the sources' stream, prepared once for all batches."""
+        return self._records.of_query(stream)
+
+    def run(
+        self,
+        frame: DataFrame | None,
+        committed: CommittedState,
+        *,
+        is_at_end: bool = False,
+    ) -> BatchOutcome:
+        """Processes the next batch and stages its output. A failure leaves only orphaned files that nothing names.
+
+        While the system of a sink does not answer, the batch is tried again, from its beginning.
+
+        Args:
+            frame: The batch's records, as foreachBatch gets them from a query over `of_query`; None for a batch of time
+                alone.
+            committed: The state that the batch before has left.
+            is_at_end: Whether no more input comes, so that all event-time timers fire.
+
+        Raises:
+            KeyscaleError: The user's function, a task or a sink failed, or the reports are not complete.
+        """
+        return self._waiting(lambda: self._try(frame, committed, is_at_end=is_at_end))
+
+    def _try(self, frame: DataFrame | None, committed: CommittedState, *, is_at_end: bool) -> BatchOutcome:
+        run = uuid.uuid4().hex
+        self._check_clock(committed.time)
+        began_ms = self._now_ms()
+        self._collector.clear()
+        plan = self._plan(run, committed, is_at_end=is_at_end)
+        self._spark.sparkContext.setJobDescription(f"batch {plan.batch_id}")
+        tokens: dict[OperatorUid, str] = {}
+        try:
+            self._stage(frame, plan, tokens)
+            uids = [node.uid for node in self._topology.operators]
+            reports = complete_reports(self._collector.reports_of(run), uids, self._facts.parallelism)
+            for uid, of_operator in reports.items():
+                check_alike(uid, [report.broadcast_digest for report in of_operator])
+            for edge in self._direct:
+                _of_sink(edge.sink, partial(edge.gather, tokens[edge.sink.uid], reports[edge.operator.uid]))
+        except Exception as failure:
+            self.discard(tokens)
+            typed = typed_failure(failure)
+            if typed is failure:
+                raise
+            raise typed from failure
+        finally:
+            self._spark.sparkContext.setJobDescription("")
+            for parcel in plan.parcels:
+                parcel.release()
+        outcome = BatchOutcome(
+            changelogs={uid: tuple(report.changelog for report in found) for uid, found in reports.items()},
+            sinks=tokens,
+            input_records=sum(report.input_records for uid in self._first_uids() for report in reports[uid]),
+            output_records=sum(report.output_records for uid in self._last_uids() for report in reports[uid]),
+            reports=reports,
+            times=plan.times,
+        )
+        self._activity.ran(began_ms, self._now_ms(), outcome.latest_of_origins(), outcome.latest_of_splits())
+        return outcome
+
+    def is_due(
+        self, time: JobTime, timers: Mapping[OperatorUid, Sequence[NextTimers | None]], *, is_at_end: bool = False
+    ) -> bool:
+        """Whether a batch of time alone would fire timers if it began now."""
+        self._activity.waited(self._now_ms())
+        times = batch_times(self._topology, time, self._now_ms(), self._activity, is_at_end=is_at_end)
+        return any(any(self._due(node, times, timers)) for node in self._topology.operators)
+
+    def rehearse(self) -> None:
+        """Has Spark do its part of a batch of time alone and of a checkpoint, without any work of subtasks.
+
+        It changes nothing. The first such batch of a JVM takes a second longer than those after it.
+        """
+        run_per_subtask(self._spark, self._anchor, "rehearsal", rehearse_conversion)
+        if self._time_carries_no_rows:
+            return
+        with self._frames(None, self._rehearse_on) as frames:
+            for node in self._topology.sinks:
+                frames[node.input].collect()
+
+    def publish(self, tokens: Mapping[OperatorUid, str]) -> None:
+        """Makes a committed batch's output visible. It may be called any number of times.
+
+        It waits for sinks whose systems do not answer.
+
+        Raises:
+            KeyscaleError: A sink failed; call it again.
+        """
+        for node in self._topology.sinks:
+            if node.uid in tokens:
+                self._waiting(partial(_of_sink, node, partial(node.sink.publish, tokens[node.uid])))
+
+    def discard(self, tokens: Mapping[OperatorUid, str]) -> None:
+        """Deletes the staged output of a batch that was not committed. `recover` deletes what this cannot."""
+        for node in self._topology.sinks:
+            if node.uid in tokens:
+                with contextlib.suppress(KeyscaleError):
+                    node.sink.discard(tokens[node.uid])
+
+    def recover(self, committed: BatchId) -> None:
+        """Deletes output that earlier attempts left. Call it after publishing the batch that was committed last.
+
+        It waits for sinks whose systems do not answer.
+        """
+        for node in self._topology.sinks:
+            context = self._sink_context(node, committed, uuid.uuid4().hex)
+            self._waiting(partial(_of_sink, node, partial(node.sink.recover, context)))
+
+    def _waiting(self, operation: Callable[[], _Result]) -> _Result:
+        """Runs an operation until all sinks answer, or the limit is reached."""
+
+        def report(error: KeyscaleError | None) -> None:
+            uid = None if error is None else origin_of(error).operator_uid
+            self._on_outage(None if uid is None else SinkOutage(uid=uid, since_ms=now_ms(), reason=str(error)))
+
+        return self._sink_retries.run(operation, report)
+
+    def _stage(self, frame: DataFrame | None, plan: _BatchPlan, tokens: dict[OperatorUid, str]) -> None:
+        """Runs the batch into the sinks' staging; stores each token as soon as there is something to discard."""
+        for edge in self._direct:
+            context = self._sink_context(edge.sink, plan.batch_id, plan.run)
+            output = _of_sink(edge.sink, partial(edge.staging.begin, context))
+            plan.outputs[edge.operator.uid], tokens[edge.sink.uid] = output, output.token
+        if frame is None and self._time_carries_no_rows:
+            tasks = TasksWithoutRecords(tuple(self._task(plan, edge.operator, b"") for edge in self._direct))
+            run_per_subtask(self._spark, self._anchor, f"batch {plan.batch_id}", tasks)
+            return
+        with self._frames(frame, partial(self._run_on, plan)) as frames:
+            for node in self._topology.sinks:
+                if node.uid in tokens:
+                    _of_sink(node, frames[node.input].collect)  # the subtasks write the rows, so none arrive
+                else:
+                    context = self._sink_context(node, plan.batch_id, plan.run)
+                    tokens[node.uid] = _of_sink(node, partial(node.sink.prepare, frames[node.input], context))
+
+    def _plan(self, run: str, committed: CommittedState, *, is_at_end: bool) -> _BatchPlan:
+        times = batch_times(self._topology, committed.time, self._now_ms(), self._activity, is_at_end=is_at_end)
+        starts = self._shipment.starts(committed)
+        due = {
+            # All subtasks take over the operator state of an earlier run in the same batch.
+            uid: tuple(
+                is_due or any(each.needs_redistribution for each in starts[uid].operator_states) for is_due in found
+            )
+            for uid, found in (
+                (node.uid, self._due(node, times, committed.timers)) for node in self._topology.operators
+            )
+        }
+        return _BatchPlan(run, BatchId(committed.batch_id + 1), starts, times, due)
+
+    def _due(
+        self,
+        node: OperatorNode,
+        times: Mapping[OperatorUid, BatchTime],
+        timers: Mapping[OperatorUid, Sequence[NextTimers | None]],
+    ) -> tuple[bool, ...]:
+        return due_subtasks(node, times[node.uid], timers.get(node.uid, (None,) * self._facts.parallelism))
+
+    def _check_clock(self, time: JobTime) -> None:
+        """Logs, once per attempt, that the job's time stands still until the driver's clock has caught up."""
+        behind_ms = time.processing_ms - now_ms()
+        if behind_ms > _CLOCK_BEHIND_MS and not self._clock_was_behind:
+            self._clock_was_behind = True
+            logger.warning(
+                "the clock of this driver is %d s behind the processing time that the job has reached; until it has "
+                "caught up, processing time stands still: no timers of it fire, and no entries expire by it",
+                behind_ms // 1000,
+            )
+
+    def _now_ms(self) -> int:
+        self._latest_ms = max(self._latest_ms, now_ms())  # time never goes back, though the clock may
+        return self._latest_ms
+
+    @contextlib.contextmanager
+    def _frames(
+        self, batch: DataFrame | None, run_on: Callable[[OperatorNode, DataFrame, bytes], DataFrame]
+    ) -> Iterator[dict[NodeId, DataFrame]]:
+        """Builds the frame of each sink's input; those that are read more than once are kept until the end.
+
+        `run_on` returns the frame of all outputs of an operator, given its keyed records and the rows of its broadcast
+        stream.
+        """
+
+        def operator_frame(node: OperatorNode, inputs: Callable[[], OperatorInputs]) -> DataFrame:
+            if batch is None and self._topology.follows_sources_alone(node):
+                return run_on(node, self._records.none(node, inputs), b"")
+            if batch is not None and node is self._records.keyed_by_query:
+                return run_on(node, batch, b"")
+            found = inputs()
+            rows = b"" if found.broadcast is None else collected(found.broadcast)
+            return run_on(node, self._records.moved(node, found), rows)
+
+        frames = BatchFrames(self._topology, operator_frame)
+        try:
+            yield frames.build(self._without_records() if batch is None else self._sources.split(batch, frames.keep))
+        finally:
+            frames.release()
+
+    def _without_records(self) -> dict[NodeId, DataFrame]:
+        """Returns the sources of a batch of time alone; made once, as that takes longer than using them."""
+        self._no_records = self._no_records or self._sources.empty(self._spark)
+        return self._no_records
+
+    def _rehearse_on(self, node: OperatorNode, records: DataFrame, _rows: bytes) -> DataFrame:
+        return records.mapInArrow(_nothing, self._wires[node.uid])
+
+    def _run_on(self, plan: _BatchPlan, node: OperatorNode, records: DataFrame, rows: bytes) -> DataFrame:
+        return records.mapInArrow(self._task(plan, node, rows).run_partition, self._wires[node.uid])
+
+    def _task(self, plan: _BatchPlan, node: OperatorNode, rows: bytes) -> OperatorTask:
+        spec = self._specs[node.uid][0]
+        arrivals = self._topology.arrivals(node)
+        splits = {
+            each.name: SplitFacts(each.splits_name, each.split_columns) for each in arrivals if each.split_columns
+        }
+        broadcast = None
+        if rows:
+            broadcast = Parcel.of(self._spark.sparkContext, rows)
+            plan.parcels.append(broadcast)
+        return OperatorTask(
+            run=plan.run,
+            batch_id=plan.batch_id,
+            spec=spec,
+            starts=plan.starts[node.uid],
+            logic=self._shipment.logic[node.uid],
+            facts=subtask_facts(node, spec, tags_of(arrivals), splits),
+            store_url=self._facts.store_url,
+            local_root=str(self._facts.local_root),
+            store_outage_max_ms=self._facts.store_outage_max_ms,
+            time=plan.times[node.uid],
+            due=(True,) * spec.parallelism if rows else plan.due[node.uid],
+            reports=self._collector.accumulator,
+            broadcast=broadcast,
+            output=plan.outputs.get(node.uid),
+        )
+
+    def _sink_context(self, node: SinkNode, batch_id: BatchId, unique: str) -> SinkContext:
+        return SinkContext(self._facts.job_id, node.uid, batch_id, self._facts.attempt, unique)
+
+    def _first_uids(self) -> set[OperatorUid]:
+        arrivals = {node.uid: self._topology.arrivals(node) for node in self._topology.operators}
+        return {
+            uid for uid, found in arrivals.items() if any(isinstance(each.origin.node, SourceNode) for each in found)
+        }
+
+    def _last_uids(self) -> set[OperatorUid]:
+        return {node.uid for sink in self._topology.sinks for node in self._topology.operators_before(sink.input)}
+
+
+def _of_sink(node: SinkNode, operation: Callable[[], _Result]) -> _Result:
+    """Runs an operation of a sink; the error that says that its system does not answer gets the sink's uid."""
+    try:
+        return operation()
+    except Exception as failure:
+        error = typed_failure(failure)
+        if not isinstance(error, SinkUnavailableError):
+            raise
+        raise with_origin(error, TaskOrigin(node.uid)) from failure
+
+
+def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        pass
+    return iter(())
+
+
+def subtask_specs(node: OperatorNode, facts: RunFacts) -> tuple[SubtaskSpec, ...]:
+    """Returns the subtasks of an operator, by index."""
+    return tuple(
+        SubtaskSpec(
+            job_id=facts.job_id,
+            operator_uid=node.uid,
+            index=SubtaskIndex(index),
+            parallelism=facts.parallelism,
+            max_parallelism=facts.max_parallelism,
+            hash_id=facts.hash_id,
+            key_schema=node.key_schema,
+            attempt=facts.attempt,
+            settings=facts.rocksdb,
+        )
+        for index in range(facts.parallelism)
+    )

@@ -1,0 +1,247 @@
+"""Opens an attempt: reads what the job has committed, checks that this run fits it, and fences all older attempts."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from keyscale.clock import now_ms
+from keyscale.jobs.graph.nodes import ONLY_SOURCE_UID
+from keyscale.jobs.runtime.batch.source_order import order_of, recorded_order, recorded_positions
+from keyscale.jobs.runtime.driver.journal import Journal
+from keyscale.jobs.runtime.errors import RestoreRefusedError
+from keyscale.jobs.spark_internals.checkpoint_directory import merged, with_commit
+from keyscale.state.documents.checked_document import DocumentCorruptError
+from keyscale.state.documents.claim import ClaimMode, check_claim, take_claim
+from keyscale.state.documents.log_entries import AttemptOpened
+from keyscale.state.documents.manifest import SnapshotKind
+from keyscale.state.documents.source_positions import read_positions
+from keyscale.state.identifiers import Attempt, JobId
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.layout import Layout, split_location
+from keyscale.state.log.commit_log import CommitLog, FencedError
+from keyscale.state.log.recovery import recover
+from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from keyscale.jobs.protocol.messages import Assignment
+    from keyscale.state.documents.manifest import Manifest, OperatorDeclaration
+    from keyscale.state.identifiers import OperatorUid
+    from keyscale.state.log.recovery import Recovery
+    from keyscale.state.log.resolution import ResumePoint
+    from keyscale.state.objects.object_store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAttempt:
+    """An attempt that may commit.
+
+    Attributes:
+        attempt: Its fencing number.
+        journal: Appends to the commit log.
+        resume: The point that was committed before it.
+        manifest: The checkpoint that it is restored from, or None.
+        positions: Files of Spark's checkpoint directory to start from; empty for a job that has never run.
+        unusable: Paths of manifests that turned out to be damaged.
+        claims: Whether the checkpoint that it is restored from belongs to the job now.
+    """
+
+    attempt: Attempt
+    journal: Journal
+    resume: ResumePoint
+    manifest: Manifest | None
+    positions: dict[str, str]
+    unusable: frozenset[str] = frozenset()
+    claims: bool = False
+
+
+def open_attempt(
+    store: ObjectStore,
+    assignment: Assignment,
+    operators: Mapping[OperatorUid, OperatorDeclaration],
+    sources: Sequence[OperatorUid] = (ONLY_SOURCE_UID,),
+) -> OpenAttempt:
+    """Reads what was committed, checks that the job fits it, and fences all older attempts.
+
+    Args:
+        store: The job's object store.
+        assignment: The job and its settings.
+        operators: The declarations of the job's operators.
+        sources: The uids of the job's sources.
+
+    Raises:
+        RestoreRefusedError: The job does not fit its checkpoint.
+        FencedError: A newer attempt is already open.
+        KeyscaleError: The checkpoint or the log cannot be read.
+    """
+    layout = Layout(JobId(assignment.job_id))
+    attempt = Attempt(assignment.attempt)
+    recovery, positions, unusable = _recover(store, assignment, frozenset())
+    manifest, resume = recovery.base.manifest, recovery.resume
+    check_fit(assignment, resume, operators)
+    order_of(sources, recorded_order(positions))
+    claims = _claim(store, assignment, manifest)
+    opened = AttemptOpened(
+        attempt=attempt,
+        parallelism=assignment.parallelism,
+        max_parallelism=assignment.max_parallelism,
+        hash_id=HashId(assignment.hash_id),
+        restored_from=manifest.path if manifest else None,
+        opened_at_ms=now_ms(),
+        operators=dict(operators),
+        claims=claims,
+    )
+    journal = Journal(CommitLog(store, layout), resume.next_position)
+    journal.append(opened)
+    # Choose again: only now can no older attempt's retention delete the chosen checkpoint.
+    recovery, positions, unusable = _recover(store, assignment, unusable)
+    base = recovery.base.manifest
+    return OpenAttempt(attempt, journal, recovery.resume, base, positions, unusable, claims and base == manifest)
+
+
+def reopen_attempt(store: ObjectStore, assignment: Assignment, opened: OpenAttempt) -> OpenAttempt:
+    """Opens the same attempt again, in the same process, from what it has committed. Its fence still stands.
+
+    A write that seemed to have failed but is applied only now takes the position at which this run appends next: then
+    that append is refused, and the attempt ends. So nothing is committed twice.
+
+    Raises:
+        FencedError: A newer attempt has taken over.
+        KeyscaleError: The checkpoint or the log cannot be read.
+    """
+    recovery, positions, unusable = _recover(store, assignment, opened.unusable)
+    if recovery.resume.attempt != opened.attempt:
+        raise FencedError(
+            f"attempt {recovery.resume.attempt} has taken over from attempt {opened.attempt}, which had failed"
+        )
+    return replace(
+        opened,
+        journal=opened.journal.at(recovery.resume.next_position),
+        resume=recovery.resume,
+        manifest=recovery.base.manifest,
+        positions=positions,
+        unusable=unusable,
+        claims=opened.claims and recovery.base.manifest == opened.manifest,
+    )
+
+
+def fall_back(store: ObjectStore, assignment: Assignment, opened: OpenAttempt) -> OpenAttempt:
+    """Restores the same attempt from an older checkpoint, as the one that it was opened with is damaged.
+
+    Nothing is lost: the commit log goes back to the oldest checkpoint that is kept.
+
+    Raises:
+        NothingUsableError: There is no other checkpoint.
+        KeyscaleError: The log cannot be read.
+    """
+    unusable = opened.unusable if opened.manifest is None else opened.unusable | {opened.manifest.path}
+    recovery, positions, unusable = _recover(store, assignment, unusable)
+    return replace(
+        opened,
+        resume=recovery.resume,
+        manifest=recovery.base.manifest,
+        positions=positions,
+        unusable=unusable,
+        claims=False,
+    )
+
+
+def _claim(store: ObjectStore, assignment: Assignment, manifest: Manifest | None) -> bool:
+    """Makes the checkpoint that the attempt is restored from the job's own, if the assignment says so.
+
+    Returns:
+        Whether it is the job's own.
+
+    Raises:
+        ClaimRefusedError: It cannot be the job's own, or is another job's.
+    """
+    if manifest is None:
+        return False
+    job_id = JobId(assignment.job_id)
+    if ClaimMode(assignment.claim_mode) is ClaimMode.CLAIM and manifest.path == _path_of(
+        store, assignment.restore_from
+    ):
+        take_claim(store, manifest, job_id)
+        return manifest.kind is SnapshotKind.SAVEPOINT
+    check_claim(store, manifest, job_id)
+    return False
+
+
+def _recover(
+    store: ObjectStore, assignment: Assignment, unusable: frozenset[str]
+) -> tuple[Recovery, dict[str, str], frozenset[str]]:
+    """Returns the newest usable base, the positions to start from, and all bases that are not usable."""
+    hint = _path_of(store, assignment.restore_from)
+    while True:
+        recovery = recover(store, JobId(assignment.job_id), hint, excluded=unusable)
+        manifest = recovery.base.manifest
+        if manifest is None:
+            return recovery, resume_positions({}, recovery.resume), unusable
+        try:
+            positions = (
+                {} if manifest.positions is None else recorded_positions(read_positions(store, manifest.positions))
+            )
+        except (ObjectCorruptError, ObjectNotFoundError, DocumentCorruptError):
+            logger.exception("skipping %s: its source positions cannot be read", manifest.path)
+            unusable |= {manifest.path}
+        else:
+            return recovery, resume_positions(positions, recovery.resume), unusable
+
+
+def _path_of(store: ObjectStore, location: str | None) -> str | None:
+    if location is None:
+        return None
+    root, path = split_location(location)
+    if root != store.url.rstrip("/"):
+        raise RestoreRefusedError("the checkpoint is in another object store than the job's")
+    return path
+
+
+def resume_positions(of_manifest: Mapping[str, str], resume: ResumePoint) -> dict[str, str]:
+    """Returns the files that Spark starts from, to run a planned batch again or to continue after the last commit.
+
+    Raises:
+        PositionsCorruptError: They do not hold the offsets of the last batch.
+    """
+    of_spark = resume.batch_id - resume.time.time_batches  # Spark numbers its own batches only
+    files = merged(of_manifest, resume.positions, of_spark + 1 if resume.planned else of_spark)
+    return with_commit(files, of_spark) if of_spark >= 0 else files
+
+
+def check_fit(
+    assignment: Assignment, resume: ResumePoint, operators: Mapping[OperatorUid, OperatorDeclaration]
+) -> None:
+    """Refuses a job whose state would be lost or misread, or that a newer attempt already runs.
+
+    Raises:
+        FencedError: This attempt, or a newer one, was opened before.
+        RestoreRefusedError: The job does not fit its state; the message lists all differences.
+    """
+    if resume.attempt >= assignment.attempt:
+        raise FencedError(f"attempt {resume.attempt} was opened already, so attempt {assignment.attempt} may not begin")
+    wrong = []
+    if resume.max_parallelism not in {None, assignment.max_parallelism}:
+        wrong.append(
+            f"the state has max parallelism {resume.max_parallelism}, the job {assignment.max_parallelism};"
+            " it cannot change"
+        )
+    if resume.hash_id is not None and resume.hash_id != assignment.hash_id:
+        wrong.append(f"the state's keys are hashed by {resume.hash_id.value!r}, the job's by {assignment.hash_id!r}")
+    for uid, history in resume.operators.items():
+        if uid not in operators:
+            if history.snapshots or history.changelogs:
+                wrong.append(f"there is state of operator {uid!r}, which the job no longer has")
+        elif history.declaration is not None and history.declaration.key_schema != operators[uid].key_schema:
+            before, now = _described(history.declaration), _described(operators[uid])
+            wrong.append(f"operator {uid!r} was keyed by {before} and is now keyed by {now}")
+    if wrong:
+        raise RestoreRefusedError("; ".join(wrong))
+
+
+def _described(declaration: OperatorDeclaration) -> str:
+    return ", ".join(f"{name} ({kind})" for name, kind in declaration.key_schema)

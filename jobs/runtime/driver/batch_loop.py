@@ -1,0 +1,332 @@
+"""The loop of a job's batches: each is planned in the log, run, committed to the log, and only then published."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from contextlib import contextmanager
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from keyscale.clock import now_ms
+from keyscale.jobs.protocol.messages import Commit
+from keyscale.jobs.runtime.batch.locality import Locality
+from keyscale.jobs.runtime.batch.metrics import operator_metrics
+from keyscale.jobs.runtime.errors import BatchOrderError, CheckpointNotBegunError, RunEndedError
+from keyscale.jobs.spark_internals.checkpoint_directory import (
+    PositionsDirectory,
+    check_planned,
+    merged,
+    shortened,
+    with_commit,
+)
+from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
+from keyscale.state.identifiers import BatchId
+from keyscale.state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
+    from keyscale.jobs.runtime.batch.committed_state import CommittedState
+    from keyscale.jobs.runtime.batch.runner import BatchRunner
+    from keyscale.jobs.runtime.driver.attempt import OpenAttempt
+    from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+    from keyscale.state.documents.manifest import Manifest
+
+logger = logging.getLogger(__name__)
+
+
+class BatchLoop:
+    """Runs Spark's micro-batches through the job, exactly once each, until it is halted.
+
+    Between two batches the loop can be paused: during a pause the committed state does not change.
+
+    Args:
+        frame: The job's streaming input.
+        runner: Runs one batch up to its commit.
+        opened: The attempt.
+        committed: The state that is committed when the attempt begins.
+        directory: Path for Spark's checkpoint directory; must not exist.
+        positions: The files that Spark starts from; by default those that were recorded.
+        batch_interval_ms: The least time between the starts of two batches with input.
+        status: Takes every commit.
+        on_failure: Called once with the exception of a failed batch, on that batch's thread.
+    """
+
+    def __init__(
+        self,
+        frame: DataFrame,
+        runner: BatchRunner,
+        opened: OpenAttempt,
+        committed: CommittedState,
+        *,
+        directory: Path,
+        status: DriverStatus,
+        on_failure: Callable[[BaseException], None],
+        positions: Mapping[str, str] | None = None,
+        batch_interval_ms: int = 0,
+    ) -> None:
+        self._frame = frame
+        self._batch_interval_ms = batch_interval_ms
+        self._runner = runner
+        self._journal = opened.journal
+        self._attempt = opened.attempt
+        self._committed = committed
+        self._path = directory
+        self._directory = PositionsDirectory(directory)
+        self._queries = 0
+        self._status = status
+        self._on_failure = on_failure
+        self._locality = Locality()
+        self._lock = threading.Lock()
+        self._rebases: deque[Manifest] = deque(maxlen=1)
+        self._halted = False
+        self._had_input_at = time.monotonic()
+        self._positions = dict(opened.positions if positions is None else positions)
+        self._unplanned = {
+            name: content for name, content in self._positions.items() if opened.positions.get(name) != content
+        }
+        self._replanned = opened.resume.planned.batch_id if opened.resume.planned else None
+        # A checkpoint that is taken before an earlier attempt's planned batch is committed would lose the plan.
+        self._settled = threading.Event()
+        if self._replanned is None:
+            self._settled.set()
+
+    def start(self, until_present_end: bool = False) -> StreamingQuery:
+        """Starts a query on a fresh checkpoint directory. From now on batches run on threads of their own.
+
+        The batches of an earlier query are refused. Waits for the end of one that runs.
+
+        Args:
+            until_present_end: Whether the query ends when it has read the input that there is now.
+
+        Raises:
+            RunEndedError: The loop has been halted.
+        """
+        with self._lock:
+            if self._halted:
+                raise RunEndedError("the run has ended")
+            self._queries += 1
+            query = self._queries
+            if query > 1:
+                self._directory = PositionsDirectory(self._path.with_name(f"{self._path.name}-query-{query}"))
+            done = self._committed.spark_batch_id
+            self._directory.write(self._positions if done < 0 else with_commit(self._positions, done))
+        writer = self._frame.writeStream.foreachBatch(lambda frame, number: self._run_batch(frame, number, query))
+        if until_present_end:
+            writer = writer.trigger(availableNow=True)
+        elif self._batch_interval_ms:
+            writer = writer.trigger(processingTime=f"{self._batch_interval_ms} milliseconds")
+        return writer.option("checkpointLocation", self._directory.location).start()
+
+    def refuse(self) -> None:
+        """Lets no further batch begin. May be called during a pause."""
+        self._halted = True
+        self._settled.set()
+
+    def halt(self) -> None:
+        """Lets no further batch begin, and waits for the end of a running one: nothing is committed after this."""
+        self.refuse()
+        with self._lock:
+            pass
+
+    @contextmanager
+    def paused(self, deadline: float) -> Iterator[CommittedState]:
+        """Holds the loop between two batches.
+
+        Args:
+            deadline: When to stop waiting for a running batch, by `time.monotonic`.
+
+        Raises:
+            CheckpointNotBegunError: A batch was still running at the deadline.
+            RunEndedError: The loop has been halted.
+        """
+        settled = self._settled.wait(_left(deadline))
+        if not settled or not self._lock.acquire(timeout=_left(deadline)):
+            raise CheckpointNotBegunError("no batch has ended since the checkpoint was due")
+        try:
+            if self._halted:
+                raise RunEndedError("the run has ended")
+            self._apply_rebase()
+            yield self._committed
+        finally:
+            self._lock.release()
+
+    def rebase(self, manifest: Manifest) -> None:
+        """Lets later restores of subtasks start from a checkpoint that this attempt has completed.
+
+        Does not wait: a batch that runs goes on with the checkpoint that it began with.
+        """
+        self._rebases.append(manifest)
+
+    def wait_until_rebased(self) -> None:
+        """Waits for the end of a running batch, after which no restore starts from an older checkpoint."""
+        with self._lock:
+            self._apply_rebase()
+
+    def _apply_rebase(self) -> None:
+        if self._rebases:
+            self._committed = self._committed.rebased(self._rebases.popleft())
+
+    def is_overtaken(self) -> bool:
+        """Whether a newer attempt has begun; False while a batch runs, as its commit finds out by itself."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            return self._journal.is_overtaken()
+        finally:
+            self._lock.release()
+
+    def _run_batch(self, frame: DataFrame, batch_id: int, query: int) -> None:
+        with self._lock:
+            if self._halted:
+                raise RunEndedError("the run has ended")
+            if query != self._queries:
+                raise RunEndedError("another query has taken over")
+            self._apply_rebase()
+            try:
+                self._process_input(frame, batch_id)
+            except BaseException as error:
+                self.refuse()
+                self._on_failure(error)
+                raise
+            self._settled.set()
+
+    def fire_timers(self, idle_seconds: float = 0.0, *, wait: bool = False, is_at_end: bool = False) -> bool:
+        """Runs a batch of time alone if timers are due and the loop is idle.
+
+        The batch is numbered and committed like any other; Spark's own numbers lag behind from then on. It has no
+        plan in the log, so a failed one leaves no trace. It does not run before a batch that is planned in the log.
+
+        Args:
+            idle_seconds: How long no batch with input must have been committed.
+            wait: Whether to wait for the end of a running batch, instead of doing nothing.
+            is_at_end: Whether no more input comes, so that every event-time timer is due.
+
+        Returns:
+            Whether a batch ran.
+        """
+        if not self._settled.is_set() or not self._lock.acquire(blocking=wait):
+            return False
+        try:
+            self._apply_rebase()
+            committed = self._committed
+            if self._halted or not self._is_idle(idle_seconds) or committed.batch_id < 0:
+                return False
+            if not self._runner.is_due(committed.time, committed.timers, is_at_end=is_at_end):
+                return False
+            try:
+                self._process(None, is_at_end=is_at_end)
+            except BaseException as error:
+                self.refuse()
+                self._on_failure(error)
+                raise
+            return True
+        finally:
+            self._lock.release()
+
+    def rehearse_timers(self, idle_seconds: float) -> bool:
+        """Rehearses a batch of time alone if the loop is idle, so that the first one is no slower than the others.
+
+        Batches may run at the same time.
+
+        Returns:
+            Whether the loop was idle.
+        """
+        if self._committed.batch_id < 0 or not self._is_idle(idle_seconds):
+            return False
+        self._runner.rehearse()
+        return True
+
+    def _is_idle(self, seconds: float) -> bool:
+        return time.monotonic() - self._had_input_at >= seconds
+
+    def _process_input(self, frame: DataFrame, spark_batch_id: int) -> None:
+        if spark_batch_id != self._committed.spark_batch_id + 1:
+            raise BatchOrderError(
+                f"Spark's batch {spark_batch_id} came after its batch {self._committed.spark_batch_id}"
+            )
+        reach("batch.received")
+        batch_id = BatchId(self._committed.batch_id + 1)
+        began = time.perf_counter()
+        self._plan(batch_id, spark_batch_id)
+        reach("batch.planned")
+        self._process(frame, plan_ms=_ms_since(began))
+
+    def _process(self, frame: DataFrame | None, *, plan_ms: float = 0.0, is_at_end: bool = False) -> None:
+        batch_id = BatchId(self._committed.batch_id + 1)
+        began = time.perf_counter()
+        outcome = self._runner.run(frame, self._committed, is_at_end=is_at_end)
+        reach("batch.ran")
+        ran = time.perf_counter()
+        commit = self._commit(batch_id, outcome, of_spark=frame is not None)
+        append_ms = _ms_since(ran)
+        reach("batch.committed")
+        duration_ms = _ms_since(began)
+        for move in self._locality.saw(chain.from_iterable(outcome.reports.values())):
+            logger.info("batch %d: %s", batch_id, move)
+        self._status.locality_measured(self._locality)
+        self._status.committed(
+            commit,
+            input_records=outcome.input_records,
+            output_records=outcome.output_records,
+            duration_ms=duration_ms,
+            plan_ms=plan_ms,
+            append_ms=append_ms,
+            operators=operator_metrics(outcome.reports, self._committed.time, commit.at_ms),
+        )
+        if self._status.commits == 1:
+            logger.info("first commit: batch %d after %.0f ms", batch_id, duration_ms)
+        committed = time.perf_counter()
+        self._runner.publish(outcome.sinks)
+        self._status.published(_ms_since(committed))
+        reach("batch.published")
+
+    def _plan(self, batch_id: BatchId, spark_batch_id: int) -> None:
+        new = {**self._unplanned, **self._directory.read_new()}
+        positions = merged(self._positions, new, spark_batch_id)
+        check_planned(positions, spark_batch_id)
+        if batch_id == self._replanned:
+            # It runs again with its own positions, which are in the log already; other new files go with the next plan.
+            self._unplanned = new
+        else:
+            self._journal.append(BatchPlanned(self._attempt, batch_id, shortened(new, self._positions)))
+            self._unplanned = {}
+        self._positions = positions
+
+    def _commit(self, batch_id: BatchId, outcome: BatchOutcome, *, of_spark: bool) -> Commit:
+        committed_at_ms = now_ms()
+        time_then = outcome.time_after(self._committed.time, of_spark=of_spark)
+        self._journal.append(
+            BatchCommitted(
+                attempt=self._attempt,
+                batch_id=batch_id,
+                operators={uid: list(changelogs) for uid, changelogs in outcome.changelogs.items()},
+                sinks={str(uid): token for uid, token in outcome.sinks.items()},
+                committed_at_ms=committed_at_ms,
+                input_records=outcome.input_records,
+                output_records=outcome.output_records,
+                time=time_then,
+            )
+        )
+        if of_spark:
+            self._had_input_at = time.monotonic()
+        self._committed = self._committed.after(
+            batch_id, outcome, self._positions, self._journal.last_position, time_then
+        )
+        return Commit(batch_id=batch_id, at_ms=committed_at_ms)
+
+
+def _ms_since(began: float) -> float:
+    return (time.perf_counter() - began) * 1000
+
+
+def _left(deadline: float) -> float:
+    return min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX)

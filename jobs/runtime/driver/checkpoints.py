@@ -1,0 +1,397 @@
+"""Takes checkpoints and savepoints: links during a pause of the batches, uploads beside them, publishes, reports."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+import time
+import uuid
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+
+from keyscale.clock import now_ms
+from keyscale.jobs.operators.failures import typed_failure
+from keyscale.jobs.protocol.messages import CheckpointReport, CheckpointStatus, SubtaskCheckpointReport
+from keyscale.jobs.runtime.batch.source_order import stored_positions
+from keyscale.jobs.runtime.errors import CheckpointTimeoutError
+from keyscale.jobs.runtime.executor.subtask_jobs import SnapshotSubtasks, Uploads, UploadSnapshots, run_per_subtask
+from keyscale.jobs.spark_internals.parcels import Parcel
+from keyscale.state.documents.job_time import EventTime, JobTime
+from keyscale.state.documents.manifest import (
+    Manifest,
+    OperatorSnapshot,
+    SnapshotKind,
+    known_files,
+    read_manifest,
+    write_manifest,
+)
+from keyscale.state.documents.source_positions import write_positions
+from keyscale.state.identifiers import CheckpointId
+from keyscale.state.keyed.batch_clock import BatchClock
+from keyscale.state.keyed.stamp import STAMP_MIN_MS
+from keyscale.state.layout import location_of
+from keyscale.state.objects.errors import ObjectNotFoundError
+from keyscale.state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from keyscale.jobs.runtime.batch.committed_state import CommittedState
+    from keyscale.jobs.runtime.batch.runner import RunFacts
+    from keyscale.jobs.runtime.batch.shipment import Shipment
+    from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
+    from keyscale.jobs.runtime.executor.subtask_jobs import LinkedSubtask, StoredSubtask, SubtaskPlaces
+    from keyscale.jobs.spark_internals.affinity import Anchor
+    from keyscale.state.documents.manifest import OperatorDeclaration
+    from keyscale.state.identifiers import OperatorUid, SubtaskIndex
+    from keyscale.state.layout import Layout
+    from keyscale.state.objects.object_store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+_UPLOAD_LOOK_SECONDS = 0.25
+_UPLOAD_LOOK_SECONDS_MAX = 2.0
+KEY_GROUPS_REPORTED_MAX = 4096  # with more, the sizes of single key groups are not reported
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotContext:
+    """The context that all checkpoints of an attempt share.
+
+    Attributes:
+        spark: The session.
+        anchor: The subtasks' rows.
+        shipment: The parts of the run that are shipped once.
+        facts: The attempt's facts.
+        operators: Each operator's declaration.
+        places: The subtasks and where their state is.
+        store: The object store.
+        layout: The paths of the job's objects.
+        timeout_ms: How long a checkpoint waits for a running batch, and then how long it may take to complete.
+    """
+
+    spark: SparkSession
+    anchor: Anchor
+    shipment: Shipment
+    facts: RunFacts
+    operators: Mapping[OperatorUid, OperatorDeclaration]
+    places: SubtaskPlaces
+    store: ObjectStore
+    layout: Layout
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedSnapshot:
+    """A published manifest and its location."""
+
+    manifest: Manifest
+    location: str
+
+
+@dataclass(slots=True)
+class Checkpoints:
+    """Takes an attempt's checkpoints and savepoints, one at a time.
+
+    Attributes:
+        context: What they have in common.
+        loop: The batches that they are taken between.
+        report: Takes the reports to the control plane.
+        next_id: Number of the next checkpoint; numbers never start over.
+        retained_ids: Numbers of the checkpoints that are kept, oldest first.
+        retained_count: How many are kept.
+        base: The newest complete checkpoint, or the one that the attempt was restored from: its files are not uploaded
+            again.
+        input_records: Returns how many records the attempt has committed so far.
+        claims: Whether the files of the checkpoint that the attempt was restored from are the job's own now.
+        reported_records: How many records earlier checkpoints have reported.
+    """
+
+    context: SnapshotContext
+    loop: BatchLoop
+    report: Callable[[CheckpointReport], None]
+    next_id: CheckpointId
+    retained_ids: list[CheckpointId]
+    retained_count: int
+    base: Manifest | None
+    input_records: Callable[[], int]
+    claims: bool = False
+    reported_records: int = 0
+    _copyable: bool = field(default=True, init=False)
+
+    def find_savepoint(self, savepoint_id: str) -> CompletedSnapshot | None:
+        """Returns the savepoint of this id if it is already complete, perhaps taken by an earlier attempt."""
+        path = self.context.layout.manifest(self.next_id, savepoint_id)
+        try:
+            return self._completed(read_manifest(self.context.store, path))
+        except ObjectNotFoundError:
+            return None
+
+    def take(
+        self, savepoint_id: str | None = None, *, then: Callable[[CompletedSnapshot], None] | None = None
+    ) -> CompletedSnapshot:
+        """Takes a checkpoint, or a savepoint if an id is given.
+
+        Args:
+            savepoint_id: The savepoint's id, chosen by the control plane.
+            then: Called when it is complete, before the next batch may begin: batches are paused until then.
+
+        Raises:
+            RunEndedError: The run has ended.
+            CheckpointNotBegunError: A batch ran for the whole timeout. No number was used, and nothing was reported.
+            KeyscaleError: It failed, and was reported as failed; nothing refers to the uploaded files.
+        """
+        triggered_at_ms = now_ms()
+        with ExitStack() as pause:
+            committed = pause.enter_context(self.loop.paused(self._deadline()))
+            taking = _Taking(self.context, self.next_id, savepoint_id, triggered_at_ms)
+            self.next_id = CheckpointId(self.next_id + 1)
+            self.report(taking.in_progress())
+            try:
+                with taking.cancelled_at(self._deadline()):
+                    linked = taking.link(committed)
+                    if then is None:
+                        pause.close()
+                    completed = self._completed(self._complete(taking, committed, linked))
+                    if then is not None:
+                        then(completed)
+                    elif savepoint_id is None:
+                        self.loop.rebase(completed.manifest)
+            except Exception as failure:
+                # Perhaps a file that was to be copied is gone: the next checkpoint uploads it instead.
+                self._copyable = False
+                self.report(taking.failed(failure))
+                raise
+        return completed
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self.context.timeout_ms / 1000
+
+    def _complete(
+        self, taking: _Taking, committed: CommittedState, linked: Mapping[SubtaskIndex, list[LinkedSubtask]]
+    ) -> Manifest:
+        bases = [self.base] if self.base is not None else []
+        job_id = self.context.facts.job_id
+        copies = known_files(bases, job_id, claimed=True) if self._copyable else {}
+        stored = taking.upload(linked, known_files(bases, job_id, claimed=self.claims), copies, committed.time)
+        reach("checkpoint.uploaded")
+        manifest = taking.publish(committed, stored)
+        reach("checkpoint.published")
+        records, self.reported_records = self.input_records() - self.reported_records, self.input_records()
+        subsumed = self._retain(taking)
+        report = taking.completed(manifest, stored, records)
+        self.report(report.model_copy(update={"subsumed_checkpoint_ids": subsumed}))
+        if taking.savepoint_id is None:
+            self.base = manifest
+        return manifest
+
+    def _retain(self, taking: _Taking) -> list[CheckpointId]:
+        """Keeps a checkpoint's number; returns those that it subsumes. Savepoints are their owner's to keep."""
+        if taking.savepoint_id is not None:
+            return []
+        self.retained_ids.append(taking.checkpoint_id)
+        subsumed = self.retained_ids[: -self.retained_count]
+        del self.retained_ids[: -self.retained_count]
+        return subsumed
+
+    def _completed(self, manifest: Manifest) -> CompletedSnapshot:
+        return CompletedSnapshot(manifest, location_of(self.context.store.url, manifest.path))
+
+
+@dataclass(slots=True)
+class _Taking:
+    """A checkpoint that is being taken."""
+
+    context: SnapshotContext
+    checkpoint_id: CheckpointId
+    savepoint_id: str | None
+    triggered_at_ms: int
+    _timed_out: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def cancelled_at(self, deadline: float) -> Iterator[None]:
+        """Cancels this checkpoint's Spark jobs, and no others, at the deadline."""
+        spark_context = self.context.spark.sparkContext
+        tag = f"checkpoint-{self.checkpoint_id}"
+
+        def cancel() -> None:
+            self._timed_out.set()
+            with suppress(Exception):  # Spark may be gone, and its jobs with it
+                spark_context.cancelJobsWithTag(tag)
+
+        timer = threading.Timer(min(max(0.0, deadline - time.monotonic()), threading.TIMEOUT_MAX), cancel)
+        timer.daemon = True
+        timer.start()
+        spark_context.addJobTag(tag)
+        try:
+            yield
+        except Exception as failure:
+            if self._timed_out.is_set():
+                raise self._timeout() from failure
+            raise
+        finally:
+            timer.cancel()
+            spark_context.removeJobTag(tag)
+
+    def _timeout(self) -> CheckpointTimeoutError:
+        return CheckpointTimeoutError(
+            f"checkpoint {self.checkpoint_id} was not complete after {self.context.timeout_ms} ms"
+        )
+
+    def link(self, committed: CommittedState) -> dict[SubtaskIndex, list[LinkedSubtask]]:
+        """Runs the synchronous part, for which batches wait."""
+        clocks = snapshot_clocks(committed.time, self.context.places.specs)
+        task = SnapshotSubtasks(
+            self.context.places, self.context.shipment.starts(committed), self.checkpoint_id, clocks
+        )
+        linked = self._run("snapshot", task)
+        reach("checkpoint.linked")
+        return linked
+
+    def upload(
+        self,
+        linked: Mapping[SubtaskIndex, list[LinkedSubtask]],
+        known: Mapping[str, str],
+        copies: Mapping[str, str],
+        time: JobTime,
+    ) -> list[StoredSubtask]:
+        clocks = snapshot_clocks(time, self.context.places.specs)
+        uploads = Parcel.of(self.context.spark.sparkContext, Uploads(linked, known, copies))
+        task = UploadSnapshots(self.context.places, uploads, self.savepoint_id, clocks)
+        try:
+            pause = _UPLOAD_LOOK_SECONDS
+            results = self._run("upload", task)
+            while None in results.values():
+                if self._timed_out.wait(pause):
+                    raise self._timeout()
+                pause = min(2 * pause, _UPLOAD_LOOK_SECONDS_MAX)
+                results = self._run("upload", task)
+        finally:
+            uploads.release()
+        return list(chain.from_iterable(results.values()))
+
+    def _run(self, label: str, task: Callable[[SubtaskIndex], bytes]) -> dict[SubtaskIndex, list[Any]]:
+        if not self.context.places.specs:
+            return {}
+        context = self.context
+        results = run_per_subtask(context.spark, context.anchor, f"{label} {self.checkpoint_id}", task)
+        return {subtask: pickle.loads(result) for subtask, result in results.items()}  # noqa: S301 - from our tasks
+
+    def publish(self, committed: CommittedState, stored: Sequence[StoredSubtask]) -> Manifest:
+        """Writes the manifest: from then on the checkpoint is complete."""
+        context, facts = self.context, self.context.facts
+        positions = None
+        if committed.positions:
+            positions = write_positions(
+                context.store,
+                context.layout,
+                stored_positions(committed.positions),
+                checkpoint_id=self.checkpoint_id,
+                savepoint_id=self.savepoint_id,
+                unique=uuid.uuid4().hex,
+            )
+        by_place = {(part.uid, part.handle.subtask): part.handle for part in stored}
+        manifest = Manifest(
+            job_id=facts.job_id,
+            checkpoint_id=self.checkpoint_id,
+            kind=SnapshotKind.CHECKPOINT if self.savepoint_id is None else SnapshotKind.SAVEPOINT,
+            attempt=facts.attempt,
+            batch_id=committed.batch_id,
+            log_position=committed.log_position,
+            max_parallelism=facts.max_parallelism,
+            hash_id=facts.hash_id,
+            created_at_ms=now_ms(),
+            operators=tuple(
+                OperatorSnapshot(
+                    uid=uid,
+                    parallelism=facts.parallelism,
+                    declaration=declared,
+                    subtasks=tuple(by_place[uid, spec.index] for spec in context.places.specs[uid]),
+                )
+                for uid, declared in context.operators.items()
+            ),
+            positions=positions,
+            sinks=committed.sinks,
+            savepoint_id=self.savepoint_id,
+            time=UNSET if committed.time == JobTime() else committed.time,
+        )
+        reach("checkpoint.publishing")
+        write_manifest(context.store, manifest)
+        return manifest
+
+    def in_progress(self) -> CheckpointReport:
+        return self._report(CheckpointStatus.IN_PROGRESS)
+
+    def failed(self, failure: BaseException) -> CheckpointReport:
+        error = typed_failure(failure)
+        return self._report(CheckpointStatus.FAILED).model_copy(update={"failure_message": f"{error.code}: {error}"})
+
+    def completed(self, manifest: Manifest, stored: Sequence[StoredSubtask], records: int) -> CheckpointReport:
+        report = self._report(CheckpointStatus.COMPLETED)
+        return report.model_copy(
+            update={
+                "latest_ack_timestamp": max((part.acknowledged_at_ms for part in stored), default=now_ms()),
+                "checkpointed_size": sum(part.uploaded_bytes for part in stored),
+                "state_size": manifest.state_size_bytes,
+                "processed_records": records,
+                "external_path": location_of(self.context.store.url, manifest.path),
+                "batch_id": manifest.batch_id,
+                "subtasks": [self._subtask_report(part) for part in stored],
+            }
+        )
+
+    def _report(self, status: CheckpointStatus) -> CheckpointReport:
+        return CheckpointReport(
+            checkpoint_id=self.checkpoint_id,
+            status=status,
+            is_savepoint=self.savepoint_id is not None,
+            savepoint_id=self.savepoint_id,
+            trigger_timestamp=self.triggered_at_ms,
+            end_to_end_duration=now_ms() - self.triggered_at_ms,
+        )
+
+    def _subtask_report(self, part: StoredSubtask) -> SubtaskCheckpointReport:
+        return SubtaskCheckpointReport(
+            operator_uid=part.uid,
+            index=part.handle.subtask,
+            key_group_start=part.handle.key_group_start,
+            key_group_end=part.handle.key_group_end,
+            status=CheckpointStatus.COMPLETED,
+            ack_timestamp=part.acknowledged_at_ms,
+            end_to_end_duration=max(0, part.acknowledged_at_ms - self.triggered_at_ms),
+            start_delay=max(0, part.started_at_ms - self.triggered_at_ms),
+            sync_duration=part.sync_ms,
+            async_duration=part.async_ms,
+            checkpointed_size=part.uploaded_bytes,
+            state_size=part.handle.state_size_bytes,
+            files=sum(1 for _ in part.handle.files()),
+            entries=sum(part.sizes.entries),
+            key_group_entries=list(part.sizes.entries) if self._reports_key_groups else [],
+            key_group_bytes=list(part.sizes.size_bytes) if self._reports_key_groups else [],
+        )
+
+    @property
+    def _reports_key_groups(self) -> bool:
+        return self.context.facts.max_parallelism <= KEY_GROUPS_REPORTED_MAX
+
+
+def snapshot_clocks(time: JobTime, uids: Iterable[OperatorUid]) -> dict[OperatorUid, BatchClock]:
+    """Returns, by operator, the times by which a snapshot's entries have expired: no later than the next batch's.
+
+    They are those of the last batch, not of the driver's clock, which may be ahead of the next driver's.
+    """
+    return {
+        uid: BatchClock(time.processing_ms, STAMP_MIN_MS if (event := _watermark_ms(time, uid)) is None else event)
+        for uid in uids
+    }
+
+
+def _watermark_ms(time: JobTime, uid: OperatorUid) -> int | None:
+    return time.event_times.get(uid, EventTime()).watermark_ms

@@ -1,0 +1,166 @@
+"""The driver's connection to the control plane: over HTTP, or through files for a job without a control plane."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from keyscale.jobs.protocol.messages import (
+    Assignment,
+    AttachRequest,
+    AttachResponse,
+    CheckpointReport,
+    Command,
+    Heartbeat,
+    HeartbeatResponse,
+    Message,
+)
+from keyscale.jobs.runtime.errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Answer = TypeVar("Answer", bound=Message)
+
+_TIMEOUT_SECONDS = 10.0
+_CHUNK_BYTES = 1 << 20
+_FILE_RETRY_MS = 50
+
+
+class ControlChannel(Protocol):
+    """The messages between a driver and its control plane.
+
+    Every method raises `ControlUnreachableError` if there is no answer (try again), `ControlRefusedError` if the
+    control plane refuses the message (the driver's own fault), and `AttemptOverError` if it no longer wants this
+    attempt. All messages may be sent again. Methods may be called from several threads.
+    """
+
+    def attach(self, request: AttachRequest) -> AttachResponse: ...
+
+    def fetch_artifact(self, target: Path) -> None:
+        """Writes the artifact's bytes, unverified, to a local file."""
+        ...
+
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatResponse: ...
+
+    def report_checkpoint(self, report: CheckpointReport) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class HttpControl:
+    """The control plane's `/driver/...` routes.
+
+    A status of 5xx, 408 or 429 counts as no answer; 410 means that the attempt is over; any other 4xx is a refusal.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        self._client = httpx.Client(
+            base_url=url.rstrip("/"),
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=_TIMEOUT_SECONDS,
+            trust_env=False,
+        )
+
+    def attach(self, request: AttachRequest) -> AttachResponse:
+        return self._parsed(self._post("/driver/attach", request), AttachResponse)
+
+    def fetch_artifact(self, target: Path) -> None:
+        try:
+            with self._client.stream("GET", "/driver/artifact") as response, target.open("wb") as file:
+                _check(response)
+                for chunk in response.iter_bytes(_CHUNK_BYTES):
+                    file.write(chunk)
+        except httpx.TransportError as error:
+            raise ControlUnreachableError(str(error)) from error
+
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
+        return self._parsed(self._post("/driver/heartbeat", heartbeat), HeartbeatResponse)
+
+    def report_checkpoint(self, report: CheckpointReport) -> None:
+        self._post("/driver/checkpoints", report)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _post(self, path: str, message: Message) -> httpx.Response:
+        try:
+            response = self._client.post(
+                path, content=message.model_dump_json(), headers={"Content-Type": "application/json"}
+            )
+        except httpx.TransportError as error:
+            raise ControlUnreachableError(str(error)) from error
+        _check(response)
+        return response
+
+    @staticmethod
+    def _parsed(response: httpx.Response, kind: type[Answer]) -> Answer:
+        try:
+            return kind.model_validate_json(response.content)
+        except ValidationError as error:
+            raise ControlUnreachableError(f"the control plane's answer is not a {kind.__name__}") from error
+
+
+def _check(response: httpx.Response) -> None:
+    status = response.status_code
+    if status == httpx.codes.GONE:
+        raise AttemptOverError("the control plane says that this attempt is over")
+    if status in {httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS} or response.is_server_error:
+        raise ControlUnreachableError(f"the control plane answered {status}")
+    if not response.is_success:
+        raise ControlRefusedError(f"the control plane refused the message with status {status}")
+
+
+class FileControl:
+    """Runs a job without a control plane: one assignment from a file, commands and reports as files beside it.
+
+    While the assignment's file does not exist, the driver waits for it in standby; move it into place in one step.
+
+    Beside `<name>.json`, the assignment, is the directory `<name>.control/`:
+    `commands/*.json` are `Command`s, read in the order of their names, each until its result is reported;
+    `heartbeat.json` is the last `Heartbeat`, `results/<command id>.json` each command's `CommandResult`, and
+    `checkpoints/<checkpoint id>.json` the last `CheckpointReport` of each checkpoint.
+    """
+
+    def __init__(self, assignment_file: Path, artifact_file: Path) -> None:
+        self._assignment_file = assignment_file
+        self._artifact_file = artifact_file
+        self._directory = assignment_file.with_suffix(".control")
+        for name in ("commands", "results", "checkpoints"):
+            (self._directory / name).mkdir(parents=True, exist_ok=True)
+
+    def attach(self, request: AttachRequest) -> AttachResponse:  # noqa: ARG002 - no control plane reads it
+        try:
+            content = self._assignment_file.read_bytes()
+        except FileNotFoundError:
+            return AttachResponse(decision="wait", retry_after_ms=_FILE_RETRY_MS)
+        return AttachResponse(decision="run", assignment=Assignment.model_validate_json(content))
+
+    def fetch_artifact(self, target: Path) -> None:
+        target.write_bytes(self._artifact_file.read_bytes())
+
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
+        for result in heartbeat.results:
+            self._replace(self._directory / "results" / f"{result.command_id}.json", result)
+        self._replace(self._directory / "heartbeat.json", heartbeat)
+        commands = (
+            Command.model_validate_json(path.read_bytes())
+            for path in sorted((self._directory / "commands").glob("*.json"))
+        )
+        answered = {path.stem for path in (self._directory / "results").glob("*.json")}
+        return HeartbeatResponse(commands=[command for command in commands if command.id not in answered])
+
+    def report_checkpoint(self, report: CheckpointReport) -> None:
+        self._replace(self._directory / "checkpoints" / f"{report.checkpoint_id}.json", report)
+
+    def close(self) -> None:
+        """Does nothing: there is no connection."""
+
+    @staticmethod
+    def _replace(path: Path, message: Message) -> None:
+        temporary = path.with_suffix(".writing")
+        temporary.write_text(message.model_dump_json(), encoding="utf-8")
+        os.replace(temporary, path)  # noqa: PTH105 - its name says that readers see the old or the new file

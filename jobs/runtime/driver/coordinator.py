@@ -1,0 +1,264 @@
+"""The thread that takes checkpoints when they are due and executes the control plane's commands, one after another."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from keyscale.errors import KeyscaleError
+from keyscale.jobs.operators.failures import typed_failure
+from keyscale.jobs.protocol.messages import CommandKind, CommandResult, DriverState
+from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, failure_of
+from keyscale.jobs.runtime.errors import CheckpointNotBegunError, CheckpointsFailingError, RunEndedError
+from keyscale.state.log.commit_log import FencedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keyscale.jobs.protocol.messages import CheckpointSettings, Command
+    from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
+    from keyscale.jobs.runtime.driver.checkpoints import Checkpoints, CompletedSnapshot
+    from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+    from keyscale.jobs.runtime.driver.run_outcome import RunOutcomeBox
+
+logger = logging.getLogger(__name__)
+
+_FENCE_CHECK_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSchedule:
+    """When the next periodic checkpoint is due. Times are seconds of one monotonic clock.
+
+    Attributes:
+        started_at: When the last checkpoint was triggered; at first, when the job started to run.
+        ended_at: When the last checkpoint ended, whatever its outcome; None before any.
+        consecutive_failures: How many have failed since the last one that completed.
+    """
+
+    started_at: float
+    ended_at: float | None = None
+    consecutive_failures: int = 0
+
+    def due_at(self, settings: CheckpointSettings) -> float:
+        """Returns when to trigger the next one: an interval after the last start and a pause after the last end."""
+        by_interval = self.started_at + settings.interval_ms / 1000
+        if self.ended_at is None:
+            return by_interval
+        return max(by_interval, self.ended_at + settings.min_pause_ms / 1000)
+
+    def triggered(self, now: float) -> CheckpointSchedule:
+        return replace(self, started_at=now)
+
+    def ended(self, now: float) -> CheckpointSchedule:
+        return replace(self, ended_at=now)
+
+    def completed(self, now: float) -> CheckpointSchedule:
+        return replace(self, ended_at=now, consecutive_failures=0)
+
+    def failed(self, now: float) -> CheckpointSchedule:
+        return replace(self, ended_at=now, consecutive_failures=self.consecutive_failures + 1)
+
+    def has_failed_too_often(self, settings: CheckpointSettings) -> bool:
+        return self.consecutive_failures > settings.tolerable_failed_checkpoints
+
+
+class Coordinator:
+    """Coordinates checkpoints and commands. Its thread is the only one that takes checkpoints.
+
+    Args:
+        checkpoints: Takes the checkpoints.
+        loop: The loop of the batches.
+        settings: The job's checkpoint settings.
+        status: Takes results and states.
+        outcome_box: Takes the outcome of a command that ends the run.
+        commands: The queue of commands; None ends the thread.
+        drain: Returns when the input that there is now has been processed, all event-time timers have fired, and both
+            are committed.
+        read_on: Lets the job read on after a drain.
+        run_retention: Called after each completed checkpoint; may delete objects that no retained checkpoint needs.
+        nudge: Sends the status to the control plane at once.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Checkpoints,
+        loop: BatchLoop,
+        settings: CheckpointSettings,
+        status: DriverStatus,
+        outcome_box: RunOutcomeBox,
+        *,
+        commands: queue.SimpleQueue[Command | None],
+        drain: Callable[[], None],
+        read_on: Callable[[], None],
+        run_retention: Callable[[], None],
+        nudge: Callable[[], None],
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._loop = loop
+        self._settings = settings
+        self._status = status
+        self._outcome_box = outcome_box
+        self._drain = drain
+        self._read_on = read_on
+        self._run_retention = run_retention
+        self._nudge = nudge
+        self._commands = commands
+        self._schedule = CheckpointSchedule(started_at=time.monotonic())
+        self._fence_checked_at = time.monotonic()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="coordinator", daemon=True)
+
+    def start(self) -> None:
+        self._schedule = CheckpointSchedule(started_at=time.monotonic())
+        self._thread.start()
+
+    def close(self, timeout_seconds: float) -> None:
+        """Ends the thread after its current step, whose outcome no longer ends the run."""
+        self._closed.set()
+        self._commands.put(None)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        while self._outcome_box.outcome is None and not self._closed.is_set():
+            now = time.monotonic()
+            wait_seconds = (
+                min(self._schedule.due_at(self._settings), self._fence_checked_at + _FENCE_CHECK_SECONDS) - now
+            )
+            try:
+                command = self._commands.get(timeout=max(0.0, wait_seconds))
+            except queue.Empty:
+                self._tick()
+                continue
+            if command is None:
+                return
+            self._execute_command(command)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        try:
+            if now >= self._fence_checked_at + _FENCE_CHECK_SECONDS:
+                self._fence_checked_at = now
+                self._check_fence()
+            if now >= self._schedule.due_at(self._settings):
+                self._take_periodic()
+        except RunEndedError:
+            return
+        except Exception as failure:  # noqa: BLE001 - any failure ends the run, not just this thread
+            if not self._closed.is_set():
+                self._outcome_box.give(RunOutcome.by(failure))
+
+    def _check_fence(self) -> None:
+        try:
+            overtaken = self._loop.is_overtaken()
+        except KeyscaleError as error:
+            logger.warning("cannot check for a newer attempt: %s: %s", error.code, error)
+            return
+        if overtaken:
+            raise FencedError("a newer attempt has taken over while this one was idle")
+
+    def _take_periodic(self) -> None:
+        self._schedule = self._schedule.triggered(time.monotonic())
+        try:
+            self._take()
+        except RunEndedError:
+            raise
+        except CheckpointNotBegunError as not_begun:
+            logger.warning("no checkpoint was taken: %s: %s", not_begun.code, not_begun)
+            self._schedule = self._schedule.ended(time.monotonic())
+            return
+        except Exception as failure:
+            error = typed_failure(failure)
+            logger.warning("a checkpoint failed: %s: %s", error.code, error, exc_info=True)
+            self._schedule = self._schedule.failed(time.monotonic())
+            if self._schedule.has_failed_too_often(self._settings):
+                failures = self._schedule.consecutive_failures
+                raise CheckpointsFailingError(
+                    f"{failures} checkpoints failed in a row; the last one: {error.code}: {error}"
+                ) from error
+            return
+        self._schedule = self._schedule.completed(time.monotonic())
+        self._run_retention()
+
+    def _execute_command(self, command: Command) -> None:
+        try:
+            result = self._result_of(command)
+        except Exception as failure:
+            error = typed_failure(failure)
+            logger.warning("command %s failed: %s: %s", command.kind, error.code, error, exc_info=True)
+            if self._status.state is DriverState.STOPPING:
+                self._status.enter(DriverState.RUNNING)
+            result = CommandResult(command_id=command.id, status="FAILED", failure=failure_of(error))
+        self._status.answer(result)
+        if command.kind is CommandKind.STOP_WITH_SAVEPOINT and result.status == "COMPLETED":
+            # Nothing more can be committed, so the next attempt need not wait until Spark has stopped.
+            outcome = RunOutcome(DriverState.FINISHED if command.drain else DriverState.STOPPED)
+            self._outcome_box.give(outcome)
+            self._status.enter(outcome.state)
+        self._nudge()
+
+    def _result_of(self, command: Command) -> CommandResult:
+        completed = self._snapshot_of(command)
+        return CommandResult(
+            command_id=command.id,
+            status="COMPLETED",
+            location=completed.location,
+            checkpoint_id=completed.manifest.checkpoint_id,
+        )
+
+    def _snapshot_of(self, command: Command) -> CompletedSnapshot:
+        match command.kind:
+            case CommandKind.CHECKPOINT:
+                return self._checkpoint()
+            case CommandKind.SAVEPOINT:
+                return self._savepoint(command)
+            case CommandKind.STOP_WITH_SAVEPOINT:
+                return self._stop_with_savepoint(command)
+            case CommandKind.CANCEL:
+                raise AssertionError("JobRun executes cancellations, which do not wait here")
+
+    def _checkpoint(self) -> CompletedSnapshot:
+        self._schedule = self._schedule.triggered(time.monotonic())
+        try:
+            return self._take()
+        finally:
+            # A requested checkpoint postpones the next periodic one. The requester handles its failure.
+            self._schedule = self._schedule.ended(time.monotonic())
+            self._run_retention()
+
+    def _take(self, savepoint_id: str | None = None) -> CompletedSnapshot:
+        completed = self._checkpoints.take(savepoint_id)
+        self._status.state_measured(completed.manifest.state_size_bytes)
+        return completed
+
+    def _savepoint(self, command: Command) -> CompletedSnapshot:
+        savepoint_id = command.savepoint_id or command.id
+        return self._checkpoints.find_savepoint(savepoint_id) or self._take(savepoint_id)
+
+    def _stop_with_savepoint(self, command: Command) -> CompletedSnapshot:
+        """Pauses the batches from the snapshot to the end, so that nothing is committed after the savepoint."""
+        self._status.enter(DriverState.STOPPING)
+        if not command.drain:
+            return self._stop_now(command)
+        try:
+            self._drain()
+            return self._stop_now(command)
+        except Exception:
+            with suppress(RunEndedError):
+                self._read_on()
+            raise
+
+    def _stop_now(self, command: Command) -> CompletedSnapshot:
+        savepoint_id = command.savepoint_id or command.id
+        found = self._checkpoints.find_savepoint(savepoint_id)
+        if found is not None:
+            # An earlier attempt has taken it and died; later commits are in the log.
+            self._loop.halt()
+            return found
+        return self._checkpoints.take(savepoint_id, then=lambda _completed: self._loop.refuse())

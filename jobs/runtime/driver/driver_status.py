@@ -1,0 +1,234 @@
+"""A driver's status, shared by its threads and sent to the control plane with every heartbeat."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from keyscale.clock import now_ms
+from keyscale.jobs.protocol.messages import CleanUp, Commit, DriverMetrics, DriverState, Failure, Heartbeat
+from keyscale.jobs.runtime.batch.metrics import added_up, state_bytes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from keyscale.jobs.protocol.messages import (
+        CommandResult,
+        FailureHistory,
+        OperatorMetrics,
+        RestartStrategy,
+        SinkOutage,
+    )
+    from keyscale.jobs.runtime.batch.locality import Locality
+    from keyscale.state.retention.deletion import Deleted
+
+_SMOOTHING = 0.3  # weight of the newest batch in rates and durations
+IDLE_MS = 5000  # a job is idle that has run no batch and found no input for so long
+
+TERMINAL_STATES = frozenset({DriverState.STOPPED, DriverState.FINISHED, DriverState.FAILED, DriverState.FENCED})
+
+
+class DriverStatus:
+    """The driver's state, progress and command results; every method may be called from any thread.
+
+    A terminal state is final: the first one stays, whatever happens while the driver ends.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """The status of a new driver; the clock returns seconds."""
+        self._clock = clock
+        self._committed_at: float | None = None
+        self._lock = threading.Lock()
+        self._state = DriverState.STANDBY
+        self._failure: Failure | None = None
+        self._first_commit: Commit | None = None
+        self._last_commit: Commit | None = None
+        self._restored_at_ms: int | None = None
+        self._metrics = DriverMetrics()
+        self._results: dict[str, CommandResult] = {}
+
+    @property
+    def state(self) -> DriverState:
+        with self._lock:
+            return self._state
+
+    @property
+    def commits(self) -> int:
+        """Number of batches that this attempt has committed."""
+        with self._lock:
+            return self._metrics.batches
+
+    @property
+    def input_records(self) -> int:
+        """Number of records in all batches that this attempt has committed."""
+        with self._lock:
+            return self._metrics.input_records
+
+    def enter(self, state: DriverState, failure: Failure | None = None) -> None:
+        with self._lock:
+            if self._state not in TERMINAL_STATES:
+                self._state, self._failure = state, failure
+
+    def restored(self, at_ms: int) -> None:
+        with self._lock:
+            self._restored_at_ms = at_ms
+
+    def committed(
+        self,
+        commit: Commit,
+        *,
+        input_records: int,
+        output_records: int,
+        duration_ms: float,
+        plan_ms: float = 0.0,
+        append_ms: float = 0.0,
+        operators: Sequence[OperatorMetrics] = (),
+    ) -> None:
+        """Counts a committed batch; the times are those of DriverMetrics, and `operators` the operators' figures."""
+        with self._lock:
+            self._first_commit = self._first_commit or commit
+            self._last_commit = commit
+            committed_at, before = self._clock(), self._committed_at
+            self._committed_at = committed_at
+            # From one commit to the next: the time in which the batch's input has arrived.
+            cycle_ms = duration_ms if before is None else max(duration_ms, 1000 * (committed_at - before))
+            old, first = self._metrics, self._metrics.batches == 0
+            newest = {
+                "input_records_per_second": 1000 * input_records / max(cycle_ms, 1.0),
+                "processed_records_per_second": 1000 * input_records / max(duration_ms, 1.0),
+                "batch_duration_ms": duration_ms,
+                "batch_plan_ms": plan_ms,
+                "batch_append_ms": append_ms,
+                "busy_ratio": duration_ms / max(cycle_ms, duration_ms, 1.0),
+            }
+            smoothed = {
+                name: value if first else _smoothed(getattr(old, name), value) for name, value in newest.items()
+            }
+            with_totals = added_up(old.operators, operators, cycle_ms)
+            self._metrics = old.model_copy(
+                update={
+                    **smoothed,
+                    "batches": old.batches + 1,
+                    "input_records": old.input_records + input_records,
+                    "output_records": old.output_records + output_records,
+                    "operators": with_totals,
+                    "state_bytes": state_bytes_of(with_totals) or old.state_bytes,
+                }
+            )
+
+    def published(self, duration_ms: float) -> None:
+        """Counts the publishing of the batch that was committed last."""
+        with self._lock:
+            before = self._metrics.batch_publish_ms if self._metrics.batches > 1 else duration_ms
+            self._metrics = self._metrics.model_copy(update={"batch_publish_ms": _smoothed(before, duration_ms)})
+
+    def locality_measured(self, locality: Locality) -> None:
+        """Sets how often subtasks have run where their state was, and how often not."""
+        counts = {
+            "subtask_runs": locality.runs,
+            "subtask_runs_moved": locality.moved,
+            "subtask_runs_rebuilt": locality.rebuilt,
+        }
+        with self._lock:
+            self._metrics = self._metrics.model_copy(update=counts)
+
+    def sources_have_lost(self, records: int) -> None:
+        """Sets how many records the sources had lost before the job could read them."""
+        with self._lock:
+            if self._metrics.lost_records != records:
+                since_ms = self._metrics.lost_records_since_ms or now_ms()
+                update = {"lost_records": records, "lost_records_since_ms": since_ms}
+                self._metrics = self._metrics.model_copy(update=update)
+
+    def sources_are_behind(self, records: int | None) -> None:
+        """Sets by how many records the last batch was behind its sources."""
+        with self._lock:
+            if self._metrics.pending_records != records:
+                self._metrics = self._metrics.model_copy(update={"pending_records": records})
+
+    def restarts(self, strategy: RestartStrategy | None, history: FailureHistory, last: Failure | None = None) -> None:
+        """Sets the strategy by which the job restarts, and its failures so far."""
+        with self._lock:
+            known = last or self._metrics.last_failure
+            self._metrics = self._metrics.model_copy(
+                update={"restart": strategy, "failures": history, "last_failure": known}
+            )
+
+    def store_seen(self, away_since_ms: int | None) -> None:
+        """Sets since when the object store has not answered; None if it answers."""
+        with self._lock:
+            self._metrics = self._metrics.model_copy(update={"store_away_since_ms": away_since_ms})
+
+    def sink_waited_for(self, outage: SinkOutage | None) -> None:
+        """Sets the sink that batches wait for; None if they wait for none. The first failure of an outage counts."""
+        with self._lock:
+            known = self._metrics.sink_outage
+            if outage is not None and known is not None and known.uid == outage.uid:
+                outage = outage.model_copy(update={"since_ms": known.since_ms})
+            self._metrics = self._metrics.model_copy(update={"sink_outage": outage})
+
+    def cleaned_up(self, at_ms: int, deleted: Deleted, removed_writes: int) -> None:
+        """Counts a pass of the clean-up, the objects that it has deleted and the unfinished writes it has removed."""
+        with self._lock:
+            before = self._metrics.clean_up
+            clean_up = CleanUp(
+                passes=before.passes + 1,
+                last_at_ms=at_ms,
+                deleted_objects=before.deleted_objects + deleted.objects,
+                deleted_bytes=before.deleted_bytes + deleted.size_bytes,
+                removed_writes=before.removed_writes + removed_writes,
+            )
+            self._metrics = self._metrics.model_copy(update={"clean_up": clean_up})
+
+    def clean_up_failed(self, at_ms: int, failure: Failure) -> None:
+        """Sets that a pass of the clean-up has failed, and why."""
+        with self._lock:
+            before = self._metrics.clean_up
+            failing = {"failing_since_ms": before.failing_since_ms or at_ms, "failure": failure}
+            self._metrics = self._metrics.model_copy(update={"clean_up": before.model_copy(update=failing)})
+
+    def waits_for_input(self, waits: bool) -> None:
+        """Sets whether the query has looked for input and found none."""
+        with self._lock:
+            if self._metrics.waits_for_input != waits:
+                self._metrics = self._metrics.model_copy(update={"waits_for_input": waits})
+
+    def state_measured(self, state_bytes: int) -> None:
+        with self._lock:
+            self._metrics = self._metrics.model_copy(update={"state_bytes": state_bytes})
+
+    def answer(self, result: CommandResult) -> None:
+        """Keeps a command's result until the control plane no longer asks for it."""
+        with self._lock:
+            self._results[result.command_id] = result
+
+    def acknowledge(self, results: Iterable[CommandResult], still_asked: Iterable[str]) -> None:
+        """Forgets results that were sent and whose commands the control plane no longer names."""
+        asked = set(still_asked)
+        with self._lock:
+            for result in results:
+                if result.command_id not in asked:
+                    self._results.pop(result.command_id, None)
+
+    def heartbeat(self) -> Heartbeat:
+        with self._lock:
+            metrics = self._metrics
+            if metrics.waits_for_input and self._committed_at is not None:
+                idle_ms = 1000 * (self._clock() - self._committed_at)
+                if idle_ms > IDLE_MS:  # the last batch's figures are outdated
+                    quiet = {"input_records_per_second": 0.0, "busy_ratio": 0.0, "pending_records": 0}
+                    metrics = metrics.model_copy(update=quiet)
+            return Heartbeat(
+                state=self._state,
+                first_commit=self._first_commit,
+                last_commit=self._last_commit,
+                restored_at_ms=self._restored_at_ms,
+                metrics=metrics,
+                results=list(self._results.values()),
+                failure=self._failure,
+            )
+
+
+def _smoothed(old: float, new: float) -> float:
+    return old + _SMOOTHING * (new - old)

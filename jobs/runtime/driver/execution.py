@@ -1,0 +1,407 @@
+"""The execution of a declared job: fence, restore, batches and checkpoints, until something ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+import re
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from keyscale.clock import now_ms
+from keyscale.jobs.errors import SinkUnavailableError
+from keyscale.jobs.protocol.messages import DriverState
+from keyscale.jobs.runtime.batch.committed_state import CommittedState
+from keyscale.jobs.runtime.batch.job_sources import JobSources
+from keyscale.jobs.runtime.batch.metrics import lost_records, pending_records
+from keyscale.jobs.runtime.batch.runner import BatchRunner, RunFacts, subtask_specs
+from keyscale.jobs.runtime.batch.shipment import Shipment
+from keyscale.jobs.runtime.batch.source_order import order_of, recorded_order
+from keyscale.jobs.runtime.driver.attempt import fall_back, open_attempt, reopen_attempt
+from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
+from keyscale.jobs.runtime.driver.checkpoints import Checkpoints, SnapshotContext
+from keyscale.jobs.runtime.driver.coordinator import Coordinator
+from keyscale.jobs.runtime.driver.job_query import JobQuery
+from keyscale.jobs.runtime.driver.retention_runner import RetentionRunner
+from keyscale.jobs.runtime.driver.run_outcome import RunOutcome
+from keyscale.jobs.runtime.driver.store_watch import StoreWatch
+from keyscale.jobs.runtime.driver.timekeeper import Timekeeper
+from keyscale.jobs.runtime.errors import SparkLostError
+from keyscale.jobs.runtime.executor.subtask_jobs import RestoreSubtasks, SubtaskPlaces, check_restored, run_per_subtask
+from keyscale.jobs.runtime.retries import Retries
+from keyscale.jobs.spark_internals.affinity import Anchor
+from keyscale.jobs.spark_internals.query_status import is_waiting_for_input
+from keyscale.state.documents.manifest import OperatorDeclaration
+from keyscale.state.identifiers import Attempt, CheckpointId, JobId, OperatorUid
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_groups import KeyGroupRange
+from keyscale.state.layout import Layout
+from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundError
+from keyscale.state.objects.object_store import probe
+from keyscale.state.retention.deletion_plan import RetentionPolicy
+from keyscale.state.syncpoint import reach
+
+if TYPE_CHECKING:
+    import queue
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from keyscale.jobs.graph.topology import Topology
+    from keyscale.jobs.protocol.messages import Assignment, Command
+    from keyscale.jobs.runtime.driver.attempt import OpenAttempt
+    from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+    from keyscale.jobs.runtime.driver.reporter import Reporter
+    from keyscale.jobs.runtime.driver.run_outcome import RunOutcomeBox
+    from keyscale.state.documents.manifest import Manifest
+    from keyscale.state.log.resolution import ResumePoint
+    from keyscale.state.objects.object_store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+_QUERY_POLL_SECONDS = 1.0
+_ROUNDS_OF_TIMERS = 10
+_FIRST_COMMIT_POLL_SECONDS = 0.2
+_CLOSE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """The driver's objects that an execution uses.
+
+    Attributes:
+        spark: The session.
+        assignment: The job and its settings.
+        store: The object store.
+        status: Takes all progress.
+        outcome_box: Takes the run's outcome.
+        commands: The control plane's commands, in order.
+        reporter: Sends checkpoint reports.
+        work_dir: A directory of this process alone.
+        local_root: Directory of local state; the same path on every host, shared by all attempts there.
+    """
+
+    spark: SparkSession
+    assignment: Assignment
+    store: ObjectStore
+    status: DriverStatus
+    outcome_box: RunOutcomeBox
+    commands: queue.SimpleQueue[Command | None]
+    reporter: Reporter
+    work_dir: Path
+    local_root: Path
+
+
+class Execution:
+    """One topology in one attempt.
+
+    Args:
+        context: The driver's objects.
+        topology: The job.
+        after: A failed execution in this process whose attempt this one continues, if there is one.
+    """
+
+    def __init__(self, context: RunContext, topology: Topology, after: Execution | None = None) -> None:
+        self._context = context
+        self._topology = topology
+        self._after = after
+        self._number: int = 0 if after is None else after._number + 1
+        self._opened: OpenAttempt | None = None
+        self._anchor: Anchor | None = None
+        self._checkpoints: Checkpoints | None = None
+        assignment = context.assignment
+        self._facts = RunFacts(
+            job_id=JobId(assignment.job_id),
+            attempt=Attempt(assignment.attempt),
+            parallelism=assignment.parallelism,
+            max_parallelism=assignment.max_parallelism,
+            hash_id=HashId(assignment.hash_id),
+            store_url=assignment.store_url,
+            local_root=context.local_root,
+            rocksdb=topology.rocksdb,
+            store_outage_max_ms=assignment.checkpoints.store_outage_max_ms,
+        )
+        self._retries = Retries(
+            assignment.checkpoints.store_outage_max_ms, lambda: context.outcome_box.outcome is not None
+        )
+        self._sink_retries = replace(self._retries, awaited=SinkUnavailableError)
+        self._operators = operator_facts(topology)
+        specs = {node.uid: subtask_specs(node, self._facts) for node in topology.operators}
+        self._places = SubtaskPlaces(specs, assignment.store_url, str(context.local_root))
+
+    @property
+    def has_opened(self) -> bool:
+        """Whether the attempt's fence stands, so that another execution can continue it."""
+        return self._opened is not None
+
+    def run(self) -> None:
+        """Runs until some thread gives the run's outcome; nothing is committed after this returns.
+
+        Raises:
+            KeyscaleError: The attempt could not begin.
+        """
+        shipment = Shipment(self._context.spark.sparkContext, self._topology)
+        try:
+            self._run(shipment)
+        finally:
+            shipment.release()
+
+    def _run(self, shipment: Shipment) -> None:
+        context = self._context
+        opened = self._open()
+        logger.info(
+            "attempt %d opened (%d times before) after batch %d, restored from %s",
+            opened.attempt,
+            self._number,
+            opened.resume.batch_id,
+            opened.manifest.path if opened.manifest else "nothing",
+        )
+        anchor = self._anchor = Anchor.create(context.spark, self._facts.parallelism)
+        opened, committed, runner = self._resumed(opened, anchor, shipment)
+        sources = self._sources_of(opened)
+        loop = BatchLoop(
+            runner.of_query(sources.stream()),
+            runner,
+            opened,
+            committed,
+            directory=context.work_dir / positions_name(opened.attempt, self._number),
+            status=context.status,
+            on_failure=lambda failure: context.outcome_box.give(RunOutcome.by(failure)),
+            positions=sources.positions(opened.positions),
+            batch_interval_ms=self._batch_interval_ms(),
+        )
+        query = JobQuery(loop.start)
+        context.status.enter(DriverState.RUNNING)
+        logger.info("the query runs")
+        coordinator = self._coordinator(opened, anchor, shipment, loop, query)
+        coordinator.start()
+        watch = StoreWatch(context.store, Layout(self._facts.job_id).log_entry(1), context.status)
+        watch.start()
+        timekeeper = Timekeeper(loop)
+        if any(node.logic.uses_timers for node in self._topology.operators):
+            timekeeper.start()
+        try:
+            self._wait_for_end(query)
+        finally:
+            timekeeper.end()
+            watch.end()
+            self._go_down(loop, query, coordinator)
+
+    def _open(self) -> OpenAttempt:
+        context, after = self._context, self._after
+        if after is None or after._opened is None:
+            self._retries.run(lambda: probe(context.store))
+            opened = open_attempt(context.store, context.assignment, self._operators, self._source_uids)
+            reach("run.fenced")
+        else:
+            if after._anchor is not None:
+                after._anchor.release()
+            before = after._opened
+            opened = self._retries.run(lambda: reopen_attempt(context.store, context.assignment, before))
+            reach("run.reopened")
+        self._opened = replace(opened, journal=opened.journal.with_retries(self._retries))
+        return self._opened
+
+    def _resumed(
+        self, opened: OpenAttempt, anchor: Anchor, shipment: Shipment
+    ) -> tuple[OpenAttempt, CommittedState, BatchRunner]:
+        """Publishes committed output and restores the state, from an older checkpoint if the newest is damaged."""
+        context = self._context
+        while True:
+            self._places = with_schemas(self._places, opened.resume)
+            committed = CommittedState.resumed(
+                opened.resume, self._places.specs, opened.positions, opened.journal.last_position
+            )
+            sources = self._sources_of(opened)
+            runner = BatchRunner(
+                context.spark,
+                self._topology,
+                self._facts,
+                anchor,
+                self._places.specs,
+                sources=sources,
+                shipment=shipment,
+                sink_retries=self._sink_retries,
+                on_outage=context.status.sink_waited_for,
+            )
+            runner.publish({OperatorUid(uid): token for uid, token in committed.sinks.items()})
+            runner.recover(committed.batch_id)
+            try:
+                self._restore(anchor, shipment, committed)
+            except (ObjectCorruptError, ObjectNotFoundError):
+                if opened.manifest is None:
+                    raise
+                logger.exception("skipping %s: its files are damaged or missing", opened.manifest.path)
+                opened = fall_back(context.store, context.assignment, opened)
+            else:
+                return opened, committed, runner
+
+    @property
+    def _source_uids(self) -> list[OperatorUid]:
+        return [node.uid for node in self._topology.sources]
+
+    def _sources_of(self, opened: OpenAttempt) -> JobSources:
+        """Returns the sources in the places that they have in the recorded positions."""
+        order = order_of(self._source_uids, recorded_order(opened.positions))
+        return JobSources.ordered(self._topology.sources, order)
+
+    def _restore(self, anchor: Anchor, shipment: Shipment, committed: CommittedState) -> None:
+        """Restores every subtask's state on its host, and asserts that each key group is there once.
+
+        A job without state starts at once: its first batch creates the stores, as on a new executor.
+        """
+        if not committed.is_empty:
+            task = RestoreSubtasks(self._places, shipment.starts(committed))
+            results = run_per_subtask(self._context.spark, anchor, "restore", task)
+            restored = chain.from_iterable(map(pickle.loads, results.values()))  # from our own tasks
+            check_restored(restored, self._places.specs, KeyGroupRange(0, self._facts.max_parallelism - 1))
+        self._context.status.restored(now_ms())
+        logger.info("all state is restored")
+        reach("run.restored")
+
+    def _coordinator(
+        self, opened: OpenAttempt, anchor: Anchor, shipment: Shipment, loop: BatchLoop, query: JobQuery
+    ) -> Coordinator:
+        context, settings = self._context, self._context.assignment.checkpoints
+        layout = Layout(self._facts.job_id)
+        existing = existing_checkpoints(context.store, layout)
+        snapshots = SnapshotContext(
+            spark=context.spark,
+            anchor=anchor,
+            shipment=shipment,
+            facts=self._facts,
+            operators=self._operators,
+            places=self._places,
+            store=context.store,
+            layout=layout,
+            timeout_ms=settings.timeout_ms,
+        )
+        before = None if self._after is None else self._after._checkpoints
+        self._after = None  # earlier executions are no longer needed
+        checkpoints = self._checkpoints = Checkpoints(
+            context=snapshots,
+            loop=loop,
+            report=context.reporter.report_checkpoint,
+            next_id=max(
+                next_checkpoint_id(context.assignment, opened.manifest, existing),
+                before.next_id if before is not None else CheckpointId(0),
+            ),
+            retained_ids=existing,
+            retained_count=settings.retained_count,
+            base=opened.manifest,
+            input_records=lambda: context.status.input_records,
+            reported_records=context.status.input_records,
+            claims=opened.claims,
+        )
+        protected = frozenset({opened.manifest.path} if opened.manifest else ())
+        retention = RetentionRunner(
+            context.store,
+            self._facts.job_id,
+            RetentionPolicy.for_uploads(settings.timeout_ms, settings.retained_count, protected),
+            allowed=lambda: not context.reporter.has_unsent_reports,
+            wait_until_rebased=loop.wait_until_rebased,
+            is_overtaken=opened.journal.is_overtaken,
+            status=context.status,
+        )
+        return Coordinator(
+            checkpoints,
+            loop,
+            settings,
+            context.status,
+            context.outcome_box,
+            commands=context.commands,
+            drain=lambda: drain(query, loop, operators=len(self._topology.operators)),
+            read_on=query.read_on,
+            run_retention=retention.run_if_due,
+            nudge=context.reporter.nudge,
+        )
+
+    def _batch_interval_ms(self) -> int:
+        """Returns the interval that the job was created with, else its script's."""
+        given_ms = self._context.assignment.batch_interval_ms
+        return self._topology.batch_interval_ms if given_ms is None else given_ms
+
+    def _wait_for_end(self, query: JobQuery) -> None:
+        outcome_box, status = self._context.outcome_box, self._context.status
+        seen = status.commits
+        # Looking takes a busy driver some milliseconds; only the first commit is to be seen at once.
+        while outcome_box.wait(_QUERY_POLL_SECONDS if status.commits else _FIRST_COMMIT_POLL_SECONDS) is None:
+            status.waits_for_input(is_waiting_for_input(query.current))
+            if status.commits != seen:
+                seen = status.commits
+                progress = query.current.lastProgress
+                status.sources_are_behind(pending_records(progress))
+                status.sources_have_lost(lost_records(progress))
+            if query.ended_by_itself:
+                failure = query.current.exception()
+                # A failed batch has given its own, better reason before the query ends.
+                outcome_box.give(RunOutcome.by(failure or SparkLostError("the streaming query ended by itself")))
+
+    def _go_down(self, loop: BatchLoop, query: JobQuery, coordinator: Coordinator) -> None:
+        """Ends between two batches, never in a commit; a batch that nothing waits for is cancelled."""
+        loop.refuse()
+        outcome = self._context.outcome_box.outcome
+        if outcome is None or outcome.error is not None or outcome.state is DriverState.STOPPED:
+            with contextlib.suppress(Exception):
+                self._context.spark.sparkContext.cancelAllJobs()
+        loop.halt()
+        with contextlib.suppress(Exception):  # Spark may be gone
+            query.stop()
+        coordinator.close(_CLOSE_SECONDS)
+
+
+def positions_name(attempt: Attempt, number: int) -> str:
+    """Returns the name of an execution's checkpoint directory of Spark; it is the `number`-th in its attempt."""
+    return f"positions-{attempt}-{number}" if number else f"positions-{attempt}"
+
+
+def drain(query: JobQuery, loop: BatchLoop, *, operators: int) -> None:
+    """Processes the input that there is now, then fires all event-time timers, as time has come to its end.
+
+    What an operator emits then may register timers in those behind it, and a timer may register another one: so there
+    are some more rounds than operators, but not endlessly many.
+    """
+    query.drain()
+    while loop.fire_timers(wait=True):
+        pass
+    for _ in range(operators + _ROUNDS_OF_TIMERS):
+        if not loop.fire_timers(wait=True, is_at_end=True):
+            return
+    logger.warning("timers register further timers without end; those that are left stay in the savepoint")
+
+
+def operator_facts(topology: Topology) -> dict[OperatorUid, OperatorDeclaration]:
+    """Returns each operator's declaration, which later runs are compared with."""
+    return {
+        node.uid: OperatorDeclaration(key_schema=tuple((field.name, str(field.type)) for field in node.key_schema))
+        for node in topology.operators
+    }
+
+
+def with_schemas(places: SubtaskPlaces, resume: ResumePoint) -> SubtaskPlaces:
+    """Gives every subtask the schema of its whole operator's state."""
+    specs = {
+        uid: tuple(replace(spec, schema=resume.operators[uid].schema) for spec in subtasks)
+        if uid in resume.operators
+        else subtasks
+        for uid, subtasks in places.specs.items()
+    }
+    return replace(places, specs=specs)
+
+
+def next_checkpoint_id(
+    assignment: Assignment, restored: Manifest | None, existing: Sequence[CheckpointId]
+) -> CheckpointId:
+    """Returns a number that no checkpoint or savepoint of the job has, even if the control plane missed reports."""
+    used = [*existing, restored.checkpoint_id] if restored is not None else existing
+    return CheckpointId(max([assignment.next_checkpoint_id, *(number + 1 for number in used)]))
+
+
+def existing_checkpoints(store: ObjectStore, layout: Layout) -> list[CheckpointId]:
+    """Returns the numbers of the checkpoints whose manifests are in the store, ascending."""
+    manifest = re.compile(re.escape(layout.checkpoints) + r"(\d+)/manifest\.json")
+    found = (manifest.fullmatch(info.path) for info in store.list(layout.checkpoints))
+    return sorted(CheckpointId(int(match[1])) for match in found if match)

@@ -1,0 +1,156 @@
+"""The run of one assignment, from the user's script to the last report."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+from typing import TYPE_CHECKING
+
+from keyscale.jobs.protocol.messages import CommandKind, CommandResult, DriverState
+from keyscale.jobs.runtime.driver.artifact import Artifact
+from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+from keyscale.jobs.runtime.driver.execution import Execution, RunContext
+from keyscale.jobs.runtime.driver.reporter import Reporter
+from keyscale.jobs.runtime.driver.restarts import Restarts, is_session_good
+from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox, log_failure
+from keyscale.jobs.runtime.driver.warm_up import start_workers
+from keyscale.jobs.runtime.errors import JobNotDeclaredError, RunEndedError
+from keyscale.jobs.streams.environment import StreamEnvironment
+from keyscale.state.objects.opening import open_store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from keyscale.jobs.graph.topology import Topology
+    from keyscale.jobs.protocol.messages import Assignment, Command, RestartStrategy
+    from keyscale.jobs.runtime.driver.control import ControlChannel
+    from keyscale.jobs.runtime.errors import AttemptOverError
+
+
+def forget_ends(commands: queue.SimpleQueue[Command | None]) -> None:
+    """Removes the markers that ended the thread for commands; the commands stay, in order."""
+    left = []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            left.append(commands.get_nowait())
+    for command in left:
+        if command is not None:
+            commands.put(command)
+
+
+logger = logging.getLogger(__name__)
+
+LAST_REPORT_SECONDS = 60.0  # without the last report, the control plane finds out from the store
+
+
+class JobRun:
+    """Runs the job of one assignment.
+
+    Args:
+        spark: The driver's session.
+        channel: The connection to the control plane.
+        assignment: The job and its settings.
+        work_dir: A directory of this process alone.
+        local_root: Directory of local state; the same path on every host, shared by all attempts there.
+    """
+
+    def __init__(
+        self, spark: SparkSession, channel: ControlChannel, assignment: Assignment, work_dir: Path, local_root: Path
+    ) -> None:
+        self._spark = spark
+        self._channel = channel
+        self._assignment = assignment
+        self._work_dir = work_dir
+        self._local_root = local_root
+        self._status = DriverStatus()
+        self._outcome_box = RunOutcomeBox()
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._reporter = Reporter(channel, self._status, self._on_command, self._on_attempt_over)
+        self._topology_given = False
+
+    def run(self) -> DriverState:
+        """Runs until the job ends; returns its terminal state, which has been reported if that was possible."""
+        self._status.enter(DriverState.RESTORING)
+        self._reporter.start()
+        start_workers(self._spark, self._assignment.parallelism)
+        try:
+            self._run_script()
+        except Exception as failure:  # noqa: BLE001 - any exception fails the run, unless it has ended already
+            self._outcome_box.give(RunOutcome.by(failure))
+        outcome = self._outcome_box.outcome or RunOutcome.by(JobNotDeclaredError("the job's script declared no job"))
+        if outcome.error is not None:
+            log_failure(f"the run ends {outcome.state}", outcome.error)
+        self._status.enter(outcome.state, outcome.failure)
+        if not self._reporter.close(LAST_REPORT_SECONDS):
+            logger.warning("the control plane did not take the last report")
+        return outcome.state
+
+    def _run_script(self) -> None:
+        directory = self._work_dir / "artifact"
+        directory.mkdir(parents=True, exist_ok=True)
+        assignment = self._assignment
+        artifact = Artifact.fetch(self._channel, assignment.artifact_filename, assignment.artifact_sha256, directory)
+        environment = StreamEnvironment(
+            self._spark,
+            assignment.parameters,
+            lambda topology: self._run_topology(topology, assignment.restart or environment.restart),
+            skip_lost_records=assignment.skip_lost_records,
+        )
+        with environment.provided():
+            artifact.run(self._spark)
+
+    def _run_topology(self, topology: Topology, restart: RestartStrategy | None) -> None:
+        """Runs the job for the script's `env.execute()`; raises the error if one ended it."""
+        if self._topology_given:
+            raise RunEndedError("a script can execute only one job")
+        self._topology_given = True
+        context = RunContext(
+            spark=self._spark,
+            assignment=self._assignment,
+            store=open_store(self._assignment.store_url),
+            status=self._status,
+            outcome_box=self._outcome_box,
+            commands=self._commands,
+            reporter=self._reporter,
+            work_dir=self._work_dir,
+            local_root=self._local_root,
+        )
+        self._execute(context, topology, Restarts(restart, self._assignment.failures, self._status))
+        outcome = self._outcome_box.outcome
+        if outcome is not None:
+            # Reported before the script's last lines run, so that the next attempt need not wait for them.
+            self._status.enter(outcome.state, outcome.failure)
+            self._reporter.nudge()
+            if outcome.error is not None:
+                raise outcome.error
+
+    def _execute(self, context: RunContext, topology: Topology, restarts: Restarts) -> None:
+        """Executes the job until it ends, or until its restart strategy allows no further restart."""
+        execution: Execution | None = None
+        while True:
+            execution = Execution(context, topology, execution)
+            try:
+                execution.run()
+            except Exception as failure:  # noqa: BLE001 - any exception fails the run
+                self._outcome_box.give(RunOutcome.by(failure))
+            failed = self._outcome_box.outcome is not None and self._outcome_box.outcome.state is DriverState.FAILED
+            good = failed and execution.has_opened and is_session_good(self._spark)
+            if not good or not restarts.wait_to_restart(self._outcome_box):
+                return
+            forget_ends(self._commands)
+
+    def _on_command(self, command: Command) -> None:
+        if command.kind is CommandKind.CANCEL:
+            # Waits neither for a checkpoint nor for the batch that runs.
+            self._status.answer(CommandResult(command_id=command.id, status="COMPLETED"))
+            self._outcome_box.give(RunOutcome(DriverState.STOPPED))
+            with contextlib.suppress(Exception):  # Spark may be gone
+                self._spark.sparkContext.cancelAllJobs()
+        else:
+            self._commands.put(command)
+
+    def _on_attempt_over(self, over: AttemptOverError) -> None:
+        self._outcome_box.give(RunOutcome(DriverState.FENCED, over))

@@ -1,0 +1,53 @@
+"""The journal of an attempt: appends its entries to the commit log. A batch is committed here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keyscale.jobs.runtime.retries import Retries
+
+if TYPE_CHECKING:
+    from keyscale.state.documents.log_entries import LogEntry
+    from keyscale.state.log.commit_log import CommitLog
+
+NO_RETRIES = Retries(0)
+
+
+class Journal:
+    """Appends an attempt's entries to the commit log, without a gap, unless the attempt is fenced.
+
+    It is not for several threads at once: batches append while they hold the batch lock.
+    """
+
+    def __init__(self, log: CommitLog, next_position: int, retries: Retries = NO_RETRIES) -> None:
+        self._log = log
+        self._next_position = next_position
+        self._retries = retries
+
+    @property
+    def last_position(self) -> int:
+        """The position of the last entry that is known to be in the log."""
+        return self._next_position - 1
+
+    def append(self, entry: LogEntry) -> None:
+        """Appends an entry.
+
+        Raises:
+            FencedError: A newer attempt has taken over.
+            StoreUnavailableError: The store did not answer in time. The entry may be in the log or not, so the run must
+                end.
+        """
+        position = self._next_position
+        self._next_position = self._retries.run(lambda: self._log.append(position, entry))
+
+    def at(self, next_position: int) -> Journal:
+        """Returns a journal of the same attempt that continues at this position."""
+        return Journal(self._log, next_position, self._retries)
+
+    def with_retries(self, retries: Retries) -> Journal:
+        """Returns the same journal with retries. An entry that is appended again is the same entry."""
+        return Journal(self._log, self._next_position, retries)
+
+    def is_overtaken(self) -> bool:
+        """Whether a newer attempt has appended; may be called from any thread, also while a batch appends."""
+        return self._log.is_continued_by_another(self._next_position - 1)

@@ -1,0 +1,201 @@
+r"""The program that `spark-submit` runs: one process, one attempt of one job.
+
+Start it so (the launcher and tests do):
+
+    PYTHONPATH=<checkout>/src PYSPARK_PYTHON=<python> PYSPARK_DRIVER_PYTHON=<python> KEYSCALE_...=... \
+        spark-submit --master <master> --conf <key>=<value> ... <checkout>/src/keyscale/jobs/runtime/driver/main.py
+
+Environment:
+    KEYSCALE_CONTROL_URL: base address of the control plane, e.g. http://127.0.0.1:8080; `/driver/...` is added to it.
+    KEYSCALE_ATTEMPT_TOKEN: the attempt's bearer token; needed with KEYSCALE_CONTROL_URL.
+    KEYSCALE_WORK_DIR: a local directory for Spark's checkpoint directory, state files and the artifact. Ephemeral:
+        the driver reads nothing there that an earlier process has written. Give each attempt its own, and delete it
+        afterwards.
+    KEYSCALE_LOCAL_STATE_DIR: root of local state files, by default a subdirectory of KEYSCALE_WORK_DIR. Attempts that
+        share it reuse each other's files on the same host, verified, and download less. Results never depend on it.
+    KEYSCALE_ASSIGNMENT_FILE: instead of a control plane, a file with an `Assignment` as JSON (see control.py for the
+        directory in which commands are read and reports are written).
+    KEYSCALE_ARTIFACT_FILE: with KEYSCALE_ASSIGNMENT_FILE, the artifact's path.
+    KEYSCALE_SPARK_WITHOUT: uses of Spark's internals to go without, separated by commas (see docs/spark-internals.md).
+    AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, ...: the object store's credentials, where it is s3://.
+
+Spark settings: `REQUIRED_SETTINGS`, `DEFAULT_SETTINGS` and, for `local[...]` masters, `LOCAL_SETTINGS` of
+spark_settings.py. A `local` master must allow task retries: `local[<cores>,4]`.
+
+Exit codes: 0 stopped by command, finished, or no work; 1 failed (the reason was reported, and is in the log); 2 wrong
+environment; 10 fenced: another attempt has taken over.
+
+If the control plane answers "wait", the driver warms Spark up and sends its first heartbeat (STANDBY) when it is
+warm. If the control plane waits for that, no time is lost to class loading between the old run's stop and the new
+run's first commit.
+
+The process ends when spark-submit's JVM ends, and the JVM when this process ends; Python workers end with the JVM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from keyscale.jobs.protocol.messages import AttachRequest, AttachResponse, DriverState, Heartbeat
+from keyscale.jobs.runtime.driver.control import FileControl, HttpControl
+from keyscale.jobs.runtime.driver.job_run import JobRun
+from keyscale.jobs.runtime.driver.reporter import HEARTBEAT_INTERVAL_SECONDS
+from keyscale.jobs.runtime.driver.warm_up import WarmUp
+from keyscale.jobs.runtime.errors import AttemptOverError, ControlError, ControlRefusedError, DriverEnvironmentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keyscale.jobs.protocol.messages import Assignment
+    from keyscale.jobs.runtime.driver.control import ControlChannel
+
+logger = logging.getLogger(__name__)
+
+EXIT_OK = 0
+EXIT_FAILED = 1  # also when spark-submit has ended
+EXIT_MISCONFIGURED = 2
+EXIT_FENCED = 10
+
+_ATTACH_RETRY_SECONDS = 0.5
+_WARM_UP_PARALLELISM = 2
+_PARENT_LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class DriverEnvironment:
+    """The driver's environment variables."""
+
+    work_dir: Path
+    local_root: Path
+    control_url: str | None
+    attempt_token: str
+    assignment_file: Path | None
+    artifact_file: Path | None
+
+    @classmethod
+    def read(cls, variables: Mapping[str, str]) -> DriverEnvironment:
+        """Reads the variables that this module's docstring lists.
+
+        Raises:
+            DriverEnvironmentError: One is missing.
+        """
+
+        def required(name: str) -> str:
+            if not variables.get(name):
+                raise DriverEnvironmentError(f"the environment variable {name} is not set")
+            return variables[name]
+
+        work_dir = Path(required("KEYSCALE_WORK_DIR")).absolute()
+        local_root = Path(variables.get("KEYSCALE_LOCAL_STATE_DIR") or work_dir / "state").absolute()
+        if file := variables.get("KEYSCALE_ASSIGNMENT_FILE"):
+            artifact = Path(required("KEYSCALE_ARTIFACT_FILE")).absolute()
+            return cls(work_dir, local_root, None, "", Path(file).absolute(), artifact)
+        url, token = required("KEYSCALE_CONTROL_URL"), required("KEYSCALE_ATTEMPT_TOKEN")
+        return cls(work_dir, local_root, url, token, None, None)
+
+    def channel(self) -> ControlChannel:
+        if self.assignment_file is not None and self.artifact_file is not None:
+            return FileControl(self.assignment_file, self.artifact_file)
+        return HttpControl(self.control_url or "", self.attempt_token)
+
+
+def main() -> int:
+    """Runs the driver; returns its exit code."""
+    logging.basicConfig(
+        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
+    )
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        environment = DriverEnvironment.read(os.environ)
+    except DriverEnvironmentError as error:
+        logger.error("%s: %s (%s)", error.code, error, error.advice)  # noqa: TRY400 - a traceback would not help
+        return EXIT_MISCONFIGURED
+    end_with_parent()
+    environment.work_dir.mkdir(parents=True, exist_ok=True)
+    spark = SparkSession.builder.getOrCreate()
+    with contextlib.closing(environment.channel()) as channel:
+        try:
+            assignment = wait_for_assignment(channel, spark, environment.work_dir)
+        except AttemptOverError:
+            logger.info("the attempt was over before it began")
+            return EXIT_FENCED
+        except ControlRefusedError:
+            logger.exception("the control plane refuses this driver")
+            return EXIT_FAILED
+        if assignment is None:
+            return EXIT_OK
+        outcome = JobRun(spark, channel, assignment, environment.work_dir, environment.local_root).run()
+    return {DriverState.FAILED: EXIT_FAILED, DriverState.FENCED: EXIT_FENCED}.get(outcome, EXIT_OK)
+
+
+def wait_for_assignment(channel: ControlChannel, spark: SparkSession, work_dir: Path) -> Assignment | None:
+    """Asks for work until there is some; returns None if there will be none.
+
+    Raises:
+        ControlRefusedError: The control plane does not know this driver.
+        AttemptOverError: The control plane no longer wants this driver.
+    """
+    request = AttachRequest(pid=os.getpid(), host=platform.node(), spark_ui_url=spark.sparkContext.uiWebUrl)
+    warm_up = WarmUp(spark, work_dir / "warm-up", _WARM_UP_PARALLELISM)
+    while True:
+        response = _attach(channel, request)
+        if response is None:
+            time.sleep(_ATTACH_RETRY_SECONDS)
+        elif response.decision == "exit":
+            return None
+        elif response.decision == "run" and response.assignment is not None:
+            logger.info("assigned attempt %d of job %s", response.assignment.attempt, response.assignment.job_id)
+            warm_up.finish()
+            return response.assignment
+        else:
+            warm_up.start()
+            if warm_up.done:
+                with contextlib.suppress(ControlError):
+                    channel.heartbeat(Heartbeat(state=DriverState.STANDBY))
+            time.sleep(min(response.retry_after_ms / 1000, HEARTBEAT_INTERVAL_SECONDS))
+
+
+def _attach(channel: ControlChannel, request: AttachRequest) -> AttachResponse | None:
+    try:
+        return channel.attach(request)
+    except (AttemptOverError, ControlRefusedError):
+        raise
+    except ControlError as error:
+        logger.warning("no answer to the request for work: %s", error)
+        return None
+
+
+def end_with_parent() -> None:
+    """Ends this process, at once and without clean-up, when the process that started it has ended.
+
+    The JVM of spark-submit watches this process, and Python workers watch the JVM; only this direction is missing.
+    """
+    parent = os.getppid()
+    threading.Thread(target=_watch_parent, args=(parent,), name="parent-watch", daemon=True).start()
+
+
+def _watch_parent(parent: int) -> None:
+    never = threading.Event()
+    while os.getppid() == parent:
+        never.wait(_PARENT_LOOK_SECONDS)
+    logger.error("spark-submit has ended, so the driver ends too")
+    # sys.exit would wait for threads that wait for a JVM that is gone.
+    os._exit(EXIT_FAILED)
+
+
+if __name__ == "__main__":
+    # Python puts a program's own directory first on the path: the user's modules may have the names of ours.
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
+    sys.exit(main())

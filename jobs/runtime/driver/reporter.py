@@ -1,0 +1,158 @@
+"""Sends the driver's reports to the control plane, and receives the control plane's commands."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from keyscale.jobs.runtime.errors import AttemptOverError, ControlError, ControlRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keyscale.jobs.protocol.messages import CheckpointReport, Command
+    from keyscale.jobs.runtime.driver.control import ControlChannel
+    from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_INTERVAL_SECONDS = 0.25
+_QUIET_SECONDS = 60.0  # of an outage, one line a minute is logged
+REPORTS_MAX = 5000
+REPORTS_SECONDS = 5.0  # between two heartbeats: a driver that is silent for a minute is replaced
+
+
+class Reporter:
+    """A thread that sends a heartbeat every interval, and checkpoint reports in order, each until it has arrived.
+
+    If the control plane does not answer, reports wait here and the batches continue.
+
+    Args:
+        channel: The connection to the control plane.
+        status: The source of heartbeats.
+        on_command: Called on this thread, once per command, in the order of arrival; must not block.
+        on_attempt_over: Called when the control plane says that this attempt is no longer wanted.
+    """
+
+    def __init__(
+        self,
+        channel: ControlChannel,
+        status: DriverStatus,
+        on_command: Callable[[Command], None],
+        on_attempt_over: Callable[[AttemptOverError], None],
+    ) -> None:
+        self._channel = channel
+        self._status = status
+        self._on_command = on_command
+        self._on_attempt_over = on_attempt_over
+        self._reports: collections.deque[CheckpointReport] = collections.deque()  # the first one may be being sent
+        self._lock = threading.Lock()
+        self._seen: set[str] = set()
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._last_logged = float("-inf")
+        self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def report_checkpoint(self, report: CheckpointReport) -> None:
+        """Sends a report as soon as possible, after those before it.
+
+        While the control plane does not answer, a checkpoint's newer report replaces its older one. Beyond
+        `REPORTS_MAX`, the reports of the oldest checkpoints are dropped, which newer ones have subsumed; those of
+        savepoints are kept.
+        """
+        with self._lock:
+            if len(self._reports) > 1 and self._reports[-1].checkpoint_id == report.checkpoint_id:
+                self._reports[-1] = report
+            else:
+                self._reports.append(report)
+            if len(self._reports) > REPORTS_MAX:
+                self._forget_oldest()
+        self._wake.set()
+
+    @property
+    def has_unsent_reports(self) -> bool:
+        """Whether the control plane does not know of all checkpoints yet."""
+        return bool(self._reports)
+
+    def nudge(self) -> None:
+        """Sends the next heartbeat now."""
+        self._wake.set()
+
+    def close(self, timeout_seconds: float) -> bool:
+        """Sends the waiting reports and a last heartbeat, and ends the thread.
+
+        Returns:
+            Whether all of it arrived in time.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        self._closing.set()
+        self._wake.set()
+        self._thread.join()
+        while not (delivered := self._exchange()) and time.monotonic() < deadline:
+            time.sleep(HEARTBEAT_INTERVAL_SECONDS)
+        return delivered
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._exchange()
+            self._wake.wait(HEARTBEAT_INTERVAL_SECONDS)
+            self._wake.clear()
+
+    def _exchange(self) -> bool:
+        """Sends everything once; returns whether nothing is left to send."""
+        try:
+            all_sent = self._send_reports()
+            heartbeat = self._status.heartbeat()
+            if not all_sent:  # a command's result comes after the report of its savepoint
+                heartbeat = heartbeat.model_copy(update={"results": []})
+            response = self._channel.heartbeat(heartbeat)
+        except AttemptOverError as over:
+            self._on_attempt_over(over)
+            return True
+        except ControlError as error:
+            self._log_sparsely(error)
+            return False
+        self._status.acknowledge(heartbeat.results, (command.id for command in response.commands))
+        for command in response.commands:
+            if command.id not in self._seen:
+                self._seen.add(command.id)
+                self._on_command(command)
+        return all_sent and not self._status.heartbeat().results
+
+    def _send_reports(self) -> bool:
+        """Sends waiting reports, but not for so long that the driver seems silent; returns whether all were sent."""
+        until = time.monotonic() + REPORTS_SECONDS
+        while self._reports and time.monotonic() < until:
+            self._send_first_report()
+        if self._reports:
+            self._wake.set()
+        return not self._reports
+
+    def _forget_oldest(self) -> None:
+        for place in range(1, len(self._reports)):
+            if not self._reports[place].is_savepoint:
+                logger.warning("the report of checkpoint %d is dropped", self._reports[place].checkpoint_id)
+                del self._reports[place]
+                return
+
+    def _send_first_report(self) -> None:
+        report = self._reports[0]
+        try:
+            self._channel.report_checkpoint(report)
+        except ControlRefusedError:
+            # It would be refused again, and would delay the reports after it.
+            logger.exception("the report of checkpoint %d was refused", report.checkpoint_id)
+        with self._lock:
+            self._reports.popleft()
+
+    def _log_sparsely(self, error: ControlError) -> None:
+        now = time.monotonic()
+        if now - self._last_logged >= _QUIET_SECONDS:
+            self._last_logged = now
+            logger.warning("the control plane cannot be reached (%s); the job runs on, reports wait", error)

@@ -1,0 +1,283 @@
+"""One subtask's part of one batch: opens its state, runs its function, and writes its changelog."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+
+from keyscale.errors import KeyscaleError
+from keyscale.jobs.errors import IncompleteReportsError
+from keyscale.jobs.functions.subtask_facts import SecondFacts, SplitFacts, SubtaskFacts
+from keyscale.jobs.functions.timer_service import NO_WATERMARK_MS
+from keyscale.jobs.operators.broadcast_rows import from_stream
+from keyscale.jobs.operators.column_values import combined
+from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin, origin_of, user_code
+from keyscale.jobs.operators.operator_contract import SubtaskProgress, run_subtask
+from keyscale.jobs.runtime.executor.side_outputs import to_wire
+from keyscale.jobs.runtime.executor.task_reports import TaskReport
+from keyscale.jobs.runtime.executor.task_stopwatch import Activity, TaskStopwatch, TimedRetries
+from keyscale.jobs.runtime.executor.worker import object_store, warm_stores_for, worker_resources
+from keyscale.jobs.runtime.retries import RetryingStore
+from keyscale.jobs.spark_internals.affinity import PARTITIONS_MIN, SUBTASK_COLUMN
+from keyscale.jobs.spark_internals.worker_processes import executor_name, settle
+from keyscale.state.identifiers import SubtaskIndex
+from keyscale.state.keyed.batch_clock import BatchClock
+from keyscale.state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark import Accumulator
+
+    from keyscale.jobs.graph.nodes import OperatorNode
+    from keyscale.jobs.operators.operator_contract import OperatorLogic
+    from keyscale.jobs.runtime.executor.subtask_starts import ShippedStarts
+    from keyscale.jobs.sinks.sink import DirectOutput
+    from keyscale.jobs.spark_internals.parcels import Parcel
+    from keyscale.state.identifiers import BatchId
+    from keyscale.state.local.subtask_spec import SubtaskSpec
+    from keyscale.state.subtask.store import SubtaskStore
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTime:
+    """The times of one batch of one operator, in milliseconds since the epoch.
+
+    Attributes:
+        processing_ms: The processing time, which stands still while the batch runs.
+        records_ms: The watermark while records are processed: the one up to which the batch before fired timers. None
+            if there is none yet.
+        timers_ms: The watermark at the end of the batch, up to which timers fire. None if there is none yet.
+        is_at_end: Whether no more input comes, so that all event-time timers fire. The watermark stays as it is: a job
+            that starts from the savepoint goes on with it.
+    """
+
+    processing_ms: int
+    records_ms: int | None = None
+    timers_ms: int | None = None
+    is_at_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTask:
+    """All that the tasks of one operator need for one batch; it is pickled into each of them, and so kept small.
+
+    Attributes:
+        run: Identifies this try of the batch.
+        batch_id: The batch.
+        spec: One of the operator's subtasks; each task fills in its own index.
+        starts: Where each starts.
+        logic: The operator's logic, which is the same in all batches.
+        facts: The facts that the user's function can ask for; each task fills in its subtask.
+        store_url: Root of the object store.
+        local_root: Directory of local state on any host.
+        time: The operator's times in this batch.
+        due: Whether each subtask has timers to fire, by index: then it runs without records, too.
+        reports: Takes the tasks' reports.
+        store_outage_max_ms: How long an operation is retried on an object store that does not answer.
+        broadcast: Records of the broadcast stream, which every subtask gets, as an Arrow stream; None if there are
+            none.
+        output: Where the tasks write their rows themselves; None if they emit them to Spark.
+    """
+
+    run: str
+    batch_id: BatchId
+    spec: SubtaskSpec
+    starts: ShippedStarts
+    logic: Parcel
+    facts: SubtaskFacts
+    store_url: str
+    local_root: str
+    time: BatchTime
+    due: tuple[bool, ...]
+    reports: Accumulator[list[TaskReport]]
+    store_outage_max_ms: int = 0
+    broadcast: Parcel | None = None
+    output: DirectOutput | None = None
+
+    def run_partition(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Processes one partition, which is one subtask. It reports at the very end, if all of it succeeded.
+
+        Raises:
+            CarriedFailure: Any KeyscaleError, in the form that `typed_failure` reads on the driver.
+        """
+        settle()
+        index = _partition_id()
+        try:
+            yield from self._run(index, batches)
+        except KeyscaleError as error:
+            origin = TaskOrigin(self.facts.operator_uid, index, origin_of(error).user_traceback)
+            raise CarriedFailure(error, origin) from None
+
+    def _run(self, index: SubtaskIndex, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        watch = TaskStopwatch(Activity.INPUT)
+        with_rows = watch.pulled(combined(batches), Activity.INPUT)
+        first = next(with_rows, None)
+        if index >= self.spec.parallelism:
+            if index < PARTITIONS_MIN and first is None:  # the spare partition beside a single subtask
+                return
+            raise IncompleteReportsError(f"operator {self.facts.operator_uid} runs more than once in one Spark job")
+        if first is None and not self.due[index]:  # nothing can change: the state is not even opened
+            input_ms = watch.ms(Activity.INPUT)
+            self.reports.add([TaskReport(self.run, self.facts.operator_uid, index, input_ms=input_ms)])
+            return
+        watch.begin(Activity.OPEN)
+        spec, version = replace(self.spec, index=index), self.starts.versions[index]
+        records_ms = NO_WATERMARK_MS if self.time.records_ms is None else self.time.records_ms
+        clock = BatchClock(processing_time_ms=self.time.processing_ms, event_time_ms=records_ms)
+        retries = TimedRetries(self.store_outage_max_ms, stopwatch=watch)
+        objects, warm = RetryingStore(object_store(self.store_url), retries), warm_stores_for(index)
+        plan = self.starts.plan(index, objects, spec.layout)
+        store = warm.take(spec, version, plan, Path(self.local_root), objects, clock=clock)
+        source = store.source
+        try:
+            watch.begin(Activity.PROCESS)
+            progress = SubtaskProgress()
+            outputs = self._process(index, store, chain([] if first is None else [first], with_rows), progress)
+            part = None
+            if self.output is None:
+                yield from watch.taken(outputs, Activity.OUTPUT)
+            else:
+                with watch.during(Activity.OUTPUT):
+                    part = self.output.write(index, watch.pulled(outputs, Activity.PROCESS))
+                reach("task.part_written")
+            watch.begin(Activity.FINISH)
+            digest = store.operator.broadcast_digest() if self.broadcast else None
+            changelog = store.finish_batch(self.batch_id, uuid.uuid4().hex)
+            state_bytes = store.engine.size_bytes()
+        except BaseException as failure:
+            if not isinstance(failure, GeneratorExit):  # by which the reader of the rows stops early
+                worker_resources(self.facts.operator_uid).clear()  # perhaps one of them is broken
+            store.abandon()
+            raise
+        warm.give_back(store)
+        report = TaskReport(
+            run=self.run,
+            uid=self.facts.operator_uid,
+            subtask=index,
+            changelog=changelog,
+            input_records=progress.input_records,
+            output_records=progress.output_records,
+            input_ms=watch.ms(Activity.INPUT),
+            open_ms=watch.ms(Activity.OPEN),
+            process_ms=watch.ms(Activity.PROCESS),
+            output_ms=watch.ms(Activity.OUTPUT),
+            store_ms=watch.ms(Activity.STORE),
+            finish_ms=watch.ms(Activity.FINISH),
+            processor_ms=watch.processor_ms,
+            largest_key_group=progress.largest_key_group,
+            largest_key_group_records=progress.largest_key_group_records,
+            latest_event_ms=progress.latest_event_ms,
+            latest_of_origins=progress.latest_of_origins,
+            latest_of_splits=progress.latest_of_splits,
+            next_timers=progress.next_timers,
+            late_records=progress.late_records,
+            executor=executor_name(),
+            source=source,
+            state_bytes=state_bytes,
+            broadcast_digest=digest,
+            part=part,
+        )
+        self.reports.add([report])
+
+    def _process(
+        self, index: SubtaskIndex, store: SubtaskStore, batches: Iterator[pa.RecordBatch], progress: SubtaskProgress
+    ) -> Iterator[pa.RecordBatch]:
+        facts = replace(self.facts, subtask=index, resources=worker_resources(self.facts.operator_uid))
+        store.begin_batch(self.batch_id)
+        with user_code():
+            logic: OperatorLogic = self.logic.open()
+        outputs = run_subtask(
+            logic,
+            store.keyed,
+            facts,
+            _in_parts(_placed(batches, index), store),
+            progress=progress,
+            watermark_ms=self.time.timers_ms,
+            is_at_end=self.time.is_at_end,
+            operator_state=store.operator,
+            broadcast=from_stream(b"" if self.broadcast is None else self.broadcast.open()),
+        )
+        return to_wire(outputs, facts)
+
+
+@dataclass(frozen=True, slots=True)
+class TasksWithoutRecords:
+    """The tasks of all operators of a batch without records, one after the other, for `run_per_subtask`.
+
+    For operators that write their rows themselves.
+    """
+
+    tasks: tuple[OperatorTask, ...]
+
+    def __call__(self, subtask: SubtaskIndex) -> bytes:
+        for task in self.tasks:
+            for _ in task.run_partition(iter(())):
+                raise IncompleteReportsError(
+                    f"operator {task.facts.operator_uid}[{subtask}] emitted rows that nobody reads"
+                )
+        return b""
+
+
+def subtask_facts(
+    node: OperatorNode,
+    spec: SubtaskSpec,
+    origins: tuple[str, ...] = (),
+    splits: Mapping[str, SplitFacts] | None = None,
+) -> SubtaskFacts:
+    """Returns the facts for an operator's functions, still without the subtask; the last two as in SubtaskFacts."""
+    return SubtaskFacts(
+        operator_uid=node.uid,
+        subtask=SubtaskIndex(0),
+        parallelism=spec.parallelism,
+        max_parallelism=spec.max_parallelism,
+        attempt=spec.attempt,
+        input_columns=tuple(node.input_schema.names),
+        key_columns=node.key_columns,
+        timestamp_column=node.timestamp_column,
+        output_schema=node.schema,
+        side_outputs=node.side_outputs,
+        hash_id=spec.hash_id,
+        broadcast_columns=tuple(node.broadcast_schema.names) if node.broadcast_schema is not None else (),
+        origins=origins,
+        splits=splits or {},
+        second=None
+        if node.second is None
+        else SecondFacts(tuple(node.second.schema.names), node.second.key_columns, node.second.timestamp_column),
+    )
+
+
+def _placed(batches: Iterator[pa.RecordBatch], index: SubtaskIndex) -> Iterator[pa.RecordBatch]:
+    """Checks that rows are in their own subtask's partition, by the first row of each record batch.
+
+    A row elsewhere would change state that belongs to another subtask.
+    """
+    for batch in batches:
+        found = batch.column(SUBTASK_COLUMN)[0].as_py()
+        if found != index:
+            raise IncompleteReportsError(f"partition {index} got rows of subtask {found}")
+        yield batch
+        reach("task-mid-batch")
+
+
+def _in_parts(batches: Iterator[pa.RecordBatch], store: SubtaskStore) -> Iterator[pa.RecordBatch]:
+    """Passes on record batches, in parts whose state fits in memory; between two parts, changes may be spilled."""
+    for batch in batches:
+        first = 0
+        while first < batch.num_rows:
+            part = batch.slice(first, store.keyed.rows_at_once)
+            yield part
+            store.keyed.make_room(part.num_rows)
+            first += part.num_rows
+
+
+def _partition_id() -> SubtaskIndex:
+    context = TaskContext.get()
+    assert context is not None  # noqa: S101 - a task always has one
+    return SubtaskIndex(context.partitionId())

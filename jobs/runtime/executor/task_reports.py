@@ -1,0 +1,117 @@
+"""Reports of tasks to the driver, beside their rows: the changelog that each wrote, and its figures.
+
+They travel in a Spark accumulator: the driver gets those of the tasks that succeeded, and two if a subtask ran twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from keyscale.jobs.errors import IncompleteReportsError
+from keyscale.jobs.functions.timer_service import NextTimers
+from keyscale.jobs.spark_internals.accumulators import list_accumulator
+from keyscale.state.documents.changelog import ChangelogHandle
+from keyscale.state.identifiers import OperatorUid, SubtaskIndex
+from keyscale.state.restore.opened_shards import StateSource
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyspark import Accumulator, SparkContext
+
+
+class TaskReport(msgspec.Struct, frozen=True):
+    """One subtask's part of a batch.
+
+    Attributes:
+        run: Identifies the try of the batch, as a task of an earlier try may still report.
+        uid: The operator.
+        subtask: Its subtask.
+        changelog: The changes of its state; None if there were none.
+        input_records: Records that it read.
+        output_records: Records that it emitted.
+        input_ms: Time waiting for records, and so for the shuffle.
+        open_ms: Time to open or rebuild the state.
+        process_ms: Time to run the operator.
+        output_ms: Time waiting for the reader of its rows, or writing them to the sink.
+        store_ms: Time waiting for the object store, which no other of these times includes.
+        finish_ms: Time to make the changes part of the local state, and to close it.
+        processor_ms: Processor time of the Python worker, with all its threads, while the task ran.
+        largest_key_group: The key group with the most of its records; None if it read none.
+        largest_key_group_records: How many that are.
+        latest_event_ms: The latest event time of the records; None if they have none.
+        latest_of_origins: The same by the source or operator that records come from; empty if there is only one.
+        latest_of_splits: The same by the split that records come from, under the name of the source's splits.
+        next_timers: Its earliest timers after the batch; None if its state was not opened.
+        executor: The executor that it ran on, as named by `executor_name`.
+        source: Where its state was; None if it had nothing to do and did not open it.
+        state_bytes: Estimated size of its state on its host; None if the state was not opened.
+        broadcast_digest: Digest of its broadcast state after broadcast records; None if there were none.
+        late_records: Records that came too late for the operator.
+        part: The token of the part that it wrote to its sink itself; None if it wrote none.
+    """
+
+    run: str
+    uid: OperatorUid
+    subtask: SubtaskIndex
+    changelog: ChangelogHandle | None = None
+    input_records: int = 0
+    output_records: int = 0
+    input_ms: float = 0.0
+    open_ms: float = 0.0
+    process_ms: float = 0.0
+    output_ms: float = 0.0
+    store_ms: float = 0.0
+    finish_ms: float = 0.0
+    processor_ms: float = 0.0
+    largest_key_group: int | None = None
+    largest_key_group_records: int = 0
+    latest_event_ms: int | None = None
+    latest_of_origins: dict[str, int] = {}
+    latest_of_splits: dict[str, dict[str, int]] = {}
+    next_timers: NextTimers | None = None
+    executor: str = ""
+    source: StateSource | None = None
+    state_bytes: int | None = None
+    broadcast_digest: str | None = None
+    late_records: int = 0
+    part: str | None = None
+
+
+class ReportCollector:
+    """Collects the reports in the driver. One per attempt, as Spark keeps every accumulator."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self.accumulator: Accumulator[list[TaskReport]] = list_accumulator(context)
+
+    def clear(self) -> None:
+        """Forgets the reports of earlier batches. Call it before a batch's tasks start."""
+        self.accumulator.value = []
+
+    def reports_of(self, run: str) -> list[TaskReport]:
+        return [report for report in self.accumulator.value if report.run == run]
+
+
+def complete_reports(
+    reports: Iterable[TaskReport], uids: Sequence[OperatorUid], parallelism: int
+) -> dict[OperatorUid, tuple[TaskReport, ...]]:
+    """Returns the reports of a batch by operator and subtask.
+
+    Raises:
+        IncompleteReportsError: A subtask has not reported exactly once: its output and its state may come from two
+            different runs.
+    """
+    found = list(reports)
+    counts = Counter((report.uid, report.subtask) for report in found)
+    expected = [(uid, SubtaskIndex(index)) for uid in uids for index in range(parallelism)]
+    wrong = [
+        f"{uid}[{index}] reported {counts[uid, index]} times" for uid, index in expected if counts[uid, index] != 1
+    ]
+    wrong += [f"{uid}[{index}] is unknown" for uid, index in sorted(counts.keys() - set(expected))]
+    if wrong:
+        raise IncompleteReportsError(f"not exactly one task per subtask: {', '.join(wrong)}")
+    by_place = {(report.uid, report.subtask): report for report in found}
+    return {uid: tuple(by_place[uid, SubtaskIndex(index)] for index in range(parallelism)) for uid in uids}

@@ -1,0 +1,115 @@
+"""Tells what a task spends its time on: each moment belongs to one activity."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from keyscale.jobs.runtime.retries import Retries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+_Item = TypeVar("_Item")
+_END: Any = object()
+
+
+class Activity(StrEnum):
+    """The activities of a task."""
+
+    INPUT = "input"  # waiting for records: for the shuffle, and for what comes before it
+    OPEN = "open"  # opening or rebuilding the state
+    PROCESS = "process"  # running the operator
+    OUTPUT = "output"  # waiting for the reader of its rows, or writing them to the sink
+    STORE = "store"  # waiting for the object store
+    FINISH = "finish"  # making the changes part of the local state, and closing it
+
+
+class TaskStopwatch:
+    """The times of one task. An activity within another one counts as itself alone.
+
+    Args:
+        activity: The first activity.
+        clock: Returns seconds.
+        processor_clock: Returns the processor time of this process in seconds.
+    """
+
+    def __init__(
+        self,
+        activity: Activity,
+        clock: Callable[[], float] = time.perf_counter,
+        processor_clock: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._seconds = dict.fromkeys(Activity, 0.0)
+        self._activity = activity
+        self._clock = clock
+        self._since = clock()
+        self._processor_clock = processor_clock
+        self._processor_began = processor_clock()
+        self._thread = threading.get_ident()
+
+    def begin(self, activity: Activity) -> Activity:
+        """Goes over to another activity; returns the one before."""
+        before, now = self._activity, self._clock()
+        self._seconds[before] += now - self._since
+        self._activity, self._since = activity, now
+        return before
+
+    @contextmanager
+    def during(self, activity: Activity) -> Iterator[None]:
+        """Counts what happens inside as an activity. Other threads of the task count as what the task itself does."""
+        if threading.get_ident() != self._thread:
+            yield
+            return
+        before = self.begin(activity)
+        try:
+            yield
+        finally:
+            self.begin(before)
+
+    def pulled(self, items: Iterable[_Item], activity: Activity) -> Iterator[_Item]:
+        """Passes on items; counts the time until each is there as an activity."""
+        source = iter(items)
+        while True:
+            with self.during(activity):
+                item = next(source, _END)
+            if item is _END:
+                return
+            yield item
+
+    def taken(self, items: Iterable[_Item], activity: Activity) -> Iterator[_Item]:
+        """Passes on items; counts the time that their reader keeps each of them as an activity."""
+        for item in items:
+            with self.during(activity):
+                yield item
+
+    def ms(self, activity: Activity) -> float:
+        """Returns the time spent on an activity so far."""
+        self.begin(self._activity)
+        return self._seconds[activity] * 1000
+
+    @property
+    def processor_ms(self) -> float:
+        """The processor time of this process, with all its threads, since the task began."""
+        return (self._processor_clock() - self._processor_began) * 1000
+
+
+@dataclass(frozen=True)
+class TimedRetries(Retries):
+    """Retries of operations on the object store, whose time a stopwatch counts.
+
+    Attributes:
+        stopwatch: The stopwatch.
+    """
+
+    stopwatch: TaskStopwatch | None = None
+
+    def run(self, operation: Callable[[], _Item], report: Callable[[Any], None] = lambda _: None) -> _Item:
+        if self.stopwatch is None:
+            return super().run(operation, report)
+        with self.stopwatch.during(Activity.STORE):
+            return super().run(operation, report)

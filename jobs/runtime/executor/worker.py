@@ -1,0 +1,54 @@
+"""Objects that a Python worker keeps between tasks, all made after the fork: open stores, clients, users' objects."""
+
+from __future__ import annotations
+
+import os
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from keyscale.jobs.spark_internals.socket_exchange import socket_exchange
+from keyscale.state.objects.opening import open_store
+from keyscale.state.subtask.warm_stores import IDLE_SECONDS_MAX, WarmStores
+
+if TYPE_CHECKING:
+    from keyscale.state.identifiers import OperatorUid, SubtaskIndex
+    from keyscale.state.objects.object_store import ObjectStore
+
+WARM_IDLE_VARIABLE = "KEYSCALE_WARM_STATE_IDLE_MS"
+
+
+def warm_stores() -> WarmStores:
+    """Returns the stores that this process keeps open between batches."""
+    return _warm_stores_of(os.getpid())
+
+
+def warm_stores_for(subtask: SubtaskIndex) -> WarmStores:
+    """Returns them for a task that opens the subtask's state: the subtask's later tasks shall run in this process."""
+    socket_exchange().claim(subtask)
+    return warm_stores()
+
+
+def object_store(url: str) -> ObjectStore:
+    """Returns this process's client of an object store: making one takes longer than a small batch."""
+    return _object_store_of(os.getpid(), url)
+
+
+def worker_resources(uid: OperatorUid) -> dict[str, Any]:
+    """Returns the objects that an operator's functions keep in this process; the same dict at each call."""
+    return _resources_of(os.getpid(), uid)
+
+
+@cache
+def _resources_of(process: int, uid: OperatorUid) -> dict[str, Any]:  # noqa: ARG001 - as below
+    return {}
+
+
+@cache  # nothing is dropped: a fork would close its parent's stores
+def _warm_stores_of(process: int) -> WarmStores:  # noqa: ARG001 - a fork must not use its parent's
+    idle_ms = os.environ.get(WARM_IDLE_VARIABLE)
+    return WarmStores(IDLE_SECONDS_MAX if idle_ms is None else float(idle_ms) / 1000)
+
+
+@lru_cache(maxsize=4)
+def _object_store_of(process: int, url: str) -> ObjectStore:  # noqa: ARG001 - as above
+    return open_store(url)

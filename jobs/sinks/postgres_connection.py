@@ -1,0 +1,91 @@
+"""Connections to PostgreSQL that notice an outage, and whose errors hold no data."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from keyscale.jobs.errors import SinkRowsRefusedError, SinkUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_AWAY = ("08", "25006", "25P03", "28", "40", "53", "55P03", "57", "58")
+"""Failures that may pass with time, by SQLSTATE or its class: connection, read-only server, idle for too long,
+authorization, rolled back by another transaction, resources, locked, shutdown, system."""
+
+_OF_ROWS = ("22", "23", "44", "P0001")
+"""Failures that are due to a row: its values, a constraint, the check of a view, a trigger that raises."""
+
+OURS = "_keyscale_"
+"""The prefix of our own tables."""
+
+_DEADLINES = {
+    "connect_timeout": 10,
+    "keepalives_idle": 20,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 40_000,
+}
+"""Settings of libpq, so that a server that is gone without a word is noticed. Those in the URL come first."""
+
+
+def connected(url: str, **settings: str) -> psycopg.Connection[Any]:
+    """Returns a new connection with the given settings of libpq. Raises as psycopg does."""
+    given = conninfo_to_dict(url)
+    deadlines = {name: value for name, value in _DEADLINES.items() if name not in given}
+    return psycopg.connect(make_conninfo(url, **deadlines, **settings))
+
+
+@contextmanager
+def transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Yields a new connection with a transaction, which is committed at the end.
+
+    Raises:
+        SinkUnavailableError: PostgreSQL does not answer, or refuses the connection.
+        SinkRowsRefusedError: PostgreSQL refuses a statement or its rows.
+    """
+    with errors_without_data(), connected(url) as connection:
+        yield connection
+
+
+@contextmanager
+def errors_without_data() -> Iterator[None]:
+    """Turns PostgreSQL's errors, whose texts quote rows, into ours, which name table, column and constraint.
+
+    Raises:
+        SinkUnavailableError: PostgreSQL does not answer, or refuses the connection.
+        SinkRowsRefusedError: PostgreSQL refuses the statement or its rows.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        if _is_outage(error):
+            raise SinkUnavailableError(f"PostgreSQL cannot be used: {_kind(error)}") from None
+        raise SinkRowsRefusedError(f"PostgreSQL refuses: {described(error)}") from None
+
+
+def described(error: psycopg.Error) -> str:
+    """Returns an error's kind, table, column and constraint."""
+    diagnosis = error.diag
+    places = {"table": diagnosis.table_name, "column": diagnosis.column_name, "constraint": diagnosis.constraint_name}
+    known = (f"{what} {name}" for what, name in places.items() if name and not name.startswith(OURS))
+    return ", ".join([_kind(error), *known])
+
+
+def is_of_rows(error: psycopg.Error) -> bool:
+    """Returns whether other rows might be accepted."""
+    return isinstance(error, psycopg.DataError) or (error.sqlstate or "").startswith(_OF_ROWS)
+
+
+def _is_outage(error: psycopg.Error) -> bool:
+    if error.sqlstate is None:
+        return not isinstance(error, psycopg.DataError)  # which the client itself raises for values it cannot send
+    return error.sqlstate.startswith(_AWAY)
+
+
+def _kind(error: psycopg.Error) -> str:
+    return f"{type(error).__name__}{f' ({error.sqlstate})' if error.sqlstate else ''}"

@@ -1,0 +1,140 @@
+"""Moves of staged rows that are made but not committed: a batch's rows between their staging and the batch's commit.
+
+By then PostgreSQL has checked all constraints, and they hold until the moves are committed or undone. All sinks of a
+job that write to one database share the transaction, so that the rows of one may refer to those of another.
+
+Publishing does the same from the staging tables. So nothing is lost with the transaction but the certainty that the
+constraints still hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import psycopg
+from psycopg.errors import DeadlockDetected, LockNotAvailable
+
+from keyscale.jobs.sinks.postgres_connection import connected, described, errors_without_data, is_of_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from psycopg import sql
+
+    from keyscale.jobs.sinks.sink import SinkContext
+
+_BEGIN = (
+    "SET lock_timeout = '10s'",
+    "SET idle_in_transaction_session_timeout = '10min'",
+    "SET CONSTRAINTS ALL IMMEDIATE",
+)
+
+
+class OpenMoves:
+    """The open transaction of a job on a database. A process has at most one; that of the next batch replaces it.
+
+    Args:
+        url: The address of the database.
+        context: The batch.
+    """
+
+    _lock: ClassVar = threading.Lock()
+    _of_jobs: ClassVar[dict[tuple[str, str], OpenMoves]] = {}
+
+    def __init__(self, url: str, context: SinkContext) -> None:
+        self._unique = context.unique
+        self._finish: dict[str, Callable[[psycopg.Connection[Any]], bool]] = {}
+        self._connection = connected(url, application_name=_session_name(context.job_id, context.attempt))
+        for statement in _BEGIN:
+            self._connection.execute(statement)
+
+    @classmethod
+    def of(cls, url: str, context: SinkContext) -> OpenMoves:
+        """Returns the transaction of a try of a batch; opens it for the first of its sinks.
+
+        Raises:
+            SinkUnavailableError: The database cannot be reached.
+        """
+        found = cls._of_jobs.get((url, context.job_id))
+        if found is None or found._unique != context.unique:
+            cls.close(url, context.job_id)
+            with errors_without_data():
+                found = cls._of_jobs[url, context.job_id] = cls(url, context)
+        return found
+
+    @classmethod
+    def close(cls, url: str, job_id: str) -> None:
+        """Undoes all moves of a job that are not committed."""
+        found = cls._of_jobs.pop((url, job_id), None)
+        if found is not None:
+            with contextlib.suppress(psycopg.Error):
+                found._connection.close()
+
+    @classmethod
+    def commit(cls, url: str, job_id: str, stage: str) -> bool:
+        """Commits all moves, if that from a staging table is among them. If they cannot be committed, they are undone.
+
+        Returns:
+            Whether they are committed.
+
+        Raises:
+            SinkUnavailableError: The database cannot be reached; they may be committed.
+        """
+        with cls._lock:
+            found = cls._of_jobs.get((url, job_id))
+            if found is None or stage not in found._finish:
+                return False
+            del cls._of_jobs[url, job_id]
+        with errors_without_data(), contextlib.closing(found._connection) as connection:
+            if not all(finish(connection) for finish in found._finish.values()):
+                return False
+            connection.commit()
+        return True
+
+    def try_move(self, statement: sql.Composed, values: Mapping[str, object]) -> str | None:
+        """Moves all of some rows, or none of them.
+
+        Returns:
+            The reason if the rows are refused.
+
+        Raises:
+            TimeoutError: Another transaction has locked a row.
+            SinkRowsRefusedError: The statement is refused, whatever the rows.
+            SinkUnavailableError: The database cannot be reached.
+        """
+        with errors_without_data():
+            try:
+                with self._connection.transaction():
+                    self._connection.execute(statement, values)
+            except (LockNotAvailable, DeadlockDetected):
+                raise TimeoutError from None
+            except psycopg.Error as error:
+                if not is_of_rows(error):
+                    raise
+                return described(error)
+        return None
+
+    def keep(self, stage: str, finish: Callable[[psycopg.Connection[Any]], bool]) -> None:
+        """Keeps the moves from a staging table for `commit`, which undoes all of them if `finish` returns False."""
+        self._finish[stage] = finish
+
+
+def end_older_sessions(connection: psycopg.Connection[Any], context: SinkContext) -> None:
+    """Ends open transactions that drivers of older attempts have left, whose locks would stop the new one."""
+    connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = current_user AND "
+        "CASE WHEN starts_with(application_name, %s) "
+        "THEN split_part(application_name, ' ', 3)::bigint < %s ELSE false END",
+        (_session_prefix(context.job_id), context.attempt),
+    )
+
+
+def _session_prefix(job_id: str) -> str:
+    return f"keyscale {hashlib.sha256(job_id.encode()).hexdigest()[:16]} "
+
+
+def _session_name(job_id: str, attempt: int) -> str:
+    return f"{_session_prefix(job_id)}{attempt}"

@@ -1,0 +1,154 @@
+"""Files and directories wherever Spark can write: through Hadoop's file system API, so that any scheme works.
+
+It relies on py4j, PySpark's private connection to the JVM (since Spark 0.7): `SparkSession._jvm` for Hadoop's classes,
+`SparkSession._jsc` for Spark's Hadoop configuration, and the exceptions that both raise for a failure in the JVM. A
+Spark Connect session has none of these.
+
+There is no switch: the file sink and the Kafka sink stage their output by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it publishes no types
+from pyspark.errors.exceptions.captured import CapturedException
+
+from keyscale.jobs.errors import SinkPublishError, SinkUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+_FAILURE = "java.io.IOException"
+_REFUSALS = frozenset(
+    {
+        "java.io.FileNotFoundException",
+        "java.nio.file.AccessDeniedException",
+        "org.apache.hadoop.fs.FileAlreadyExistsException",
+        "org.apache.hadoop.fs.ParentNotDirectoryException",
+        "org.apache.hadoop.fs.UnsupportedFileSystemException",
+        "org.apache.hadoop.security.AccessControlException",
+    }
+)
+"""Failures that do not pass with time."""
+
+
+@dataclass(frozen=True, slots=True)
+class HadoopDirectory:
+    """A directory that may or may not exist, in any file system that Spark is configured for.
+
+    Every method raises SinkUnavailableError if the file system fails, and SinkPublishError if it refuses.
+    """
+
+    spark: SparkSession
+    path: str
+
+    def child(self, name: str) -> HadoopDirectory:
+        return HadoopDirectory(self.spark, f"{self.path.rstrip('/')}/{name}")
+
+    def local_path(self) -> str | None:
+        """Returns its absolute path if it is in the local file system, where Python can open it; else None."""
+        return self._call(_local_path)  # type: ignore[no-any-return]  # py4j publishes no types
+
+    def exists(self) -> bool:
+        return bool(self._call(lambda files, path: files.exists(path)))
+
+    def make(self) -> None:
+        self._call(lambda files, path: files.mkdirs(path))
+
+    def delete(self) -> None:
+        """Deletes it and all in it; it need not exist."""
+        self._call(lambda files, path: files.delete(path, True))
+
+    def names(self) -> list[str]:
+        """Returns the names in it; none if it does not exist."""
+        return [status.getPath().getName() for status in self._call(_children)]
+
+    def move_to(self, target: HadoopDirectory) -> bool:
+        """Renames it; returns False if the file system declined. Atomic on a file system, a copy on an object store."""
+        return bool(self._call(lambda files, path: files.rename(path, target._hadoop_path())))
+
+    def read_text(self, name: str) -> str | None:
+        """Returns the content of a small file in it; None if there is no such file."""
+        child = self.child(name)
+        return child._call(child._read) if child.exists() else None
+
+    def write_text(self, name: str, text: str) -> None:
+        child = self.child(name)
+        child._call(lambda files, path: _write(files.create(path, True), text))
+
+    def touch(self, name: str) -> None:
+        """Creates an empty file in it, and itself."""
+        local = self.local_path()
+        if local is None:
+            child = self.child(name)
+            child._call(lambda files, path: files.create(path, True).close())
+            return
+        # Hadoop would start a process to set its permissions.
+        try:
+            Path(local).mkdir(parents=True, exist_ok=True)
+            Path(local, name).touch()
+        except OSError as failure:
+            raise SinkUnavailableError(f"the file system of {self.path} failed: {failure.strerror}") from failure
+
+    def _read(self, files: Any, path: Any) -> str:
+        stream = files.open(path)
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+
+    def _call(self, action: Callable[[Any, Any], Any]) -> Any:
+        path = self._hadoop_path()
+        try:
+            return action(path.getFileSystem(self.spark._jsc.hadoopConfiguration()), path)
+        except (Py4JJavaError, CapturedException) as failure:
+            if not isinstance(failure, Py4JJavaError):
+                raise SinkPublishError(f"the file system of {self.path} refuses: {failure}") from failure
+            kinds = set(_kinds(failure.java_exception))
+            is_refusal = _FAILURE not in kinds or kinds & _REFUSALS
+            described = f"the file system of {self.path} failed: {failure.java_exception.toString()}"
+            raise (SinkPublishError if is_refusal else SinkUnavailableError)(described) from failure
+
+    def _hadoop_path(self) -> Any:
+        return _path_class(self.spark._jvm)(self.path)
+
+
+def hadoop_settings(spark: SparkSession, prefix: str) -> dict[str, str]:
+    """Returns Hadoop's settings whose names begin with `prefix`, by the rest of their names."""
+    return dict(spark._jsc.hadoopConfiguration().getPropsWithPrefix(prefix))
+
+
+@lru_cache(maxsize=2)
+def _path_class(jvm: Any) -> Any:
+    """Returns Hadoop's Path in a JVM. Finding it takes a round trip per package, and a batch makes many paths."""
+    return jvm.org.apache.hadoop.fs.Path
+
+
+def _kinds(java_exception: Any) -> Iterator[str]:
+    """Yields the names of an exception's class and those above it."""
+    kind = java_exception.getClass()
+    while kind is not None:
+        yield kind.getName()
+        kind = kind.getSuperclass()
+
+
+def _local_path(files: Any, path: Any) -> str | None:
+    qualified = files.makeQualified(path).toUri()
+    return qualified.getPath() if qualified.getScheme() == "file" else None
+
+
+def _children(files: Any, path: Any) -> list[Any]:
+    return list(files.listStatus(path)) if files.exists(path) else []
+
+
+def _write(stream: Any, text: str) -> None:
+    try:
+        stream.write(text.encode())
+    finally:
+        stream.close()

@@ -1,0 +1,48 @@
+"""The daemon that Spark forks its Python workers from: Spark's own, with the exchange of `socket_exchange`.
+
+It relies on:
+
+- the setting `spark.python.daemon.module` (since Spark 2.4, undocumented), which names the module that Spark runs as
+  a daemon;
+- `pyspark.daemon.manager`, which forks a process per worker and calls `pyspark.daemon.worker` once per task by that
+  name, with the worker's connection to Spark and whether Spark has accepted the worker (since Spark 2.4).
+
+Switched off by `worker-exchange`, Spark runs its own daemon.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyspark.daemon
+
+from keyscale.jobs.spark_internals.socket_exchange import socket_exchange
+
+if TYPE_CHECKING:
+    import socket
+
+_run_task = pyspark.daemon.worker
+
+
+def main() -> None:
+    """Runs the daemon until Spark ends it."""
+    socket_exchange()  # before the first fork
+    pyspark.daemon.worker = _run_task_at_home
+    pyspark.daemon.manager()
+
+
+def _run_task_at_home(sock: socket.socket, authenticated: bool) -> int:
+    """Runs a task, on an exchanged connection if need be.
+
+    Not so for the first task of a worker: before Spark has accepted the worker, the connection's bytes are no task.
+    """
+    if authenticated:
+        socket_exchange().await_task(sock)
+    exit_code = _run_task(sock, authenticated)
+    if not exit_code:
+        socket_exchange().open()
+    return exit_code
+
+
+if __name__ == "__main__":
+    main()

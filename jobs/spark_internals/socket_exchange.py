@@ -1,0 +1,217 @@
+"""Has a task run in the Python worker that keeps its subtask's state open, though Spark gave it to another worker.
+
+An executor with several task slots has as many Python workers, and Spark gives a task to whichever is idle first. Two
+workers would swap their subtasks in every third batch: both stores are closed and opened again, with cold caches, and
+RocksDB's running compactions start again. So a worker looks up the partition of a task before it reads the task. If
+another worker keeps that partition's state and is idle, the two exchange their connections to Spark. If it is busy,
+the task runs where it is, and the state is opened there.
+
+Two processes exchange over a socket that idle workers listen at. The one that wants to exchange connects; the idle
+one sends its connection, gets the other's, and confirms it. The confirmation decides for both: until it is sent both
+keep their own connection, so either may end or give up at any moment, and closes what it has received. The one that
+waits for it can withdraw: after that it can no longer be sent. So a process that has no descriptor left to receive a
+connection takes no part, and one that sends nothing holds nobody up for more than a second. If several want to
+exchange in a circle, those with lower process ids go first.
+
+Spark knows a worker by its connection, so it mistakes the two for each other from then on. If it has to end a worker
+that does not react, it ends the other one, and runs that one's task again, as after any loss of a worker.
+
+It relies on the first 12 bytes that Spark sends to a worker for a task: the number
+`SpecialLengths.START_OF_INIT_MESSAGE`, the length of the message, and the task's partition (Spark 4.3;
+`pyspark.worker_message`). If they begin with another number, tasks stay where they are.
+
+Switched off by `worker-exchange`, with the daemon that calls it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import socket
+import struct
+import time
+import uuid
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from typing import TYPE_CHECKING
+
+from pyspark.serializers import SpecialLengths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PARTITIONS_MAX = 1 << 15
+"""As many as there can be key groups. Tasks of further partitions stay where Spark puts them."""
+
+_WAIT_SECONDS = 1.0  # an idle worker answers at once, unless it is suspended
+_WAITING_MAX = 64
+_INT_BYTES = 4
+_TASK_START = struct.Struct("!iii")  # what Spark sends first: the kind of the message, its length, the partition
+_TAKEN = b"!"  # confirms that a connection has arrived
+_CREDENTIALS = struct.Struct("3i")  # process, user, group
+
+
+class SocketExchange:
+    """The table in which the workers of one daemon find each other; made before the first worker is forked.
+
+    Linux only, as its sockets are no files. Connections are exchanged with processes of the same user alone.
+    """
+
+    def __init__(self) -> None:
+        self._name = uuid.uuid4().hex
+        self._homes = memoryview(mmap.mmap(-1, PARTITIONS_MAX * _INT_BYTES)).cast("i")  # per partition, 0: none
+        self._listener: socket.socket | None = None
+        self._waiting: list[socket.socket] = []
+
+    def claim(self, partition: int) -> None:
+        """Makes this process the home of the partition's tasks."""
+        if partition < PARTITIONS_MAX:
+            self._homes[partition] = os.getpid()
+
+    def open(self) -> None:
+        """Declares this process idle: others may ask for its connection, and are served while it awaits a task."""
+        if self._listener is None:
+            with suppress(OSError), ExitStack() as unfinished:  # without a descriptor nobody can ask it
+                listener = unfinished.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                listener.bind(self._address(os.getpid()))
+                listener.listen(_WAITING_MAX)
+                unfinished.pop_all()
+                self._listener = listener
+
+    def await_task(self, connection: socket.socket) -> None:
+        """Waits for something to read that belongs in this process. The connection may be exchanged meanwhile.
+
+        Args:
+            connection: This worker's to Spark, between two tasks. Nothing is read from it.
+        """
+        self.open()
+        try:
+            while (home := self._home(self._next_partition(connection))) is not None:
+                if not self._exchange(connection, home):
+                    return
+        finally:
+            self._close()
+
+    def _next_partition(self, connection: socket.socket) -> int:
+        """Serves others until there is something to read; returns the task's partition, or -1 if it is no task."""
+        is_readable = False
+        while not is_readable or self._waiting:
+            if self._waiting:
+                self._serve(connection, self._waiting.pop(0))
+            is_readable = self._look(connection, 0 if self._waiting else None)
+        start = b""
+        with suppress(ConnectionError):  # which the reader of the connection handles
+            start = connection.recv(_TASK_START.size, socket.MSG_PEEK | socket.MSG_WAITALL)
+        if len(start) < _TASK_START.size:
+            return -1
+        kind, _, partition = _TASK_START.unpack(start)
+        return int(partition) if kind == SpecialLengths.START_OF_INIT_MESSAGE else -1
+
+    def _home(self, partition: int) -> int | None:
+        """Returns the process that is the partition's home, if it is another one."""
+        home = self._homes[partition] if 0 <= partition < PARTITIONS_MAX else 0
+        return None if home in {0, os.getpid()} else home
+
+    def _exchange(self, connection: socket.socket, home: int) -> bool:
+        """Asks another process for its connection; returns whether this one may have changed."""
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            until = time.monotonic() + _WAIT_SECONDS
+            line.settimeout(_WAIT_SECONDS)
+            line.connect(self._address(home))
+            if not _is_own_user(line):
+                return False
+            while not self._look(line, _WAIT_SECONDS):
+                before_us = [other for other in self._waiting if _credentials(other)[0] < os.getpid()]
+                if before_us:
+                    line.close()  # which closes what was sent to this process meanwhile
+                    self._waiting.remove(before_us[0])
+                    self._serve(connection, before_us[0])
+                    return True
+                if time.monotonic() > until:
+                    return False
+            with _received(line) as theirs:
+                if theirs is not None:
+                    socket.send_fds(line, [b"."], [connection.fileno()])
+                    if _is_taken(line):
+                        os.dup2(theirs, connection.fileno(), inheritable=False)
+                        return True
+        return False
+
+    def _serve(self, connection: socket.socket, line: socket.socket) -> None:
+        """Exchanges connections with another process, unless it no longer waits."""
+        with line, suppress(OSError):
+            line.settimeout(_WAIT_SECONDS)
+            socket.send_fds(line, [b"."], [connection.fileno()])
+            with _received(line) as theirs:
+                if theirs is not None:
+                    line.sendall(_TAKEN)  # which fails if the other one has withdrawn
+                    os.dup2(theirs, connection.fileno(), inheritable=False)
+
+    def _look(self, awaited: socket.socket, timeout_seconds: float | None) -> bool:
+        """Waits until there is something to read or another process wants to exchange; returns whether there is."""
+        poller = select.poll()
+        poller.register(awaited, select.POLLIN)
+        if self._listener is not None:
+            poller.register(self._listener, select.POLLIN)
+        ready = {number for number, _ in poller.poll(None if timeout_seconds is None else timeout_seconds * 1000)}
+        if self._listener is not None and self._listener.fileno() in ready:
+            self._accept(self._listener)
+        return awaited.fileno() in ready
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            line, _ = listener.accept()
+        except OSError:  # there is no descriptor left: until the next task, nobody can ask this process
+            listener.close()
+            self._listener = None
+            return
+        if _is_own_user(line):
+            self._waiting.append(line)
+        else:
+            line.close()
+
+    def _close(self) -> None:
+        """Declares this process busy: those that wait for it continue without an exchange."""
+        for line in [*self._waiting, *([self._listener] if self._listener else [])]:
+            line.close()
+        self._listener, self._waiting = None, []
+
+    def _address(self, process: int) -> bytes:
+        return f"\0keyscale/{self._name}/{process}".encode()
+
+
+@cache
+def socket_exchange() -> SocketExchange:
+    """Returns the exchange that this process shares with all that are forked after the first call."""
+    return SocketExchange()
+
+
+@contextmanager
+def _received(line: socket.socket) -> Iterator[int | None]:
+    """Receives the connection that the other side sends; None if it has ended or no longer waits."""
+    _, descriptors, _, _ = socket.recv_fds(line, 1, 1)
+    try:
+        yield descriptors[0] if descriptors else None
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _is_taken(line: socket.socket) -> bool:
+    """Whether the other side has confirmed this one's connection; if it has not by now, it no longer can."""
+    poller = select.poll()
+    poller.register(line, select.POLLIN)
+    poller.poll(_WAIT_SECONDS * 1000)
+    line.shutdown(socket.SHUT_RD)  # earlier bytes can still be received; sending fails from now on
+    return line.recv(1) == _TAKEN
+
+
+def _is_own_user(line: socket.socket) -> bool:
+    return _credentials(line)[1] == os.geteuid()
+
+
+def _credentials(line: socket.socket) -> tuple[int, int]:
+    """Process and user of the other side."""
+    process, user, _ = _CREDENTIALS.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return process, user

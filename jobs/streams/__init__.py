@@ -1,0 +1,1 @@
+"""The environment and the streams with which a script declares its job."""

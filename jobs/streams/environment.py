@@ -1,0 +1,166 @@
+"""The environment that a job's script runs in."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from copy import copy
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
+
+from keyscale.jobs.errors import InvalidTopologyError, NoEnvironmentError, NotStreamingError
+from keyscale.jobs.graph.topology import TopologyBuilder
+from keyscale.jobs.sources.source_reader import split_columns_of, streaming_frame
+from keyscale.jobs.spark_internals.arrow_schemas import arrow_schema_of
+from keyscale.jobs.streams.streams import DataStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from keyscale.jobs.graph.topology import Topology
+    from keyscale.jobs.protocol.messages import RestartStrategy
+    from keyscale.jobs.sources.source import Source
+    from keyscale.state.engine.rocksdb_settings import RocksDbSettings
+
+
+class StreamEnvironment:
+    """Declares and executes a job. The driver provides it to the script.
+
+    Attributes:
+        spark: The Spark session.
+        parameters: The parameters that the job was created with, by name.
+        restart: The restart strategy that the script has set, if any.
+    """
+
+    _provided: ClassVar[StreamEnvironment | None] = None
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        parameters: Mapping[str, str],
+        run: Callable[[Topology], None],
+        *,
+        skip_lost_records: bool = False,
+    ) -> None:
+        """Creates the environment; the driver does this.
+
+        Args:
+            spark: The Spark session.
+            parameters: The job's parameters.
+            run: Runs a topology, and returns when the job has ended.
+            skip_lost_records: Whether sources in Python skip records that they have lost, whatever they say.
+        """
+        self.spark = spark
+        self.parameters = MappingProxyType(dict(parameters))
+        self.restart: RestartStrategy | None = None
+        self._run = run
+        self._skip_lost_records = skip_lost_records
+        self._builder = TopologyBuilder()
+
+    @classmethod
+    def current(cls) -> StreamEnvironment:
+        """Returns the environment of the job that this script declares.
+
+        Raises:
+            NoEnvironmentError: The script is not run by a driver.
+        """
+        if cls._provided is None:
+            raise NoEnvironmentError("no job is being declared: this script runs outside a driver")
+        return cls._provided
+
+    @contextmanager
+    def provided(self) -> Iterator[None]:
+        """Makes this the current environment while a script runs."""
+        StreamEnvironment._provided = self
+        try:
+            yield
+        finally:
+            StreamEnvironment._provided = None
+
+    def stream(
+        self,
+        frame: DataFrame,
+        *,
+        timestamp: str | None = None,
+        max_out_of_orderness_ms: int = 0,
+        idle_after_ms: int | None = None,
+        split: str | Sequence[str] | None = None,
+    ) -> DataStream:
+        """Adds a source: a stream of the records of a streaming DataFrame.
+
+        A job may have several sources. Each then needs a `.uid(...)`, by which a later run finds its positions.
+
+        Args:
+            frame: The result of `spark.readStream`, with any stateless Spark transformations.
+            timestamp: The column with each record's event time; see `DataStream.with_timestamps`.
+            max_out_of_orderness_ms: How much older than an earlier record a record may be without being late.
+            idle_after_ms: After this time without records, the source, or a split of it, no longer holds back the
+                watermark; None for never.
+            split: The columns that name the split of the source that a record comes from; see
+                `DataStream.with_timestamps`.
+
+        Raises:
+            NotStreamingError: The DataFrame is not a streaming DataFrame.
+            InvalidTopologyError: Its schema cannot be a stream's.
+        """
+        if not frame.isStreaming:
+            raise NotStreamingError("the input is a DataFrame with fixed content")
+        schema = arrow_schema_of(frame.schema)
+        splits = split_columns_of(frame.schema)
+        stream = DataStream(self.spark, self._builder, self._builder.add_source(frame, schema), None, splits)
+        if timestamp is None:
+            return stream
+        return stream.with_timestamps(
+            timestamp, max_out_of_orderness_ms=max_out_of_orderness_ms, idle_after_ms=idle_after_ms, split=split
+        )
+
+    def rocksdb_settings(self, settings: RocksDbSettings) -> None:
+        """Configures the stores of the job's state, for example with `RocksDbSettings.of(Profile.FLASH_SSD)`.
+
+        The settings apply from the job's next start, also to existing state. docs/settings.md explains each option.
+        """
+        self._builder.rocksdb = settings
+
+    def set_restart_strategy(self, strategy: RestartStrategy) -> None:
+        """Sets whether and when a failed job is restarted, unless the job was created with a strategy."""
+        self.restart = strategy
+
+    def set_batch_interval(self, milliseconds: int) -> None:
+        """Sets the least time between the starts of two batches, unless the job was created with one.
+
+        By default a batch begins as soon as there is input and the one before has ended.
+
+        Raises:
+            InvalidTopologyError: It is negative.
+        """
+        if milliseconds < 0:
+            raise InvalidTopologyError(f"batches cannot begin every {milliseconds} ms")
+        self._builder.batch_interval_ms = milliseconds
+
+    def read(
+        self, source: Source, *, max_records_per_batch: int | None = None, readers: int | None = None
+    ) -> DataFrame:
+        """Returns a streaming DataFrame of the records of a Python source, such as a KafkaSource, for `stream`.
+
+        Args:
+            source: The source; it is pickled as it is now.
+            max_records_per_batch: Maximum number of records in a batch; None for no limit.
+            readers: Maximum number of tasks that read; by default as many as run at the same time.
+
+        Raises:
+            InvalidSchemaError: The source's schema is not a schema.
+            NotPicklableError: The source holds something that cannot be sent to Python workers.
+        """
+        if self._skip_lost_records:
+            source = copy(source)
+            source.lost_records = "skip"
+        return streaming_frame(self.spark, source, max_records_per_batch=max_records_per_batch, readers=readers)
+
+    def execute(self) -> None:
+        """Checks the job and runs it. Returns when it has ended.
+
+        Raises:
+            InvalidTopologyError: The declared graph cannot run. Nothing has run.
+        """
+        self._run(self._builder.build())

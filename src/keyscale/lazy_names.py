@@ -1,0 +1,17 @@
+"""A facade's names, each imported when it is first used; the stub beside the facade lists them and their modules."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+
+def modules_of_names(facade: str) -> dict[str, str]:
+    """Returns the module of each name that a facade's stub lists.
+
+    Args:
+        facade: The facade's `__file__`.
+    """
+    stub = ast.parse(Path(facade).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}

@@ -1,0 +1,8 @@
+"""The harness that users test their functions with: `from keyscale.testing import OperatorHarness`.
+
+It runs one operator in memory, needs neither Spark nor a store, and ships with the SDK.
+"""
+
+from keyscale.jobs.testing.harness import HarnessSnapshot, OperatorHarness, SecondStream
+
+__all__ = ["HarnessSnapshot", "OperatorHarness", "SecondStream"]

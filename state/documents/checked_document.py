@@ -1,0 +1,82 @@
+"""Checked documents: JSON that states its kind, its format version and the checksum of its body.
+
+    {"keyscale": "<kind>", "format_version": 1, "sha256": "<of the body's bytes>", "body": {...}}
+
+A reader refuses a newer format by name, and ignores fields that it does not know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TypeVar
+
+import msgspec
+
+from keyscale.errors import KeyscaleError
+from keyscale.state.decoding import json_decoder
+
+_Body = TypeVar("_Body", bound=msgspec.Struct)
+
+
+class DocumentCorruptError(KeyscaleError):
+    """A manifest, log entry or claim is truncated, damaged, or not such a document at all."""
+
+    code = "STATE_DOCUMENT_CORRUPT"
+    domain = "external"
+    advice = "The document was damaged in the store; an earlier checkpoint is used where there is one."
+
+
+class FormatTooNewError(KeyscaleError):
+    """A document was written by a newer version of Keyscale."""
+
+    code = "STATE_FORMAT_TOO_NEW"
+    domain = "user"
+    advice = "Run the version of Keyscale that wrote it, or a newer one."
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    keyscale: str
+    format_version: int
+    sha256: str
+    body: msgspec.Raw
+
+
+class _Head(msgspec.Struct, frozen=True):
+    keyscale: str
+    format_version: int
+
+
+def encode_document(kind: str, format_version: int, body: msgspec.Struct) -> bytes:
+    """Returns a document of some kind, ready to be stored; the same body always gives the same bytes."""
+    raw = msgspec.json.encode(body, order="deterministic")
+    return msgspec.json.encode(_Envelope(kind, format_version, hashlib.sha256(raw).hexdigest(), msgspec.Raw(raw)))
+
+
+def decode_document(data: bytes, kind: str, format_version_max: int, body_type: type[_Body], where: str) -> _Body:
+    """Verifies a document and returns its body.
+
+    Args:
+        data: The document's bytes.
+        kind: The kind that it must be.
+        format_version_max: The newest format that can be read.
+        body_type: The type of the body; unknown fields are ignored.
+        where: The document's path, for the error's message.
+
+    Raises:
+        FormatTooNewError: It is of a newer format.
+        DocumentCorruptError: It is not a document of this kind, or its checksum is not its body's.
+    """
+    try:
+        head = json_decoder(_Head).decode(data)
+        if head.keyscale != kind:
+            raise DocumentCorruptError(f"{where} is a {head.keyscale[:40]}, not a {kind}")
+        if head.format_version > format_version_max:
+            raise FormatTooNewError(
+                f"{where} has format {head.format_version}; this version reads up to {format_version_max}"
+            )
+        envelope = json_decoder(_Envelope).decode(data)
+        if hashlib.sha256(envelope.body).hexdigest() != envelope.sha256:
+            raise DocumentCorruptError(f"the checksum of {where} is wrong")
+        return json_decoder(body_type).decode(envelope.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise DocumentCorruptError(f"{where} cannot be read as a {kind}") from error

@@ -1,0 +1,93 @@
+"""A claim: which job owns the files of a snapshot that it was restored from, after Flink's claim modes.
+
+With NO_CLAIM the snapshot stays with its owner: the job's first checkpoint copies its files and no longer needs it.
+With CLAIM it becomes the job's: checkpoints reference its files as they are, and retention deletes it once it is
+subsumed. A claim file beside the manifest names the owner. It is created only if there is none, so of two jobs that
+claim one savepoint one is refused, and the retention of the job that took the savepoint leaves it alone.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from keyscale.errors import KeyscaleError
+from keyscale.state.documents.checked_document import decode_document, encode_document
+from keyscale.state.documents.manifest import SnapshotKind
+from keyscale.state.identifiers import JobId
+from keyscale.state.objects.errors import ObjectExistsError, ObjectNotFoundError
+
+if TYPE_CHECKING:
+    from keyscale.state.documents.manifest import Manifest
+    from keyscale.state.objects.object_store import ObjectStore
+
+CLAIM_NAME = "claim.json"
+KIND = "claim"
+FORMAT_VERSION = 1
+
+
+class ClaimMode(StrEnum):
+    """The owner of a snapshot after a job has been restored from it."""
+
+    NO_CLAIM = "no_claim"
+    CLAIM = "claim"
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """The content of the file beside a claimed manifest."""
+
+    job_id: JobId
+
+
+class ClaimRefusedError(KeyscaleError):
+    """A snapshot cannot be claimed, or another job has claimed it already."""
+
+    code = "STATE_CLAIM_REFUSED"
+    domain = "user"
+    advice = "Start from a savepoint that no other job has claimed; or take a new savepoint and start from that."
+
+
+def claim_path(manifest_path: str) -> str:
+    """Returns the path of a manifest's claim."""
+    return f"{manifest_path.rpartition('/')[0]}/{CLAIM_NAME}"
+
+
+def take_claim(store: ObjectStore, manifest: Manifest, job_id: JobId) -> None:
+    """Makes a savepoint the job's. Taking it again is harmless.
+
+    Raises:
+        ClaimRefusedError: Another job has claimed it by now, or it is a checkpoint of another job, whose other
+            checkpoints may need its files.
+    """
+    if manifest.kind is not SnapshotKind.SAVEPOINT:
+        if manifest.job_id == job_id:
+            return  # its own
+        raise ClaimRefusedError(
+            f"{manifest.path} is a checkpoint that shares files with others of job {manifest.job_id!r}; "
+            "only a savepoint can be claimed"
+        )
+    try:
+        store.create(claim_path(manifest.path), encode_document(KIND, FORMAT_VERSION, Claim(job_id)))
+    except ObjectExistsError:
+        check_claim(store, manifest, job_id)
+
+
+def check_claim(store: ObjectStore, manifest: Manifest, job_id: JobId) -> None:
+    """Refuses to start from a snapshot that another job has claimed and may delete at any time.
+
+    Raises:
+        ClaimRefusedError: Another job has claimed it.
+    """
+    claim = read_claim(store, claim_path(manifest.path))
+    if claim is not None and claim.job_id != job_id:
+        raise ClaimRefusedError(f"job {claim.job_id!r} has claimed {manifest.path}")
+
+
+def read_claim(store: ObjectStore, path: str) -> Claim | None:
+    """Returns the claim at a path; None if there is none."""
+    try:
+        return decode_document(store.get(path), KIND, FORMAT_VERSION, Claim, path)
+    except ObjectNotFoundError:
+        return None

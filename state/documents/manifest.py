@@ -1,0 +1,257 @@
+"""The manifest: the immutable, versioned, checksummed listing of a checkpoint's files. Publishing it completes it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from keyscale.errors import KeyscaleError
+from keyscale.state.documents.checked_document import decode_document, encode_document
+from keyscale.state.documents.job_time import JobTime
+from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
+from keyscale.state.keyed.schema import KeyedSchema
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_groups import KeyGroupRange
+from keyscale.state.layout import Layout
+from keyscale.state.objects.errors import ObjectExistsError, StoreUnavailableError
+from keyscale.state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from keyscale.state.objects.object_store import ObjectStore
+
+KIND = "manifest"
+FORMAT_VERSION = 1
+_PUBLISH_TRIES = 3
+
+
+class ManifestTakenError(KeyscaleError):
+    """Another manifest is published under the checkpoint's number: by an older attempt that is still alive."""
+
+    code = "STATE_MANIFEST_TAKEN"
+    domain = "external"
+    advice = "Nothing to do: this checkpoint fails, and the next one gets the next number."
+
+
+class SnapshotKind(StrEnum):
+    """The owner of a snapshot: the system, which retains it by policy, or the user."""
+
+    CHECKPOINT = "checkpoint"
+    SAVEPOINT = "savepoint"
+
+
+class FileHandle(msgspec.Struct, frozen=True):
+    """A reference to one object, with its expected content.
+
+    Attributes:
+        name: The file's name in its shard's directory.
+        path: The object's path in the store.
+        size_bytes: Its length.
+        sha256: Hex digest of its content.
+        shared: Whether several checkpoints may reference the object.
+    """
+
+    name: str
+    path: str
+    size_bytes: int
+    sha256: str
+    shared: bool = False
+
+
+class ShardHandle(msgspec.Struct, frozen=True):
+    """A reference to the files of one RocksDB instance, and the key groups (inclusive) that it serves."""
+
+    key_group_start: int
+    key_group_end: int
+    files: tuple[FileHandle, ...]
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return KeyGroupRange(self.key_group_start, self.key_group_end)
+
+
+class SnapshotHandle(msgspec.Struct, frozen=True):
+    """A reference to one subtask's snapshot; its shards exactly cover the subtask's key group range.
+
+    Attributes:
+        subtask: Index of the subtask that took it.
+        key_group_start: First key group of its range.
+        key_group_end: Last one, inclusive.
+        batch_id: The batch after which the state was captured; -1 before any.
+        lineage: Identifies the state's content; see `keyscale.state.documents.state_version`.
+        shards: Ordered by key group.
+        schema: The schema of the entries; None if there are none.
+        operator_state: The file of the subtask's operator state; left out where there is none.
+    """
+
+    subtask: SubtaskIndex
+    key_group_start: int
+    key_group_end: int
+    batch_id: BatchId
+    lineage: str
+    shards: tuple[ShardHandle, ...]
+    schema: KeyedSchema | None = None
+    operator_state: FileHandle | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return KeyGroupRange(self.key_group_start, self.key_group_end)
+
+    @property
+    def state_size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files())
+
+    @property
+    def operator_state_file(self) -> FileHandle | None:
+        return None if isinstance(self.operator_state, msgspec.UnsetType) else self.operator_state
+
+    def files(self) -> Iterator[FileHandle]:
+        yield from (file for shard in self.shards for file in shard.files)
+        if self.operator_state_file is not None:
+            yield self.operator_state_file
+
+
+class OperatorDeclaration(msgspec.Struct, frozen=True):
+    """An operator's declaration of its state; a restore is checked against it.
+
+    Attributes:
+        key_schema: Its key columns: name and type, in order.
+        schema: The schema of its states, as far as it is known.
+    """
+
+    key_schema: tuple[tuple[str, str], ...] = ()
+    schema: KeyedSchema | None = None
+
+
+class OperatorSnapshot(msgspec.Struct, frozen=True):
+    """All subtasks' snapshots of one operator, ordered by subtask index."""
+
+    uid: OperatorUid
+    parallelism: int
+    declaration: OperatorDeclaration = msgspec.field(name="facts")  # its name in the stored manifest
+    subtasks: tuple[SnapshotHandle, ...]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """A completed checkpoint or savepoint.
+
+    Attributes:
+        job_id: The job that took it.
+        checkpoint_id: Its number, which a job never uses twice.
+        kind: Checkpoint or savepoint.
+        attempt: The attempt that took it.
+        batch_id: The batch after which the state was captured; -1 before any.
+        log_position: The last position of the job's commit log that it contains; 0 if it contains none.
+        max_parallelism: Number of key groups.
+        hash_id: How keys are hashed to key groups.
+        created_at_ms: Milliseconds since the epoch.
+        operators: Their snapshots.
+        positions: The source positions, or None before any batch.
+        sinks: Per sink, the token of the last batch's output, so that it can be published again.
+        savepoint_id: The savepoint's id; None for a checkpoint.
+        time: The job's time; left out where it has none.
+    """
+
+    job_id: JobId
+    checkpoint_id: CheckpointId
+    kind: SnapshotKind
+    attempt: Attempt
+    batch_id: BatchId
+    log_position: int
+    max_parallelism: int
+    hash_id: HashId
+    created_at_ms: int
+    operators: tuple[OperatorSnapshot, ...]
+    positions: FileHandle | None = None
+    sinks: dict[str, str] = {}
+    savepoint_id: str | None = None
+    time: JobTime | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def path(self) -> str:
+        """The path where it is published."""
+        return Layout(self.job_id).manifest(self.checkpoint_id, self.savepoint_id)
+
+    @property
+    def state_size_bytes(self) -> int:
+        return sum(snapshot.state_size_bytes for operator in self.operators for snapshot in operator.subtasks)
+
+    def operator(self, uid: OperatorUid) -> OperatorSnapshot | None:
+        return next((operator for operator in self.operators if operator.uid == uid), None)
+
+    def files(self) -> Iterator[FileHandle]:
+        """Yields every object that a restore needs besides the manifest itself."""
+        for operator in self.operators:
+            for snapshot in operator.subtasks:
+                yield from snapshot.files()
+        if self.positions is not None:
+            yield self.positions
+
+
+def known_files(manifests: Iterable[Manifest], job_id: JobId, *, claimed: bool = False) -> dict[str, str]:
+    """Returns the files that need not be uploaded again: paths of immutable files by their SHA-256.
+
+    Args:
+        manifests: Manifests that are retained at least until the new one is published (the latest completed one).
+        job_id: The job that takes the new checkpoint.
+        claimed: Whether files of other jobs and of savepoints that these manifests name belong to this job now (claim
+            mode CLAIM). Otherwise (NO_CLAIM) the new checkpoint references only files of the job's own checkpoints,
+            which may include files that were claimed before.
+    """
+    return {
+        file.sha256: file.path
+        for manifest in manifests
+        if claimed or (manifest.kind is SnapshotKind.CHECKPOINT and manifest.job_id == job_id)
+        for file in manifest.files()
+        if file.shared
+    }
+
+
+def write_manifest(store: ObjectStore, manifest: Manifest) -> str:
+    """Publishes a manifest, which completes the checkpoint, and returns its path.
+
+    Publishing the same manifest again is harmless; a lost response is resolved by reading back.
+
+    Raises:
+        ManifestTakenError: Another manifest is published there.
+        StoreUnavailableError: The store is unavailable, and it is unknown whether the manifest was published.
+    """
+    data = encode_manifest(manifest)
+    reach("manifest.publishing")
+    for left in reversed(range(_PUBLISH_TRIES)):
+        try:
+            store.create(manifest.path, data)
+        except ObjectExistsError:
+            if store.get(manifest.path) != data:
+                raise ManifestTakenError(f"another manifest is published at {manifest.path}") from None
+        except StoreUnavailableError:
+            if not left:
+                raise
+            continue
+        break
+    reach("manifest.published")
+    return manifest.path
+
+
+def read_manifest(store: ObjectStore, path: str) -> Manifest:
+    """Reads and verifies a manifest.
+
+    Raises:
+        ObjectNotFoundError: There is none.
+        DocumentCorruptError: It is damaged.
+        FormatTooNewError: A newer version wrote it.
+    """
+    return decode_manifest(store.get(path), path)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Returns the bytes of a manifest's object; equal manifests give equal bytes."""
+    return encode_document(KIND, FORMAT_VERSION, manifest)
+
+
+def decode_manifest(data: bytes, where: str) -> Manifest:
+    """Returns the manifest in a document's bytes; `where` names the document in errors. See `read_manifest`."""
+    return decode_document(data, KIND, FORMAT_VERSION, Manifest, where)

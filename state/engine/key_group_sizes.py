@@ -1,0 +1,62 @@
+"""Estimates of the entries and bytes of each key group of a subtask, from its files' metadata alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keyscale.state.keys.key_groups import KEY_GROUP_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from keyscale.state.keys.key_groups import KeyGroupRange
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """A file's first and last stored key, its entries without deletions, and its bytes."""
+
+    first: bytes
+    last: bytes
+    entries: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyGroupSizes:
+    """Estimates per key group, beginning with the subtask's first one.
+
+    An overwritten entry counts until its old version is compacted away. A file that spans several key groups is split
+    evenly between them, because a hash spreads keys over key groups.
+    """
+
+    entries: tuple[int, ...]
+    size_bytes: tuple[int, ...]
+
+
+def key_group_sizes(shards: Iterable[tuple[KeyGroupRange, Iterable[FileFacts]]], owned: KeyGroupRange) -> KeyGroupSizes:
+    """Returns estimates from the files of a subtask's shards. Ignores key groups of a shard outside its own range."""
+    count = owned.end - owned.start + 1
+    entries, size_bytes = [0] * count, [0] * count
+    for own, files in shards:
+        for file in files:
+            first, last = _key_group(file.first), _key_group(file.last)
+            groups = range(first, last + 1)
+            for group, entries_of, bytes_of in zip(
+                groups, _spread(file.entries, len(groups)), _spread(file.size_bytes, len(groups)), strict=True
+            ):
+                if own.start <= group <= own.end:
+                    entries[group - owned.start] += entries_of
+                    size_bytes[group - owned.start] += bytes_of
+    return KeyGroupSizes(tuple(entries), tuple(size_bytes))
+
+
+def _key_group(stored_key: bytes) -> int:
+    return int.from_bytes(stored_key[:KEY_GROUP_BYTES], "big")
+
+
+def _spread(total: int, parts: int) -> list[int]:
+    """Splits an integer into a number of integers that differ by at most one."""
+    share, rest = divmod(total, parts)
+    return [share + (part < rest) for part in range(parts)]

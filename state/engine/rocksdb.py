@@ -1,0 +1,409 @@
+"""The RocksDB engine. Only this module and that of its options import rocksdict.
+
+The engine writes no write-ahead log: a batch's changes are durable in its changelog in the object store, and a store
+whose process died is rebuilt, never recovered from local files.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from rocksdict import (
+    BottommostLevelCompaction,
+    Checkpoint,
+    CompactOptions,
+    DbClosedError,
+    IngestExternalFileOptions,
+    Rdict,
+    ReadOptions,
+    SstFileWriter,
+    WriteBatch,
+    WriteOptions,
+)
+
+from keyscale.state.engine.key_group_sizes import FileFacts
+from keyscale.state.engine.lookups import Lookups
+from keyscale.state.engine.rocksdb_options import batch_file_options, charge_cache, database_options
+from keyscale.state.engine.rocksdb_settings import RocksDbSettings
+from keyscale.state.errors import (
+    DiskFullError,
+    DiskReadOnlyError,
+    StateError,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreIOError,
+    StoreLockedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from rocksdict import ColumnFamily
+
+    from keyscale.state.engine.engine import Mutation, SortedRun
+
+DEFAULT_FAMILY = "default"  # RocksDB always has this family; no state may have the name
+_BUSY = (
+    "rocksdb.mem-table-flush-pending",
+    "rocksdb.num-running-flushes",
+    "rocksdb.num-running-compactions",
+)
+_TABLES_BYTES = "rocksdb.estimate-table-readers-mem"
+_TRY_AGAIN = "Try again"  # part of RocksDB's message, the only sign of this error
+_FIRST_CHUNK = 64
+_LAST_CHUNK = 4096
+
+
+class RocksDbEngine:
+    """An `Engine` in one RocksDB directory. Open it in the process that uses it, never before a fork."""
+
+    def __init__(self, directory: Path, settings: RocksDbSettings | None = None) -> None:
+        """Opens the store in `directory`, or creates one.
+
+        Raises:
+            StoreLockedError: Another engine, in this or another process, has the store open.
+            StoreCorruptError: Files are damaged or missing.
+            DiskFullError, DiskReadOnlyError, StoreIOError: The directory cannot be used.
+        """
+        self.directory = directory
+        settings = settings or RocksDbSettings()
+        self._lookups = Lookups(settings.lookup_threads)
+        self._write_options = WriteOptions()
+        # rocksdict's types call this property a method.
+        self._write_options.disable_wal = True  # type: ignore[method-assign,assignment]
+        self._closed = False
+        self._found_damage = False
+        self._tables: dict[str, Rdict] = {}
+        self._column_families: dict[str, ColumnFamily] = {}
+        self._tables_bytes = 0
+        try:
+            self._options = database_options(settings)
+            self._batch_file_options = batch_file_options(settings)
+            directory.mkdir(parents=True, exist_ok=True)
+            exists = (directory / "CURRENT").exists()
+            names = Rdict.list_cf(str(directory), self._options) if exists else [DEFAULT_FAMILY]
+            self._database = Rdict(str(directory), self._options, dict.fromkeys(names, self._options))
+            for name in names:
+                if name != DEFAULT_FAMILY:
+                    self._attach(name)
+        except Exception as error:
+            raise self._failure(error, directory) from error
+        self._charge_tables()
+
+    def get(self, family: str, key: bytes) -> bytes | None:
+        table = self._tables.get(family)
+        if table is None:
+            self._check_open()
+            return None
+        try:
+            return table.get(key)
+        except Exception as error:
+            raise self._failure(error, self.directory) from error
+
+    def get_many(self, family: str, keys: list[bytes]) -> list[bytes | None]:
+        table = self._tables.get(family)
+        if table is None or not keys:
+            self._check_open()
+            return [None] * len(keys)
+        try:
+            # rocksdict's get takes a list of keys, too, and then returns the list of their values.
+            return self._lookups.get(table.get, keys)  # type: ignore[arg-type]
+        except Exception as error:
+            raise self._failure(error, self.directory) from error
+
+    def scan(
+        self, family: str, start: bytes, end: bytes | None, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        # In chunks, each with an iterator of its own: an unfinished scan must not keep the store open.
+        size, left = _FIRST_CHUNK if limit is None else min(limit, _LAST_CHUNK), limit
+        while True:
+            chunk = self._chunk(family, start, end, size)
+            yield from chunk
+            if left is not None:
+                left -= len(chunk)
+            if len(chunk) < size or left == 0:
+                return
+            start = chunk[-1][0] + b"\0"
+            size = min(size * 4, _LAST_CHUNK) if left is None else min(left, _LAST_CHUNK)
+
+    def last_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
+        table = self._tables.get(family)
+        if table is None:
+            self._check_open()
+            return None
+        options = ReadOptions()
+        options.set_iterate_upper_bound(end)
+        try:
+            iterator = table.iter(options)
+            iterator.seek_to_last()
+            iterator.status()
+            found = iterator.key() if iterator.valid() else None
+        except Exception as error:
+            raise self._failure(error, self.directory) from error
+        return found if found is not None and found >= start else None
+
+    def write(self, mutations: Iterable[Mutation]) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for family, key, value in mutations:
+            column_family = self._column_family(family)
+            if value is None:
+                batch.delete(key, column_family)
+            else:
+                batch.put(key, value, column_family)
+        self._commit(batch)
+
+    def write_runs(self, runs: Sequence[SortedRun]) -> None:
+        batch = WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
+        for run in runs:
+            column_family = self._column_family(run.family)
+            for key, value in zip(run.keys, run.values, strict=True):
+                if value is None:
+                    delete(key, column_family)
+                else:
+                    put(key, value, column_family)
+        self._commit(batch)
+
+    def split(self, run: SortedRun) -> list[SortedRun]:
+        return [run] if len(run) else []
+
+    def write_sorted_file(self, run: SortedRun, file: Path) -> None:
+        try:
+            writer = SstFileWriter(options=self._batch_file_options)
+            writer.open(str(file))
+            for key, value in zip(run.keys, run.values, strict=True):
+                if value is None:
+                    del writer[key]
+                else:
+                    writer[key] = value
+            writer.finish()
+        except Exception as error:
+            raise self._failure(error, file) from error
+
+    def ingest(self, family: str, files: Sequence[Path]) -> None:
+        self._column_family(family)
+        options = IngestExternalFileOptions()
+        options.set_move_files(True)
+        links: list[Path] = []
+        try:
+            for file in files:  # RocksDB removes the files it moves, so it gets links, or copies across file systems
+                link = self.directory / f"{uuid4().hex}.ingest"
+                links.append(link)
+                try:
+                    os.link(file, link)
+                except OSError:
+                    shutil.copyfile(file, link)
+            self._tables[family].ingest_external_file([str(link) for link in links], options)
+        except Exception as error:
+            raise self._failure(error, self.directory) from error
+        finally:
+            for link in links:
+                link.unlink(missing_ok=True)
+        self._charge_tables()
+
+    def delete_range(self, start: bytes, end: bytes | None, family: str | None = None) -> None:
+        try:
+            for name in self.families() if family is None else [family]:
+                table = self._table(name)
+                upper = end
+                if upper is None:  # a range delete needs an exclusive end: the first key after the last one
+                    iterator = table.iter()
+                    iterator.seek_to_last()
+                    iterator.status()
+                    if not iterator.valid() or iterator.key() < start:
+                        continue
+                    upper = iterator.key() + b"\0"
+                if start < upper:
+                    table.delete_range(start, upper, self._write_options)
+        except Exception as error:
+            raise self._failure(error, self.directory) from error
+
+    def families(self) -> list[str]:
+        self._check_open()
+        return sorted(self._tables)
+
+    def flush(self) -> None:
+        self._flush(wait=True)
+
+    def begin_flush(self) -> None:
+        try:
+            self._flush(wait=False)
+        except StoreIOError as error:
+            if _TRY_AGAIN not in str(error):  # which means that flushes are already running, and writes wait for them
+                raise
+
+    def checkpoint(self, directory: Path) -> None:
+        # Flushes all families at once; the checkpoint waits for these flushes, and would else flush one after another.
+        self.begin_flush()
+        try:
+            directory.parent.mkdir(parents=True, exist_ok=True)
+            Checkpoint(self._database).create_checkpoint(str(directory))
+        except Exception as error:
+            raise self._failure(error, directory) from error
+
+    def compact(self, family: str | None = None) -> None:
+        self.flush()
+        options = CompactOptions()
+        options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+        try:
+            for table in self._tables.values() if family is None else [self._table(family)]:
+                table.compact_range(None, None, options)
+        except Exception as error:
+            raise self._failure(error, self.directory) from error
+
+    def is_busy(self) -> bool:
+        self._check_open()
+        return any(table.property_int_value(name) for table in self._tables.values() for name in _BUSY)
+
+    def size_bytes(self) -> int:
+        self._check_open()
+        total = 0
+        for table in self._tables.values():
+            total += table.property_int_value("rocksdb.estimate-live-data-size") or 0
+            total += table.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
+        return total
+
+    def file_bytes(self, family: str) -> int:
+        """Returns the bytes of a family's files; 0 if the family does not exist."""
+        self._check_open()
+        table = self._tables.get(family)
+        return 0 if table is None else table.property_int_value("rocksdb.total-sst-files-size") or 0
+
+    def files(self) -> list[FileFacts]:
+        """Returns the facts of all flushed files."""
+        self._check_open()
+        return [
+            FileFacts(
+                first=file["start_key"],
+                last=file["end_key"],
+                entries=max(0, file["num_entries"] - 2 * file["num_deletions"]),
+                size_bytes=file["size"],
+            )
+            for file in self._database.live_files()
+            if file["start_key"] is not None and file["end_key"] is not None
+        ]
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._lookups.close()
+        self._column_families.clear()
+        charge_cache(-self._tables_bytes)
+        tables = [*self._tables.values(), self._database]
+        self._tables.clear()
+        failure: Exception | None = None
+        for table in tables:  # all must be closed, or the directory stays locked
+            try:
+                table.close()
+            except Exception as error:  # noqa: BLE001 (raised below)
+                failure = failure or error
+        if failure is not None:
+            raise self._failure(failure, self.directory) from failure
+
+    def _flush(self, *, wait: bool) -> None:
+        self._check_open()
+        try:
+            for table in self._tables.values():
+                table.flush(wait)
+        except Exception as error:
+            raise self._failure(error, self.directory) from error
+        self._charge_tables()
+
+    def _charge_tables(self) -> None:
+        """Charges the current size of the indexes and filters of all files to the process's memory budget."""
+        now = sum(table.property_int_value(_TABLES_BYTES) or 0 for table in self._tables.values())
+        charge_cache(now - self._tables_bytes)
+        self._tables_bytes = now
+
+    def _attach(self, family: str) -> None:
+        self._tables[family] = self._database.get_column_family(family)
+        self._column_families[family] = self._database.get_column_family_handle(family)
+
+    def _table(self, family: str) -> Rdict:
+        self._column_family(family)
+        return self._tables[family]
+
+    def _column_family(self, family: str) -> ColumnFamily:
+        column_family = self._column_families.get(family)
+        if column_family is None:
+            self._check_open()
+            try:
+                self._database.create_column_family(family, self._options)
+                self._attach(family)
+            except Exception as error:
+                raise self._failure(error, self.directory) from error
+            column_family = self._column_families[family]
+        return column_family
+
+    def _commit(self, batch: WriteBatch) -> None:
+        try:
+            self._database.write(batch, self._write_options)
+        except Exception as error:
+            raise self._failure(error, self.directory) from error
+
+    def _chunk(self, family: str, start: bytes, end: bytes | None, size: int) -> list[tuple[bytes, bytes]]:
+        self._check_open()
+        table = self._tables.get(family)
+        if table is None or (end is not None and start >= end):
+            return []
+        options = ReadOptions()
+        if end is not None:
+            options.set_iterate_upper_bound(end)
+        chunk: list[tuple[bytes, bytes]] = []
+        try:
+            # Not by rocksdict's faster items(), which ends at a damaged block as if there were no more entries.
+            iterator = table.iter(options)
+            iterator.seek(start)
+            valid, key, value, advance, append = (
+                iterator.valid,
+                iterator.key,
+                iterator.value,
+                iterator.next,
+                chunk.append,
+            )
+            while size and valid():
+                append((key(), value()))
+                size -= 1
+                if size:
+                    advance()
+            iterator.status()
+        except Exception as error:
+            raise self._failure(error, self.directory) from error
+        return chunk
+
+    @property
+    def found_damage(self) -> bool:
+        return self._found_damage
+
+    def _failure(self, error: Exception, where: Path) -> StateError:
+        failure = _translated(error, where)
+        self._found_damage = self._found_damage or isinstance(failure, StoreCorruptError)
+        return failure
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError(f"the store in {self.directory} is closed")
+
+
+def _translated(error: Exception, where: Path) -> StateError:
+    """Returns Keyscale's error for RocksDB's, which rocksdict reports by its message only."""
+    if isinstance(error, StateError):
+        return error
+    if isinstance(error, DbClosedError):
+        return StoreClosedError(f"the store in {where} is closed")
+    words = str(error)
+    kinds: tuple[tuple[type[StateError], tuple[str, ...]], ...] = (
+        (StoreLockedError, ("lock hold by current process", "While lock file")),
+        (DiskFullError, ("No space left on device", "Disk quota exceeded")),
+        (DiskReadOnlyError, ("Read-only file system", "Permission denied")),
+        (StoreCorruptError, ("Corruption", "No such file or directory")),
+    )
+    for kind, marks in kinds:
+        if any(mark in words for mark in marks):
+            return kind(f"{where}: {words}")
+    return StoreIOError(f"{where}: {words}")

@@ -1,0 +1,1 @@
+"""Reading checkpoints and savepoints without the job that took them, and writing migrated ones."""

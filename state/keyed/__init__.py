@@ -1,0 +1,1 @@
+"""Keyed state: values, maps, lists, aggregates and timers under the current key."""

@@ -1,0 +1,263 @@
+"""The bytes of a stored value: a header, a stamp if the state has a TTL, and the payload.
+
+The low six bits of the header are the number of the format with which the value was written; its highest bit is set for
+null. Values may also be Python objects: instances of msgspec.Struct classes, and pickles.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from keyscale.state.errors import CorruptValueError, UnsupportedTypeError, ValueTooLargeError
+from keyscale.state.keyed.stamp import STAMP_BYTES, STAMP_MAX_MS, STAMP_MIN_MS, decode_stamp, encode_stamp
+from keyscale.state.serializers.evolution import conversion
+from keyscale.state.serializers.pickled import Pickled, decode_pickle, encode_pickle
+from keyscale.state.serializers.structured import Structured
+from keyscale.state.serializers.type_names import type_from_json
+from keyscale.state.serializers.value_serializer import ValueSerializer, serializer_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from keyscale.state.keyed.schema import StateSchema
+
+NULL_FLAG = 0x80
+_FORMAT_MASK = 0x3F
+VALUE_BYTES_MAX = 256 << 20
+
+
+class _Reader(NamedTuple):
+    """How values of one format are read as the currently declared type."""
+
+    start: int
+    stamps: bool  # whether there is a stamp of the TTL's current time domain
+    decode: Callable[[bytes, int], Any]
+    convert: Callable[[Any], Any] | None
+
+
+class ValueFormats:
+    """Writes values in one format of a state's schema, and reads them in all of its formats."""
+
+    def __init__(self, schema: StateSchema, write_format: int) -> None:
+        self.written = schema.formats[write_format]
+        self.type = type_from_json(self.written.type)
+        self.serializer: ValueSerializer = serializer_for(self.type)
+        self._header = bytes((write_format,))
+        self._null_header = bytes((write_format | NULL_FLAG,))
+        self._write_format = write_format
+        # The heads, which are header and stamp, are kept, as a batch mostly writes the same stamp.
+        self._stamped_ms: int | None = 0 if self.written.stamps is None else None
+        self._stamped_heads = (self._header, self._null_header)
+        form = _number_form(self.type)
+        head_bytes = 1 if self.written.stamps is None else 1 + STAMP_BYTES
+        self._plain = None if form is None else struct.Struct(f"<{head_bytes}s{form}")
+        self._start = head_bytes
+        self._decode = self.serializer.decode
+        self._readers = []
+        for each in schema.formats:
+            stored_type = type_from_json(each.type)
+            stamps = each.stamps is not None and each.stamps == self.written.stamps
+            start = 1 if each.stamps is None else 1 + STAMP_BYTES
+            decode = serializer_for(stored_type).decode
+            self._readers.append(_Reader(start, stamps, decode, conversion(stored_type, self.type)))
+
+    def pack(self, value: Any, stamp_ms: int) -> bytes:
+        """Returns a stored value; `stamp_ms` is used only if the format has stamps.
+
+        Raises:
+            SerializationError: The value is not of the declared type.
+            ValueTooLargeError: The value takes more than 256 MiB.
+        """
+        if self._plain is not None:
+            try:
+                head = self._stamped_heads[0] if stamp_ms == self._stamped_ms else self._head(False, stamp_ms)
+                return self._plain.pack(head, value)
+            except (struct.error, OverflowError):
+                pass  # null, or not a value of the type
+        if value is None:
+            return self._head(True, stamp_ms)
+        payload = self.serializer.encode(value)
+        _check_size(len(payload))
+        return self._head(False, stamp_ms) + payload
+
+    def unpack(self, raw: bytes) -> tuple[Any, int | None]:
+        """Returns a stored value's value, and its stamp if it has one of the TTL's current time domain.
+
+        Raises:
+            CorruptValueError: The bytes are not a value of any format of the schema.
+        """
+        reader = self._reader(raw)
+        stamp = decode_stamp(raw[1 : 1 + STAMP_BYTES]) if reader.stamps else None
+        if raw[0] & NULL_FLAG:
+            return None, stamp
+        value = reader.decode(raw, reader.start)
+        return (value if reader.convert is None else reader.convert(value)), stamp
+
+    def value(self, raw: bytes) -> Any:
+        """Returns the value alone; raises the same errors as `unpack`."""
+        if len(raw) < self._start or raw[0] != self._write_format:  # of an older format, null, or damaged
+            return self.unpack(raw)[0]
+        if self._plain is not None and len(raw) == self._plain.size:
+            return self._plain.unpack(raw)[1]
+        return self._decode(raw, self._start)
+
+    def stamped_from(self, at_ms: int) -> tuple[bytes, bytes]:
+        """Returns the range of bytes, end exclusive, of stored values with a stamp of `at_ms` or later.
+
+        The range has only values that are not null and have the current write format.
+        """
+        end = bytes((self._write_format + 1,))
+        return (self._header + encode_stamp(at_ms) if at_ms <= STAMP_MAX_MS else end), end
+
+    def stamp(self, raw: bytes) -> int | None:
+        """Returns a stored value's stamp if it has one of the TTL's current time domain."""
+        return decode_stamp(raw[1 : 1 + STAMP_BYTES]) if self._reader(raw).stamps else None
+
+    def expiry_check(self, bound_ms: int) -> Callable[[bytes], bool]:
+        """Returns a check whether a stored value has a stamp, of the TTL's current time domain, up to `bound_ms`."""
+        return expiry_check({number for number, reader in enumerate(self._readers) if reader.stamps}, bound_ms)
+
+    def restamped(self, raw: bytes, stamp_ms: int) -> bytes:
+        """Returns a stored value with another stamp, in the current write format."""
+        if raw[0] & _FORMAT_MASK == self._write_format:
+            return raw[:1] + encode_stamp(stamp_ms) + raw[1 + STAMP_BYTES :]
+        return self.pack(self.unpack(raw)[0], stamp_ms)
+
+    def pack_array(self, values: pa.Array, stamp_ms: int) -> list[bytes]:
+        """Returns the stored values of a column, with a stored null per null row.
+
+        Raises:
+            SerializationError: A value is not of the declared type.
+            ValueTooLargeError: A value takes more than 256 MiB.
+        """
+        serializer, head = self.serializer, self._head(False, stamp_ms)
+        if serializer.dtype is not None and values.null_count == 0:
+            matrix = np.empty((len(values), len(head) + serializer.dtype.itemsize), np.uint8)
+            matrix[:, : len(head)] = np.frombuffer(head, np.uint8)
+            numbers = serializer.numbers(values)
+            matrix[:, len(head) :] = numbers.view(np.uint8).reshape(len(values), numbers.dtype.itemsize)
+            return matrix.view(f"V{matrix.shape[1]}").ravel().tolist()
+        payloads = serializer.encode_array(values)
+        _check_size(max(map(len, payloads), default=0))
+        null = self._head(True, stamp_ms)
+        if values.null_count == 0:
+            return [head + payload for payload in payloads]
+        valid = values.is_valid().to_pylist()
+        return [head + payload if there else null for payload, there in zip(payloads, valid, strict=True)]
+
+    def unpack_array(self, raws: Sequence[bytes | None]) -> pa.Array:
+        """Returns stored values as a column of the declared type; None becomes null."""
+        serializer, header = self.serializer, self._write_format
+        start = self._readers[header].start
+        if all(raw is None or raw[0] == header for raw in raws):
+            return serializer.decode_array([None if raw is None else raw[start:] for raw in raws])
+        return pa.array([None if raw is None else self.unpack(raw)[0] for raw in raws], self.type)
+
+    def list_array(self, lists: list[list[Any]]) -> pa.Array:
+        """Returns a column of lists of unpacked values."""
+        return pa.array(lists, pa.list_(self.type))
+
+    def _head(self, null: bool, stamp_ms: int) -> bytes:
+        if self.written.stamps is None:
+            return self._null_header if null else self._header
+        if stamp_ms != self._stamped_ms:
+            stamp = encode_stamp(stamp_ms)
+            self._stamped_heads = (self._header + stamp, self._null_header + stamp)
+            self._stamped_ms = stamp_ms
+        return self._stamped_heads[null]
+
+    def _reader(self, raw: bytes) -> _Reader:
+        try:
+            reader = self._readers[raw[0] & _FORMAT_MASK]
+        except IndexError:
+            raise CorruptValueError("a stored value has a format that is not in the state's schema") from None
+        if len(raw) < reader.start:
+            raise CorruptValueError("a stored value ends before its payload")
+        return reader
+
+
+def expiry_check(stamped: Collection[int], bound_ms: int) -> Callable[[bytes], bool]:
+    """Returns a check whether a stored value of one of these formats has a stamp up to `bound_ms`."""
+    if bound_ms < STAMP_MIN_MS:  # no stamp is so early; encoding would make it the earliest valid stamp
+        return lambda _: False
+    bound = encode_stamp(bound_ms)
+    return lambda raw: raw[0] & _FORMAT_MASK in stamped and raw[1 : 1 + STAMP_BYTES] <= bound
+
+
+def _number_form(of_type: pa.DataType) -> str | None:
+    """Returns the `struct` format of types that are stored as plain numbers, other than booleans; else None."""
+    if pa.types.is_integer(of_type):
+        form = {8: "b", 16: "h", 32: "i", 64: "q"}[of_type.bit_width]
+        return form if pa.types.is_signed_integer(of_type) else form.upper()
+    if pa.types.is_float32(of_type):
+        return "f"
+    return "d" if pa.types.is_float64(of_type) else None
+
+
+def formats_of(declared: pa.DataType, schema: StateSchema, write_format: int) -> ValueFormats:
+    """Returns the formats of a state, for values of the type that its descriptor declares."""
+    if isinstance(declared, Structured):
+        return StructuredFormats(schema, write_format, declared)
+    if isinstance(declared, Pickled):
+        return PickledFormats(schema, write_format)
+    return ValueFormats(schema, write_format)
+
+
+class StructuredFormats(ValueFormats):
+    """Takes and returns instances one by one, and Arrow structs in batch methods."""
+
+    def __init__(self, schema: StateSchema, write_format: int, structured: Structured) -> None:
+        super().__init__(schema, write_format)
+        self._structured = structured
+        encode = self.serializer.encode
+        self.serializer = replace(self.serializer, encode=lambda value: encode(structured.encodable(value)))
+
+    def unpack(self, raw: bytes) -> tuple[Any, int | None]:
+        value, stamp = super().unpack(raw)
+        return self._structured.instance(value), stamp
+
+    def value(self, raw: bytes) -> Any:
+        return self.unpack(raw)[0]
+
+    def unpack_array(self, raws: Sequence[bytes | None]) -> pa.Array:
+        return pa.array(
+            [None if raw is None else super(StructuredFormats, self).unpack(raw)[0] for raw in raws], self.type
+        )
+
+    def list_array(self, lists: list[list[Any]]) -> pa.Array:
+        return super().list_array(self._structured.plain(lists))
+
+
+class PickledFormats(ValueFormats):
+    """Takes and returns any objects one by one. Only for a descriptor that says `Pickled`."""
+
+    def __init__(self, schema: StateSchema, write_format: int) -> None:
+        super().__init__(schema, write_format)
+        self.serializer = replace(self.serializer, encode=encode_pickle, decode=decode_pickle)
+        self._readers = [reader._replace(decode=decode_pickle) for reader in self._readers]
+
+    def value(self, raw: bytes) -> Any:
+        return self.unpack(raw)[0]
+
+    def pack_array(self, values: pa.Array, stamp_ms: int) -> list[bytes]:  # noqa: ARG002 (signature of the base class)
+        raise _no_batch_methods()
+
+    def unpack_array(self, raws: Sequence[bytes | None]) -> pa.Array:  # noqa: ARG002 (signature of the base class)
+        raise _no_batch_methods()
+
+    def list_array(self, lists: list[list[Any]]) -> pa.Array:  # noqa: ARG002 (signature of the base class)
+        raise _no_batch_methods()
+
+
+def _no_batch_methods() -> UnsupportedTypeError:
+    return UnsupportedTypeError("pickled values have no batch methods; read and write them key by key")
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > VALUE_BYTES_MAX:
+        raise ValueTooLargeError(f"a value takes {size_bytes} bytes; {VALUE_BYTES_MAX} are allowed")

@@ -1,0 +1,231 @@
+"""The schema of keyed state, as stored in manifests, and the changes of it that are allowed.
+
+A stored value begins with the number of the format with which it was written, an index into its state's `formats`. A
+format never changes. A different declaration adds a format, if the values of all earlier formats can be read with it.
+So nothing about a value is guessed from its bytes, and values are migrated when they are next written.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from keyscale.state.errors import StateSchemaMismatchError
+from keyscale.state.keyed.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateDescriptor,
+    StateKind,
+)
+from keyscale.state.serializers.evolution import can_read
+from keyscale.state.serializers.type_names import TypeJson, type_from_json, type_to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from keyscale.state.keyed.batch_clock import TimeDomain
+
+MAX_FORMATS = 64
+SCHEMA_VERSION = 1
+
+
+class ValueFormat(msgspec.Struct, frozen=True):
+    """How values of a state are written.
+
+    Attributes:
+        type: The type of the values, as written by `type_to_json`.
+        stamps: The time domain of the stamp that each value has for its TTL; None: values have no stamps.
+    """
+
+    type: TypeJson
+    stamps: str | None = None
+
+
+class StateSchema(msgspec.Struct, frozen=True):
+    """One state: its kind, the types in its stored keys, and all formats that its values may have."""
+
+    name: str
+    kind: StateKind
+    formats: tuple[ValueFormat, ...]
+    map_key: TypeJson | None = None
+    namespace: TypeJson | None = None
+
+
+class TimersSchema(msgspec.Struct, frozen=True):
+    """Timers of one name, and the type of their namespace; None: the void namespace."""
+
+    name: str
+    namespace: TypeJson | None = None
+
+
+class KeyedSchema(msgspec.Struct, frozen=True):
+    """All keyed state of an operator: part of manifests and of the commit log, as JSON written by msgspec.
+
+    Attributes:
+        key: Names and types of the key's columns.
+        states: The states, by name.
+        version: The version of the schema's own format.
+        timers: The timers, by name. Left out if none are known; there may still be some, as earlier versions did not
+            list them.
+    """
+
+    key: tuple[tuple[str, TypeJson], ...]
+    states: tuple[StateSchema, ...] = ()
+    version: int = SCHEMA_VERSION
+    timers: tuple[TimersSchema, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    def timers_of(self, name: str) -> TimersSchema | None:
+        """Returns the schema of the timers of a name; None if there are none."""
+        return next((timers for timers in self.timers or () if timers.name == name), None)
+
+    def with_timers(self, declared: TimersSchema) -> KeyedSchema:
+        """Returns the schema with timers added.
+
+        Raises:
+            StateSchemaMismatchError: The timers are stored with another namespace, or a state has the name.
+        """
+        known = self.timers_of(declared.name)
+        if self.state(declared.name) is not None:
+            raise StateSchemaMismatchError(f"{declared.name!r} is the name of a state, and cannot be that of timers")
+        if known is not None:
+            if known != declared:
+                raise StateSchemaMismatchError(
+                    f"timers {declared.name!r} are stored as {_text(known)} and declared as {_text(declared)}"
+                )
+            return self
+        timers = sorted([*(self.timers or ()), declared], key=lambda each: each.name)
+        return msgspec.structs.replace(self, timers=tuple(timers))
+
+    def state(self, name: str) -> StateSchema | None:
+        """Returns the schema of a state; None if there is no such state."""
+        return next((state for state in self.states if state.name == name), None)
+
+    def key_schema(self) -> pa.Schema:
+        """Returns the key's columns as an Arrow schema."""
+        return pa.schema([pa.field(name, type_from_json(each)) for name, each in self.key])
+
+    def with_state(self, state: StateSchema) -> KeyedSchema:
+        """Returns the schema with a state added or replaced.
+
+        Raises:
+            StateSchemaMismatchError: Timers have the name.
+        """
+        if self.timers_of(state.name) is not None:
+            raise StateSchemaMismatchError(f"{state.name!r} is the name of timers, and cannot be that of a state")
+        others = [each for each in self.states if each.name != state.name]
+        return msgspec.structs.replace(self, states=tuple(sorted([*others, state], key=lambda each: each.name)))
+
+
+def schema_of_key(key: pa.Schema) -> KeyedSchema:
+    """Returns the schema of an operator without any state."""
+    return KeyedSchema(tuple((field.name, type_to_json(field.type)) for field in key))
+
+
+def check_same_key(stored: KeyedSchema, declared: pa.Schema) -> None:
+    """Checks that keys have the types of the stored keys; names may differ.
+
+    Raises:
+        StateSchemaMismatchError: The types differ.
+    """
+    stored_types = [each for _, each in stored.key]
+    declared_types = [type_to_json(field.type) for field in declared]
+    if stored_types != declared_types:
+        raise StateSchemaMismatchError(
+            f"stored keys have the types {_text(stored_types)}, the job's keys {_text(declared_types)}"
+        )
+
+
+def register(stored: StateSchema | None, descriptor: StateDescriptor) -> tuple[StateSchema, int]:
+    """Returns the schema of a state after the declaration of `descriptor`, and the number of the format for new values.
+
+    Pure, so that all subtasks with the same stored schema get the same result.
+
+    Raises:
+        StateSchemaMismatchError: The kind, or a type in the stored key, differs, or stored values cannot be read as the
+            declared type.
+        UnsupportedTypeError: A type cannot be stored.
+    """
+    declared = declare(descriptor)
+    if stored is None:
+        return declared, 0
+    if (stored.kind, stored.map_key, stored.namespace) != (declared.kind, declared.map_key, declared.namespace):
+        raise _mismatch(stored, declared)
+    wanted = declared.formats[0]
+    for each in stored.formats:
+        if not can_read(type_from_json(each.type), type_from_json(wanted.type)):
+            raise _mismatch(stored, declared)
+    if wanted in stored.formats:
+        return stored, stored.formats.index(wanted)
+    if len(stored.formats) >= MAX_FORMATS:
+        raise StateSchemaMismatchError(f"state {stored.name!r} has {MAX_FORMATS} formats already, which is the maximum")
+    return msgspec.structs.replace(stored, formats=(*stored.formats, wanted)), len(stored.formats)
+
+
+def declare(descriptor: StateDescriptor) -> StateSchema:
+    """Returns the schema of a state that is declared for the first time."""
+    ttl = descriptor.ttl
+    domain: TimeDomain | None = ttl.time_domain if ttl is not None and ttl.enabled else None
+    return StateSchema(
+        name=descriptor.name,
+        kind=descriptor.kind,
+        formats=(ValueFormat(type_to_json(value_type(descriptor)), None if domain is None else str(domain)),),
+        map_key=type_to_json(descriptor.key_type) if isinstance(descriptor, MapStateDescriptor) else None,
+        namespace=None if descriptor.namespace_type is None else type_to_json(descriptor.namespace_type),
+    )
+
+
+def value_type(descriptor: StateDescriptor) -> pa.DataType:
+    """Returns the type of the value of one entry of the state."""
+    if isinstance(descriptor, MapStateDescriptor):
+        return descriptor.value_type
+    if isinstance(descriptor, ListStateDescriptor):
+        return descriptor.element_type
+    if isinstance(descriptor, AggregatingStateDescriptor):
+        return descriptor.accumulator_type
+    return descriptor.type
+
+
+def _mismatch(stored: StateSchema, declared: StateSchema) -> StateSchemaMismatchError:
+    return StateSchemaMismatchError(
+        f"state {stored.name!r} is stored as {_text(stored)} and declared as {_text(declared)}"
+    )
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def merge_schemas(schemas: Iterable[KeyedSchema | None]) -> KeyedSchema | None:
+    """Returns one schema that can read the values of several subtasks; None if there is none. Pure.
+
+    A state's formats are numbered, and stored values contain the number. So of two subtasks' lists of formats one must
+    be the beginning of the other: then every number means the same in both.
+
+    Raises:
+        StateSchemaMismatchError: Two of the schemas contradict each other.
+    """
+    merged: KeyedSchema | None = None
+    for schema in schemas:
+        if schema is None:
+            continue
+        if merged is None:
+            merged = schema
+            continue
+        if [each for _, each in merged.key] != [each for _, each in schema.key]:
+            raise StateSchemaMismatchError("the subtasks of an operator have stored keys of different types")
+        for state in schema.states:
+            known = merged.state(state.name)
+            merged = merged.with_state(state if known is None else _merge_states(known, state))
+        for timers in schema.timers or ():
+            merged = merged.with_timers(timers)
+    return merged
+
+
+def _merge_states(one: StateSchema, other: StateSchema) -> StateSchema:
+    shorter, longer = sorted((one, other), key=lambda state: len(state.formats))
+    if msgspec.structs.replace(longer, formats=longer.formats[: len(shorter.formats)]) != shorter:
+        raise StateSchemaMismatchError(f"subtasks have stored state {one.name!r} in ways that contradict each other")
+    return longer

@@ -1,0 +1,17 @@
+"""The stamp of a stored value whose state has a TTL: the time of its last access, as 6 bytes that order by time."""
+
+from __future__ import annotations
+
+STAMP_BYTES = 6
+STAMP_MAX_MS = (1 << (8 * STAMP_BYTES - 1)) - 1
+STAMP_MIN_MS = -STAMP_MAX_MS
+
+
+def encode_stamp(at_ms: int) -> bytes:
+    """Returns the stored form of a time, which orders by time; a time too large for 6 bytes becomes the nearest one."""
+    return (max(STAMP_MIN_MS, min(at_ms, STAMP_MAX_MS)) + STAMP_MAX_MS + 1).to_bytes(STAMP_BYTES, "big")
+
+
+def decode_stamp(raw: bytes) -> int:
+    """Returns the time that `encode_stamp` encoded."""
+    return int.from_bytes(raw, "big") - STAMP_MAX_MS - 1

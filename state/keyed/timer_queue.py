@@ -1,0 +1,202 @@
+"""Timers of keyed state: the times at which keys are to be called, stored by key group and ordered by time.
+
+Stored key: `key_group (2 bytes, big endian) | time (8 bytes, ordered) | key | namespace`. So the due timers of a key
+group come first in it, and timers move with their key group when a job is rescaled. A timer that is registered twice is
+stored once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from keyscale.state.errors import CorruptValueError, NoCurrentKeyError
+from keyscale.state.keyed.pending import Pending
+from keyscale.state.keys.key_groups import KEY_GROUP_BYTES
+from keyscale.state.keys.stored_key import check_key_size
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from keyscale.state.engine.engine import Engine
+    from keyscale.state.keyed.batch_memory import BatchMemory
+    from keyscale.state.keyed.keyed_state import KeyContext
+    from keyscale.state.serializers.key_codecs import KeyCodec
+
+_TIME_BYTES = 8
+_KEY_AT = KEY_GROUP_BYTES + _TIME_BYTES
+_SIGN = 1 << 63
+_UNKNOWN_MS = -_SIGN  # earlier than any timer: the key group has to be read
+_VALUE = b"\1"  # the version of the form; everything else is in the key
+
+
+class Timer(NamedTuple):
+    """A due timer. `timestamp_ms` is the time for which it was registered."""
+
+    timestamp_ms: int
+    key_group: int
+    key: tuple[Any, ...]
+    namespace: Any
+
+
+class TimerQueue:
+    """The timers of one time domain of a subtask. Created by `KeyedStateBackend.timers`.
+
+    Like all keyed state, changes are pending until the backend is drained.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        context: KeyContext,
+        namespace: KeyCodec | None,
+        memory: BatchMemory | None = None,
+    ) -> None:
+        self.pending = Pending(name, memory)
+        self.namespace = namespace
+        self._engine = engine
+        self._context = context
+        # The earliest timer of each key group that has any, so that only key groups with due timers are read; None
+        # until `due` has read all key groups.
+        self._earliest: dict[bytes, int] | None = None
+        self._next_ms: int | None = None
+        self._firing: list[bytes] | None = None  # a heap: pending timers of the current key group that may be due
+
+    @property
+    def next_ms(self) -> int | None:
+        """The time of the earliest timer, as found by the last complete `due` and updated by `register` since.
+
+        It may be the time of a timer that has been deleted since: an unnecessary wake-up does no harm.
+        """
+        return self._next_ms
+
+    @property
+    def is_firing(self) -> bool:
+        """Whether `due` has just yielded a timer, and so its pending changes must stay where they are."""
+        return self._firing is not None
+
+    def register(self, timestamp_ms: int, namespace: Any = None) -> None:
+        """Registers the current key to be called once at a time, however often it is registered.
+
+        Raises:
+            NoCurrentKeyError: There is no current key.
+            KeyTooLargeError: The key is too long.
+        """
+        key = self._stored_key(timestamp_ms, namespace)
+        check_key_size(key)
+        self.pending.entries[key] = _VALUE
+        if self._firing is not None:
+            heapq.heappush(self._firing, key)
+            return
+        if self._next_ms is None or timestamp_ms < self._next_ms:
+            self._next_ms = timestamp_ms
+        if self._earliest is not None:
+            group = key[:KEY_GROUP_BYTES]
+            self._earliest[group] = min(timestamp_ms, self._earliest.get(group, timestamp_ms))
+
+    def delete(self, timestamp_ms: int, namespace: Any = None) -> None:
+        """Deletes the current key's timer of this time, if it is registered."""
+        key = self._stored_key(timestamp_ms, namespace)
+        self.pending.entries[key] = None
+        if self._earliest is not None and self._earliest.get(key[:KEY_GROUP_BYTES]) == timestamp_ms:
+            self._earliest[key[:KEY_GROUP_BYTES]] = _UNKNOWN_MS
+
+    def due(self, until_ms: int, *, registered_meanwhile: bool = True) -> Iterator[Timer]:
+        """Removes and yields the timers up to a time, by key group and, within a key group, in order of time.
+
+        Each timer is removed before it is yielded.
+
+        Args:
+            until_ms: The time.
+            registered_meanwhile: Whether one that is registered meanwhile, for the key of the current timer, is also
+                yielded if it is due.
+        """
+        if self._earliest is not None and (not self._earliest or until_ms < min(self._earliest.values())):
+            return
+        by_group: dict[bytes, list[bytes]] = {}
+        for key, value in self.pending.entries.items():
+            if value is not None:
+                by_group.setdefault(key[:KEY_GROUP_BYTES], []).append(key)
+        earliest, self._earliest = self._earliest, None  # unknown if the caller stops before the end
+        if earliest is None:
+            earliest = dict.fromkeys({*by_group, *self._stored_groups()}, _UNKNOWN_MS)
+        for group in sorted(group for group, first_ms in earliest.items() if first_ms <= until_ms):
+            later_ms = yield from self._due_in(group, by_group.get(group, []), until_ms, registered_meanwhile)
+            if later_ms is None:
+                del earliest[group]
+            else:
+                earliest[group] = later_ms
+        self._earliest = earliest
+        self._next_ms = min(earliest.values(), default=None)
+
+    def discard(self) -> None:
+        """Drops all changes since the last drain."""
+        if len(self.pending):
+            self._earliest = None  # timers that fired since then are registered again
+        self.pending.discard()
+
+    def _due_in(
+        self, group: bytes, pending: list[bytes], until_ms: int, registered_meanwhile: bool
+    ) -> Generator[Timer, None, int | None]:
+        """Yields the due timers of a key group; returns the time of its first other timer."""
+        heapq.heapify(pending)
+        later: list[bytes] = []
+        self._firing = pending if registered_meanwhile else later
+        entries = self.pending.entries
+        stored = (key for key, _ in self._engine.scan(self.pending.family, group, _after(group)))
+        upcoming = next(stored, None)
+        try:
+            while upcoming is not None or pending:
+                if upcoming is not None and (not pending or upcoming <= pending[0]):
+                    key, upcoming = upcoming, next(stored, None)
+                    if entries.get(key, _VALUE) is None:
+                        continue
+                else:
+                    key = heapq.heappop(pending)
+                    if entries.get(key) is None:  # already fired, or deleted
+                        continue
+                timestamp_ms = _time_of(key)
+                if timestamp_ms > until_ms:
+                    return timestamp_ms
+                entries[key] = None
+                yield self._timer(key, timestamp_ms)
+        finally:
+            self._firing = None
+        return min((_time_of(key) for key in later if entries.get(key) is not None), default=None)
+
+    def _stored_groups(self) -> Iterator[bytes]:
+        """Yields the key groups with stored timers, with one seek each, however many timers there are."""
+        start = b""
+        while True:
+            first = next(self._engine.scan(self.pending.family, start, None, 1), None)
+            if first is None:
+                return
+            group = first[0][:KEY_GROUP_BYTES]
+            yield group
+            start = _after(group)
+
+    def _stored_key(self, timestamp_ms: int, namespace: Any) -> bytes:
+        prefix = self._context.prefix
+        if prefix is None:
+            raise NoCurrentKeyError(f"timers {self.pending.family!r} were used with no current key")
+        scope = b"" if self.namespace is None else self.namespace.encode(namespace)
+        time = (timestamp_ms + _SIGN).to_bytes(_TIME_BYTES, "big")
+        return prefix[:KEY_GROUP_BYTES] + time + prefix[KEY_GROUP_BYTES:] + scope
+
+    def _timer(self, raw: bytes, timestamp_ms: int) -> Timer:
+        key, at = self._context.serializer.decode(raw, _KEY_AT)
+        namespace = None
+        if self.namespace is not None:
+            namespace, at = self.namespace.decode(raw, at)
+        if at != len(raw):
+            raise CorruptValueError("a stored timer has bytes after its last part")
+        return Timer(timestamp_ms, int.from_bytes(raw[:KEY_GROUP_BYTES], "big"), key, namespace)
+
+
+def _time_of(raw: bytes) -> int:
+    return int.from_bytes(raw[KEY_GROUP_BYTES:_KEY_AT], "big") - _SIGN
+
+
+def _after(group: bytes) -> bytes:
+    return (int.from_bytes(group, "big") + 1).to_bytes(KEY_GROUP_BYTES, "big")

@@ -1,0 +1,99 @@
+"""ValueState: one value per key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keyscale.state.keyed.entries import ABSENT
+from keyscale.state.keyed.keyed_state import KeyColumns, KeyedState, KeyGroups
+from keyscale.state.serializers.arrow_columns import column_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+
+class ValueState(KeyedState):
+    """One value per key, as in Flink: null means no value, so an update with None clears.
+
+    The `_many` methods take the key group and the key columns of each row of a batch, and ignore the current key. If
+    several rows have the same key, they apply in row order.
+    """
+
+    __slots__ = ()
+
+    one_entry = True
+
+    def value(self) -> Any:
+        """Returns the current key's value; None if there is none."""
+        value = self._entries.get(self._prefix())
+        return None if value is ABSENT else value
+
+    def update(self, value: Any) -> None:
+        """Sets the current key's value.
+
+        Raises:
+            SerializationError: The value is not of the declared type.
+        """
+        if value is None:
+            self._entries.remove(self._prefix())
+        else:
+            self._entries.put(self._prefix(), value)
+
+    def clear(self) -> None:
+        """Removes the current key's value."""
+        self._entries.remove(self._prefix())
+
+    def get_many(self, key_groups: KeyGroups, keys: KeyColumns) -> pa.Array:
+        """Returns each row's value, with null for a missing one."""
+        return self._entries.get_rows(self._batch(key_groups, keys))
+
+    def contains_many(self, key_groups: KeyGroups, keys: KeyColumns) -> npt.NDArray[np.bool_]:
+        """Returns whether each row's key has a value."""
+        return self._entries.contains_rows(self._batch(key_groups, keys))
+
+    def put_many(self, key_groups: KeyGroups, keys: KeyColumns, values: pa.Array) -> None:
+        """Sets each row's value; null removes it, and of several rows with one key the last one counts."""
+        self._entries.put_rows(
+            self._batch(key_groups, keys), column_of(values, self._entries.formats.type), null_removes=True
+        )
+
+    def clear_many(self, key_groups: KeyGroups, keys: KeyColumns) -> None:
+        """Removes each row's value."""
+        batch = self._batch(key_groups, keys)
+        self._entries.remove_distinct(batch)
+
+    def insert_if_absent_many(
+        self,
+        key_groups: KeyGroups,
+        keys: KeyColumns,
+        value: Any,
+    ) -> npt.NDArray[np.bool_]:
+        """Sets `value` for keys without a value.
+
+        Returns:
+            Whether each row set its key's value; of several rows with a new key only the first one does.
+        """
+        return self._entries.insert_rows(self._batch(key_groups, keys), value)
+
+    def update_many(
+        self,
+        key_groups: KeyGroups,
+        keys: KeyColumns,
+        update: Callable[[pa.Array, npt.NDArray[np.intp]], pa.Array],
+    ) -> pa.Array:
+        """Reads, computes and writes the values of a batch's distinct keys at once.
+
+        Args:
+            key_groups: Each row's key group.
+            keys: Each row's key.
+            update: Takes the current values of the distinct keys, with null for missing ones, and the position of each
+                row's key among them. Returns the new values of the distinct keys; null removes.
+
+        Returns:
+            The new values of the distinct keys.
+        """
+        return self._entries.update_rows(self._batch(key_groups, keys), update)

@@ -1,0 +1,1 @@
+"""Keys: hashing, key groups, and the form in which keys are stored."""

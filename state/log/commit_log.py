@@ -1,0 +1,234 @@
+"""The commit log: the only record of what a job has committed.
+
+Its entries are numbered and created conditionally, strictly one after another. A driver that opens an attempt appends
+at the next position. From then on an older driver finds its next position taken, and ends. So no older attempt can ever
+commit, and conditional creates are all that this needs. `keyscale.state.log.resolution` decides what the entries mean.
+"""
+
+from __future__ import annotations
+
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from keyscale.errors import KeyscaleError
+from keyscale.state.documents.checked_document import DocumentCorruptError, decode_document, encode_document
+from keyscale.state.documents.log_entries import AttemptOpened, LogEntry
+from keyscale.state.log.resolution import (
+    last_rewind,
+    log_start,
+)
+from keyscale.state.objects.errors import ObjectExistsError, ObjectNotFoundError, StoreUnavailableError
+from keyscale.state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from keyscale.state.documents.manifest import Manifest
+    from keyscale.state.identifiers import Attempt
+    from keyscale.state.layout import Layout
+    from keyscale.state.objects.object_store import ObjectStore
+
+KIND = "log-entry"
+FORMAT_VERSION = 1
+_APPEND_TRIES = 4
+_READERS = 8
+
+
+class FencedError(KeyscaleError):
+    """Another attempt has taken over: this one may no longer commit."""
+
+    code = "STATE_FENCED"
+    advice = "Nothing to do: the job continues in its newer attempt."
+
+
+class LogGapError(KeyscaleError):
+    """An entry of the commit log is missing."""
+
+    code = "STATE_LOG_GAP"
+    domain = "external"
+    advice = "Restore from a newer checkpoint: entries of the log before it were cleaned up or lost."
+
+
+class _Record(msgspec.Struct, frozen=True):
+    position: int
+    nonce: str
+    entry: LogEntry
+
+
+class CommitLog:
+    """Reads and appends one job's log. Positions start at 1."""
+
+    def __init__(self, store: ObjectStore, layout: Layout) -> None:
+        self._store = store
+        self._layout = layout
+        self._known: dict[int, AttemptOpened | Attempt | None] = {}  # the attempt of any other entry; None: deleted
+        self._nonce = uuid.uuid4().hex  # makes this driver's entries different from any other driver's
+
+    def read(self, after: int = 0) -> list[tuple[int, LogEntry]]:
+        """Returns all entries after a position, in order, with their positions.
+
+        Raises:
+            LogGapError: An entry between the position and the log's end is missing.
+            DocumentCorruptError: An entry is damaged.
+        """
+        positions = list(self._positions(after))
+        if positions != list(range(after + 1, after + 1 + len(positions))):
+            raise self._gap(after)
+        return self._read_all(positions)
+
+    def between(self, after: int, until: int) -> list[LogEntry]:
+        """Returns the entries after a position up to and including another one, in order, without listing the log.
+
+        Raises:
+            LogGapError: One is missing.
+            DocumentCorruptError: One is damaged.
+        """
+        return [entry for _, entry in self._read_all(range(after + 1, until + 1))]
+
+    def history(self, manifest: Manifest | None) -> list[tuple[int, LogEntry]]:
+        """Returns what `resolve` needs to resume from a manifest: the entries after it, or from the last rewind on.
+
+        Raises:
+            LogGapError: Entries after the manifest were cleaned up, and the job has not been rewound since.
+            DocumentCorruptError: An entry is damaged.
+        """
+        after = log_start(manifest, self._layout.job_id)
+        positions = list(self._positions(after))
+        complete = positions[_complete_from(positions) :]
+        entries = self._read_all(complete)
+        if not complete or complete[0] == after + 1:
+            return entries
+        rewind = last_rewind(entries)
+        if rewind is None:
+            raise self._gap(after)
+        return entries[rewind:]
+
+    def is_continued_by_another(self, after: int) -> bool:
+        """Returns whether there is an entry after a position that was not appended through this object."""
+        return any(self._nonce_at(position) != self._nonce for position in self._positions(after))
+
+    def last(self) -> tuple[int, LogEntry] | None:
+        """Returns the newest entry, which is of the highest attempt, with its position; None if there is none.
+
+        A rewind needs no more than this: it opens at the next position, whatever the entries before it say.
+        """
+        positions = list(self._positions(0))
+        return (positions[-1], self._entry(positions[-1])) if positions else None
+
+    def openings(self, positions: Sequence[int]) -> dict[int, AttemptOpened]:
+        """Returns the entries that open an attempt, by position, of a log with entries at these positions.
+
+        It reads few of the others: attempts ascend, and the first entry of each opens it, so between two entries of one
+        attempt there is none to be found. An entry is read once in this object's life. One that has been deleted in
+        the meantime is left out.
+
+        Raises:
+            DocumentCorruptError: An entry is damaged.
+        """
+        ordered = sorted(positions)
+        self._know([*ordered[:1], *ordered[-1:]])
+        unsearched = list(pairwise(index for index, position in enumerate(ordered) if position in self._known))
+        while unsearched:
+            halves = []
+            for first, last in unsearched:
+                if last - first > 1 and self._attempt_at(ordered, first) != self._attempt_at(ordered, last):
+                    middle = (first + last) // 2
+                    halves += [(first, middle), (middle, last)]
+            self._know([ordered[middle] for _, middle in halves])
+            unsearched = halves
+        known = ((position, self._known.get(position)) for position in ordered)
+        return {position: entry for position, entry in known if isinstance(entry, AttemptOpened)}
+
+    def append(self, position: int, entry: LogEntry) -> int:
+        """Appends an entry at exactly this position and returns the next one.
+
+        After a lost response the position is read back and compared; a nonce makes the comparison certain.
+
+        Raises:
+            FencedError: Another entry has the position, or the log continues after it.
+            StoreUnavailableError: The store is unavailable, and it is unknown whether the entry is there. The same
+                entry may be appended again at the same position, through the same CommitLog.
+        """
+        data = encode_document(KIND, FORMAT_VERSION, _Record(position, self._nonce, entry))
+        path = self._layout.log_entry(position)
+        reach("log.appending")
+        for left in reversed(range(_APPEND_TRIES)):
+            try:
+                self._store.create(path, data)
+            except ObjectExistsError:
+                if self._store.get(path) != data:
+                    raise FencedError(f"position {position} of the commit log is taken by another attempt") from None
+            except StoreUnavailableError:
+                if not left:
+                    raise
+                continue
+            break
+        reach("log.appended")
+        if isinstance(entry, AttemptOpened):
+            self._check_end(position)
+        return position + 1
+
+    def _read_all(self, positions: Sequence[int]) -> list[tuple[int, LogEntry]]:
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="log-reader") as readers:
+            return list(zip(positions, readers.map(self._entry, positions), strict=True))
+
+    def _gap(self, after: int) -> LogGapError:
+        return LogGapError(f"the commit log of {self._layout.job_id} has no complete history after position {after}")
+
+    def _check_end(self, position: int) -> None:
+        """Refuses a position in a hole that the clean-up left: a process that slept for days could fill it."""
+        if any(True for _ in self._positions(position)):
+            raise FencedError(f"the commit log continues after position {position}: another attempt is running")
+
+    def _positions(self, after: int) -> Iterator[int]:
+        for info in self._store.list(self._layout.log, start_after=self._layout.log_entry(after)):
+            position = self._layout.log_position(info.path)
+            if position is not None:
+                yield position
+
+    def _entry(self, position: int) -> LogEntry:
+        return self._record(position).entry
+
+    def _know(self, positions: Iterable[int]) -> None:
+        unknown = sorted({position for position in positions if position not in self._known})
+        with ThreadPoolExecutor(_READERS, thread_name_prefix="log-reader") as readers:
+            self._known.update(zip(unknown, readers.map(self._opening_or_attempt, unknown), strict=True))
+
+    def _opening_or_attempt(self, position: int) -> AttemptOpened | Attempt | None:
+        try:
+            entry = self._entry(position)
+        except LogGapError:
+            return None
+        return entry if isinstance(entry, AttemptOpened) else entry.attempt
+
+    def _attempt_at(self, positions: Sequence[int], index: int) -> Attempt | None:
+        known = self._known[positions[index]]
+        return known.attempt if isinstance(known, AttemptOpened) else known
+
+    def _nonce_at(self, position: int) -> str | None:
+        try:
+            return self._record(position).nonce
+        except LogGapError:  # deleted in the meantime, by a newer attempt
+            return None
+
+    def _record(self, position: int) -> _Record:
+        path = self._layout.log_entry(position)
+        try:
+            record = decode_document(self._store.get(path), KIND, FORMAT_VERSION, _Record, path)
+        except ObjectNotFoundError as error:
+            raise LogGapError(f"{path} is gone") from error
+        if record.position != position:
+            raise DocumentCorruptError(f"{path} holds the entry of position {record.position}")
+        return record
+
+
+def _complete_from(positions: Sequence[int]) -> int:
+    """Returns the index of the first of the ascending positions that follow each other without a gap to the end."""
+    index = len(positions)
+    while index > 0 and (index == len(positions) or positions[index - 1] + 1 == positions[index]):
+        index -= 1
+    return index

@@ -1,0 +1,190 @@
+"""Chooses the base of a restore: the newest checkpoint or savepoint whose files are all there.
+
+This is the first step of a restore. `keyscale.state.restore.plan` then decides what each subtask needs,
+`keyscale.state.restore.rebuild` carries its plan out, and `keyscale.state.subtask.store` opens the result.
+Skipping a newer base is logged as an error.
+"""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keyscale.errors import KeyscaleError
+from keyscale.state.documents.checked_document import DocumentCorruptError
+from keyscale.state.documents.manifest import Manifest, read_manifest
+from keyscale.state.layout import MANIFEST_NAME, Layout
+from keyscale.state.log.commit_log import CommitLog, LogGapError
+from keyscale.state.log.resolution import BaseDisownedError, ResumePoint, log_start, resolve
+from keyscale.state.objects.errors import ObjectNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from keyscale.state.identifiers import JobId
+    from keyscale.state.objects.object_store import ObjectStore
+
+logger = logging.getLogger(__name__)
+_READERS = 16
+_SAME_TIME_MS = 5_000  # a store's modification times are exact to about a second
+
+
+class NothingUsableError(KeyscaleError):
+    """The job has checkpoints, but none of them can be used."""
+
+    code = "STATE_NO_USABLE_CHECKPOINT"
+    domain = "external"
+    advice = "Restore the missing or damaged objects, which the message names, from a backup of the object store."
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedManifest:
+    """A checkpoint or savepoint that the job cannot start from, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The checkpoint to start from, if there is one.
+
+    Attributes:
+        manifest: None for a job that has neither checkpoint nor savepoint: it starts from its log alone.
+        skipped: Newer ones that cannot be used. The job loses nothing by skipping them as long as its log is complete.
+    """
+
+    manifest: Manifest | None
+    skipped: tuple[SkippedManifest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """The base of a restore, and the point of the job's history to resume from."""
+
+    base: Base
+    resume: ResumePoint
+
+
+def recover(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded: Iterable[str] = ()) -> Recovery:
+    """Finds the newest base that the job's history continues from, and where that history ends.
+
+    Bases that are damaged, or whose history was disowned by a rewind, are passed over. Arguments as for `choose_base`.
+
+    Raises:
+        NothingUsableError: There are manifests, but the job can continue from none of them.
+        HistoryError, StateSchemaMismatchError, DocumentCorruptError: The log contradicts itself or is damaged.
+        LogGapError: There is no manifest, and the first entries of the log are missing.
+    """
+    log = CommitLog(store, Layout(job_id))
+    passed_over = set(excluded)
+    while True:
+        base = choose_base(store, job_id, hint, excluded=passed_over)
+        try:
+            return Recovery(base, resolve(base.manifest, log.history(base.manifest), job_id))
+        except (BaseDisownedError, LogGapError) as error:
+            if base.manifest is None:
+                raise
+            logger.warning("passing over %s: %s", base.manifest.path, error)
+            passed_over.add(base.manifest.path)
+
+
+def choose_base(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded: Iterable[str] = ()) -> Base:
+    """Finds what a job's attempt starts from. Call it after the attempt has been opened in the log.
+
+    Only then is it certain that no older attempt's clean-up deletes the result; see
+    `keyscale.state.retention.deletion`.
+
+    Args:
+        store: The object store.
+        job_id: The job.
+        hint: Path of the manifest that the control plane knows of, which may be older than the newest one or of another
+            job. None if it knows of none.
+        excluded: Paths of manifests that have already failed, such as one with a damaged file.
+
+    Raises:
+        NothingUsableError: There are manifests, but none of them can be used.
+        FormatTooNewError: A newer version wrote one of them; an older manifest must not be used silently instead.
+    """
+    checkpoints, savepoints = _published(store, job_id)
+    search = _Search(store, job_id, hint, excluded)
+    search.read([*checkpoints, *([hint] if hint is not None and hint not in checkpoints else [])])
+    newest = search.newest_usable()
+    # A savepoint that is older than a usable checkpoint is never the newest, so it need not be read.
+    since_ms = 0 if newest is None else checkpoints.get(newest.path, 0) - _SAME_TIME_MS
+    search.read(path for path, modified_ms in savepoints.items() if modified_ms >= since_ms)
+    newest = search.newest_usable()
+    if newest is not None:
+        for skip in search.skipped.values():
+            logger.error("skipping %s: %s", skip.path, skip.reason)
+    elif search.skipped:
+        raise NothingUsableError("; ".join(f"{skip.path}: {skip.reason}" for skip in [*search.skipped.values()][:3]))
+    return Base(newest, tuple(search.skipped.values()))
+
+
+class _Search:
+    """The search for the newest usable manifest: the manifests read so far, and why some cannot be used."""
+
+    def __init__(self, store: ObjectStore, job_id: JobId, hint: str | None, excluded: Iterable[str]) -> None:
+        self.skipped = {path: SkippedManifest(path, "the job cannot continue from it") for path in sorted(excluded)}
+        self._store = store
+        self._job_id = job_id
+        self._hint = hint
+        self._manifests: dict[str, Manifest] = {}
+
+    def read(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            if path in self.skipped or path in self._manifests:
+                continue
+            try:
+                self._manifests[path] = read_manifest(self._store, path)
+            except (DocumentCorruptError, ObjectNotFoundError) as error:
+                self.skipped[path] = SkippedManifest(path, str(error))
+
+    def newest_usable(self) -> Manifest | None:
+        ranked = sorted(
+            self._manifests.values(), key=lambda found: _rank(found, self._job_id, self._hint), reverse=True
+        )
+        for manifest in ranked:
+            if manifest.path in self.skipped:
+                continue
+            missing = missing_files(self._store, manifest)
+            if not missing:
+                return manifest
+            reason = f"{len(missing)} files are missing or truncated, such as {missing[0]}"
+            self.skipped[manifest.path] = SkippedManifest(manifest.path, reason)
+        return None
+
+
+def missing_files(store: ObjectStore, manifest: Manifest) -> list[str]:
+    """Returns the paths of a manifest's files that are missing or have another length than recorded.
+
+    Hashes are checked when files are read.
+    """
+    files = list({file.path: file for file in manifest.files()}.values())
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="head") as readers:
+        found = list(readers.map(lambda file: store.head(file.path), files))
+    return [
+        file.path for file, info in zip(files, found, strict=True) if info is None or info.size_bytes != file.size_bytes
+    ]
+
+
+def _rank(manifest: Manifest, job_id: JobId, hint: str | None) -> tuple[int, int, bool, int]:
+    """Returns a sort key: the manifest with the highest one is preferred.
+
+    Several savepoints may hold the same state in different forms (see `keyscale.state.inspection.map_migration`). Of
+    these the first one is preferred, unless another one is hinted at.
+    """
+    return (log_start(manifest, job_id), manifest.checkpoint_id, manifest.path == hint, -manifest.created_at_ms)
+
+
+def _published(store: ObjectStore, job_id: JobId) -> tuple[dict[str, int], dict[str, int]]:
+    """Returns the job's checkpoints and its savepoints: when each was published, by its manifest's path."""
+    layout = Layout(job_id)
+    checkpoints, savepoints = (
+        {info.path: info.modified_ms for info in store.list(prefix) if info.path.rpartition("/")[2] == MANIFEST_NAME}
+        for prefix in (layout.checkpoints, layout.savepoints)
+    )
+    return checkpoints, savepoints

@@ -1,0 +1,183 @@
+"""The contract of object stores, the rules for object paths, and the probe that checks a store against the contract."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from keyscale.state.objects.errors import (
+    ConditionalCreateUnsupportedError,
+    InvalidObjectPathError,
+    ObjectCorruptError,
+    ObjectExistsError,
+    ObjectStoreError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+
+PATH_BYTES_MAX = 1024  # S3's limit for a key
+SEGMENT_BYTES_MAX = 255  # file systems' limit for a name
+TEMPORARY_PREFIX = ".tmp-"
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """An object's path, size and time of last change."""
+
+    path: str
+    size_bytes: int
+    modified_ms: int
+
+
+class ObjectStore(Protocol):
+    """A flat store of immutable objects under slash-separated paths; everything durable is in one.
+
+    Every method raises `StoreUnavailableError` when the store is unreachable (after a limited number of retries),
+    `StoreRefusedError` when it denies access, and `InvalidObjectPathError` for a path that `check_path` rejects. An
+    object appears complete or not at all. Instances may be pickled and shared by threads.
+    """
+
+    @property
+    def url(self) -> str:
+        """The URL with which `open_store` opens this store."""
+        ...
+
+    def put(self, path: str, data: bytes) -> None:
+        """Writes an object, replacing an existing one."""
+        ...
+
+    def create(self, path: str, data: bytes) -> None:
+        """Writes an object only if there is none at the path: of two writers exactly one succeeds.
+
+        Raises:
+            ObjectExistsError: There is one. After a lost response it may be this call's own: read it back.
+            StoreUnavailableError: The object may or may not have been written: read it back.
+        """
+        ...
+
+    def get(self, path: str) -> bytes:
+        """Returns an object's content.
+
+        Raises:
+            ObjectNotFoundError: There is no such object.
+        """
+        ...
+
+    def upload(self, source: Path, path: str, *, immutable: bool = False) -> None:
+        """Writes an object from a local file, replacing an existing one.
+
+        Args:
+            source: A complete local file.
+            path: The object's path.
+            immutable: Promises that the file's bytes never change in place. A local store may then hard-link it.
+        """
+        ...
+
+    def download(self, path: str, target: Path, *, size_bytes: int | None = None, sha256: str | None = None) -> None:
+        """Writes an object's content to a local file, which appears complete and verified, or not at all.
+
+        Raises:
+            ObjectNotFoundError: There is no such object.
+            ObjectCorruptError: Its length or hash differs from the one given.
+        """
+        ...
+
+    def copy(self, source: str, target: str) -> None:
+        """Copies an object inside the store; its bytes do not pass through this process if the store can avoid it."""
+        ...
+
+    def head(self, path: str) -> ObjectInfo | None:
+        """Returns an object's size and time of last change; None if there is no such object."""
+        ...
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        """Returns the objects whose paths start with `prefix` and sort after `start_after`, sorted by UTF-8 path."""
+        ...
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Deletes objects; a missing one is not an error."""
+        ...
+
+    def remove_unfinished(self, prefix: str, before_ms: int) -> int:
+        """Removes the space that writes below a prefix still take whose processes were killed; no object is affected.
+
+        Args:
+            prefix: As for `list`.
+            before_ms: Only writes that began before this time are removed, in milliseconds since the epoch. It must be
+                so long ago that none of them can still be running.
+
+        Returns:
+            The number of writes.
+
+        Raises:
+            StoreRefusedError: The credentials do not allow it, or the store cannot list them.
+        """
+        ...
+
+
+def check_path(path: str) -> str:
+    """Returns a path if it is a valid object path; the rules are the same for all stores.
+
+    Raises:
+        InvalidObjectPathError: The path is empty, absolute or too long, or contains an empty or dot segment, a control
+            character, a backslash, or a segment reserved for temporary files.
+    """
+    segments = path.split("/")
+    if (
+        len(path.encode("utf-8", "surrogatepass")) > PATH_BYTES_MAX
+        or _FORBIDDEN.search(path)
+        or any(segment in {"", ".", ".."} or segment.startswith(TEMPORARY_PREFIX) for segment in segments)
+        or any(len(segment.encode("utf-8", "surrogatepass")) > SEGMENT_BYTES_MAX for segment in segments)
+        or any("\ud800" <= character <= "\udfff" for character in path)
+    ):
+        raise InvalidObjectPathError(f"not an object path: {path[:80]!r}")
+    return path
+
+
+def check_prefix(prefix: str) -> str:
+    """Returns a prefix for `list` if it is valid: empty, or the beginning of a valid path."""
+    if prefix:
+        check_path(prefix.removesuffix("/"))
+    return prefix
+
+
+def probe(store: ObjectStore) -> None:
+    """Checks that a store can guarantee exactly once, before anything relies on it.
+
+    Creates one object twice under `probe/`, reads it back, and deletes it.
+
+    Raises:
+        ConditionalCreateUnsupportedError: The second create succeeded: the store ignores the condition.
+        ObjectCorruptError: The store returned other bytes than those written.
+        StoreUnavailableError: The store is unreachable.
+        StoreRefusedError: The credentials or the bucket are wrong.
+    """
+    path = f"probe/{uuid.uuid4().hex}"
+    try:
+        _probe(store, path)
+    except BaseException:
+        with contextlib.suppress(ObjectStoreError):  # what went wrong first counts
+            store.delete([path])
+        raise
+    store.delete([path])
+
+
+def _probe(store: ObjectStore, path: str) -> None:
+    # After a lost answer it is this probe's own: nobody else knows the path.
+    with contextlib.suppress(ObjectExistsError):
+        store.create(path, b"first")
+    try:
+        store.create(path, b"second")
+    except ObjectExistsError:
+        pass
+    else:
+        raise ConditionalCreateUnsupportedError("the store overwrote an object on a conditional create")
+    if store.get(path) != b"first":
+        raise ObjectCorruptError("the store returned other bytes than those written")

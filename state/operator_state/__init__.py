@@ -1,0 +1,1 @@
+"""Operator state: state of a subtask, not of a key."""

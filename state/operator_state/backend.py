@@ -1,0 +1,358 @@
+"""Operator state: scoped to a subtask, not to a key, and redistributed when the parallelism changes."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from keyscale.state.errors import DescriptorError, SerializationError, StateSchemaMismatchError
+from keyscale.state.serializers.evolution import can_read
+from keyscale.state.serializers.key_codecs import key_codec_for
+from keyscale.state.serializers.type_names import TypeJson, type_from_json, type_to_json
+from keyscale.state.serializers.value_serializer import decoder_of, encoder_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor
+
+
+class Distribution(StrEnum):
+    """How a state is distributed over the subtasks after a change of parallelism."""
+
+    SPLIT = "split"  # each element goes to one subtask
+    UNION = "union"  # every subtask gets all elements of all subtasks
+    BROADCAST = "broadcast"  # every subtask has the same map
+
+
+class StoredOperatorState(msgspec.Struct, frozen=True):
+    """One state of one subtask, as it is stored.
+
+    Attributes:
+        distribution: How it is distributed.
+        value_type: Type of its elements, or of a broadcast map's values.
+        items: Stored elements; for a broadcast map, pairs of stored key and value.
+        key_type: Type of a broadcast map's keys.
+    """
+
+    distribution: Distribution
+    value_type: TypeJson
+    items: tuple[Any, ...]
+    key_type: TypeJson | None = None
+
+
+class OperatorStateSnapshot(msgspec.Struct, frozen=True):
+    """All operator state of one subtask; msgspec encodes it as JSON and as MessagePack."""
+
+    states: dict[str, StoredOperatorState] = {}
+    version: int = 1
+
+    def to_bytes(self) -> bytes:
+        """Returns the content of the snapshot's file."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> OperatorStateSnapshot:
+        """Returns the snapshot in a file's content.
+
+        Raises:
+            SerializationError: It is not such a file.
+        """
+        try:
+            return msgspec.msgpack.decode(raw, type=cls)
+        except msgspec.MsgspecError as error:
+            raise SerializationError("the bytes are not a snapshot of operator state") from error
+
+
+def redistribute(
+    snapshots: Sequence[OperatorStateSnapshot], parallelism: int, *, claimed: bool = True
+) -> list[OperatorStateSnapshot]:
+    """Returns what each of `parallelism` subtasks starts with, given the snapshots of all subtasks before. Pure.
+
+    As in Flink, a split list stays where it is while the parallelism is the same. Otherwise all elements, in the order
+    of subtasks and of their lists, are cut into contiguous runs of almost the same length. All broadcast maps are the
+    same, so subtask i gets the map of subtask i modulo the number of snapshots.
+
+    Args:
+        snapshots: Snapshots of all subtasks before, in their order.
+        parallelism: The new number of subtasks.
+        claimed: Whether a function takes the state over. As long as none does, each element of a union list is kept by
+            one subtask only: otherwise every restart would multiply them.
+
+    Raises:
+        StateSchemaMismatchError: Subtasks disagree on what a state is.
+    """
+    fresh: list[dict[str, StoredOperatorState]] = [{} for _ in range(parallelism)]
+    for name in sorted({name for snapshot in snapshots for name in snapshot.states}):
+        parts = [snapshot.states[name] for snapshot in snapshots if name in snapshot.states]
+        first = parts[0]
+        kind = (first.distribution, first.value_type, first.key_type)
+        if any((part.distribution, part.value_type, part.key_type) != kind for part in parts):
+            raise StateSchemaMismatchError(f"subtasks disagree on what operator state {name!r} is")
+        if first.distribution is Distribution.BROADCAST:
+            shares = [parts[index % len(parts)].items for index in range(parallelism)]
+        else:
+            lists = [snapshot.states[name].items if name in snapshot.states else () for snapshot in snapshots]
+            to_all = first.distribution is Distribution.UNION and claimed
+            shares = [tuple(chain.from_iterable(lists))] * parallelism if to_all else _split(lists, parallelism)
+        for states, items in zip(fresh, shares, strict=True):
+            states[name] = msgspec.structs.replace(first, items=items)
+    return [OperatorStateSnapshot(states) for states in fresh]
+
+
+def _split(lists: list[tuple[Any, ...]], parallelism: int) -> list[tuple[Any, ...]]:
+    """Returns the list of each of `parallelism` subtasks, given the lists of all subtasks before."""
+    if len(lists) == parallelism:
+        return lists
+    together = chain.from_iterable(lists)
+    share, longer = divmod(sum(map(len, lists)), parallelism)
+    return [tuple(islice(together, share + (index < longer))) for index in range(parallelism)]
+
+
+@dataclass(slots=True)
+class Changes:
+    """Whether operator state has changed since it was last stored."""
+
+    any: bool = False
+
+
+class OperatorListState:
+    """A list of a subtask."""
+
+    def __init__(self, elements: list[Any], changes: Changes | None = None) -> None:
+        self._elements = elements
+        self._changes = changes or Changes()
+
+    def get(self) -> list[Any]:
+        return list(self._elements)
+
+    def add(self, value: Any) -> None:
+        """Appends an element.
+
+        Raises:
+            SerializationError: It is null.
+        """
+        self.add_all((value,))
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Appends elements.
+
+        Raises:
+            SerializationError: One of them is null.
+        """
+        self._elements += _checked(values)
+        self._changes.any = True
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replaces the list.
+
+        Raises:
+            SerializationError: An element is null.
+        """
+        self._elements = _checked(values)
+        self._changes.any = True
+
+    def clear(self) -> None:
+        self._elements = []
+        self._changes.any = True
+
+
+class ReadOnlyBroadcastState:
+    """A map that is the same in all subtasks, without the methods that change it."""
+
+    def __init__(self, entries: dict[Any, Any]) -> None:
+        self._entries = entries
+
+    def get(self, key: Any) -> Any:
+        return self._entries.get(key)
+
+    def contains(self, key: Any) -> bool:
+        return key in self._entries
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        return iter(list(self._entries.items()))
+
+    def keys(self) -> Iterator[Any]:
+        return iter(list(self._entries))
+
+    def values(self) -> Iterator[Any]:
+        return iter(list(self._entries.values()))
+
+    def is_empty(self) -> bool:
+        return not self._entries
+
+
+class BroadcastState(ReadOnlyBroadcastState):
+    """A map that is the same in all subtasks; the operator must change it in the same way in each of them."""
+
+    def __init__(self, entries: dict[Any, Any], changes: Changes | None = None) -> None:
+        super().__init__(entries)
+        self._changes = changes or Changes()
+
+    def put(self, key: Any, value: Any) -> None:
+        self._entries[key] = value
+        self._changes.any = True
+
+    def put_all(self, entries: Mapping[Any, Any]) -> None:
+        self._entries.update(entries)
+        self._changes.any = True
+
+    def remove(self, key: Any) -> None:
+        self._entries.pop(key, None)
+        self._changes.any = True
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._changes.any = True
+
+    def read_only(self) -> ReadOnlyBroadcastState:
+        """Returns the same map without the methods that change it."""
+        return ReadOnlyBroadcastState(self._entries)
+
+
+class OperatorStateBackend:
+    """The operator state of one subtask: small, in memory, and stored as a whole in every snapshot."""
+
+    def __init__(
+        self, restored: OperatorStateSnapshot | None = None, unclaimed: OperatorStateSnapshot | None = None
+    ) -> None:
+        """Creates the operator state that a subtask starts with.
+
+        Args:
+            restored: What `redistribute` gave the subtask; None: nothing.
+            unclaimed: What is kept of it as long as it is not declared; None: all.
+        """
+        self._restored = {} if restored is None else dict(restored.states)
+        self._unclaimed = self._restored if unclaimed is None else dict(unclaimed.states)
+        self._redistributed = unclaimed is not None
+        self._changes = Changes(self._redistributed)
+        self._lists: dict[str, tuple[Distribution, ListStateDescriptor, OperatorListState]] = {}
+        self._maps: dict[str, tuple[MapStateDescriptor, BroadcastState]] = {}
+
+    def list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        """Returns a list whose elements are redistributed, each to one subtask, when the parallelism changes.
+
+        Raises:
+            DescriptorError: It has a TTL or a namespace, which only keyed state can have.
+            StateSchemaMismatchError: Another state has the name, or stored elements cannot be read as declared.
+        """
+        return self._list(descriptor, Distribution.SPLIT)
+
+    def union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
+        """Returns a list of which each subtask gets all elements of all subtasks when it starts; see `list_state`."""
+        return self._list(descriptor, Distribution.UNION)
+
+    def broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
+        """Returns a map that is copied to every subtask; see `list_state`."""
+        known = self._maps.get(descriptor.name)
+        if known is not None:
+            if known[0] != descriptor:
+                raise _declared_twice(descriptor.name)
+            return known[1]
+        stored = self._stored(descriptor, Distribution.BROADCAST, descriptor.value_type, descriptor.key_type)
+        entries: dict[Any, Any] = {}
+        if stored is not None:
+            decode_key = key_codec_for(descriptor.key_type).decode
+            decode = _reader(stored, descriptor.value_type)
+            entries = {decode_key(key, 0)[0]: None if raw is None else decode(raw) for key, raw in stored.items}
+        state = BroadcastState(entries, self._changes)
+        self._maps[descriptor.name] = (descriptor, state)
+        return state
+
+    def snapshot(self) -> OperatorStateSnapshot:
+        """Returns all state as it is now; restored state that has not been declared again is included as it was.
+
+        Raises:
+            SerializationError: A value is not of its declared type.
+        """
+        states = dict(self._unclaimed)
+        for name, (distribution, listed, elements) in self._lists.items():
+            encode = encoder_of(listed.element_type)
+            items = tuple(encode(value) for value in elements.get())
+            states[name] = StoredOperatorState(distribution, type_to_json(listed.element_type), items)
+        for name, (mapped, entries) in self._maps.items():
+            encode_key, encode = key_codec_for(mapped.key_type).encode, encoder_of(mapped.value_type)
+            pairs = tuple((encode_key(k), None if v is None else encode(v)) for k, v in entries.items())
+            key_type = type_to_json(mapped.key_type)
+            states[name] = StoredOperatorState(Distribution.BROADCAST, type_to_json(mapped.value_type), pairs, key_type)
+        return OperatorStateSnapshot(states)
+
+    def changed(self) -> OperatorStateSnapshot | None:
+        """Returns a snapshot if anything has changed since the last call, otherwise None.
+
+        Raises:
+            SerializationError: A value is not of its declared type.
+        """
+        if not self._changes.any:
+            return None
+        taken = self.snapshot()
+        self._changes.any, self._redistributed = False, False
+        return taken
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether it is the state of an earlier attempt and no batch of this one has stored it yet."""
+        return self._redistributed and self._changes.any
+
+    def broadcast_digest(self) -> str:
+        """Returns a digest of the broadcast maps: as long as they are the same in all subtasks, so is the digest."""
+        states = self.snapshot().states
+        maps = [(name, state) for name, state in sorted(states.items()) if state.distribution is Distribution.BROADCAST]
+        return hashlib.sha256(msgspec.msgpack.encode(maps)).hexdigest()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no state at all."""
+        return not (self._unclaimed or self._lists or self._maps)
+
+    def _list(self, descriptor: ListStateDescriptor, distribution: Distribution) -> OperatorListState:
+        known = self._lists.get(descriptor.name)
+        if known is not None:
+            if known[:2] != (distribution, descriptor):
+                raise _declared_twice(descriptor.name)
+            return known[2]
+        stored = self._stored(descriptor, distribution, descriptor.element_type, None)
+        decode = None if stored is None else _reader(stored, descriptor.element_type)
+        elements = [] if stored is None or decode is None else [decode(raw) for raw in stored.items]
+        state = OperatorListState(elements, self._changes)
+        self._lists[descriptor.name] = (distribution, descriptor, state)
+        return state
+
+    def _stored(
+        self, descriptor: Any, distribution: Distribution, value_type: Any, key_type: Any
+    ) -> StoredOperatorState | None:
+        if descriptor.ttl is not None or descriptor.namespace_type is not None:
+            raise DescriptorError(f"operator state {descriptor.name!r} can have neither a TTL nor a namespace")
+        if descriptor.name in self._lists or descriptor.name in self._maps:
+            raise _declared_twice(descriptor.name)
+        stored = self._restored.get(descriptor.name)
+        if stored is None:
+            return None
+        declared_key = None if key_type is None else type_to_json(key_type)
+        readable = can_read(type_from_json(stored.value_type), type_from_json(type_to_json(value_type)))
+        if stored.distribution is not distribution or stored.key_type != declared_key or not readable:
+            raise StateSchemaMismatchError(
+                f"operator state {descriptor.name!r} is stored as {stored.distribution} of {stored.key_type} "
+                f"{stored.value_type} and declared as {distribution} of {declared_key} {type_to_json(value_type)}"
+            )
+        return stored
+
+
+def _checked(values: Iterable[Any]) -> list[Any]:
+    elements = list(values)
+    if any(value is None for value in elements):
+        raise SerializationError("a list of operator state takes no null elements")
+    return elements
+
+
+def _reader(stored: StoredOperatorState, wanted: Any) -> Any:
+    return decoder_of(type_from_json(stored.value_type), wanted)
+
+
+def _declared_twice(name: str) -> StateSchemaMismatchError:
+    return StateSchemaMismatchError(f"operator state {name!r} is declared twice, in different ways")

@@ -1,0 +1,76 @@
+"""The files of operator state: one per subtask and batch that changed it, with all of the subtask's operator state."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keyscale.state.documents.manifest import FileHandle
+from keyscale.state.objects.errors import ObjectCorruptError
+from keyscale.state.operator_state.backend import OperatorStateBackend, OperatorStateSnapshot, redistribute
+
+if TYPE_CHECKING:
+    from keyscale.state.identifiers import SubtaskIndex
+    from keyscale.state.objects.object_store import ObjectStore
+
+NAME = "operator-state"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStatePlan:
+    """The files that a subtask's operator state is read from. Small and picklable.
+
+    Attributes:
+        files: The subtask's own file, or the files of all subtasks of an earlier attempt, by index; None for a subtask
+            that has no operator state.
+        inherited: Whether the files are an earlier attempt's, to be redistributed. In the attempt's first batch every
+            subtask writes a file of its own; until then the files of the earlier attempt count, all together.
+    """
+
+    files: tuple[FileHandle | None, ...] = ()
+    inherited: bool = False
+
+    @property
+    def needs_redistribution(self) -> bool:
+        return self.inherited and any(file is not None for file in self.files)
+
+    def followed_by(self, written: FileHandle | None) -> OperatorStatePlan:
+        """Returns the plan after a batch that wrote this file (None: the batch did not change the operator state)."""
+        return self if written is None else OperatorStatePlan((written,))
+
+
+def store_operator_state(store: ObjectStore, path: str, snapshot: OperatorStateSnapshot | None) -> FileHandle | None:
+    """Writes a snapshot to a file beside the changelog at `path`; durable when this returns. None: writes nothing."""
+    if snapshot is None:
+        return None
+    path = f"{path}.{NAME}"
+    data = snapshot.to_bytes()
+    store.put(path, data)
+    return FileHandle(NAME, path, len(data), hashlib.sha256(data).hexdigest())
+
+
+def open_operator_state(
+    store: ObjectStore, plan: OperatorStatePlan, index: SubtaskIndex, parallelism: int
+) -> OperatorStateBackend:
+    """Opens the operator state of a subtask.
+
+    Raises:
+        ObjectNotFoundError, ObjectCorruptError: A file is missing or damaged.
+        SerializationError: A file cannot be read.
+        StateSchemaMismatchError: The files of several subtasks contradict each other.
+    """
+    snapshots = [_read(store, file) for file in plan.files]
+    if not plan.needs_redistribution:
+        return OperatorStateBackend(snapshots[0] if snapshots and not plan.inherited else None)
+    given = redistribute(snapshots, parallelism)[index]
+    return OperatorStateBackend(given, redistribute(snapshots, parallelism, claimed=False)[index])
+
+
+def _read(store: ObjectStore, file: FileHandle | None) -> OperatorStateSnapshot:
+    if file is None:
+        return OperatorStateSnapshot()
+    data = store.get(file.path)
+    if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
+        raise ObjectCorruptError(f"{file.path} does not have the length and SHA-256 recorded for it")
+    return OperatorStateSnapshot.from_bytes(data)

@@ -1,0 +1,124 @@
+"""A subtask's shards, open on this host at one version; and reopening local files as they were left."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from keyscale.state.engine.filtered import FilteredEngine
+from keyscale.state.engine.sharded import ShardedEngine
+from keyscale.state.errors import StateError
+from keyscale.state.keyed.schema import merge_schemas
+from keyscale.state.local.subtask_directory import LocalShard
+from keyscale.state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from keyscale.state.documents.state_version import StateVersion
+    from keyscale.state.keyed.schema import KeyedSchema
+    from keyscale.state.keyed.ttl import Ttl
+    from keyscale.state.keys.key_groups import KeyGroupRange
+    from keyscale.state.local.subtask_directory import LocalShard, SubtaskDirectory
+    from keyscale.state.local.subtask_spec import SubtaskSpec
+
+logger = logging.getLogger(__name__)
+
+
+class StateSource(StrEnum):
+    """Where a task found its subtask's state."""
+
+    WARM = "warm"  # still open in the process that ran the batch before
+    LOCAL = "local"  # in files of this host that were closed cleanly
+    REBUILT = "rebuilt"  # in the object store: a snapshot, and the changelogs since
+    NEW = "new"  # nowhere: there was no state yet
+
+
+@dataclass(frozen=True, slots=True)
+class FetchReport:
+    """How many files of a rebuilt store were linked on this host, and how many downloaded."""
+
+    linked_files: int = 0
+    linked_bytes: int = 0
+    downloaded_files: int = 0
+    downloaded_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedShard:
+    """A shard's directory and its open RocksDB."""
+
+    local: LocalShard
+    engine: FilteredEngine
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        return self.local.key_groups
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedShards:
+    """A subtask's local state, open at a version.
+
+    Attributes:
+        shards: Ordered by key group; they exactly cover the subtask's range.
+        schema: The schema of their entries; None if there are none.
+        source: Where the state was found.
+        fetched: Where the files came from; None if local files were used as they were.
+        ttls: The TTL of each state that has one, as far as it is known without the job's code.
+    """
+
+    shards: tuple[OpenedShard, ...]
+    schema: KeyedSchema | None
+    source: StateSource
+    fetched: FetchReport | None = None
+    ttls: Mapping[str, Ttl] = field(default_factory=dict)
+
+    def engine(self) -> ShardedEngine:
+        """Returns all shards as one engine."""
+        return ShardedEngine([(shard.key_groups, shard.engine) for shard in self.shards])
+
+    def close(self) -> None:
+        """Closes every shard."""
+        for shard in self.shards:
+            shard.engine.close()
+
+
+def reopen_shards(spec: SubtaskSpec, version: StateVersion, directory: SubtaskDirectory) -> OpenedShards | None:
+    """Opens the local files as they are, if they are exactly at the wanted version; they count as dirty from now on.
+
+    Returns:
+        The shards, or None if the local files cannot be used.
+    """
+    marker = directory.take_clean_marker()
+    reach("open.marker_taken")
+    if marker is None or marker.lineage != version.lineage:
+        return None
+    try:
+        directory.keep_only(marker.shards)
+        schema = merge_schemas([spec.schema, marker.schema])
+        return OpenedShards(open_shards(spec, directory, marker.shards), schema, StateSource.LOCAL, ttls=marker.ttls)
+    except StateError:
+        logger.warning(
+            "local state of subtask %d of %s cannot be opened; rebuilding it",
+            spec.index,
+            spec.operator_uid,
+            exc_info=True,
+        )
+        return None
+
+
+def open_shards(spec: SubtaskSpec, directory: SubtaskDirectory, local: Sequence[LocalShard]) -> tuple[OpenedShard, ...]:
+    """Opens all of these shards, or none."""
+    shards: list[OpenedShard] = []
+    try:
+        for shard in local:
+            engine = FilteredEngine(directory.path / shard.directory, spec.settings)
+            shards.append(OpenedShard(shard, engine))
+    except BaseException:
+        for opened in shards:
+            opened.engine.close()
+        raise
+    return tuple(shards)

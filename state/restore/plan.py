@@ -1,0 +1,199 @@
+"""Restore plans: which shards and changelogs make up a subtask's state, at any parallelism. Pure decisions.
+
+`keyscale.state.log.recovery` has chosen the base and read the history before; `keyscale.state.restore.rebuild` carries
+the plan out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from keyscale.errors import KeyscaleError
+from keyscale.state.documents.state_version import NO_BATCH, StateVersion, base_lineage
+from keyscale.state.keys.key_groups import KeyGroupRange, key_group_range
+from keyscale.state.operator_state.operator_files import OperatorStatePlan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from keyscale.state.documents.changelog import ChangelogHandle
+    from keyscale.state.documents.manifest import ShardHandle, SnapshotHandle
+    from keyscale.state.identifiers import BatchId
+    from keyscale.state.keyed.schema import KeyedSchema
+    from keyscale.state.log.resolution import OperatorHistory
+
+
+class CoverError(KeyscaleError):
+    """Snapshots do not hold every key group exactly once, so a restore would lose or double state."""
+
+    code = "STATE_KEY_GROUPS_NOT_COVERED"
+    advice = "Restore from another checkpoint, and report this with the manifest's location."
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """The parts of one subtask's state. Small and picklable.
+
+    Attributes:
+        snapshots: Snapshots whose shards intersect the subtask's key group range; none for an operator without state.
+        changelogs: Applied after them in this order, clipped to the range.
+        operator_state: The files that its operator state is read from.
+    """
+
+    snapshots: tuple[SnapshotHandle, ...] = ()
+    changelogs: tuple[ChangelogHandle, ...] = ()
+    operator_state: OperatorStatePlan = field(default_factory=OperatorStatePlan)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to restore."""
+        files = self.operator_state.files
+        return not (self.snapshots or self.changelogs or any(file is not None for file in files))
+
+    @property
+    def last_batch_id(self) -> BatchId:
+        """The last batch that is known to have changed the state; -1 if none is."""
+        batches = [part.batch_id for part in self.snapshots] + [part.batch_id for part in self.changelogs]
+        return max(batches, default=NO_BATCH)
+
+    def schemas(self) -> list[KeyedSchema | None]:
+        """Returns the schemas of all parts."""
+        return [*(part.schema for part in self.snapshots), *(part.schema for part in self.changelogs)]
+
+    def followed_by(self, changelog: ChangelogHandle | None) -> RestorePlan:
+        """Returns the plan of the state after one more batch, which wrote this changelog (None: nothing changed)."""
+        if changelog is None:
+            return self
+        operator_state = self.operator_state.followed_by(changelog.operator_state)
+        return RestorePlan(self.snapshots, (*self.changelogs, changelog), operator_state)
+
+    def rebased(self, snapshots: Sequence[SnapshotHandle], index: int, batch_id: BatchId) -> RestorePlan:
+        """Returns a plan of the same state that starts from a newer checkpoint of this attempt.
+
+        Args:
+            snapshots: The checkpoint's snapshots of all subtasks, by index.
+            index: The subtask's index.
+            batch_id: The last batch that the checkpoint contains.
+        """
+        later = tuple(changelog for changelog in self.changelogs if changelog.batch_id > batch_id)
+        operator_state = self.operator_state
+        if operator_state.inherited:  # no batch of this attempt has stored it yet
+            operator_state = replace(operator_state, files=tuple(each.operator_state_file for each in snapshots))
+        elif all(changelog.operator_state is None for changelog in later):
+            operator_state = OperatorStatePlan((snapshots[index].operator_state_file,))
+        return RestorePlan((snapshots[index],), later, operator_state)
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredPlan:
+    """A plan that is found out only if the state must be rebuilt.
+
+    Attributes:
+        operator_state: The plan's files of operator state, which are needed in any case.
+        load: Returns the plan.
+    """
+
+    operator_state: OperatorStatePlan
+    load: Callable[[], RestorePlan]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardAssignment:
+    """A shard that a subtask takes over, and the key groups that the subtask owns of it: all of them or fewer."""
+
+    shard: ShardHandle
+    key_groups: KeyGroupRange
+
+    @property
+    def clipped(self) -> bool:
+        return self.key_groups != self.shard.key_groups
+
+
+def plan_subtask(history: OperatorHistory, key_groups: KeyGroupRange) -> RestorePlan:
+    """Returns the plan of a subtask with this key group range: the part of the operator's history that it needs."""
+    return RestorePlan(
+        snapshots=tuple(snapshot for snapshot in history.snapshots if snapshot.key_groups.intersection(key_groups)),
+        changelogs=tuple(
+            changelog for changelog in history.changelogs if changelog.key_groups.intersection(key_groups)
+        ),
+        operator_state=OperatorStatePlan(history.operator_state, inherited=True),
+    )
+
+
+def plan_operator(history: OperatorHistory, max_parallelism: int, parallelism: int) -> list[RestorePlan]:
+    """Returns the plan of every subtask, by index.
+
+    Raises:
+        CoverError: The history's snapshots miss or double a key group.
+    """
+    assign_shards(history.snapshots, max_parallelism, parallelism)
+    return [plan_subtask(history, key_group_range(max_parallelism, parallelism, index)) for index in range(parallelism)]
+
+
+def version_of(plan: RestorePlan, key_groups: KeyGroupRange, batch_id: BatchId) -> StateVersion:
+    """Returns the version of the state that a plan gives; `batch_id` is the batch committed last."""
+    lineage = base_lineage(key_groups, ((snapshot.key_groups, snapshot.lineage) for snapshot in plan.snapshots))
+    version = StateVersion(batch_id, lineage)
+    for changelog in plan.changelogs:
+        version = version.advanced(batch_id, changelog.path)
+    return version
+
+
+def assign_shards(
+    snapshots: Sequence[SnapshotHandle], max_parallelism: int, parallelism: int
+) -> list[tuple[ShardAssignment, ...]]:
+    """Decides which shards each of `parallelism` new subtasks takes over; no record is moved or rewritten.
+
+    Returns:
+        The assignments of each subtask, by index. Without snapshots (an operator without state) every subtask starts
+        empty.
+
+    Raises:
+        CoverError: The snapshots' shards miss or double a key group.
+    """
+    ranges = [key_group_range(max_parallelism, parallelism, index) for index in range(parallelism)]
+    if not snapshots:
+        return [() for _ in ranges]
+    check_cover([snapshot.key_groups for snapshot in snapshots], KeyGroupRange(0, max_parallelism - 1))
+    return [assign_to_range(snapshots, own) for own in ranges]
+
+
+def assign_to_range(snapshots: Sequence[SnapshotHandle], key_groups: KeyGroupRange) -> tuple[ShardAssignment, ...]:
+    """Returns the shards that a subtask with this range takes over, ordered by key group.
+
+    Raises:
+        CoverError: They miss or double a key group of the range.
+    """
+    assignments = [
+        ShardAssignment(shard, own)
+        for snapshot in snapshots
+        for shard in snapshot.shards
+        if (own := shard.key_groups.intersection(key_groups)) is not None
+    ]
+    if assignments or snapshots:
+        check_cover([assignment.key_groups for assignment in assignments], key_groups)
+    return tuple(sorted(assignments, key=lambda assignment: assignment.key_groups))
+
+
+def check_cover(parts: Iterable[KeyGroupRange], whole: KeyGroupRange) -> None:
+    """Checks that parts cover every key group of the whole exactly once, and no other.
+
+    Raises:
+        CoverError: They do not; the message names the missing, doubled and foreign key groups.
+    """
+    wrong = []
+    expected = whole.start
+    for part in sorted(parts):
+        if part.start > expected:
+            wrong.append(f"{expected} to {min(part.start - 1, whole.end)} missing")
+        elif part.start < expected:
+            kind = "doubled" if part.start >= whole.start else "foreign"
+            wrong.append(f"{part.start} to {min(part.end, expected - 1)} {kind}")
+        expected = max(expected, part.end + 1)
+    if expected <= whole.end:
+        wrong.append(f"{expected} to {whole.end} missing")
+    elif expected > whole.end + 1:
+        wrong.append(f"{whole.end + 1} to {expected - 1} foreign")
+    if wrong:
+        raise CoverError(f"of key groups {whole.start} to {whole.end}: {', '.join(wrong)}")

@@ -1,0 +1,215 @@
+"""Carries out a restore plan: links or downloads the shards' files, clips the shards and applies the changelogs."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keyscale.state.documents.changelog import clip_runs, read_changelog
+from keyscale.state.errors import StoreCorruptError
+from keyscale.state.keyed.schema import merge_schemas
+from keyscale.state.local.damage import doubt_local_files
+from keyscale.state.local.file_index import FileIdentity, IndexedFile, link_or_copy, local_copies, write_index
+from keyscale.state.local.subtask_directory import LocalShard, local_failures, local_snapshot_directories
+from keyscale.state.restore.opened_shards import FetchReport, OpenedShards, StateSource, open_shards
+from keyscale.state.restore.plan import assign_to_range
+from keyscale.state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from keyscale.state.documents.changelog import ChangelogHandle
+    from keyscale.state.documents.manifest import FileHandle
+    from keyscale.state.engine.engine import Engine, SortedRun
+    from keyscale.state.keys.key_groups import KeyGroupRange
+    from keyscale.state.local.subtask_directory import SubtaskDirectory
+    from keyscale.state.local.subtask_spec import SubtaskSpec
+    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.restore.plan import RestorePlan, ShardAssignment
+
+logger = logging.getLogger(__name__)
+
+DOWNLOADS_AT_A_TIME = 8
+READ_AHEAD_BYTES_MAX = 8 << 20
+
+
+def rebuild_shards(
+    spec: SubtaskSpec, plan: RestorePlan, directory: SubtaskDirectory, local_root: Path, store: ObjectStore
+) -> OpenedShards:
+    """Builds a subtask's local state from a plan, in place of any local files.
+
+    If the files prove damaged, it is built once more, and then only from files whose content has been verified.
+
+    Raises the errors of `keyscale.state.subtask.store.open_subtask`.
+    """
+    try:
+        return _rebuild_shards(spec, plan, directory, local_root, store)
+    except StoreCorruptError:
+        if not doubt_local_files(spec.local_directory(local_root)):
+            raise  # nothing was linked without being verified
+        return _rebuild_shards(spec, plan, directory, local_root, store)
+
+
+def _rebuild_shards(
+    spec: SubtaskSpec, plan: RestorePlan, directory: SubtaskDirectory, local_root: Path, store: ObjectStore
+) -> OpenedShards:
+    schema = merge_schemas([spec.schema, *plan.schemas()])
+    directory.clear()
+    data = directory.fresh_data()
+    assignments = assign_to_range(plan.snapshots, spec.key_group_range)
+    ranges = [assignment.key_groups for assignment in assignments] or [spec.key_group_range]
+    local = [LocalShard(f"{data.name}/{number}", own.start, own.end) for number, own in enumerate(ranges)]
+    directories = [directory.path / shard.directory for shard in local][: len(assignments)]
+    snapshots = local_snapshot_directories(local_root, spec.job_id, spec.operator_uid)
+    report = fetch_shards(store, assignments, directories, snapshots)
+    remember_files(directory.path, assignments, directories)
+    reach("restore.files_fetched")
+    source = StateSource.NEW if plan.is_empty else StateSource.REBUILT
+    opened = OpenedShards(open_shards(spec, directory, local), schema, source, report)
+    try:
+        for shard, assignment in zip(opened.shards, assignments, strict=False):  # a new state has a shard, unassigned
+            clip(shard.engine, assignment)
+        replay(store, plan.changelogs, spec.key_group_range, opened.engine(), data.with_name(f"{data.name}.replay"))
+    except BaseException:
+        opened.close()
+        raise
+    reach("restore.replayed")
+    return opened
+
+
+def fetch_shards(
+    store: ObjectStore,
+    assignments: Sequence[ShardAssignment],
+    directories: Sequence[Path],
+    local_snapshots: Sequence[Path],
+) -> FetchReport:
+    """Brings the files of each assigned shard into a directory: linked if they are on this host, otherwise downloaded.
+
+    Downloads are verified by length and SHA-256. A file is linked only if it is known not to have changed since it was
+    hashed, and is hashed again if that is in doubt.
+
+    Args:
+        store: The object store.
+        assignments: The shards.
+        directories: A directory for each of them, which is created.
+        local_snapshots: Directories with an index of files that are on this host.
+
+    Raises:
+        ObjectNotFoundError: A file is missing in the store.
+        ObjectCorruptError: A file is damaged there.
+        DiskFullError, DiskReadOnlyError: The directories cannot be written.
+    """
+    wanted: list[tuple[FileHandle, Path]] = []
+    for assignment, directory in zip(assignments, directories, strict=True):
+        with local_failures(directory):
+            directory.mkdir(parents=True)
+        wanted.extend((file, directory / Path(file.name).name) for file in assignment.shard.files)
+    local = local_copies(local_snapshots, {file.sha256 for file, _ in wanted if file.shared})
+
+    def fetch(item: tuple[FileHandle, Path]) -> bool:
+        file, target = item
+        copy = local.get(file.sha256)
+        if copy is not None and not copy.is_sound():
+            logger.warning("%s is damaged; fetching it from the object store", copy.path)
+        elif copy is not None and _linked(copy.path, target):
+            return True
+        store.download(file.path, target, size_bytes=file.size_bytes, sha256=file.sha256)
+        reach("restore.file_downloaded")
+        return False
+
+    with ThreadPoolExecutor(DOWNLOADS_AT_A_TIME, thread_name_prefix="download") as fetchers:
+        links = list(fetchers.map(fetch, wanted))
+    linked = [file.size_bytes for (file, _), is_link in zip(wanted, links, strict=True) if is_link]
+    downloaded = [file.size_bytes for (file, _), is_link in zip(wanted, links, strict=True) if not is_link]
+    return FetchReport(len(linked), sum(linked), len(downloaded), sum(downloaded))
+
+
+def remember_files(root: Path, assignments: Sequence[ShardAssignment], directories: Sequence[Path]) -> None:
+    """Writes an index of the fetched files, so that the next snapshot need not hash them again."""
+    with local_failures(root):
+        write_index(
+            root,
+            [
+                IndexedFile(str(path.relative_to(root)), FileIdentity.of(path), file.sha256)
+                for assignment, directory in zip(assignments, directories, strict=True)
+                for file in assignment.shard.files
+                if file.shared
+                for path in [directory / Path(file.name).name]
+            ],
+        )
+
+
+def clip(engine: Engine, assignment: ShardAssignment) -> None:
+    """Removes the key groups that are not assigned from a shard's engine: two range deletes, whatever its size."""
+    own, whole = assignment.key_groups, assignment.shard.key_groups
+    if own.start > whole.start:
+        engine.delete_range(whole.start_key, own.start_key)
+    if own.end < whole.end:
+        engine.delete_range(own.end_key, whole.end_key)
+
+
+def replay(
+    store: ObjectStore, changelogs: Sequence[ChangelogHandle], key_groups: KeyGroupRange, engine: Engine, scratch: Path
+) -> None:
+    """Applies changelogs in order, clipped; several are read ahead at a time.
+
+    Args:
+        store: The store that holds them.
+        changelogs: In the order of their batches.
+        key_groups: The engine's key groups.
+        engine: The subtask's engine, with the state before the changelogs.
+        scratch: A directory for temporary files; it is created and removed.
+    """
+    with local_failures(scratch):
+        scratch.mkdir(parents=True)
+
+    def fetch(handle: ChangelogHandle) -> tuple[list[SortedRun], list[Path]]:
+        files = [scratch / uuid.uuid4().hex for _ in handle.sorted_files]
+        for sorted_file, target in zip(handle.sorted_files, files, strict=True):
+            store.download(sorted_file.path, target, size_bytes=sorted_file.size_bytes, sha256=sorted_file.sha256)
+        return read_changelog(store, handle), files
+
+    with ThreadPoolExecutor(DOWNLOADS_AT_A_TIME, thread_name_prefix="changelog") as readers:
+        for some in read_together(changelogs):
+            for handle, (runs, files) in zip(some, readers.map(fetch, some), strict=True):
+                engine.write_runs(clip_runs(runs, key_groups))
+                _ingest(engine, handle, files, key_groups)
+                reach("restore.changelog_read")
+    with local_failures(scratch):
+        scratch.rmdir()
+
+
+def read_together(changelogs: Sequence[ChangelogHandle]) -> Iterator[Sequence[ChangelogHandle]]:
+    """Yields changelogs, in order, in groups that are read ahead together: their framed runs are in memory then."""
+    start, size_bytes = 0, 0
+    for end, handle in enumerate(changelogs):
+        if end - start == DOWNLOADS_AT_A_TIME or (
+            end > start and size_bytes + handle.size_bytes > READ_AHEAD_BYTES_MAX
+        ):
+            yield changelogs[start:end]
+            start, size_bytes = end, 0
+        size_bytes += handle.size_bytes
+    if changelogs:
+        yield changelogs[start:]
+
+
+def _ingest(engine: Engine, handle: ChangelogHandle, files: Sequence[Path], key_groups: KeyGroupRange) -> None:
+    for sorted_file, file in zip(handle.sorted_files, files, strict=True):
+        engine.ingest(sorted_file.family, [file])
+        file.unlink()
+        if handle.key_group_start < key_groups.start:
+            engine.delete_range(b"", key_groups.start_key, sorted_file.family)
+        if handle.key_group_end > key_groups.end:
+            engine.delete_range(key_groups.end_key, None, sorted_file.family)
+
+
+def _linked(source: Path, target: Path) -> bool:
+    with local_failures(target):
+        try:
+            link_or_copy(source, target)
+        except FileNotFoundError:  # the attempt that it belongs to has just removed it
+            return False
+    return True

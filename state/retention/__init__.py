@@ -1,0 +1,1 @@
+"""Retention: the files that no retained checkpoint needs, and their deletion."""

@@ -1,0 +1,104 @@
+"""Deletes the objects of a job that its user has deleted, except its savepoints, which belong to the user.
+
+A savepoint depends on no other object. One that another job has claimed is that job's.
+
+A driver that nobody can reach may still write. So the log is closed first: an entry that no driver has written takes
+the next position, and with its next entry such a driver is fenced. The closing entry stays until the last pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keyscale.state.documents.claim import CLAIM_NAME
+from keyscale.state.layout import MANIFEST_NAME, Layout
+from keyscale.state.objects.errors import ObjectExistsError, StoreRefusedError
+from keyscale.state.retention.deletion_plan import directory_of
+from keyscale.state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from keyscale.state.identifiers import JobId
+    from keyscale.state.objects.object_store import ObjectStore
+
+_CLOSED = b"the job was deleted"
+_DELETES_AT_A_TIME = 500
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedObjects:
+    """The result of a pass.
+
+    Attributes:
+        objects: How many objects were deleted, without the log's closing entry.
+        size_bytes: Their size.
+        unfinished_writes: How many unfinished writes of killed processes were removed.
+        savepoints: Paths of the manifests of the savepoints that stay.
+    """
+
+    objects: int
+    size_bytes: int
+    unfinished_writes: int
+    savepoints: tuple[str, ...]
+
+
+def delete_job_objects(
+    store: ObjectStore, job_id: JobId, *, is_last: bool, writes_before_ms: int | None = None
+) -> DeletedObjects:
+    """Runs a pass. It may die at any step; another pass deletes the rest.
+
+    Args:
+        store: The object store.
+        job_id: A job that no driver may run any more.
+        is_last: Whether no driver can be alive any more, so that the log need not stay closed.
+        writes_before_ms: Unfinished writes that began before this time are removed, too; None: none are.
+
+    Raises:
+        StoreUnavailableError: The store is unavailable.
+        StoreRefusedError: The credentials do not allow it.
+    """
+    layout = Layout(job_id)
+    objects = list(store.list(layout.job))
+    last = max(filter(None, (layout.log_position(info.path) for info in objects)), default=None)
+    closing = None
+    if last is not None:
+        closing = _closed(store, layout, last)
+        objects = list(store.list(layout.job))
+    savepoints = {
+        directory_of(info.path): info.path
+        for info in objects
+        if info.path.startswith(layout.savepoints) and info.path.rpartition("/")[2] in {MANIFEST_NAME, CLAIM_NAME}
+    }
+    doomed = sorted(
+        (info for info in objects if info.path != closing and not info.path.startswith(tuple(savepoints))),
+        key=lambda info: info.path.rpartition("/")[2] != MANIFEST_NAME,  # if a manifest is there, so are its files
+    )
+    for start in range(0, len(doomed), _DELETES_AT_A_TIME):
+        store.delete([info.path for info in doomed[start : start + _DELETES_AT_A_TIME]])
+        reach("deleted_job.objects_deleted")
+    if is_last and closing is not None:
+        store.delete([closing])
+    return DeletedObjects(
+        len(doomed),
+        sum(info.size_bytes for info in doomed),
+        0 if writes_before_ms is None else _remove_unfinished(store, layout.job, writes_before_ms),
+        tuple(sorted(path for path in savepoints.values() if path.endswith(f"/{MANIFEST_NAME}"))),
+    )
+
+
+def _closed(store: ObjectStore, layout: Layout, last: int) -> str:
+    """Returns the path of the log's closing entry, which is created after the last entry if there is none."""
+    while store.get(layout.log_entry(last)) != _CLOSED:
+        last += 1
+        with contextlib.suppress(ObjectExistsError):  # a driver has just appended, or an earlier call has created it
+            store.create(layout.log_entry(last), _CLOSED)
+    reach("deleted_job.log_closed")
+    return layout.log_entry(last)
+
+
+def _remove_unfinished(store: ObjectStore, prefix: str, before_ms: int) -> int:
+    try:
+        return store.remove_unfinished(prefix, before_ms)
+    except StoreRefusedError:
+        return 0

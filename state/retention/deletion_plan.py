@@ -1,0 +1,267 @@
+"""A deletion plan: the files that no retained checkpoint needs, decided from names, manifests and openings. Pure.
+
+A file may be deleted if nothing retained references it. A file that a deleted manifest named is deleted at once. So is
+a changelog whose batch every retained checkpoint contains; its name says attempt and batch, so no log entry needs to be
+read for it. A file that was never named is deleted only when it is too old to be work in progress, because uploads
+precede the manifest that names them. A changelog after that batch is never too old: the open attempt may commit it yet,
+however long the batch runs. A manifest is deleted before the files that it names: if a manifest is there, so are its
+files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from keyscale.errors import KeyscaleError
+from keyscale.state.documents.claim import claim_path
+from keyscale.state.documents.manifest import Manifest, SnapshotKind
+from keyscale.state.documents.state_version import NO_BATCH
+from keyscale.state.identifiers import Attempt
+from keyscale.state.layout import MANIFEST_NAME, Layout
+from keyscale.state.log.resolution import log_start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from keyscale.state.documents.log_entries import AttemptOpened
+    from keyscale.state.identifiers import BatchId, CheckpointId, JobId
+    from keyscale.state.objects.object_store import ObjectInfo
+
+AGE_FLOOR_MS = 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """The rule by which checkpoints are retained.
+
+    Savepoints are always retained. So is the manifest that the newest attempt was restored from, until the attempt has
+    a checkpoint of its own.
+
+    Attributes:
+        retained_count: How many of the newest readable checkpoints are retained.
+        age_floor_ms: A file that no manifest names is not deleted before it is this old. Must exceed the longest
+            upload, the longest sleep of a process, and the difference between clocks.
+        protected: Paths of further manifests to retain, such as one that another job was restored from.
+        discarded: Paths of manifests whose owner wants them deleted: a savepoint that the user deletes, or a claimed
+            one that is subsumed.
+    """
+
+    retained_count: int = 3
+    age_floor_ms: int = AGE_FLOOR_MS
+    protected: frozenset[str] = frozenset()
+    discarded: frozenset[str] = frozenset()
+
+    @classmethod
+    def for_uploads(cls, timeout_ms: int, retained_count: int, protected: frozenset[str]) -> RetentionPolicy:
+        """Returns the policy of a job whose snapshots are given up when their upload takes longer than a timeout."""
+        return cls(retained_count, max(AGE_FLOOR_MS, 2 * timeout_ms), protected)
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionFacts:
+    """The input of a deletion plan.
+
+    Attributes:
+        job_id: The job whose objects are considered.
+        objects: Every object of the job, and of the savepoints that it has claimed.
+        manifests: By path, every readable manifest of the job and of other jobs whose manifests may name files of this
+            one.
+        unreadable: Paths of manifests that cannot be read, so that it is unknown which files they name.
+        openings: Those of the job's log entries that open an attempt, by position.
+        now_ms: Milliseconds since the epoch, as close to the store's clock as possible.
+        lost: Directories of the job's own savepoints that another job has claimed.
+    """
+
+    job_id: JobId
+    objects: Sequence[ObjectInfo]
+    manifests: Mapping[str, Manifest]
+    unreadable: frozenset[str]
+    openings: Mapping[int, AttemptOpened]
+    now_ms: int
+    lost: frozenset[str] = frozenset()
+
+    @property
+    def claimed(self) -> frozenset[str]:
+        """Paths of all manifests that the job has ever claimed."""
+        return claimed_by(self.openings)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionPlan:
+    """The objects to delete, in this order.
+
+    Attributes:
+        manifests: Deleted first.
+        files: Deleted next.
+        subsumed: The checkpoints whose manifests are deleted.
+    """
+
+    manifests: tuple[ObjectInfo, ...]
+    files: tuple[ObjectInfo, ...]
+    subsumed: tuple[CheckpointId, ...]
+
+
+def claimed_by(openings: Mapping[int, AttemptOpened]) -> frozenset[str]:
+    """Returns the paths of the manifests that a log's attempts have claimed."""
+    return frozenset(
+        entry.restored_from for entry in openings.values() if entry.claims and entry.restored_from is not None
+    )
+
+
+class RetentionError(KeyscaleError):
+    """It cannot be decided safely what to delete."""
+
+    code = "STATE_RETENTION_BLOCKED"
+    domain = "external"
+    advice = (
+        "Nothing was deleted. Repair or remove the manifest named in the message; space is not reclaimed until then."
+    )
+
+
+def plan_deletion(facts: RetentionFacts, policy: RetentionPolicy) -> DeletionPlan:
+    """Decides what to delete. Pure.
+
+    Raises:
+        RetentionError: A manifest that must be retained cannot be read, so it is unknown which files it names.
+    """
+    retained = _retained(facts, policy)
+    blocking = sorted(facts.unreadable - policy.discarded)
+    if blocking:
+        raise RetentionError(f"{blocking[0]} cannot be read, so it is unknown which files it needs")
+    layout = Layout(facts.job_id)
+    reachable = {file.path for manifest in retained.values() for file in manifest.files()} | set(retained)
+    needed = _needed_history(facts, retained)
+    gone = (facts.manifests.keys() | policy.discarded | facts.claimed) - retained.keys()
+    done = {file.path for path, manifest in facts.manifests.items() if path in gone for file in manifest.files()}
+    manifests, files = [], []
+    directories = {directory_of(path): path for path in facts.claimed}
+    owned = (layout.job, *directories)
+    # As long as any file of a savepoint is needed, the claim stays and keeps the first owner from deleting them.
+    reachable |= {claim_path(path) for each, path in directories.items() if any(map(_starts(each), reachable))}
+    for info in facts.objects:
+        if not info.path.startswith(owned) or info.path.startswith(tuple(facts.lost)) or info.path in reachable:
+            continue
+        if info.path in gone:
+            manifests.append(info)
+        elif info.path.rpartition("/")[2] == MANIFEST_NAME:
+            continue  # published since the manifests were read
+        elif (is_needed := needed.needs(info.path, layout)) is not None:
+            files += [] if is_needed else [info]
+        elif info.path in done or info.modified_ms + policy.age_floor_ms <= facts.now_ms:
+            files.append(info)
+    subsumed = tuple(
+        sorted(
+            found.checkpoint_id
+            for info in manifests
+            if (found := facts.manifests.get(info.path)) is not None and found.job_id == facts.job_id
+        )
+    )
+    return DeletionPlan(tuple(manifests), tuple(files), subsumed)
+
+
+def _retained(facts: RetentionFacts, policy: RetentionPolicy) -> dict[str, Manifest]:
+    checkpoints = sorted(
+        (manifest.checkpoint_id, path)
+        for path, manifest in facts.manifests.items()
+        if manifest.kind is SnapshotKind.CHECKPOINT and manifest.job_id == facts.job_id
+    )
+    newest = {path for _, path in checkpoints[-policy.retained_count :]} if policy.retained_count else set()
+    in_use = _restored_from(facts) or ()
+    gone = policy.discarded | facts.claimed  # the first checkpoint after a claim subsumes the claimed snapshot
+    return {
+        path: manifest
+        for path, manifest in facts.manifests.items()
+        if path in in_use
+        or (
+            path not in gone
+            and (
+                path in newest
+                or path in policy.protected
+                or manifest.kind is SnapshotKind.SAVEPOINT
+                or manifest.job_id != facts.job_id
+            )
+        )
+    }
+
+
+def _restored_from(facts: RetentionFacts) -> tuple[str | None] | None:
+    """Returns the base of the newest attempt: a path, or None in the tuple; or None once the base does not matter.
+
+    Until the attempt has a checkpoint of its own its subtasks are rebuilt from there, even if savepoints were taken
+    since.
+    """
+    opened = [entry for _, entry in sorted(facts.openings.items())]
+    if not opened:
+        return (None,)
+    superseded = any(
+        manifest.attempt == opened[-1].attempt
+        and manifest.kind is SnapshotKind.CHECKPOINT
+        and manifest.job_id == facts.job_id
+        for manifest in facts.manifests.values()
+    )
+    return None if superseded else (opened[-1].restored_from,)
+
+
+@dataclass(frozen=True, slots=True)
+class _NeededHistory:
+    """The part of the log that a recovery reads, and the entries that fence older drivers.
+
+    Attributes:
+        position: Its first position.
+        attempt: The attempt that the entry before it belongs to.
+        batch_id: The last batch that was committed before it.
+        fences: Positions of all openings and of the last entry. Without its last entry the log would seem to end
+            earlier: an attempt that starts from an older manifest would then open before an older driver's position.
+    """
+
+    position: int
+    attempt: Attempt
+    batch_id: BatchId
+    fences: frozenset[int] = frozenset()
+
+    @classmethod
+    def after(cls, base: Manifest | None, job_id: JobId) -> _NeededHistory:
+        """Returns what is read to resume from a base; None: from the log alone."""
+        start = log_start(base, job_id)
+        if base is None or not start:
+            return cls(1, Attempt(0), NO_BATCH)
+        return cls(start + 1, base.attempt, base.batch_id)
+
+    def needs(self, path: str, layout: Layout) -> bool | None:
+        """Returns whether a log entry or a changelog is needed; None for any other object."""
+        position = layout.log_position(path)
+        if position is not None:
+            return position >= self.position or position in self.fences
+        changelog = layout.changelog_origin(path)
+        if changelog is not None:  # attempts ascend in the log, and batches within an attempt
+            return (changelog.attempt, changelog.batch_id) > (self.attempt, self.batch_id)
+        return None
+
+
+def _needed_history(facts: RetentionFacts, retained: Mapping[str, Manifest]) -> _NeededHistory:
+    """Returns what the newest attempt, or a recovery from any retained checkpoint, reads of the log.
+
+    Savepoints do not count: they are self-contained, and an old one is restored by a rewind, which reads no log.
+    """
+    bases: list[Manifest | None] = [
+        manifest
+        for manifest in retained.values()
+        if manifest.job_id == facts.job_id and manifest.kind is SnapshotKind.CHECKPOINT
+    ]
+    restored_from = _restored_from(facts)
+    if restored_from is not None:
+        bases.append(facts.manifests.get(restored_from[0] or ""))
+    histories = [_NeededHistory.after(base, facts.job_id) for base in bases or [None]]
+    layout = Layout(facts.job_id)
+    last = max(filter(None, (layout.log_position(info.path) for info in facts.objects)), default=0)
+    return replace(min(histories, key=lambda history: history.position), fences=frozenset({*facts.openings, last}))
+
+
+def directory_of(manifest_path: str) -> str:
+    """Returns the directory of a manifest, ending in a slash."""
+    return f"{manifest_path.rpartition('/')[0]}/"
+
+
+def _starts(prefix: str) -> Callable[[str], bool]:
+    return lambda path: path.startswith(prefix)

@@ -1,0 +1,1 @@
+"""A subtask's snapshot: hard links on this host, uploaded to the object store."""

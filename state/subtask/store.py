@@ -1,0 +1,474 @@
+"""A subtask's store, which a task opens at a version, runs a batch on, finishes and closes.
+
+`open_subtask` is the last step of a restore: it opens what `keyscale.state.restore.rebuild` has made of the plan, or
+local files that are already at the wanted version.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+from keyscale.clock import now_ms
+from keyscale.errors import KeyscaleError
+from keyscale.state.consolidation.catch_up_log import begin_catch_up_log, find_catch_up_log
+from keyscale.state.consolidation.expired_estimate import estimate_expired_bytes
+from keyscale.state.consolidation.policy import DEFAULT_POLICY
+from keyscale.state.consolidation.take_over import can_take_over, take_over
+from keyscale.state.documents.changelog import write_changelog
+from keyscale.state.engine.key_group_sizes import key_group_sizes
+from keyscale.state.engine.rocksdb_options import charge_cache
+from keyscale.state.errors import StateError, StoreCorruptError
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.batch_clock import BatchClock
+from keyscale.state.local.damage import doubt_local_files
+from keyscale.state.local.disk_placement import place_subtask
+from keyscale.state.local.subtask_directory import CleanMarker, SubtaskDirectory, boot_id
+from keyscale.state.operator_state.operator_files import open_operator_state, store_operator_state
+from keyscale.state.restore.opened_shards import StateSource, reopen_shards
+from keyscale.state.restore.plan import DeferredPlan, RestorePlan, version_of
+from keyscale.state.restore.rebuild import rebuild_shards
+from keyscale.state.snapshot.snapshot import (
+    LocalSnapshot,
+    link_snapshot,
+    local_snapshot_directory,
+    write_operator_state,
+)
+from keyscale.state.subtask.batch_files import check_size, spill_runs, split_runs
+from keyscale.state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from types import TracebackType
+
+    from keyscale.state.consolidation.catch_up_log import CatchUpLog
+    from keyscale.state.consolidation.policy import ConsolidationPolicy
+    from keyscale.state.documents.changelog import ChangelogHandle, SortedFile
+    from keyscale.state.documents.state_version import StateVersion
+    from keyscale.state.engine.engine import SortedRun
+    from keyscale.state.engine.key_group_sizes import KeyGroupSizes
+    from keyscale.state.identifiers import BatchId, CheckpointId
+    from keyscale.state.keyed.batch_clock import Clock
+    from keyscale.state.keyed.ttl import Ttl
+    from keyscale.state.local.subtask_spec import SubtaskSpec
+    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.operator_state.backend import OperatorStateBackend, OperatorStateSnapshot
+    from keyscale.state.restore.opened_shards import OpenedShards
+
+SORTED_FILE_MUTATIONS_MIN = 10_000
+UNFLUSHED_MUTATIONS_MAX = 25_000  # a snapshot, during which nothing may be written, flushes these in some 10 ms
+logger = logging.getLogger(__name__)
+
+
+class LineageError(KeyscaleError):
+    """A task asks for a version that its restore plan does not lead to."""
+
+    code = "STATE_LINEAGE_MISMATCH"
+    advice = "The batch runs again; report this with the driver's log if it happens more than once."
+
+
+class StoreUnusableError(KeyscaleError):
+    """A batch failed while it was being finished; the open store must not be used any more."""
+
+    code = "STATE_SUBTASK_STORE_UNUSABLE"
+    retryable = True
+    advice = "Nothing to do: the batch runs again on rebuilt state."
+
+
+class SubtaskStore:
+    """One subtask's open state. Held by one task at a time; opened by `open_subtask`.
+
+    End it with `close` (local files may be used again at `version`) or with `abandon`. As a context manager it is
+    closed on success and abandoned on any exception.
+    """
+
+    def __init__(
+        self,
+        spec: SubtaskSpec,
+        version: StateVersion,
+        *,
+        directory: SubtaskDirectory,
+        opened: OpenedShards,
+        store: ObjectStore,
+        local_root: Path,
+        clock: Clock | Callable[[], int],
+        operator: OperatorStateBackend,
+    ) -> None:
+        self.spec = spec
+        self.version = version
+        self.fetched = opened.fetched
+        self.source = opened.source
+        self._directory = directory
+        self.hand_over_signal = directory.hand_over_signal
+        self._shards = opened.shards
+        self._store = store
+        self._local_root = local_root
+        self._usable = True
+        self._closed = False
+        self._unflushed_mutations = 0
+        self._spilled: list[SortedFile] = []
+        self.engine = opened.engine()
+        self._schema = opened.schema
+        self._known_ttls = opened.ttls
+        self.operator = operator
+        self._catch_up_log = find_catch_up_log(self.local_directory)
+        self.keyed = KeyedStateBackend(
+            self.engine,
+            spec.key_schema,
+            clock,
+            schema=opened.schema,
+            key_group_range=spec.key_group_range,
+            batch_entries_max=spec.settings.batch_entries_max,
+            memory_bytes=int(spec.settings.memory_budget_bytes * spec.settings.batch_fraction),
+            charge=charge_cache,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def begin_batch(self, batch_id: BatchId) -> None:
+        """Begins a batch whose changes may exceed memory: they are spilled between two records.
+
+        If such a batch fails, the state is rebuilt.
+        """
+        self._check_usable()
+        self.keyed.spill = partial(self.spill, batch_id)
+
+    def finish_batch(self, batch_id: BatchId, unique: str) -> ChangelogHandle | None:
+        """Ends a batch: makes its mutations durable as a changelog, then part of the local state.
+
+        Args:
+            batch_id: Greater than the version's.
+            unique: A string that no other try of the task uses.
+
+        Returns:
+            The changelog for the batch's commit, or None if nothing changed.
+
+        Raises:
+            StoreUnavailableError: The object store is unavailable. The store must be abandoned.
+            BatchTooLargeError: The batch changed more than the settings allow. The store must be abandoned.
+            StoreUnusableError: It failed before.
+        """
+        self._check_usable()
+        if batch_id <= self.version.batch_id:
+            raise LineageError(f"batch {batch_id} cannot follow batch {self.version.batch_id}")
+        self._usable = False  # until all of it is done
+        self.keyed.spill = None
+        runs = self.keyed.drain()
+        operator_state = self.operator.changed()
+        changed = bool(runs or self._spilled) or operator_state is not None
+        handle = self._write(batch_id, unique, runs, operator_state) if changed else None
+        self._spilled = []
+        before, self.version = self.version, self.version.advanced(batch_id, None if handle is None else handle.path)
+        if handle is not None and self._catch_up_log is not None:
+            self._catch_up_log.add(before, self.version, handle)
+        self._usable = True
+        return handle
+
+    def resume(
+        self,
+        version: StateVersion,
+        clock: Clock | Callable[[], int] | None = None,
+        store: ObjectStore | None = None,
+    ) -> bool:
+        """Begins another batch without closing in between, if the state is exactly at the wanted version.
+
+        Args:
+            version: The wanted version.
+            clock: If it is a clock, its times become the batch's; otherwise the store's own clock stays as it is.
+            store: The object store for the batch's changelog; None: the same as for the last one.
+
+        Returns:
+            Whether the state is at the version, so that the batch can begin.
+        """
+        if not self._usable or self._closed or self._spilled or self._is_damaged:
+            return False
+        if version.lineage != self.version.lineage:
+            return False
+        self.keyed.spill = None
+        self.keyed.discard()
+        self.keyed.clear_current_key()
+        if clock is not None and not callable(clock) and isinstance(self.keyed.clock, BatchClock):
+            self.keyed.clock.become(clock)
+        self._store = store or self._store
+        self.version = version
+        self.source = StateSource.WARM
+        return True
+
+    @property
+    def ttls(self) -> dict[str, Ttl]:
+        """The TTL of each state that has one, as far as this attempt has declared its states on this host."""
+        return {**self._known_ttls, **self.keyed.ttls}
+
+    @property
+    def local_directory(self) -> Path:
+        """The subtask's directory on this host."""
+        return self.spec.local_directory(self._local_root)
+
+    @property
+    def shard_count(self) -> int:
+        """The number of shards that the state consists of."""
+        return len(self._shards)
+
+    def spill(self, batch_id: BatchId) -> None:
+        """Makes the batch's changes so far durable and part of the local state.
+
+        If the batch fails after that, the state is rebuilt.
+        """
+        self._check_usable()
+        self._usable = False
+        spec, unique = self.spec, uuid.uuid4().hex
+        path = spec.layout.changelog(
+            spec.operator_uid, batch_id=batch_id, subtask=spec.index, attempt=spec.attempt, unique=unique
+        )
+        runs = self.keyed.drain_for_spill()
+        self._spilled += spill_runs(runs, self.engine, self._store, path, self._directory.path)
+        self._usable = True
+
+    def is_superseded(self) -> bool:
+        """Returns whether closing and reopening it would give the same state on a consolidated shard."""
+        return self._catch_up_log is not None and can_take_over(self.version, self._catch_up_log.consolidation)
+
+    def flush_if_large(self) -> None:
+        """Begins to flush a large write buffer between two batches, so that the next snapshot is short."""
+        self._check_usable()
+        if self._unflushed_mutations >= UNFLUSHED_MUTATIONS_MAX:
+            self.engine.begin_flush()
+            self._unflushed_mutations = 0
+
+    def _write(
+        self, batch_id: BatchId, unique: str, runs: Sequence[SortedRun], operator_state: OperatorStateSnapshot | None
+    ) -> ChangelogHandle:
+        """Makes mutations durable, then applies them: large runs as files that serve both, without a write buffer."""
+        spec, schema = self.spec, self.keyed.schema
+        path = spec.layout.changelog(
+            spec.operator_uid, batch_id=batch_id, subtask=spec.index, attempt=spec.attempt, unique=unique
+        )
+        mutations_min: int | None = SORTED_FILE_MUTATIONS_MIN
+        if self._spilled:
+            mutations_min = 0  # runs after files must be files, too
+        elif len(self._shards) > 1:
+            mutations_min = None  # it would be a file per shard
+        split = split_runs(runs, self.engine, self._directory.path, mutations_min)
+        check_size(split, self._spilled, spec.settings.batch_bytes_max)
+        handle = write_changelog(
+            self._store,
+            path,
+            split.framed,
+            batch_id=batch_id,
+            subtask=spec.index,
+            key_groups=spec.key_group_range,
+            schema=schema if schema != self._schema else None,
+            files=split.files,
+            spilled=self._spilled,
+            operator_state=store_operator_state(self._store, path, operator_state),
+            copies=self._catch_up_log,
+        )
+        self._schema = schema
+        reach("batch.changelog_written")
+        self.engine.write_runs(split.framed)
+        self._unflushed_mutations += sum(map(len, split.framed))
+        for run, file in split.files:
+            self.engine.ingest(run.family, [file])
+            file.unlink()
+        return handle
+
+    def snapshot(
+        self, checkpoint_id: CheckpointId, policy: ConsolidationPolicy = DEFAULT_POLICY, clock: Clock | None = None
+    ) -> LocalSnapshot:
+        """Hard-links the state at `version` for `upload_snapshot`, and begins a consolidation if that is worth it.
+
+        Args:
+            checkpoint_id: The checkpoint that the snapshot is for.
+            policy: Decides whether a consolidation is worth it.
+            clock: The times by which expired entries count as worth removing; None: they do not count.
+        """
+        self._check_usable()
+        directory, unique = local_snapshot_directory(self.local_directory, checkpoint_id)
+        link_snapshot(directory, [shard.engine for shard in self._shards])
+        write_operator_state(directory, self.operator)
+        snapshot = LocalSnapshot(
+            directory=str(directory),
+            local_root=str(self._local_root),
+            job_id=self.spec.job_id,
+            operator_uid=self.spec.operator_uid,
+            subtask=self.spec.index,
+            attempt=self.spec.attempt,
+            checkpoint_id=checkpoint_id,
+            unique=unique,
+            version=self.version,
+            key_groups=self.spec.key_group_range,
+            shards=tuple(shard.key_groups for shard in self._shards),
+            schema=self._schema,
+            ttls=self.ttls,
+            settings=self.spec.settings,
+        )
+        self._catch_up_log = find_catch_up_log(self.local_directory) or self._begin_catch_up_log(
+            snapshot, policy, clock
+        )
+        return (
+            snapshot
+            if self._catch_up_log is None
+            else replace(snapshot, consolidation=str(self._catch_up_log.consolidation.path))
+        )
+
+    def _begin_catch_up_log(
+        self, snapshot: LocalSnapshot, policy: ConsolidationPolicy, clock: Clock | None
+    ) -> CatchUpLog | None:
+        files = [shard.engine.files() for shard in self._shards]
+        expired = estimate_expired_bytes(snapshot, self._shards, policy, clock)
+        return begin_catch_up_log(snapshot, self.local_directory, files, policy, expired)
+
+    def key_group_sizes(self) -> KeyGroupSizes:
+        """Returns entries and bytes by key group, of flushed entries only; after `snapshot` all are flushed."""
+        shards = [(shard.key_groups, shard.engine.files()) for shard in self._shards]
+        return key_group_sizes(shards, self.spec.key_group_range)
+
+    def close(self) -> None:
+        """Flushes, closes, and marks the local files as at `version`; an unfinished batch's changes are dropped."""
+        if self._closed:
+            return
+        if not self._usable or self._spilled or self._is_damaged:
+            self.abandon()
+            return
+        self._closed = True
+        try:
+            self.keyed.discard()
+            self.engine.flush()
+            self.engine.close()
+            reach("close.flushed")
+            self._directory.mark_clean(
+                CleanMarker(
+                    batch_id=self.version.batch_id,
+                    lineage=self.version.lineage,
+                    shards=tuple(shard.local for shard in self._shards),
+                    boot_id=boot_id(),
+                    schema=self._schema,
+                    ttls=self.ttls,
+                )
+            )
+        finally:
+            self.engine.close()
+            self._directory.release()
+
+    def abandon(self) -> None:
+        """Closes without marking: the local files will not be used again.
+
+        If they proved damaged, neither are links to them until their content has been verified.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._usable = False
+        try:
+            self.keyed.discard()
+            self.engine.close()
+        except StateError:
+            logger.warning("closing the abandoned state of subtask %d failed", self.spec.index, exc_info=True)
+        finally:
+            self._directory.release()
+            if self.engine.found_damage:
+                doubt_local_files(self.local_directory)
+
+    @property
+    def _is_damaged(self) -> bool:
+        return self.engine.found_damage or self._directory.is_damaged
+
+    def _check_usable(self) -> None:
+        if self.engine.found_damage:  # a user's function may have caught the error
+            raise StoreCorruptError(f"the local files of subtask {self.spec.index} of {self.spec.operator_uid}")
+        if not self._usable or self._closed:
+            raise StoreUnusableError(
+                f"the state of subtask {self.spec.index} of {self.spec.operator_uid} can no longer be used"
+            )
+
+
+def open_subtask(
+    spec: SubtaskSpec,
+    version: StateVersion | None,
+    plan: RestorePlan | DeferredPlan,
+    local_root: Path,
+    store: ObjectStore,
+    *,
+    clock: Clock | Callable[[], int] = now_ms,
+) -> SubtaskStore:
+    """Opens a subtask's state at exactly a version.
+
+    A consolidated shard that leads to the version is taken over. Otherwise local files are used if they were closed
+    cleanly at exactly this version. Otherwise the state is rebuilt from the plan. Call it in the process that uses the
+    store, never before a fork.
+
+    Args:
+        spec: The subtask.
+        version: The wanted version. None: the one that the plan leads to, before any batch of this attempt.
+        plan: The restore plan that leads to it. One that is deferred is loaded only if the state must be rebuilt.
+        local_root: Root of all local state on this host.
+        store: The object store.
+        clock: The times by which entries expire; a function gives processing time in milliseconds since the epoch.
+
+    Raises:
+        LineageError: The plan does not lead to the version.
+        CoverError: The plan's snapshots do not cover the subtask's key group range exactly.
+        ObjectNotFoundError, ObjectCorruptError, ChangelogCorruptError: An object that the plan names is missing or
+            damaged.
+        DiskFullError, DiskReadOnlyError, StoreIOError: The local directory cannot be used.
+        StoreUnavailableError: The object store is unavailable.
+    """
+    if version is None:
+        whole = plan.load() if isinstance(plan, DeferredPlan) else plan
+        version = version_of(whole, spec.key_group_range, whole.last_batch_id)
+    if isinstance(plan, RestorePlan):
+        _check_leads_to(plan, version, spec)
+    place_subtask(spec.local_directory(local_root), local_root, spec.settings.local_directories)
+    directory = SubtaskDirectory.acquire(spec.local_directory(local_root))
+    try:
+        operator = open_operator_state(store, plan.operator_state, spec.index, spec.parallelism)
+        opened = (
+            take_over(spec, version, directory)
+            or reopen_shards(spec, version, directory)
+            or rebuild_shards(spec, _loaded(plan, version, spec), directory, local_root, store)
+        )
+        try:
+            return SubtaskStore(
+                spec,
+                version,
+                directory=directory,
+                opened=opened,
+                store=store,
+                local_root=local_root,
+                clock=clock,
+                operator=operator,
+            )
+        except BaseException:
+            opened.close()
+            raise
+    except BaseException:
+        directory.discard()
+        raise
+
+
+def _loaded(plan: RestorePlan | DeferredPlan, version: StateVersion, spec: SubtaskSpec) -> RestorePlan:
+    if isinstance(plan, RestorePlan):
+        return plan
+    loaded = plan.load()
+    _check_leads_to(loaded, version, spec)
+    return loaded
+
+
+def _check_leads_to(plan: RestorePlan, version: StateVersion, spec: SubtaskSpec) -> None:
+    if version_of(plan, spec.key_group_range, version.batch_id) != version:
+        raise LineageError(
+            f"the restore plan of subtask {spec.index} does not lead to batch {version.batch_id} as committed"
+        )

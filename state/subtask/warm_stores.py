@@ -1,0 +1,172 @@
+"""Stores that stay open between batches, and are handed over as soon as another process wants them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keyscale.clock import now_ms
+from keyscale.errors import KeyscaleError
+from keyscale.state.restore.plan import DeferredPlan, version_of
+from keyscale.state.subtask.store import SubtaskStore, open_subtask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from keyscale.state.documents.state_version import StateVersion
+    from keyscale.state.keyed.batch_clock import Clock
+    from keyscale.state.local.subtask_spec import SubtaskSpec
+    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.restore.plan import RestorePlan
+
+logger = logging.getLogger(__name__)
+IDLE_SECONDS_MAX = 30.0  # less than the minute after which Spark ends an idle Python worker
+STORES_MAX = 64
+_IDLE_POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    store: SubtaskStore
+    since: float
+
+
+class WarmStores:
+    """One process's stores between two batches. Create one per process, after its fork.
+
+    An idle store keeps its subtask's directory locked. A thread closes it cleanly as soon as another process asks for
+    the directory, or after a long idle time. If a process is killed while it keeps stores open, their state is rebuilt
+    from the last checkpoint and the changelogs since.
+
+    Args:
+        idle_seconds_max: How long a store is kept; 0 closes each at once.
+        stores_max: How many are kept; the ones that have been idle longest are closed first.
+    """
+
+    def __init__(self, idle_seconds_max: float = IDLE_SECONDS_MAX, stores_max: int = STORES_MAX) -> None:
+        self._idle_seconds_max = idle_seconds_max
+        self._stores_max = stores_max
+        self._idle: dict[Path, _Idle] = {}  # the longest idle first
+        self._lock = threading.Lock()
+        self._watcher: threading.Thread | None = None
+        self._wake = os.eventfd(0)
+
+    def take(
+        self,
+        spec: SubtaskSpec,
+        version: StateVersion,
+        plan: RestorePlan | DeferredPlan,
+        local_root: Path,
+        store: ObjectStore,
+        *,
+        clock: Clock | Callable[[], int] = now_ms,
+    ) -> SubtaskStore:
+        """Returns a store as `open_subtask` does; it reuses a store that is still open at exactly this version.
+
+        If both clocks are clocks, such a store takes the new one's times. A function is only called by the store that
+        was opened with it.
+        """
+        with self._lock:
+            idle = self._idle.pop(spec.local_directory(local_root), None)
+        if idle is not None:
+            # A deferred plan is compared with the version if the state is rebuilt.
+            planned = (
+                isinstance(plan, DeferredPlan) or version_of(plan, spec.key_group_range, version.batch_id) == version
+            )
+            # Operator state is redistributed in all subtasks or in none: otherwise elements would be doubled or lost.
+            is_redistributed = idle.store.operator.is_restored == plan.operator_state.needs_redistribution
+            same = idle.store.spec == spec and planned and is_redistributed
+            if idle.store.is_superseded():
+                _close(idle.store)
+            elif same and idle.store.resume(version, clock, store):
+                return idle.store
+            else:
+                idle.store.abandon()
+        return open_subtask(spec, version, plan, local_root, store, clock=clock)
+
+    @contextmanager
+    def held(
+        self,
+        spec: SubtaskSpec,
+        version: StateVersion,
+        plan: RestorePlan | DeferredPlan,
+        local_root: Path,
+        store: ObjectStore,
+        *,
+        clock: Clock | Callable[[], int] = now_ms,
+    ) -> Iterator[SubtaskStore]:
+        """Takes a store and gives it back if all goes well; on any exception it is abandoned."""
+        taken = self.take(spec, version, plan, local_root, store, clock=clock)
+        try:
+            yield taken
+        except BaseException:
+            taken.abandon()
+            raise
+        self.give_back(taken)
+
+    def give_back(self, store: SubtaskStore) -> None:
+        """Keeps a store whose batch is finished; only this object may close it from now on.
+
+        Raises:
+            StateError: Its files cannot be written. It has been abandoned.
+        """
+        if not self._idle_seconds_max:
+            store.close()
+            return
+        try:
+            store.flush_if_large()
+        except KeyscaleError:
+            store.abandon()
+            raise
+        with self._lock:
+            self._idle[store.local_directory] = _Idle(store, time.monotonic())
+            surplus = [self._idle.pop(path) for path in list(self._idle)[: -self._stores_max]]
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=self._watch, name="warm-stores", daemon=True)
+                self._watcher.start()
+        os.eventfd_write(self._wake, 1)
+        for idle in surplus:
+            _close(idle.store)
+
+    def close(self) -> None:
+        """Closes all idle stores cleanly."""
+        with self._lock:
+            stores = [idle.store for idle in self._idle.values()]
+            self._idle.clear()
+        for store in stores:
+            _close(store)
+
+    def _watch(self) -> None:
+        while True:
+            with self._lock:
+                due = time.monotonic() - self._idle_seconds_max
+                released = [
+                    path
+                    for path, idle in self._idle.items()
+                    if idle.since < due or idle.store.hand_over_signal.is_requested
+                ]
+                stores = [self._idle.pop(path).store for path in released]
+                poller = select.poll()
+                for watched in [self._wake, *[idle.store.hand_over_signal.fileno() for idle in self._idle.values()]]:
+                    poller.register(watched, select.POLLIN)
+            for store in stores:
+                _close(store)
+            # A signal may be that of a store that has been taken in the meantime; then this round finds nothing.
+            if (self._wake, select.POLLIN) in poller.poll(_IDLE_POLL_SECONDS * 1000):
+                os.eventfd_read(self._wake)
+
+
+def _close(store: SubtaskStore) -> None:
+    try:
+        store.close()
+    except KeyscaleError:
+        logger.warning(
+            "closing the idle state of subtask %d failed; it will be rebuilt", store.spec.index, exc_info=True
+        )

@@ -1,0 +1,120 @@
+"""The objects of a deleted job are deleted in the background, and an event tells what was deleted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import keyscale.api.lifecycle.object_removal
+from keyscale.api.lifecycle.object_removal import RETRY_MS, SETTLED_MS, ObjectRemoval
+from keyscale.clock import now_ms
+from keyscale.state.identifiers import JobId
+from keyscale.state.objects.errors import StoreUnavailableError
+from keyscale.state.objects.local_store import LocalObjectStore
+from tests.support.state.state_job import StateJob
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import httpx
+
+    from keyscale.api.services.context import Context
+    from keyscale.api.settings import Settings
+
+
+class Clock:
+    """The time that the removal sees."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 0
+
+    def __call__(self) -> int:
+        return now_ms() + self.ahead_ms
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(keyscale.api.lifecycle.object_removal, "now_ms", clock)
+    return clock
+
+
+@pytest.fixture
+def removal(context: Context) -> ObjectRemoval:
+    return ObjectRemoval(context.sessions, context.pulse)
+
+
+@pytest.fixture
+def store(settings: Settings) -> LocalObjectStore:
+    return LocalObjectStore(settings.home / "store")
+
+
+@pytest.fixture
+def state(job: dict[str, Any], store: LocalObjectStore, tmp_path: Path) -> StateJob:
+    """The job's state in the store: a checkpoint and a savepoint."""
+    state = StateJob(store, tmp_path / "local", job_id=JobId(job["id"]))
+    state.start(1)
+    state.run_batch({1: 1})
+    state.checkpoint()
+    state.checkpoint("mine")
+    return state
+
+
+def objects(state: StateJob) -> list[str]:
+    return [info.path for info in state.store.list(state.layout.job)]
+
+
+def told(client: httpx.Client, kind: str) -> list[dict[str, Any]]:
+    return [event for event in client.get("/events").json()["events"] if event["kind"] == kind]
+
+
+def test_the_objects_of_a_deleted_job_are_deleted_and_its_savepoints_stay(
+    client: httpx.Client, state: StateJob, removal: ObjectRemoval, clock: Clock
+) -> None:
+    assert not removal.run_due(), "no job was deleted"
+    assert client.delete(f"/jobs/{state.job_id}").status_code == 204
+    assert removal.run_due()
+    assert not removal.run_due(), "the last pass is due an hour later"
+    left = [path for path in objects(state) if not path.startswith(state.layout.savepoints)]
+    assert len(left) == 1, "the log's closing entry"
+    (event,) = told(client, "JOB_OBJECTS_DELETED")
+    assert event["details"]["objects"] > 3
+    assert event["details"]["size_bytes"] > 0
+    assert [location.rpartition("/savepoints/")[2] for location in event["details"]["savepoints"]] == [
+        "mine/manifest.json"
+    ]
+    clock.ahead_ms = SETTLED_MS + 1000
+    assert removal.run_due()
+    assert {path.startswith(state.layout.savepoints) for path in objects(state)} == {True}
+    assert len(told(client, "JOB_OBJECTS_DELETED")) == 1, "there was nothing more to tell"
+    clock.ahead_ms *= 2
+    assert not removal.run_due()
+
+
+def test_the_objects_stay_on_request(client: httpx.Client, state: StateJob, removal: ObjectRemoval) -> None:
+    before = objects(state)
+    assert client.delete(f"/jobs/{state.job_id}", params={"keep_objects": True}).status_code == 204
+    assert not removal.run_due()
+    assert objects(state) == before
+    assert "kept its objects" in told(client, "JOB_DELETED")[0]["message"]
+
+
+def test_while_the_store_does_not_answer_the_deletion_is_tried_again(
+    client: httpx.Client, state: StateJob, removal: ObjectRemoval, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(*_: object, **__: object) -> None:
+        raise StoreUnavailableError("no answer")
+
+    client.delete(f"/jobs/{state.job_id}")
+    with monkeypatch.context() as away:
+        away.setattr(LocalObjectStore, "list", no_answer)
+        assert removal.run_due()
+        assert not removal.run_due()
+        clock.ahead_ms = RETRY_MS + 1000
+        assert removal.run_due()
+    (event,) = told(client, "JOB_OBJECTS_KEPT")
+    assert event["details"]["failure_code"] == "STATE_STORE_UNAVAILABLE"
+    clock.ahead_ms = 2 * RETRY_MS + 2000
+    assert removal.run_due()
+    assert len(told(client, "JOB_OBJECTS_DELETED")) == 1

@@ -1,0 +1,35 @@
+"""Relied on: Spark's Python daemon.
+
+A failure here means that no Python worker starts, or that workers exchange nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+import psutil
+import pyspark.daemon
+import pytest
+
+from keyscale.jobs.protocol.spark_settings import REQUIRED_SETTINGS
+from tests.support.drivers.driver_process import command_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+MODULE = REQUIRED_SETTINGS["spark.python.daemon.module"]
+
+
+def test_the_daemon_runs_each_task_by_a_function_of_its_module_that_can_be_replaced() -> None:
+    parameters = list(inspect.signature(pyspark.daemon.worker).parameters)
+    assert parameters == ["sock", "authenticated"], "the daemon hands other things to its workers"
+    assert "worker" in pyspark.daemon.manager.__code__.co_names, "manager() no longer calls worker() by its name"
+
+
+def test_spark_starts_the_daemon_that_is_set(spark: SparkSession) -> None:
+    spark.sparkContext.parallelize([1], 1).foreach(lambda _: None)
+    commands = [command_line(process) for process in psutil.Process().children(recursive=True)]
+    assert any(MODULE in command for command in commands), f"no process runs {MODULE}: {commands}"

@@ -1,0 +1,43 @@
+"""Relied on: settings of Spark by their names.
+
+A failure here means that Spark silently ignores one of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+# Read by its name alone, and so unknown to Spark's list of settings.
+FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+NAMES = sorted({*REQUIRED_SETTINGS, *DEFAULT_SETTINGS, *LOCAL_SETTINGS} - {FILE_MANAGER})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_spark_knows_the_setting(spark: SparkSession, name: str) -> None:
+    known = spark._jvm.org.apache.spark.internal.config.ConfigEntry.findEntry(name)
+    assert known is not None, f"Spark {spark.version} has no setting {name}; see why it is set, and what replaces it"
+
+
+def test_spark_has_the_class_that_writes_checkpoint_directories(spark: SparkSession) -> None:
+    name = DEFAULT_SETTINGS[FILE_MANAGER]
+    assert spark._jvm.java.lang.Class.forName(name).getName() == name
+
+
+def test_spark_writes_checkpoint_directories_with_the_class_that_is_set(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    session = spark.newSession()
+    session.conf.set(FILE_MANAGER, "no.such.Class")
+    stream = session.readStream.schema("number bigint").json(str(tmp_path / "in"))
+    with pytest.raises(Exception, match=r"no\.such\.Class"):
+        stream.writeStream.foreachBatch(print).option("checkpointLocation", str(tmp_path / "positions")).start()

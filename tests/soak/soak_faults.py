@@ -1,0 +1,252 @@
+"""The faults of a soak: each is brought about, held for a while, and taken away again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import psutil
+
+from tests.support.servers.faulty_s3_server import Fault
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+
+    from tests.support.control_plane.running_control_plane import RunningControlPlane
+    from tests.support.servers.faulty_s3_server import FaultyS3Server
+    from tests.support.servers.kafka_broker import Broker
+
+    Processes: TypeAlias = Callable[[], list[psutil.Process]]
+
+HOUR_SECONDS = 3600
+DISK_BYTES = 256 << 20
+FAKETIME = "usr/lib/*/faketime/libfaketimeMT.so.1"
+PROCESS_SECONDS = 180.0
+
+
+class SmallDisk:
+    """A disk of its own for local state, which can be filled. Needs the right to mount.
+
+    Args:
+        path: The directory that it becomes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True)
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(path)]
+        self.is_mounted = subprocess.run(mount, check=False, capture_output=True).returncode == 0
+
+    def close(self) -> None:
+        if self.is_mounted:
+            subprocess.run(["umount", "-l", str(self.path)], check=True)
+
+    @contextlib.contextmanager
+    def full(self) -> Iterator[None]:
+        """Leaves no free block on it for a while."""
+        filler = self.path / "filler"
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"x" * 4096)
+        try:
+            yield
+        finally:
+            filler.unlink()
+
+
+JAVA = """#!/bin/sh
+export LD_PRELOAD={library} FAKETIME_TIMESTAMP_FILE={file} FAKETIME_CACHE_DURATION=1
+export FAKETIME_DONT_FAKE_MONOTONIC=1 FAKETIME_ONLY_CMDS={python}
+exec {java} "$@"
+"""
+
+
+class HostClock:
+    """The clock of a driver in Python and of its workers, which can be moved. Needs Debian's faketime.
+
+    Not that of the JVM, which asks for the time so often that it would hardly do anything else.
+
+    Args:
+        home: A directory of its own. It becomes the JAVA_HOME of the drivers.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._path = home / "clock"
+        found = sorted(Path("/").glob(FAKETIME))
+        if not found and os.geteuid() == 0 and shutil.which("apt-get"):
+            subprocess.run(["apt-get", "install", "-y", "-q", "faketime"], check=False, capture_output=True)
+            found = sorted(Path("/").glob(FAKETIME))
+        java = shutil.which("java", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ['PATH']}")
+        self.variables: dict[str, str] = {}
+        if found and java:
+            (home / "bin").mkdir(parents=True)
+            script = home / "bin" / "java"
+            python = Path(sys.executable).name
+            script.write_text(JAVA.format(library=found[0], file=self._path, python=python, java=java))
+            script.chmod(0o755)
+            self.variables = {"JAVA_HOME": str(home)}
+            self._set(0)
+
+    @property
+    def is_there(self) -> bool:
+        return bool(self.variables)
+
+    @contextlib.contextmanager
+    def moved(self, seconds: int) -> Iterator[None]:
+        """Has the clock be so many seconds before or after the host's for a while."""
+        self._set(seconds)
+        try:
+            yield
+        finally:
+            self._set(0)
+
+    def _set(self, seconds: int) -> None:
+        writing = self._path.with_suffix(".writing")
+        writing.write_text(f"{seconds:+d}\n")
+        writing.rename(self._path)
+
+
+@dataclass(slots=True)
+class SoakRig:
+    """All that faults act upon.
+
+    Attributes:
+        driver_pid: Returns the process id of the job's driver in Python, if it has one.
+        chance: Chooses among processes.
+        fired: How often each fault has had its effect, by name.
+    """
+
+    control_plane: RunningControlPlane
+    s3: FaultyS3Server
+    disk: SmallDisk
+    clock: HostClock
+    driver_pid: Callable[[], int | None]
+    chance: random.Random
+    broker: Broker | None = None
+    fired: dict[str, int] = field(default_factory=dict)
+
+    def faults(self) -> dict[str, Callable[[], AbstractContextManager[None]]]:
+        """Returns the faults that are possible here, by name."""
+        found: dict[str, Callable[[], AbstractContextManager[None]]] = {
+            "driver killed": partial(self._killed, self._driver),
+            "driver stopped": partial(self._stopped, self._driver),
+            "worker killed": partial(self._killed, self._worker),
+            "worker stopped": partial(self._stopped, self._worker),
+            "control plane killed": self._without_control_plane,
+            "store away": self._without_store,
+        }
+        found |= {f"store: {fault}": partial(self._faulty_store, fault) for fault in Fault}
+        if self.broker is not None:
+            found |= {
+                "broker killed": partial(self._without_broker, self.broker),
+                "broker stopped": partial(self._stopped, self._broker),
+            }
+        if self.disk.is_mounted:
+            found["disk full"] = self.disk.full
+        if self.clock.is_there:
+            found |= {
+                "clock an hour on": partial(self.clock.moved, HOUR_SECONDS),
+                "clock an hour back": partial(self.clock.moved, -HOUR_SECONDS),
+            }
+        return found
+
+    @contextlib.contextmanager
+    def fault(self, name: str) -> Iterator[None]:
+        """Brings a fault about, takes it away at the end, and counts it."""
+        with self.faults()[name]():
+            yield
+        self.fired[name] = self.fired.get(name, 0) + 1
+
+    @contextlib.contextmanager
+    def _killed(self, which: Processes) -> Iterator[None]:
+        for process in _found(which):
+            process.kill()
+        yield
+
+    @contextlib.contextmanager
+    def _stopped(self, which: Processes) -> Iterator[None]:
+        processes = _found(which)
+        for process in processes:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):  # others may have given it up and killed it
+                    process.resume()
+
+    @contextlib.contextmanager
+    def _without_control_plane(self) -> Iterator[None]:
+        self.control_plane.kill()
+        yield
+        self.control_plane.start_again()
+
+    @contextlib.contextmanager
+    def _without_store(self) -> Iterator[None]:
+        self.s3.stop()
+        yield
+        self.s3.start()
+
+    @contextlib.contextmanager
+    def _faulty_store(self, fault: Fault) -> Iterator[None]:
+        before, self.s3.fault = self.s3.hits, fault
+        try:
+            yield
+            wait_until(lambda: self.s3.hits > before, 60, what=f"a request that meets the fault: {fault}")
+        finally:
+            self.s3.fault = None
+
+    @contextlib.contextmanager
+    def _without_broker(self, broker: Broker) -> Iterator[None]:
+        for process in _found(self._broker):
+            process.send_signal(signal.SIGKILL)
+        yield
+        broker.control("start")
+
+    def _driver(self) -> list[psutil.Process]:
+        pid = self.driver_pid()
+        return [psutil.Process(pid)] if pid else []
+
+    def _worker(self) -> list[psutil.Process]:
+        """One of the Python workers, of which each is a child of a daemon."""
+        jvms = [parent for driver in self._driver() if (parent := driver.parent())]
+        daemons = [
+            each for jvm in jvms for each in jvm.children(recursive=True) if "pyspark" in " ".join(each.cmdline())
+        ]
+        workers = [each for daemon in daemons for each in daemon.children() if each not in self._driver()]
+        return [self.chance.choice(workers)] if workers else []
+
+    def _broker(self) -> list[psutil.Process]:
+        assert self.broker is not None
+        marker = self.broker.directory
+        return [each for each in psutil.process_iter() if _is_java_of(each, marker)]
+
+
+def _found(which: Processes) -> list[psutil.Process]:
+    """Waits until there is such a process: the last fault may have ended the one before."""
+
+    def look() -> list[psutil.Process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return which()
+        return []
+
+    found: list[psutil.Process] = wait_until(look, PROCESS_SECONDS, what="a process to be hit")
+    return found
+
+
+def _is_java_of(process: psutil.Process, marker: str) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+        command = process.cmdline()
+        return bool(command) and "java" in command[0] and any(marker in part for part in command)
+    return False

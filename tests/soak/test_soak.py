@@ -1,0 +1,146 @@
+"""A job runs for long under one fault after another on a busy host; its output stays exact, and nothing grows.
+
+KEYSCALE_SOAK_MINUTES says for how long each job runs (five minutes by default), KEYSCALE_SOAK_SEED which faults come.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from keyscale.deploy.demo.processes import processes_of
+from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
+from tests.soak.soak_faults import HostClock, SmallDisk, SoakRig
+from tests.soak.soak_jobs import FlightsUnderFaults, ViewsUnderFaults, show
+from tests.support.control_plane.running_control_plane import running_control_plane
+from tests.support.servers.faulty_s3_server import FaultyS3Server
+from tests.support.servers.kafka_broker import running_broker
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.soak.soak_jobs import SoakJob
+
+MINUTES = float(os.environ.get("KEYSCALE_SOAK_MINUTES", "5"))
+SEED = int(os.environ.get("KEYSCALE_SOAK_SEED", "1"))
+RECOVERY_SECONDS = 300.0  # 180 on a host that is not busy
+HELD_SECONDS = (2.0, 15.0)
+
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(60 * MINUTES + 1800)]
+
+
+@contextlib.contextmanager
+def busy_host() -> Iterator[None]:
+    """Has as many processes as there are processors compete for them."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+
+
+def usage(rig: SoakRig) -> dict[str, int]:
+    """Returns what a soak must not let grow."""
+    control_plane = psutil.Process(rig.control_plane.process.pid)
+    return {
+        "control plane MiB": control_plane.memory_info().rss >> 20,
+        "control plane descriptors": control_plane.num_fds(),
+        "control plane threads": control_plane.num_threads(),
+        "processes": len(processes_of(rig.control_plane.home)),
+        "local files": sum(len(files) for _, _, files in os.walk(rig.disk.path)),
+    }
+
+
+def report(line: str) -> None:
+    """Writes a line to the test's output, which `-s` shows while it runs."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def feed_and_wait(job: SoakJob, what: str) -> None:
+    before = job.records_out()
+    job.feed()
+    wait_until(lambda: job.records_out() > before, RECOVERY_SECONDS, what=f"output {what}")
+
+
+def run_under_faults(rig: SoakRig, job: SoakJob) -> None:
+    ends = time.monotonic() + 60 * MINUTES
+    first: dict[str, int] = {}
+    names: list[str] = []
+    while time.monotonic() < ends:
+        names = names or rig.chance.sample(sorted(rig.faults()), k=len(rig.faults()))
+        name = names.pop()
+        feed_and_wait(job, f"before: {name}")
+        with rig.fault(name):
+            if not name.startswith("broker"):
+                job.feed()
+            time.sleep(rig.chance.uniform(*HELD_SECONDS))  # how long the fault lasts; no condition is waited for
+        feed_and_wait(job, f"after: {name}")
+        job.check_so_far()
+        first = first or usage(rig)
+        report(f"{name}: {job.records_out()} records out; {usage(rig)}")
+    last = usage(rig)
+    job.check_all()
+    report(f"faults: {rig.fired}; first {first}, last {last}")
+    assert last["control plane MiB"] < 1.5 * first["control plane MiB"] + 50
+    assert last["control plane descriptors"] < first["control plane descriptors"] + 30
+    assert last["control plane threads"] < first["control plane threads"] + 20
+    assert last["local files"] < 3 * first["local files"] + 500
+    wait_until(lambda: not spark_processes(rig), 120, what=f"the end of {spark_processes(rig)}")
+
+
+def spark_processes(rig: SoakRig) -> list[str]:
+    """Returns the command lines of drivers and workers."""
+    found = []
+    for each in processes_of(rig.control_plane.home):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(" ".join(each.cmdline()))
+    return [line for line in found if "spark" in line]
+
+
+@pytest.mark.parametrize("name", ["flights", "views"])
+def test_a_job_under_one_fault_after_another_gives_exact_results_and_nothing_grows(
+    name: str, postgres_url: str
+) -> None:
+    with contextlib.ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keyscale-soak-")))
+        clock = HostClock(home / "java")
+        s3 = FaultyS3Server(SEED)
+        stack.callback(s3.stop)
+        settings = {
+            **s3.variables,
+            **clock.variables,
+            "KEYSCALE_STORE_URL": f"s3://{s3.server.new_bucket()}/jobs",
+            f"{JOB_SECRET_PREFIX}COUNTS": postgres_url,
+        }
+        control_plane = stack.enter_context(running_control_plane(settings))
+        broker = stack.enter_context(running_broker()) if name == "views" else None
+        job: SoakJob = (
+            FlightsUnderFaults(control_plane, MINUTES)
+            if broker is None
+            else ViewsUnderFaults(control_plane, broker, postgres_url, SEED)
+        )
+        job.create()
+        disk = SmallDisk(control_plane.home / "runs" / job.id / "state")
+        stack.callback(disk.close)
+        job.start()
+
+        def driver_pid() -> int | None:
+            attempt = show(control_plane, job.id)["attempt"]
+            return attempt["pid"] if attempt else None
+
+        stack.enter_context(busy_host())
+        run_under_faults(SoakRig(control_plane, s3, disk, clock, driver_pid, random.Random(SEED), broker), job)

@@ -1,0 +1,80 @@
+"""A real browser for tests of the pages, and what it must never see."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from playwright.sync_api import sync_playwright
+
+from keyscale.api.access.identities import SESSION_COOKIE
+from tests.support.repository import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request
+
+    from keyscale.api.cli.connection import Connection
+
+
+@contextmanager
+def running_browser() -> Iterator[Browser]:
+    """Starts Chromium without a window, after making sure that there is one."""
+    found = subprocess.run([ROOT / "deploy" / "install-test-browser"], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=found.stdout.strip(),
+            args=["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"],
+        )
+        try:
+            yield chromium
+        finally:
+            chromium.close()
+
+
+@contextmanager
+def new_page(browser: Browser) -> Iterator[Page]:
+    """Opens a page that shares nothing with others; fails afterwards if it did what no page of ours should."""
+    context = browser.new_context()
+    page = context.new_page()
+    complaints = Complaints()
+    complaints.watch(page)
+    yield page
+    context.close()
+    assert complaints.seen == []
+
+
+def sign_in(page: Page, connection: Connection) -> None:
+    """Gives the page's browser the cookie that the login form would give it."""
+    page.context.add_cookies([{"name": SESSION_COOKIE, "value": connection.token, "url": connection.url}])
+
+
+@dataclass
+class Complaints:
+    """The faults of a page: errors, dialogs, requests that leave this machine."""
+
+    seen: list[str] = field(default_factory=list)
+
+    def watch(self, page: Page) -> None:
+        page.on("pageerror", lambda error: self.seen.append(f"error: {error}"))
+        page.on("console", self._on_console)
+        page.on("request", self._on_request)
+        page.on("dialog", self._on_dialog)
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        # A refused or lost request is logged by the browser itself; what the page makes of it is tested.
+        if message.type in {"error", "warning"} and "Failed to load resource" not in message.text:
+            self.seen.append(f"console: {message.text}")
+
+    def _on_request(self, request: Request) -> None:
+        if urlsplit(request.url).hostname != "127.0.0.1":
+            self.seen.append(f"request: {request.url}")
+
+    def _on_dialog(self, dialog: Dialog) -> None:
+        self.seen.append(f"dialog: {dialog.message}")
+        dialog.dismiss()

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyscale.api.cli.connection import ADDRESS_FILE, TOKEN_FILE, Connection, default_home, find_connection
+from keyscale.api.cli.errors import ControlPlaneNotFoundError, RefusedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with the address and token of a control plane."""
+    (tmp_path / ADDRESS_FILE).write_text("http://127.0.0.1:9999\n")
+    (tmp_path / TOKEN_FILE).write_text("secret-of-the-home\n")
+    return tmp_path
+
+
+def test_options_come_before_the_files_of_the_home(home: Path) -> None:
+    assert find_connection("http://elsewhere/", "given", home) == Connection("http://elsewhere", "given")
+
+
+def test_without_options_the_control_plane_of_the_home_is_used(home: Path) -> None:
+    assert find_connection(None, None, home) == Connection("http://127.0.0.1:9999", "secret-of-the-home")
+
+
+@pytest.mark.parametrize("missing", [ADDRESS_FILE, TOKEN_FILE])
+def test_a_home_without_address_or_token_is_no_control_plane(home: Path, missing: str) -> None:
+    (home / missing).unlink()
+    with pytest.raises(ControlPlaneNotFoundError, match=str(home)):
+        find_connection(None, None, home)
+
+
+def test_an_empty_variable_is_no_address(home: Path) -> None:
+    assert find_connection("", "", home).url == "http://127.0.0.1:9999"
+
+
+def test_a_token_is_never_shown_in_full(home: Path) -> None:
+    connection = find_connection(None, None, home)
+    assert "secret-of-the-home" not in repr(connection)
+    assert "secret-of-the-home" not in connection.masked_token()
+    assert Connection("http://x", "short").masked_token() == "…"
+
+
+def test_the_home_is_in_the_checkout_unless_the_environment_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KEYSCALE_HOME", "")
+    assert (default_home().parent / "keyscale").exists()
+    monkeypatch.setenv("KEYSCALE_HOME", str(tmp_path))
+    assert default_home() == tmp_path
+
+
+def test_a_refusal_survives_pickling() -> None:
+    error = RefusedError({"code": "JOB_NOT_FOUND", "detail": "there is no job x"}, 404)
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert (copy.problem, copy.http_status, copy.message) == (error.problem, 404, "there is no job x")

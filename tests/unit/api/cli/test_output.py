@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from keyscale.api.cli.output import Output, cell
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "shown"),
+    [
+        ("status", "RUNNING", "RUNNING"),
+        ("status", None, "-"),
+        ("parameters", {}, "-"),
+        ("is_savepoint", True, "yes"),
+        ("parallelism", 32768, "32,768"),
+        ("state_size", 0, "0 B"),
+        ("state_size", 1536, "1.5 KiB"),
+        ("size_bytes", 5 << 40, "5.0 TiB"),
+        ("end_to_end_duration", 999, "999 ms"),
+        ("downtime_ms", 12_340, "12.3 s"),
+        ("duration_ms", 185_000, "3 min 5 s"),
+        ("created_at_ms", 1_363_000_000_123, "2013-03-11 11:06:40.123"),
+        ("trigger_timestamp", 1_363_000_000_123, "2013-03-11 11:06:40.123"),
+    ],
+)
+def test_a_value_is_shown_in_the_unit_that_its_field_names(field: str, value: object, shown: str) -> None:
+    assert cell(field, value) == shown
+
+
+def test_a_failure_is_shown_once_with_its_traceback_in_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    failure = {
+        "code": "JOB_FUNCTION_FAILED",
+        "message": "the function raised KeyError",
+        "traceback": 'File "job.py", line 3\nKeyError\n',
+        "operator_uid": "totals",
+        "subtask": 1,
+        "advice": "Correct the function.",
+    }
+    Output(as_json=False).fields({"name": "x", "attempt": {"number": 2, "failure": failure}, "failure": failure})
+    shown = capsys.readouterr().out
+    assert shown.count("raised KeyError") == 1
+    assert shown.endswith(
+        "JOB_FUNCTION_FAILED: the function raised KeyError (operator totals, subtask 1)\n"
+        'File "job.py", line 3\nKeyError\nCorrect the function.\n'
+    )

@@ -1,0 +1,131 @@
+"""The pages, without a database: they hold no data, run no foreign script, and lead to no foreign site."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from keyscale.api import dashboard
+from keyscale.api.access.identities import SESSION_COOKIE
+from keyscale.api.dashboard.router import router
+from keyscale.api.web.error_handlers import add_handlers
+
+HERE = Path(dashboard.__file__).parent
+TEMPLATES = sorted((HERE / "templates").glob("*.html"))
+MODULES = sorted((HERE / "static").glob("*.js"))
+FILES = sorted((HERE / "static").iterdir())
+ORIGIN = "http://127.0.0.1:8080"
+PAGES = ["/ui/", "/ui/jobs/departures"]
+
+
+class Browser:
+    """Sends requests to an application that has only the pages; follows no redirects."""
+
+    def __init__(self, *, session: bool) -> None:
+        self.app = FastAPI()
+        self.app.state.context = None  # no test here may reach the database
+        add_handlers(self.app)
+        self.app.include_router(router)
+        self.cookies = {SESSION_COOKIE: "a-token"} if session else {}
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return asyncio.run(self._request("GET", path, options))
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return asyncio.run(self._request("POST", path, options))
+
+    async def _request(self, method: str, path: str, options: dict[str, Any]) -> httpx.Response:
+        transport = httpx.ASGITransport(self.app)
+        async with httpx.AsyncClient(transport=transport, base_url=ORIGIN, cookies=self.cookies) as client:
+            return await client.request(method, path, **options)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_browser_without_a_session_is_led_to_the_login_form_and_back(page: str) -> None:
+    answer = Browser(session=False).get(page)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == f"/ui/login?next={quote(page)}"
+    form = Browser(session=False).get(answer.headers["location"])
+    assert f'name="next" value="{page}"' in form.text
+
+
+@pytest.mark.parametrize("page", [*PAGES, "/ui/login", "/ui/static/style.css", "/ui/static/api.js"])
+def test_every_answer_allows_scripts_styles_and_requests_of_its_own_origin_only(page: str) -> None:
+    answer = Browser(session=True).get(page)
+    assert answer.status_code == 200
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("path", [*TEMPLATES, *FILES], ids=lambda path: path.name)
+def test_no_file_holds_inline_code_or_refers_to_another_site(path: Path) -> None:
+    text = path.read_text().replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"(?<!:)//[a-z]+\.|https?://", text)
+    if path.suffix == ".html":
+        assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", text)
+        assert all("src=" in tag for tag in re.findall(r"<script[^>]*>", text))
+    if path.suffix == ".js":
+        assert not re.search(r"\.(innerHTML|outerHTML) *=[^=]|insertAdjacentHTML|document\.write|\beval\(", text)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
+def test_every_module_imports_existing_files_and_looks_up_ids_that_a_template_has(path: Path) -> None:
+    text = path.read_text()
+    for name in re.findall(r'from "\./([\w.]+)"', text):
+        assert (HERE / "static" / name).is_file()
+    ids = {found for template in TEMPLATES for found in re.findall(r'\bid="([\w-]+)"', template.read_text())}
+    assert set(re.findall(r'byId\("([\w-]+)"\)', text)) <= ids
+
+
+def test_a_hostile_job_in_the_address_becomes_text() -> None:
+    hostile = quote('"><img src=x onerror=alert(1)>')
+    answer = Browser(session=True).get(f"/ui/jobs/{hostile}")
+    assert answer.status_code == 200
+    assert "<img" not in answer.text
+    assert "&#34;&gt;&lt;img src=x onerror=alert(1)&gt;" in answer.text
+
+
+@pytest.mark.parametrize(
+    "target", ["//evil.example", "https://evil.example/ui/", "/ui/\\evil", "/jobs", "javascript:alert(1)", "/ui/\nx"]
+)
+def test_the_login_form_redirects_to_our_own_pages_only(target: str) -> None:
+    form = Browser(session=False).get("/ui/login", params={"next": target})
+    assert 'name="next" value="/ui/"' in form.text
+
+
+@pytest.mark.parametrize("path", ["/ui/login", "/ui/logout"])
+def test_a_form_of_another_origin_is_refused(path: str) -> None:
+    client = Browser(session=True)
+    for origin in ("https://evil.example", "http://127.0.0.1:9999", "null"):
+        answer = client.post(path, data={"token": "t"}, headers={"Origin": origin})
+        assert answer.status_code == 403
+        assert answer.json()["code"] == "ORIGIN_NOT_ALLOWED"
+
+
+def test_signing_out_clears_the_cookie() -> None:
+    answer = Browser(session=True).post("/ui/logout", headers={"Origin": ORIGIN})
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/ui/login"
+    assert re.search(rf'{SESSION_COOKIE}="";.*Max-Age=0', answer.headers["set-cookie"])
+
+
+@pytest.mark.parametrize("name", ["..%2Frouter.py", "%2e%2e/router.py", "..%2ftemplates%2fjob.html", "no-such.css", ""])
+def test_nothing_but_the_static_files_is_served(name: str) -> None:
+    assert Browser(session=True).get(f"/ui/static/{name}").status_code == 404
+
+
+def test_an_unchanged_file_is_not_sent_again() -> None:
+    client = Browser(session=False)
+    first = client.get("/ui/static/style.css")
+    again = client.get("/ui/static/style.css", headers={"If-None-Match": first.headers["etag"]})
+    assert again.status_code == 304

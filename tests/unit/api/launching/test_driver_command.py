@@ -1,0 +1,101 @@
+"""The command line and the environment that a driver is started with."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyscale.api.launching.driver_command import (
+    driver_command,
+    driver_environment,
+    master_of,
+    stays_on_loopback,
+)
+from keyscale.api.settings import Settings
+from keyscale.db.models import Attempt, Job
+from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_driver_gets_no_secret_but_its_own(tmp_path: Path) -> None:
+    settings = Settings.from_environment(
+        {
+            "KEYSCALE_HOME": str(tmp_path),
+            "KEYSCALE_DATABASE_URL": "postgresql://u:secret@db/x",
+            "AWS_SECRET_ACCESS_KEY": "for-the-store",
+        }
+    )
+    host = {"PATH": "/bin", "KEYSCALE_DATABASE_URL": "postgresql://u:secret@db/x", "KEYSCALE_TOKEN": "t", "OTHER": "x"}
+    environment = driver_environment(settings, "own", tmp_path / "work", host)
+    assert {"own", "for-the-store"} <= set(environment.values())
+    assert not any("secret@" in value for value in environment.values())
+    assert not {"KEYSCALE_DATABASE_URL", "KEYSCALE_TOKEN", "OTHER", "KEYSCALE_HOME"} & set(environment)
+
+
+def test_a_driver_gets_the_secrets_that_are_meant_for_jobs(tmp_path: Path) -> None:
+    secret = f"{JOB_SECRET_PREFIX}ORDERS"
+    settings = Settings.from_environment({"KEYSCALE_HOME": str(tmp_path), secret: "hidden"})
+    assert driver_environment(settings, "own", tmp_path / "work", {})[secret] == "hidden"
+    assert "hidden" not in repr(settings)
+
+
+def test_a_driver_can_import_no_package_of_ours_but_keyscale(tmp_path: Path) -> None:
+    environment = driver_environment(Settings(home=tmp_path), "own", tmp_path / "work", os.environ)
+    taken = ("api", "db", "deploy", "jobs", "state", "src", "tests", "bench", "main", "control", "attempt")
+    script = f"import importlib.util as u; print(*(name for name in {('keyscale', *taken)} if u.find_spec(name)))"
+    program = tmp_path / "program.py"  # beside it, as beside the driver's own, there are modules of any name
+    program.write_text(script)
+    (tmp_path / "attempt.py").touch()
+    run = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["keyscale"]
+
+
+def test_a_job_cannot_override_the_settings_that_guarantees_depend_on(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    job = Job(name="x", spark_conf={"spark.speculation": "true", "spark.driver.memory": "3g"})
+    command = driver_command(settings, job, Attempt(number=1, parallelism=3), tmp_path)
+    assert "spark.speculation=false" in command
+    assert "spark.driver.memory=3g" in command
+    assert command[command.index("--master") + 1] == "local[4,4]"
+    assert not any("token" in part.lower() for part in command)
+
+
+def test_a_cluster_is_used_as_it_is_named(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, spark_master="spark://master:7077")
+    assert master_of(settings, 3) == "spark://master:7077"
+    assert "SPARK_LOCAL_IP" not in driver_environment(settings, "t", tmp_path, {})
+    command = driver_command(settings, Job(name="x", spark_conf={}), Attempt(number=1, parallelism=3), tmp_path)
+    assert not any(part.startswith("spark.driver.bindAddress") for part in command)
+
+
+@pytest.mark.parametrize("master", ["local", "spark://127.0.0.1:7077", "spark://localhost:7077,[::1]:7078"])
+def test_a_driver_whose_spark_is_on_this_host_listens_on_loopback_only(tmp_path: Path, master: str) -> None:
+    settings = Settings(home=tmp_path, spark_master=master)
+    command = driver_command(settings, Job(name="x", spark_conf={}), Attempt(number=1, parallelism=3), tmp_path)
+    assert {"spark.driver.bindAddress=127.0.0.1", "spark.driver.host=127.0.0.1"} <= set(command)
+    assert driver_environment(settings, "t", tmp_path, {})["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+def test_attempts_of_a_job_share_their_local_state_and_nothing_else(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    runs = [driver_environment(settings, "t", tmp_path / "job" / number / "work", {}) for number in ("1", "2")]
+    assert {run["KEYSCALE_LOCAL_STATE_DIR"] for run in runs} == {str(tmp_path / "job" / "state")}
+    assert len({run["KEYSCALE_WORK_DIR"] for run in runs}) == 2
+
+
+@pytest.mark.parametrize("master", ["spark://master:7077", "spark://127.0.0.1:7077,other:7077", "yarn"])
+def test_a_driver_on_a_cluster_of_other_hosts_does_not_stay_on_loopback(master: str) -> None:
+    assert not stays_on_loopback(master)
+
+
+def test_a_driver_takes_one_core_per_subtask_of_a_cluster_unless_the_job_says_otherwise(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, spark_master="spark://master:7077")
+    for conf, cores in (({}, 3), ({"spark.cores.max": "8"}, 8)):
+        command = driver_command(settings, Job(name="x", spark_conf=conf), Attempt(number=1, parallelism=3), tmp_path)
+        assert f"spark.cores.max={cores}" in command

@@ -1,0 +1,178 @@
+"""The processes of drivers: started once, inspected, killed completely. Real processes, with a shell as the driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from keyscale.api.launching import supervisor
+from keyscale.api.launching.launcher import Launcher
+from keyscale.api.launching.processes import ProcessState
+from keyscale.api.settings import Settings
+from keyscale.db.models import Attempt
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SUPERVISOR = Path(supervisor.__file__)
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Launcher:
+    return Launcher(Settings(home=tmp_path, store_url="file:///store"))
+
+
+@pytest.fixture
+def attempt(launcher: Launcher) -> Attempt:
+    return Attempt(job_id="job", number=1, parallelism=2, launched_on=launcher.host)
+
+
+@pytest.fixture
+def run(launcher: Launcher, tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Runs a shell command as the driver of attempt 1, in the way of the launcher."""
+    directory = tmp_path / "runs" / "job" / "1"
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(script: str) -> subprocess.Popen[bytes]:
+        launcher.prepare("job", 1)
+        environment = {"PATH": os.defpath, "KEYSCALE_WORK_DIR": str(directory / "work")}
+        command = [sys.executable, "-I", str(SUPERVISOR), str(directory), "/bin/sh", "-c", script]
+        process = subprocess.Popen(command, env=environment, start_new_session=True)
+        started.append(process)
+        return process
+
+    yield start
+    launcher.kill("job", 1)
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def test_an_attempt_that_was_never_launched_is_unlaunched(launcher: Launcher) -> None:
+    assert launcher.inspect(Attempt(job_id="job", number=1)).state is ProcessState.UNLAUNCHED
+    noted = Attempt(job_id="job", number=1, launched_on=launcher.host)
+    assert (
+        launcher.inspect(noted).state is ProcessState.UNLAUNCHED
+    )  # the launcher died after it recorded the launch and before it launched
+
+
+def test_an_attempt_of_another_host_is_unknown(launcher: Launcher) -> None:
+    away = Attempt(job_id="job", number=1, launched_on="elsewhere.example")
+    assert launcher.inspect(away).state is ProcessState.UNKNOWN
+
+
+def test_a_driver_that_runs_is_alive_and_its_exit_code_is_known_afterwards(
+    launcher: Launcher, attempt: Attempt, run: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    process = run(f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo a last word; exit 3")
+    wait_until(lambda: launcher.inspect(attempt).state is ProcessState.ALIVE)
+    (tmp_path / "go").touch()
+    assert process.wait(30) == 3
+    seen = launcher.inspect(attempt)
+    assert (seen.state, seen.exit_code) == (ProcessState.DEAD, 3)
+    assert launcher.log_tail("job", 1, 100) == ("a last word\n", 12)
+    assert launcher.log_tail("job", 1, 5) == ("word\n", 12)
+
+
+def test_a_second_supervisor_of_one_attempt_does_nothing(
+    launcher: Launcher, attempt: Attempt, run: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    first = run("echo first; exec sleep 600")
+    wait_until(lambda: launcher.log_tail("job", 1, 100)[0])
+    second = run("echo second; exec sleep 600")
+    assert second.wait(30) == 0
+    assert first.poll() is None
+    assert launcher.log_tail("job", 1, 100)[0] == "first\n"
+    assert launcher.inspect(attempt).state is ProcessState.ALIVE
+
+
+def test_a_killed_supervisor_is_noticed_and_the_processes_that_it_leaves_are_killed(
+    launcher: Launcher, attempt: Attempt, run: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    process = run("sleep 600 & exec sleep 600")
+    wait_until(lambda: len(children(process)) == 2)
+    left = children(process)
+    process.kill()
+    process.wait()
+    assert launcher.inspect(attempt).state is ProcessState.DEAD
+    launcher.kill("job", 1)
+    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in left)
+
+
+def test_a_kill_reaches_workers_that_have_left_the_process_group_and_nobody_else(
+    launcher: Launcher, run: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    bystander = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    python = f"{sys.executable} -c 'import os, time; os.setpgid(0, 0); time.sleep(600)'"
+    process = run(f"{python} & exec sleep 600")
+    worker = wait_until(
+        lambda: next((child for child in children(process) if os.getpgid(child.pid) == child.pid), None)
+    )
+    launcher.kill("job", 1)
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()
+
+
+def test_the_process_that_asked_for_work_decides(
+    launcher: Launcher, attempt: Attempt, run: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    process = run("sleep 600 & wait")
+    driver = wait_until(lambda: next((c for c in children(process) if c.name() == "sleep"), None))
+    attempt.pid, attempt.host = driver.pid, launcher.host
+    assert launcher.inspect(attempt).state is ProcessState.ALIVE
+    driver.send_signal(signal.SIGSTOP)
+    wait_until(lambda: launcher.inspect(attempt).state is ProcessState.SUSPENDED)
+    driver.kill()
+    wait_until(lambda: launcher.inspect(attempt).state is ProcessState.DEAD)
+
+
+def test_a_process_number_that_was_given_to_another_process_is_not_mistaken_for_the_driver(
+    launcher: Launcher, attempt: Attempt, run: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    run("exec sleep 600")
+    attempt.pid, attempt.host = os.getpid(), launcher.host
+    wait_until(lambda: launcher.inspect(attempt).state is ProcessState.DEAD)
+
+
+def test_a_token_is_made_once_and_only_its_owner_can_read_it(launcher: Launcher, tmp_path: Path) -> None:
+    assert launcher.prepare("job", 1) == launcher.prepare("job", 1)
+    assert launcher.prepare("job", 2) != launcher.prepare("job", 1)
+    token = tmp_path / "runs" / "job" / "1" / "token"
+    assert token.stat().st_mode & 0o077 == 0
+    launcher.clean_up("job", 1)
+    assert not token.exists()
+
+
+def test_a_missing_program_is_a_dead_driver_with_a_reason(launcher: Launcher, attempt: Attempt, tmp_path: Path) -> None:
+    launcher.prepare("job", 1)
+    directory = tmp_path / "runs" / "job" / "1"
+    ran = subprocess.run([sys.executable, "-I", str(SUPERVISOR), str(directory), "/no/such/program"], check=False)
+    assert ran.returncode == supervisor.EXIT_CANNOT_RUN
+    assert launcher.inspect(attempt).exit_code == supervisor.EXIT_CANNOT_RUN
+    assert "cannot be started" in launcher.log_tail("job", 1, 1000)[0]
+
+
+def test_a_deleted_jobs_local_files_are_deleted_on_every_disk(launcher: Launcher, tmp_path: Path) -> None:
+    disk = tmp_path / "disk" / "job" / "attempt-1" / "totals" / "subtask-0"
+    disk.mkdir(parents=True)
+    (disk / "file").touch()
+    link = launcher._settings.runs_directory / "job" / "state" / "job" / "attempt-1" / "totals" / "subtask-0"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(disk)
+    launcher.forget("job")
+    assert not disk.exists()
+    assert not (launcher._settings.runs_directory / "job").exists()

@@ -1,0 +1,203 @@
+"""Every step of a job's life, as facts in and one step out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from keyscale.api.launching.processes import ProcessState
+from keyscale.api.lifecycle.decision import next_step
+from keyscale.api.lifecycle.facts import JobFacts, Timeouts
+from keyscale.api.lifecycle.outcomes import FAILURES_MAX, FATAL_CODES
+from keyscale.api.lifecycle.steps import (
+    Cause,
+    CheckSavepoint,
+    CreateAttempt,
+    EndAttempt,
+    FailJob,
+    Kill,
+    Launch,
+    MarkReaped,
+    ReassignStop,
+    ReplaceAttempt,
+    ResumeJob,
+    SettleJob,
+    ShowStatus,
+)
+from keyscale.db.statuses import CommandStatus, DesiredState, JobStatus
+from keyscale.jobs.protocol.messages import DriverState
+from tests.support.control_plane.job_facts import TIMEOUTS, attempt, command, job, lost, step_of
+
+# --- running --------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_runs_as_wanted_is_left_alone() -> None:
+    assert step_of(job()) is None
+
+
+def test_a_started_job_gets_an_attempt_from_the_latest_checkpoint() -> None:
+    assert step_of(job(status=JobStatus.SUBMITTING, active=None)) == CreateAttempt(2, Cause.START)
+
+
+def test_a_stored_attempt_is_launched() -> None:
+    stored = attempt(process=ProcessState.UNLAUNCHED, driver_state=None, is_attached=False)
+    assert step_of(job(status=JobStatus.SUBMITTING, active=stored)) == Launch(1)
+
+
+def test_a_job_whose_driver_runs_is_shown_as_running() -> None:
+    assert step_of(job(status=JobStatus.SUBMITTING)) == ShowStatus(JobStatus.RUNNING)
+
+
+def test_a_dead_driver_is_replaced_at_once_the_first_time() -> None:
+    step = step_of(job(active=lost(exit_code=137)))
+    assert isinstance(step, ReplaceAttempt)
+    assert (step.attempt, step.consecutive_failures, step.backoff_ms) == (1, 1, 0)
+    assert step.failure["code"] == "DRIVER_LOST"
+    assert "137" in step.failure["message"]
+
+
+def test_further_replacements_without_progress_come_with_longer_and_longer_delays_up_to_a_minute() -> None:
+    pauses = []
+    for failures in range(1, FAILURES_MAX - 1):
+        step = step_of(job(active=lost(), consecutive_failures=failures))
+        assert isinstance(step, ReplaceAttempt)
+        pauses.append(step.backoff_ms)
+    assert pauses == [1000, 2000, 4000, 8000, 16000, 32000]
+    longest = next_step(job(active=lost(), consecutive_failures=6), Timeouts(backoff_ms_max=5000))
+    assert isinstance(longest, ReplaceAttempt)
+    assert longest.backoff_ms == 5000
+
+
+def test_progress_makes_the_next_failure_the_first_one_again() -> None:
+    step = step_of(job(active=lost(has_progressed=True), consecutive_failures=6))
+    assert isinstance(step, ReplaceAttempt)
+    assert (step.consecutive_failures, step.backoff_ms) == (1, 0)
+
+
+def test_a_job_that_never_gets_anywhere_is_given_up_with_its_last_failure() -> None:
+    failure = {"code": "JOB_TASK_FAILED", "message": "a task has failed"}
+    failed = attempt(driver_state=DriverState.FAILED, failure=failure)
+    assert step_of(job(active=failed, consecutive_failures=FAILURES_MAX - 1)) == FailJob(failure)
+
+
+@pytest.mark.parametrize("code", sorted(FATAL_CODES))
+def test_a_failure_that_is_the_same_every_time_fails_the_job_at_once(code: str) -> None:
+    failure = {"code": code, "message": "no", "traceback": "Traceback ..."}
+    assert step_of(job(active=attempt(driver_state=DriverState.FAILED, failure=failure))) == FailJob(failure)
+
+
+def test_during_a_pause_nothing_is_started() -> None:
+    waiting = job(status=JobStatus.RESTARTING, active=None, restarts=2, start_in_ms=500)
+    assert step_of(waiting) is None
+    assert step_of(replace(waiting, start_in_ms=0)) == CreateAttempt(2, Cause.RECOVER)
+
+
+def test_a_fenced_driver_is_replaced() -> None:
+    assert isinstance(step_of(job(active=attempt(driver_state=DriverState.FENCED))), ReplaceAttempt)
+
+
+def test_a_job_whose_input_has_ended_is_finished() -> None:
+    assert step_of(job(active=attempt(driver_state=DriverState.FINISHED))) == SettleJob(JobStatus.FINISHED)
+
+
+@pytest.mark.parametrize(
+    ("facts", "limit_ms"),
+    [
+        ({"process": ProcessState.ALIVE}, TIMEOUTS.silence_ms),
+        ({"process": ProcessState.SUSPENDED}, TIMEOUTS.suspended_ms),
+    ],
+)
+def test_a_driver_that_hangs_is_killed_before_it_is_replaced(facts: dict[str, Any], limit_ms: int) -> None:
+    assert step_of(job(active=attempt(**facts, silent_ms=limit_ms))) is None
+    assert step_of(job(active=attempt(**facts, silent_ms=limit_ms + 1))) == Kill(1)
+
+
+def test_a_driver_that_never_asks_for_work_is_killed() -> None:
+    mute = attempt(driver_state=None, is_attached=False, state_age_ms=TIMEOUTS.attach_ms + 1)
+    assert step_of(job(status=JobStatus.SUBMITTING, active=mute)) == Kill(1)
+
+
+def test_a_silent_driver_of_another_host_is_replaced_for_it_cannot_be_killed() -> None:
+    away = attempt(process=ProcessState.UNKNOWN, silent_ms=TIMEOUTS.silence_ms + 1)
+    assert isinstance(step_of(job(active=away)), ReplaceAttempt)
+    assert step_of(job(active=replace(away, silent_ms=TIMEOUTS.silence_ms))) is None
+
+
+# --- cleaning up ---------------------------------------------------------------------------------------------------
+
+
+def test_an_ended_attempt_gets_time_to_exit_and_is_then_killed() -> None:
+    ended = attempt(7, state_age_ms=TIMEOUTS.exit_ms)
+    assert step_of(job(ended=(ended,))) is None
+    assert step_of(job(ended=(replace(ended, state_age_ms=TIMEOUTS.exit_ms + 1),))) == Kill(7)
+
+
+def test_an_ended_attempt_that_is_suspended_is_killed_at_once() -> None:
+    assert step_of(job(ended=(attempt(7, process=ProcessState.SUSPENDED),))) == Kill(7)
+
+
+def test_an_attempt_of_which_nothing_is_left_is_reaped() -> None:
+    assert step_of(job(ended=(lost(7),))) == MarkReaped(7)
+
+
+# --- stopping -------------------------------------------------------------------------------------------------------
+
+
+def stopping(**facts: Any) -> JobFacts:
+    return job(**{"status": JobStatus.SAVEPOINTING, "desired": DesiredState.STOPPED, "stop": command(), **facts})
+
+
+def test_a_stop_waits_for_its_savepoint() -> None:
+    assert step_of(stopping()) is None
+
+
+def test_a_job_is_stopped_when_its_savepoint_is_there_and_its_driver_has_ended() -> None:
+    done = command(CommandStatus.COMPLETED)
+    assert step_of(stopping(stop=done)) == ShowStatus(JobStatus.STOPPING)
+    ended = attempt(driver_state=DriverState.STOPPED)
+    assert step_of(stopping(stop=done, active=ended)) == SettleJob(JobStatus.STOPPED)
+
+
+def test_a_drained_job_is_finished() -> None:
+    ended = attempt(driver_state=DriverState.FINISHED)
+    assert step_of(stopping(stop=command(CommandStatus.COMPLETED, drain=True), active=ended)) == SettleJob(
+        JobStatus.FINISHED
+    )
+
+
+def test_a_driver_that_does_not_end_after_its_savepoint_is_ended() -> None:
+    done = command(CommandStatus.COMPLETED, status_age_ms=TIMEOUTS.stop_ms + 1)
+    assert step_of(stopping(status=JobStatus.STOPPING, stop=done)) == SettleJob(JobStatus.STOPPED)
+
+
+def test_after_a_driver_died_in_a_stop_the_savepoint_is_looked_up_in_the_store() -> None:
+    step = step_of(stopping(active=lost()))
+    assert isinstance(step, CheckSavepoint)
+    assert step.command_id == "op"
+    assert isinstance(step.missing, ReplaceAttempt)
+
+
+def test_a_stop_without_a_savepoint_is_repeated_by_the_next_attempt() -> None:
+    assert step_of(stopping(active=None, restarts=1)) == CreateAttempt(2, Cause.RECOVER)
+    assert step_of(stopping(active=attempt(2))) == ReassignStop("op", 2)
+    assert step_of(stopping(active=attempt(2), stop=command(attempt=2))) is None
+
+
+def test_a_job_whose_savepoint_fails_runs_on() -> None:
+    failure = {"code": "X", "message": "disk full"}
+    assert step_of(stopping(stop=command(CommandStatus.FAILED, failure=failure))) == ResumeJob(failure)
+
+
+def test_a_cancelled_job_is_stopped_when_nothing_of_it_is_left() -> None:
+    cancelled = job(status=JobStatus.STOPPING, desired=DesiredState.CANCELLED)
+    assert step_of(cancelled) == EndAttempt(1)
+    assert step_of(replace(cancelled, active=None, ended=(attempt(),))) is None
+    assert step_of(replace(cancelled, active=None)) == SettleJob(JobStatus.STOPPED)
+
+
+@pytest.mark.parametrize("status", [JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FAILED, JobStatus.FINISHED])
+def test_a_settled_job_is_left_alone(status: JobStatus) -> None:
+    settled = job(status=status, desired=DesiredState.STOPPED, active=None, stop=command(CommandStatus.FAILED))
+    assert step_of(settled) is None

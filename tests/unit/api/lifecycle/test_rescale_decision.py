@@ -1,0 +1,148 @@
+"""Every step of a rescale, as facts in and one step out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyscale.api.launching.processes import ProcessState
+from keyscale.api.lifecycle.steps import (
+    AbandonRescale,
+    AdvanceRescale,
+    BeginRescaleSavepoint,
+    Cause,
+    CheckSavepoint,
+    CompleteRescale,
+    CreateAttempt,
+    EndAttempt,
+    Launch,
+    ReplaceAttempt,
+    RetryRestore,
+    RollBack,
+    SwitchOver,
+)
+from keyscale.db.statuses import CommandStatus, DesiredState, RescalePhase
+from keyscale.jobs.protocol.messages import DriverState
+from tests.support.control_plane.job_facts import (
+    TIMEOUTS,
+    attempt,
+    command,
+    job,
+    lost,
+    rescaling,
+    restored,
+    standby,
+    step_of,
+)
+
+if TYPE_CHECKING:
+    from keyscale.api.lifecycle.facts import AttemptFacts
+
+
+def test_a_rescale_starts_the_new_driver_beside_the_running_one() -> None:
+    assert step_of(rescaling(RescalePhase.REQUESTED)) == CreateAttempt(4, Cause.RESCALE, standby=True)
+    stored = standby(process=ProcessState.UNLAUNCHED)
+    assert step_of(rescaling(RescalePhase.REQUESTED, standby=stored)) == Launch(2)
+
+
+def test_the_savepoint_waits_until_the_new_driver_is_warm() -> None:
+    cold = standby(driver_state=None)
+    assert step_of(rescaling(RescalePhase.REQUESTED, standby=cold)) is None
+    assert step_of(rescaling(RescalePhase.REQUESTED, standby=standby())) == BeginRescaleSavepoint()
+    slow = replace(cold, attached_age_ms=TIMEOUTS.warm_ms + 1)
+    assert step_of(rescaling(RescalePhase.REQUESTED, standby=slow)) == BeginRescaleSavepoint()
+
+
+@pytest.mark.parametrize("ended", [lost(), attempt(driver_state=DriverState.FAILED)])
+def test_until_the_savepoint_is_commanded_an_ended_driver_leaves_the_job_at_its_parallelism(
+    ended: AttemptFacts,
+) -> None:
+    assert isinstance(step_of(rescaling(RescalePhase.REQUESTED, active=ended, standby=standby())), AbandonRescale)
+    dead_standby = standby(process=ProcessState.DEAD, driver_state=None)
+    assert isinstance(step_of(rescaling(RescalePhase.REQUESTED, standby=dead_standby)), AbandonRescale)
+
+
+def test_a_failed_savepoint_leaves_the_job_at_its_parallelism() -> None:
+    failure = {"code": "CHECKPOINT_TIMEOUT", "message": "too slow"}
+    failed = rescaling(RescalePhase.SAVEPOINT, rescale_command=command(CommandStatus.FAILED, failure=failure))
+    assert step_of(failed) == AbandonRescale(failure)
+
+
+def test_a_published_savepoint_leads_to_the_stop() -> None:
+    done = command(CommandStatus.COMPLETED)
+    assert step_of(rescaling(RescalePhase.SAVEPOINT, rescale_command=done)) == AdvanceRescale(RescalePhase.STOP)
+    assert step_of(rescaling(RescalePhase.SAVEPOINT, rescale_command=done, active=lost())) == AdvanceRescale(
+        RescalePhase.STOP
+    )
+
+
+def test_whether_a_dead_driver_published_its_savepoint_is_read_from_the_store_and_never_guessed() -> None:
+    step = step_of(rescaling(RescalePhase.SAVEPOINT, rescale_command=command(), active=lost()))
+    assert isinstance(step, CheckSavepoint)
+    assert isinstance(step.missing, AbandonRescale)
+
+
+def test_the_new_driver_takes_over_when_the_old_one_has_ended_or_takes_too_long() -> None:
+    assert step_of(rescaling(RescalePhase.STOP, standby=standby())) is None
+    ended = attempt(driver_state=DriverState.STOPPED)
+    assert step_of(rescaling(RescalePhase.STOP, active=ended, standby=standby())) == SwitchOver()
+    late = rescaling(RescalePhase.STOP, standby=standby(), rescale_phase_age_ms=TIMEOUTS.stop_ms + 1)
+    assert step_of(late) == SwitchOver()
+
+
+def test_a_restored_driver_is_verified_by_its_first_batch() -> None:
+    assert step_of(rescaling(RescalePhase.RESTORE, active=restored(restored_at_ms=None))) is None
+    assert step_of(rescaling(RescalePhase.RESTORE, active=restored())) == AdvanceRescale(RescalePhase.VERIFY)
+    assert step_of(rescaling(RescalePhase.VERIFY, active=restored())) is None
+    committed = restored(first_commit_at_ms=1000)
+    assert step_of(rescaling(RescalePhase.VERIFY, active=committed)) == CompleteRescale(False, 1000)
+
+
+def test_without_input_the_restored_state_is_enough() -> None:
+    assert step_of(rescaling(RescalePhase.VERIFY, active=restored(waits_for_input=True))) == CompleteRescale(False, 900)
+
+
+def test_a_rescale_completes_without_a_first_batch_that_takes_too_long() -> None:
+    slow = rescaling(RescalePhase.VERIFY, active=restored(), rescale_phase_age_ms=TIMEOUTS.verify_ms)
+    assert step_of(slow) is None
+    assert slow.rescale is not None
+    late = replace(slow, rescale=replace(slow.rescale, phase_age_ms=TIMEOUTS.verify_ms + 1))
+    assert step_of(late) == CompleteRescale(False, 900)
+
+
+@pytest.mark.parametrize("phase", [RescalePhase.RESTORE, RescalePhase.VERIFY])
+def test_a_new_driver_that_dies_is_replaced_and_after_several_deaths_the_rescale_is_rolled_back(
+    phase: RescalePhase,
+) -> None:
+    dead = lost(2, driver_state=DriverState.RESTORING)
+    assert step_of(rescaling(phase, active=dead, rescale_tries=1)) == RetryRestore(2)
+    assert step_of(rescaling(phase, active=dead, rescale_tries=2)) == RetryRestore(2)
+    step = step_of(rescaling(phase, active=dead, rescale_tries=3))
+    assert isinstance(step, RollBack)
+    assert step.attempt == 2
+
+
+@pytest.mark.parametrize("phase", [RescalePhase.RESTORE, RescalePhase.VERIFY])
+def test_a_new_driver_that_fails_by_itself_rolls_the_rescale_back(phase: RescalePhase) -> None:
+    failure = {"code": "JOB_RESTORE_REFUSED", "message": "no"}
+    failed = attempt(2, driver_state=DriverState.FAILED, failure=failure)
+    assert step_of(rescaling(phase, active=failed, rescale_tries=1)) == RollBack(2, failure)
+
+
+def test_a_roll_back_ends_when_the_old_parallelism_runs() -> None:
+    assert step_of(rescaling(RescalePhase.ROLL_BACK, active=attempt(3, driver_state=DriverState.RESTORING))) is None
+    running = attempt(3, restored_at_ms=5)
+    assert step_of(rescaling(RescalePhase.ROLL_BACK, active=running)) == CompleteRescale(True, 5)
+    assert isinstance(step_of(rescaling(RescalePhase.ROLL_BACK, active=lost(3))), ReplaceAttempt)
+
+
+def test_a_cancel_ends_both_drivers_of_a_rescale() -> None:
+    cancelled = rescaling(RescalePhase.SAVEPOINT, desired=DesiredState.CANCELLED, standby=standby())
+    assert step_of(cancelled) == EndAttempt(1)
+    assert step_of(replace(cancelled, active=None)) == EndAttempt(2)
+
+
+def test_a_standby_that_no_rescale_needs_is_ended() -> None:
+    assert step_of(job(standby=standby())) == EndAttempt(2)

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import ast
+
+from keyscale.api.lifecycle.transitions import SETTLED, TRANSITIONS, Action, is_allowed, may_follow
+from keyscale.db.statuses import JobStatus
+from tests.support.repository import ROOT
+
+
+def test_every_status_can_be_reached_from_the_first_one() -> None:
+    reached, pending = set(), [JobStatus.CREATED]
+    while pending:
+        status = pending.pop()
+        if status not in reached:
+            reached.add(status)
+            pending += TRANSITIONS[status]
+    assert reached == set(JobStatus)
+
+
+def test_a_settled_job_only_starts_and_only_a_settled_job_is_deleted() -> None:
+    for status in JobStatus:
+        assert is_allowed(Action.START, status) == is_allowed(Action.DELETE, status) == (status in SETTLED)
+        assert is_allowed(Action.CANCEL, status) == (status not in SETTLED)
+        if status in SETTLED:
+            assert TRANSITIONS[status] == {JobStatus.SUBMITTING}
+        assert may_follow(status, status)
+
+
+def test_only_transitions_write_a_jobs_status() -> None:
+    writers = {
+        (str(path.relative_to(ROOT)), target.value.id)
+        for folder in ("api", "db", "deploy")
+        for path in (ROOT / folder).rglob("*.py")
+        for target in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(target, ast.Attribute) and target.attr == "status" and isinstance(target.ctx, ast.Store)
+        if isinstance(target.value, ast.Name)
+    }
+    of_other_things = {"checkpoint", "command", "rescale"}
+    assert {writer for writer in writers if writer[1] not in of_other_things} == {
+        ("api/lifecycle/transitions.py", "job")
+    }

@@ -1,0 +1,48 @@
+"""The settings that the control plane reads from its environment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyscale.api.errors import SettingInvalidError
+from keyscale.api.settings import Settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_settings_have_defaults_for_a_laptop(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"KEYSCALE_HOME": str(tmp_path)})
+    assert (settings.host, settings.port, settings.spark_master) == ("127.0.0.1", 8080, "local")
+    assert settings.store_url == (tmp_path / "store").as_uri()
+    assert settings.database_url is None
+    assert settings.control_url == "http://127.0.0.1:8080"
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"KEYSCALE_PORT": "eighty"},
+        {"KEYSCALE_PORT": "70000"},
+        {"KEYSCALE_PORT": "-1"},
+        {"KEYSCALE_STORE_URL": "http://x"},
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named(variables: dict[str, str]) -> None:
+    with pytest.raises(SettingInvalidError, match=next(iter(variables))):
+        Settings.from_environment(variables)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("0.0.0.0", "http://127.0.0.1:80"), ("::1", "http://[::1]:80"), ("cp.example", "http://cp.example:80")],  # noqa: S104 - nothing is bound
+)
+def test_drivers_get_an_address_that_they_can_connect_to(tmp_path: Path, host: str, url: str) -> None:
+    assert Settings(home=tmp_path, host=host, port=80).control_url == url
+
+
+def test_a_home_that_spark_would_split_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingInvalidError, match="comma"):
+        Settings.from_environment({"KEYSCALE_HOME": str(tmp_path / "a,b")})

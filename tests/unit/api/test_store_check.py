@@ -1,0 +1,77 @@
+"""A savepoint is there, is not there, or cannot be asked for: three answers, of which none stands for another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyscale.api.errors import StoreUnavailableError
+from keyscale.api.store_check import PublishedSavepoint, StoreCheck
+from keyscale.state.layout import location_of
+from keyscale.state.objects.errors import StoreRefusedError
+from keyscale.state.objects.local_store import LocalObjectStore
+from tests.support.state.faulty_store import FaultyStore
+from tests.support.state.state_job import StateJob
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> StateJob:
+    """A job with the savepoint `there`."""
+    job = StateJob(FaultyStore(tmp_path / "store"), tmp_path / "local")
+    job.start(1)
+    job.run_batch({1: 1})
+    job.checkpoint("there")
+    return job
+
+
+def find(job: StateJob, savepoint_id: str) -> PublishedSavepoint | None:
+    return StoreCheck(job.store.url).find_savepoint(job.store.url, job.job_id, savepoint_id)
+
+
+def test_a_published_savepoint_is_found_with_its_location_and_number(job: StateJob) -> None:
+    path = job.layout.manifest(1, "there")
+    assert find(job, "there") == PublishedSavepoint(location_of(job.store.url, path), 1)
+
+
+def test_a_savepoint_without_a_readable_manifest_is_missing(job: StateJob) -> None:
+    assert find(job, "never taken") is None
+    path = job.layout.manifest(1, "there")
+    job.store.put(path, job.store.get(path)[:-7])
+    assert find(job, "there") is None
+
+
+@pytest.mark.parametrize("savepoint_id", ["there", "never taken"])
+def test_a_store_that_does_not_answer_says_nothing_about_a_savepoint(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch, savepoint_id: str
+) -> None:
+    assert isinstance(job.store, FaultyStore)
+    job.store.away = True
+    monkeypatch.setattr("keyscale.api.store_check.open_store", lambda _url: job.store)
+    with pytest.raises(StoreUnavailableError):
+        find(job, savepoint_id)
+
+
+def test_a_store_that_refuses_its_credentials_says_nothing_about_a_savepoint(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_store: LocalObjectStore, _path: str) -> bytes:
+        raise StoreRefusedError("the token has expired")
+
+    monkeypatch.setattr(LocalObjectStore, "get", refused)
+    with pytest.raises(StoreUnavailableError, match="the token has expired"):
+        find(job, "there")
+
+
+def test_a_store_that_may_not_be_read_says_nothing_about_a_savepoint(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_url: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("keyscale.api.store_check.open_store", denied)
+    with pytest.raises(StoreUnavailableError, match="Permission denied"):
+        find(job, "there")

@@ -1,0 +1,61 @@
+"""Secrets are masked in all the forms in which text may show them; other text stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyscale.jobs.protocol.redaction import mask_known, redact
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Authorization: Bearer hunter2hunter2",
+        "password=hunter2hunter2 done",
+        'aws_secret_access_key: "hunter2hunter2"',
+        "fs.s3a.secret.key=hunter2hunter2",
+        "the value hunter2hunter2 itself",
+    ],
+)
+def test_a_secret_is_masked_wherever_it_stands(text: str) -> None:
+    assert "hunter2" not in redact(text, {"AWS_SECRET_ACCESS_KEY": "hunter2hunter2"})
+
+
+def test_other_text_stays() -> None:
+    text = "batch 7 took 30 ms; region=eu-central-1"
+    assert redact(text, {"AWS_REGION": "eu-central-1", "AWS_SECRET_ACCESS_KEY": ""}) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("postgresql://app:hunter2%2Fx@db:5432/orders", "password authentication failed: 'hunter2/x'"),
+        ("postgresql://app:hunter2%2Fx@db:5432/orders", "cannot parse hunter2%2Fx"),
+        ("host=db user=app password=hunter2x", "connection with hunter2x refused"),
+        ("two\nlines of hunter2", f"KeyError: {'two' + chr(10) + 'lines of hunter2'!r}"),
+        ('hunter2"quoted', '{"key": "hunter2\\"quoted"}'),
+        ("hunter2x\n", "read 'hunter2x' from a file"),
+    ],
+)
+def test_a_password_inside_of_a_secret_and_a_quoted_secret_are_masked(value: str, shown: str) -> None:
+    assert "hunter2" not in mask_known(shown, {"KEYSCALE_JOB_SECRET_ORDERS": value})
+
+
+@pytest.mark.parametrize(
+    "name", ["PGPASSWORD", "api_key", "SMTP_PASSWD", "KEYSCALE_ATTEMPT_TOKEN", "AWS_ACCESS_KEY_ID"]
+)
+def test_a_variable_is_secret_by_its_name(name: str) -> None:
+    assert mask_known("it is hunter2x", {name: "hunter2x"}) == "it is *****"
+
+
+@pytest.mark.parametrize("name", ["KEYSCALE_WORK_DIR", "PATH", "MONKEYS", "KEYBOARD"])
+def test_a_path_of_a_traceback_is_no_secret(name: str) -> None:
+    assert mask_known('File "/work/job.py"', {name: "/work/job.py"}) == 'File "/work/job.py"'
+
+
+def test_source_lines_with_the_word_password_stay_where_only_known_secrets_are_masked() -> None:
+    assert mask_known("    password = prompt(user)", {}) == "    password = prompt(user)"
+
+
+def test_of_two_secrets_of_which_one_begins_with_the_other_nothing_is_left() -> None:
+    assert mask_known("abcdef123", {"A_TOKEN": "abcdef", "B_TOKEN": "abcdef123"}) == "*****"

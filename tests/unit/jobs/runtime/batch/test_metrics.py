@@ -1,0 +1,147 @@
+"""The metrics of a batch: rates, lags, busy ratios and sizes, from reports alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyscale.jobs.protocol.messages import Commit
+from keyscale.jobs.runtime.batch.metrics import added_up, operator_metrics, pending_records, state_bytes_of
+from keyscale.jobs.runtime.driver.driver_status import IDLE_MS, DriverStatus
+from keyscale.jobs.runtime.executor.task_reports import TaskReport
+from keyscale.state.documents.job_time import EventTime, JobTime
+from keyscale.state.identifiers import OperatorUid, SubtaskIndex
+
+UID = OperatorUid("counts")
+COMMIT = Commit(batch_id=1, at_ms=9000)
+
+
+def report(index: int, *, records: int = 10, state_bytes: int | None = 500, latest_ms: int | None = None) -> TaskReport:
+    return TaskReport(
+        "run",
+        UID,
+        SubtaskIndex(index),
+        input_records=records,
+        output_records=records // 2,
+        input_ms=900,
+        open_ms=10,
+        process_ms=25,
+        output_ms=900,
+        store_ms=5,
+        finish_ms=10,
+        processor_ms=20,
+        largest_key_group=7,
+        largest_key_group_records=3,
+        latest_event_ms=latest_ms,
+        state_bytes=state_bytes,
+    )
+
+
+class Clock:
+    """A clock of seconds that the test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_lags_are_measured_from_the_time_of_the_commit() -> None:
+    time = JobTime({UID: EventTime(latest_ms=8000, watermark_ms=7000)})
+    (operator,) = operator_metrics({UID: (report(0, latest_ms=8000), report(1, latest_ms=6000))}, time, 9000)
+    assert (operator.watermark_ms, operator.watermark_lag_ms, operator.event_time_lag_ms) == (7000, 2000, 1000)
+    assert [subtask.index for subtask in operator.subtasks] == [0, 1]
+
+
+def test_an_operator_without_event_time_has_no_lag() -> None:
+    (operator,) = operator_metrics({UID: (report(0),)}, JobTime(), 9000)
+    assert (operator.watermark_lag_ms, operator.event_time_lag_ms) == (None, None)
+
+
+def test_records_add_up_over_batches_and_other_figures_are_those_of_the_last_batch() -> None:
+    first = added_up([], operator_metrics({UID: (report(0), report(1))}, JobTime(), 0), 100)
+    idle = TaskReport("run", UID, SubtaskIndex(1))
+    second = added_up(first, operator_metrics({UID: (report(0, records=4, state_bytes=700), idle)}, JobTime(), 0), 200)
+    assert (second[0].read_records, second[0].write_records) == (24, 12)
+    assert [subtask.busy_ratio for subtask in second[0].subtasks] == [0.25, 0.0]
+    assert [subtask.state_bytes for subtask in second[0].subtasks] == [700, 500], (
+        "state that was not opened is as it was"
+    )
+    assert state_bytes_of(second) == 1200
+
+
+def test_a_subtask_that_waits_for_records_or_for_the_reader_of_its_rows_is_not_busy() -> None:
+    (operator,) = added_up([], operator_metrics({UID: (report(0),)}, JobTime(), 0), 100)
+    (subtask,) = operator.subtasks
+    assert subtask.busy_ratio == 0.5
+    assert (subtask.input_ms, subtask.output_ms, subtask.store_ms, subtask.processor_ms) == (900, 900, 5, 20)
+    assert (subtask.largest_key_group, subtask.largest_key_group_records, subtask.read_records) == (7, 3, 10)
+
+
+def test_a_batch_s_plan_commit_and_publishing_are_timed() -> None:
+    status = DriverStatus()
+    for _ in range(2):
+        status.committed(COMMIT, input_records=1, output_records=0, duration_ms=250, plan_ms=20, append_ms=30)
+        status.published(40)
+    metrics = status.heartbeat().metrics
+    assert (metrics.batch_plan_ms, metrics.batch_append_ms, metrics.batch_publish_ms) == (20, 30, 40)
+
+
+def test_the_input_rate_counts_waiting_and_the_processed_rate_does_not() -> None:
+    clock = Clock()
+    status = DriverStatus(clock)
+    for clock.now in (1.0, 2.0, 3.0):
+        status.committed(COMMIT, input_records=50, output_records=0, duration_ms=250)
+    metrics = status.heartbeat().metrics
+    assert metrics.processed_records_per_second == pytest.approx(200)
+    assert 50 < metrics.input_records_per_second < 200, "it comes down to 50 from the first batch's 200"
+    assert 0.25 < metrics.busy_ratio < 1
+
+
+def test_the_input_rate_is_zero_once_the_query_has_found_no_input_for_a_while() -> None:
+    clock = Clock()
+    status = DriverStatus(clock)
+    status.committed(COMMIT, input_records=50, output_records=0, duration_ms=250)
+    status.sources_are_behind(7)
+    status.waits_for_input(True)
+    assert status.heartbeat().metrics.input_records_per_second > 0
+    clock.now = IDLE_MS / 1000 + 1
+    metrics = status.heartbeat().metrics
+    assert (metrics.input_records_per_second, metrics.busy_ratio, metrics.pending_records) == (0, 0, 0)
+    assert metrics.processed_records_per_second > 0
+
+
+def test_the_state_s_size_is_that_of_the_last_batch() -> None:
+    status = DriverStatus()
+    status.state_measured(99)
+    status.committed(COMMIT, input_records=0, output_records=0, duration_ms=1)
+    assert status.heartbeat().metrics.state_bytes == 99, "no operator has said anything"
+    operators = operator_metrics({UID: (report(0),)}, JobTime(), 0)
+    status.committed(COMMIT, input_records=10, output_records=5, duration_ms=1, operators=operators)
+    assert status.heartbeat().metrics.state_bytes == 500
+
+
+@pytest.mark.parametrize(
+    ("sources", "behind"),
+    [
+        ([], None),
+        ([{"endOffset": {"logOffset": 3}, "latestOffset": None}], None),
+        ([{"endOffset": {"logOffset": 3}, "latestOffset": {"logOffset": 4}}], None),
+        ([{"endOffset": '{"topic":{"0":5,"1":7}}', "latestOffset": '{"topic":{"0":9,"1":7}}'}], 4),
+        ([{"endOffset": {"topic": {"0": 5}}, "latestOffset": {"topic": {"0": 6, "1": 3}}}], 1),
+        ([{"endOffset": {"version": 1, "splits": {}}, "latestOffset": '{"records_behind": 8}'}], 8),
+        ([{"endOffset": {"version": 1, "splits": {}}, "latestOffset": {"records_behind": 0}}], 0),
+        (
+            [
+                {"endOffset": {"a": {"0": 5}}, "latestOffset": {"a": {"0": 6}}},
+                {"endOffset": "not JSON", "latestOffset": "not JSON"},
+                {"endOffset": {"b": {"0": 5}}, "latestOffset": {"b": {"0": 15}}},
+            ],
+            11,
+        ),
+    ],
+)
+def test_the_backlog_is_the_sum_over_sources_that_number_their_offsets(
+    sources: list[dict[str, object]], behind: int | None
+) -> None:
+    assert pending_records({"sources": sources}) == behind
+    assert pending_records(None) is None

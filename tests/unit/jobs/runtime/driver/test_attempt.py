@@ -1,0 +1,384 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyscale.jobs.protocol.messages import Assignment
+from keyscale.jobs.runtime.batch.source_order import stored_positions
+from keyscale.jobs.runtime.driver.attempt import (
+    OpenAttempt,
+    check_fit,
+    fall_back,
+    open_attempt,
+    reopen_attempt,
+    resume_positions,
+)
+from keyscale.jobs.runtime.errors import RestoreRefusedError
+from keyscale.jobs.spark_internals.checkpoint_directory import PositionsCorruptError
+from keyscale.state.documents.claim import ClaimRefusedError
+from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
+from keyscale.state.documents.manifest import (
+    Manifest,
+    OperatorDeclaration,
+    SnapshotHandle,
+    SnapshotKind,
+    write_manifest,
+)
+from keyscale.state.documents.source_positions import write_positions
+from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.layout import Layout, location_of
+from keyscale.state.log.commit_log import FencedError
+from keyscale.state.log.recovery import NothingUsableError
+from keyscale.state.log.resolution import OperatorHistory, ResumePoint
+from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.objects.opening import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from keyscale.state.objects.object_store import ObjectStore
+
+UID = OperatorUid("counts")
+BY_NAME = OperatorDeclaration(key_schema=(("name", "string"),))
+BY_NUMBER = OperatorDeclaration(key_schema=(("number", "int64"),))
+OPERATORS = {UID: BY_NAME}
+
+
+def offsets(batch_id: int) -> str:
+    return f'v1\n{{"batchWatermarkMs":{batch_id}}}\n{{"logOffset":{batch_id}}}'
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    store = open_store((tmp_path / "store").as_uri())
+    assert isinstance(store, LocalObjectStore)
+    return store
+
+
+def assignment(store: ObjectStore, attempt: int, **changes: object) -> Assignment:
+    made = Assignment(
+        job_id="job",
+        job_name="job",
+        attempt=attempt,
+        parallelism=2,
+        max_parallelism=8,
+        artifact_filename="a.py",
+        artifact_sha256="0",
+        store_url=store.url,
+    )
+    return made.model_copy(update=changes)
+
+
+def plan(batch_id: int) -> dict[str, str]:
+    return {f"offsets/{batch_id}": offsets(batch_id), f"sources/0/{batch_id}": "v1"}
+
+
+def commit(attempt: int, batch_id: int) -> BatchCommitted:
+    return BatchCommitted(
+        attempt=Attempt(attempt),
+        batch_id=BatchId(batch_id),
+        operators={UID: [None, None]},
+        sinks={"files": f"token {batch_id}"},
+        committed_at_ms=0,
+    )
+
+
+def resume_point(**changes: object) -> ResumePoint:
+    facts: dict[str, object] = {
+        "batch_id": BatchId(-1),
+        "planned": None,
+        "positions": {},
+        "operators": {},
+        "next_position": 1,
+        "attempt": Attempt(0),
+        "sinks": {},
+        "max_parallelism": None,
+        "hash_id": None,
+    }
+    return ResumePoint(**{**facts, **changes})  # type: ignore[arg-type]  # a test's shorthand
+
+
+def history(facts: OperatorDeclaration) -> OperatorHistory:
+    snapshot = SnapshotHandle(SubtaskIndex(0), 0, 7, BatchId(0), "lineage", ())
+    return OperatorHistory(snapshots=(snapshot,), declaration=facts)
+
+
+def test_a_new_job_begins_with_nothing(store: ObjectStore) -> None:
+    opened = open_attempt(store, assignment(store, 1), OPERATORS)
+    assert opened.resume.batch_id == -1
+    assert opened.positions == {}
+    assert opened.journal.last_position == 1
+
+
+def test_a_batch_that_was_planned_but_not_committed_runs_again(store: ObjectStore) -> None:
+    first = open_attempt(store, assignment(store, 1), OPERATORS)
+    first.journal.append(BatchPlanned(Attempt(1), BatchId(0), {"metadata": "m", **plan(0)}))
+    first.journal.append(commit(1, 0))
+    first.journal.append(BatchPlanned(Attempt(1), BatchId(1), plan(1)))
+
+    second = open_attempt(store, assignment(store, 2), OPERATORS)
+    assert second.resume.batch_id == 0
+    assert second.resume.planned is not None
+    assert second.positions.keys() == {
+        "metadata",
+        "offsets/0",
+        "offsets/1",
+        "sources/0/0",
+        "sources/0/1",
+        "commits/0",
+    }
+
+
+def test_after_a_commit_the_next_batch_is_planned_by_spark(store: ObjectStore) -> None:
+    first = open_attempt(store, assignment(store, 1), OPERATORS)
+    first.journal.append(BatchPlanned(Attempt(1), BatchId(0), plan(0)))
+    first.journal.append(commit(1, 0))
+
+    second = open_attempt(store, assignment(store, 2), OPERATORS)
+    assert second.resume.planned is None
+    assert second.resume.sinks == {"files": "token 0"}
+    assert second.positions == {**plan(0), "commits/0": 'v1\n{"nextBatchWatermarkMs":0}'}
+
+
+def test_an_attempts_own_entries_do_not_overtake_it(store: ObjectStore) -> None:
+    """The retention pass asks on a thread of its own, while batches append."""
+    opened = open_attempt(store, assignment(store, 1), OPERATORS)
+    before = opened.journal.at(opened.journal.last_position + 1)
+    opened.journal.append(BatchPlanned(Attempt(1), BatchId(0), plan(0)))
+    assert not before.is_overtaken()
+
+
+def test_an_older_attempt_cannot_commit_once_a_newer_one_is_open(store: ObjectStore) -> None:
+    first = open_attempt(store, assignment(store, 1), OPERATORS)
+    assert not first.journal.is_overtaken()
+    open_attempt(store, assignment(store, 2), OPERATORS)
+    assert first.journal.is_overtaken()
+    with pytest.raises(FencedError):
+        first.journal.append(BatchPlanned(Attempt(1), BatchId(0), plan(0)))
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_an_attempt_that_is_not_newer_than_the_last_one_is_fenced(store: ObjectStore, attempt: int) -> None:
+    open_attempt(store, assignment(store, 2), OPERATORS)
+    with pytest.raises(FencedError):
+        open_attempt(store, assignment(store, attempt), OPERATORS)
+
+
+def checkpointed(store: ObjectStore, first: OpenAttempt, checkpoint_id: int, batch_id: int) -> Manifest:
+    """Commits a batch and publishes a checkpoint after it."""
+    first.journal.append(BatchPlanned(Attempt(1), BatchId(batch_id), {"metadata": "m", **plan(batch_id)}))
+    first.journal.append(commit(1, batch_id))
+    manifest = Manifest(
+        job_id=JobId("job"),
+        checkpoint_id=CheckpointId(checkpoint_id),
+        kind=SnapshotKind.CHECKPOINT,
+        attempt=Attempt(1),
+        batch_id=BatchId(batch_id),
+        log_position=first.journal.last_position,
+        max_parallelism=8,
+        hash_id=HashId.SPARK,
+        created_at_ms=0,
+        operators=(),
+        positions=write_positions(
+            store,
+            Layout(JobId("job")),
+            stored_positions({"metadata": "m", **plan(batch_id)}),
+            checkpoint_id=CheckpointId(checkpoint_id),
+            savepoint_id=None,
+            unique="u",
+        ),
+    )
+    write_manifest(store, manifest)
+    return manifest
+
+
+def test_a_job_continues_from_its_checkpoint_and_the_log_after_it(store: ObjectStore) -> None:
+    first = open_attempt(store, assignment(store, 1), OPERATORS)
+    manifest = checkpointed(store, first, 1, 0)
+    first.journal.append(BatchPlanned(Attempt(1), BatchId(1), plan(1)))
+    first.journal.append(commit(1, 1))
+
+    location = location_of(store.url, manifest.path)
+    second = open_attempt(store, assignment(store, 2, restore_from=location), OPERATORS)
+    assert second.resume.batch_id == 1
+    assert second.manifest == manifest
+    assert {"metadata", "offsets/0", "offsets/1", "commits/1"} <= second.positions.keys()
+
+
+@pytest.mark.parametrize("damaged", ["manifest", "positions"])
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before_it_and_nothing_is_lost(
+    store: ObjectStore, caplog: pytest.LogCaptureFixture, damaged: str
+) -> None:
+    first = open_attempt(store, assignment(store, 1), OPERATORS)
+    older = checkpointed(store, first, 1, 0)
+    newer = checkpointed(store, first, 2, 1)
+    assert newer.positions is not None
+    path = newer.path if damaged == "manifest" else newer.positions.path
+    store.put(path, store.get(path)[:-7])
+
+    second = open_attempt(store, assignment(store, 2, restore_from=location_of(store.url, newer.path)), OPERATORS)
+    assert second.manifest == older
+    assert second.resume.batch_id == 1
+    assert "commits/1" in second.positions
+    assert newer.path in caplog.text
+
+
+class MeddledStore(LocalObjectStore):
+    """Something happens to the store just before the first entry of an attempt is appended."""
+
+    meddle: Callable[[], None] | None = None
+
+    def create(self, path: str, data: bytes) -> None:
+        meddle, self.meddle = self.meddle, None
+        if meddle is not None and "/log/" in path:
+            meddle()
+        super().create(path, data)
+
+
+@pytest.mark.parametrize("fate", ["deleted", "damaged", "without its files"])
+def test_the_checkpoint_is_chosen_again_once_no_older_attempt_can_delete_it(tmp_path: Path, fate: str) -> None:
+    store = MeddledStore(tmp_path / "store")
+    first = open_attempt(store, assignment(store, 1), OPERATORS)
+    older, newer = checkpointed(store, first, 1, 0), checkpointed(store, first, 2, 1)
+    assert newer.positions is not None
+    path, positions = newer.path, newer.positions.path
+    store.meddle = {
+        "deleted": lambda: store.delete([path]),
+        "damaged": lambda: store.put(path, b"{}"),
+        "without its files": lambda: store.delete([positions]),
+    }[fate]
+    opened = open_attempt(store, assignment(store, 2, restore_from=location_of(store.url, path)), OPERATORS)
+    assert opened.manifest == older
+    assert opened.resume.batch_id == 1
+    assert {"offsets/0", "offsets/1", "commits/1"} <= opened.positions.keys()
+
+
+def test_an_attempt_whose_files_are_damaged_falls_back_under_its_own_fence(store: ObjectStore) -> None:
+    first = open_attempt(store, assignment(store, 1), OPERATORS)
+    older = checkpointed(store, first, 1, 0)
+    newer = checkpointed(store, first, 2, 1)
+    second = open_attempt(store, assignment(store, 2), OPERATORS)
+    assert second.manifest == newer
+
+    fallen = fall_back(store, assignment(store, 2), second)
+    assert fallen.manifest == older
+    assert fallen.resume.batch_id == 1
+    fallen.journal.append(BatchPlanned(Attempt(2), BatchId(2), plan(2)))
+    with pytest.raises(NothingUsableError):
+        fall_back(store, assignment(store, 2), fallen)
+
+
+def test_a_checkpoint_that_is_gone_is_an_error_and_opens_nothing(store: ObjectStore) -> None:
+    location = location_of(store.url, "job/chk-7/manifest.json")
+    with pytest.raises(NothingUsableError, match="chk-7"):
+        open_attempt(store, assignment(store, 1, restore_from=location), OPERATORS)
+    assert not list(store.list("job/log/"))
+
+
+def test_a_checkpoint_in_another_store_is_refused(store: ObjectStore) -> None:
+    with pytest.raises(RestoreRefusedError, match="another object store"):
+        open_attempt(store, assignment(store, 1, restore_from="s3://else/where/job/chk-7/manifest.json"), OPERATORS)
+
+
+@pytest.mark.parametrize(
+    ("resume", "message"),
+    [
+        (resume_point(max_parallelism=16), "max parallelism 16"),
+        (resume_point(hash_id=HashId.JAVA), "hashed by 'java'"),
+        (resume_point(operators={OperatorUid("gone"): history(BY_NAME)}), "operator 'gone'"),
+        (resume_point(operators={UID: history(BY_NUMBER)}), r"number \(int64\) and is now keyed by name \(string\)"),
+    ],
+)
+def test_state_that_does_not_fit_the_job_is_refused(store: ObjectStore, resume: ResumePoint, message: str) -> None:
+    with pytest.raises(RestoreRefusedError, match=message):
+        check_fit(assignment(store, 1), resume, OPERATORS)
+
+
+def test_all_differences_between_a_job_and_its_state_are_listed_at_once(store: ObjectStore) -> None:
+    resume = resume_point(max_parallelism=16, hash_id=HashId.JAVA)
+    with pytest.raises(RestoreRefusedError, match=r"max parallelism 16.*hashed by 'java'"):
+        check_fit(assignment(store, 1), resume, OPERATORS)
+
+
+def test_an_operator_without_state_may_be_added_and_removed(store: ObjectStore) -> None:
+    check_fit(assignment(store, 1), resume_point(operators={OperatorUid("gone"): OperatorHistory()}), OPERATORS)
+
+
+def test_positions_without_the_last_batchs_offsets_are_refused() -> None:
+    with pytest.raises(PositionsCorruptError):
+        resume_positions({}, resume_point(batch_id=BatchId(3)))
+
+
+def savepoint_of(store: ObjectStore, job_id: str) -> Manifest:
+    layout = Layout(JobId(job_id))
+    files = {"metadata": "m", **plan(0)}
+    positions = write_positions(
+        store,
+        layout,
+        stored_positions(files),
+        checkpoint_id=CheckpointId(1),
+        savepoint_id="given",
+        unique="1",
+    )
+    manifest = Manifest(
+        job_id=JobId(job_id),
+        checkpoint_id=CheckpointId(1),
+        kind=SnapshotKind.SAVEPOINT,
+        attempt=Attempt(1),
+        batch_id=BatchId(0),
+        log_position=3,
+        max_parallelism=8,
+        hash_id=HashId.SPARK,
+        created_at_ms=0,
+        operators=(),
+        positions=positions,
+        savepoint_id="given",
+    )
+    write_manifest(store, manifest)
+    return manifest
+
+
+@pytest.mark.parametrize("mode", ["claim", "no_claim"])
+def test_a_claimed_savepoint_belongs_to_the_job_and_to_no_other(store: ObjectStore, mode: str) -> None:
+    given = savepoint_of(store, "earlier")
+    location = location_of(store.url, given.path)
+    opened = open_attempt(store, assignment(store, 1, restore_from=location, claim_mode=mode), OPERATORS)
+    assert opened.manifest == given
+    assert opened.claims is (mode == "claim")
+    further = assignment(store, 1, job_id="further", restore_from=location)
+    if mode == "claim":
+        with pytest.raises(ClaimRefusedError):
+            open_attempt(store, further, OPERATORS)
+    else:
+        assert not open_attempt(store, further, OPERATORS).claims
+
+
+def test_a_failed_attempt_continues_in_its_process_from_its_last_commit(store: ObjectStore) -> None:
+    opened = open_attempt(store, assignment(store, 1), OPERATORS)
+    opened.journal.append(BatchPlanned(Attempt(1), BatchId(0), plan(0)))
+    opened.journal.append(commit(1, 0))
+    opened.journal.append(BatchPlanned(Attempt(1), BatchId(1), plan(1)))
+    again = reopen_attempt(store, assignment(store, 1), opened)
+    assert (again.attempt, again.resume.batch_id) == (1, 0)
+    assert again.resume.planned is not None, "the batch that failed is run again with its own positions"
+    again.journal.append(commit(1, 1))
+    assert reopen_attempt(store, assignment(store, 1), again).resume.batch_id == 1
+
+
+def test_a_late_write_of_a_failed_run_is_refused_or_the_next_run_is_refused(store: ObjectStore) -> None:
+    opened = open_attempt(store, assignment(store, 1), OPERATORS)
+    opened.journal.append(BatchPlanned(Attempt(1), BatchId(0), plan(0)))
+    again = reopen_attempt(store, assignment(store, 1), opened)
+    opened.journal.append(commit(1, 0).__class__(Attempt(1), BatchId(0), {UID: [None, None]}, {"files": "late"}, 0))
+    with pytest.raises(FencedError):
+        again.journal.append(commit(1, 0))
+
+
+def test_an_attempt_that_was_overtaken_after_its_failure_does_not_continue(store: ObjectStore) -> None:
+    opened = open_attempt(store, assignment(store, 1), OPERATORS)
+    open_attempt(store, assignment(store, 2), OPERATORS)
+    with pytest.raises(FencedError, match="attempt 2"):
+        reopen_attempt(store, assignment(store, 1), opened)

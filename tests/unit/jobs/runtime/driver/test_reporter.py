@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyscale.jobs.protocol.messages import (
+    AttachRequest,
+    AttachResponse,
+    CheckpointReport,
+    CheckpointStatus,
+    Command,
+    CommandKind,
+    CommandResult,
+    Commit,
+    DriverState,
+    Failure,
+    Heartbeat,
+    HeartbeatResponse,
+)
+from keyscale.jobs.runtime.driver import reporter
+from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+from keyscale.jobs.runtime.driver.reporter import Reporter
+from keyscale.jobs.runtime.errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class ScriptedControl:
+    """A control plane in memory that can fail to answer, refuse, or end the attempt."""
+
+    def __init__(self) -> None:
+        self.heartbeats: list[Heartbeat] = []
+        self.reports: list[CheckpointReport] = []
+        self.commands: list[Command] = []
+        self.failure: Exception | None = None
+        self.report_failure: Exception | None = None
+
+    def attach(self, request: AttachRequest) -> AttachResponse:
+        raise NotImplementedError
+
+    def fetch_artifact(self, target: Path) -> None:
+        raise NotImplementedError
+
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
+        if self.failure:
+            raise self.failure
+        self.heartbeats.append(heartbeat)
+        answered = {result.command_id for result in heartbeat.results}
+        return HeartbeatResponse(commands=[command for command in self.commands if command.id not in answered])
+
+    def report_checkpoint(self, report: CheckpointReport) -> None:
+        if self.failure or self.report_failure:
+            raise self.failure or self.report_failure  # type: ignore[misc]  # one of them is set
+        self.reports.append(report)
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class Running:
+    def __init__(self) -> None:
+        self.control = ScriptedControl()
+        self.status = DriverStatus()
+        self.commands: list[Command] = []
+        self.over: list[AttemptOverError] = []
+        self.reporter = Reporter(self.control, self.status, self.commands.append, self.over.append)
+
+
+@pytest.fixture
+def running() -> Iterator[Running]:
+    running = Running()
+    running.reporter.start()
+    yield running
+    running.control.failure = running.control.report_failure = None
+    running.reporter.close(5)
+
+
+def report(
+    checkpoint_id: int, status: CheckpointStatus = CheckpointStatus.COMPLETED, *, is_savepoint: bool = False
+) -> CheckpointReport:
+    return CheckpointReport(checkpoint_id=checkpoint_id, status=status, trigger_timestamp=0, is_savepoint=is_savepoint)
+
+
+def test_a_command_is_executed_once_however_often_it_is_delivered(running: Running) -> None:
+    running.control.commands = [Command(id="c1", kind=CommandKind.CHECKPOINT)]
+    wait_until(lambda: len(running.control.heartbeats) >= 4, what="four heartbeats")
+    assert [command.id for command in running.commands] == ["c1"]
+
+
+def test_a_result_is_repeated_until_the_control_plane_no_longer_asks_for_it(running: Running) -> None:
+    running.status.answer(CommandResult(command_id="c1", status="COMPLETED"))
+    wait_until(lambda: any(beat.results for beat in running.control.heartbeats), what="the result")
+    wait_until(lambda: not running.control.heartbeats[-1].results, what="a heartbeat without the result")
+
+
+def test_reports_wait_while_the_control_plane_does_not_answer_and_arrive_in_order(running: Running) -> None:
+    running.control.failure = ControlUnreachableError("away")
+    for number in range(3):
+        running.reporter.report_checkpoint(report(number))
+    running.control.failure = None
+    wait_until(lambda: len(running.control.reports) == 3, what="the reports")
+    assert [sent.checkpoint_id for sent in running.control.reports] == [0, 1, 2]
+
+
+def test_a_refused_report_does_not_delay_those_after_it(running: Running) -> None:
+    running.control.report_failure = ControlRefusedError("no")
+    running.reporter.report_checkpoint(report(1))
+    before = len(running.control.heartbeats)
+    wait_until(lambda: len(running.control.heartbeats) > before + 1, what="heartbeats after the refusal")
+    running.control.report_failure = None
+    running.reporter.report_checkpoint(report(2))
+    wait_until(lambda: running.control.reports, what="the report")
+    assert [sent.checkpoint_id for sent in running.control.reports] == [2]
+
+
+def test_the_driver_learns_that_its_attempt_is_over(running: Running) -> None:
+    running.control.failure = AttemptOverError("gone")
+    wait_until(lambda: running.over, what="the attempt's end")
+
+
+def test_closing_sends_the_last_state(running: Running) -> None:
+    running.status.enter(DriverState.STOPPED)
+    assert running.reporter.close(5)
+    assert running.control.heartbeats[-1].state is DriverState.STOPPED
+
+
+def test_closing_ends_without_an_answer_after_its_timeout(running: Running) -> None:
+    running.control.failure = ControlUnreachableError("away")
+    assert not running.reporter.close(0.3)
+
+
+def test_a_terminal_state_stays() -> None:
+    status = DriverStatus()
+    status.enter(DriverState.FENCED)
+    status.enter(DriverState.FAILED, Failure(code="X", message="going down"))
+    beat = status.heartbeat()
+    assert (beat.state, beat.failure) == (DriverState.FENCED, None)
+
+
+def test_metrics_count_every_batch_and_keep_the_first_commit() -> None:
+    status = DriverStatus()
+    for batch_id in (4, 5):
+        status.committed(Commit(batch_id=batch_id, at_ms=batch_id), input_records=10, output_records=3, duration_ms=100)
+    beat = status.heartbeat()
+    assert beat.first_commit == Commit(batch_id=4, at_ms=4)
+    assert beat.last_commit == Commit(batch_id=5, at_ms=5)
+    assert (beat.metrics.batches, beat.metrics.input_records, beat.metrics.output_records) == (2, 20, 6)
+    assert beat.metrics.input_records_per_second == pytest.approx(100.0)
+    assert beat.metrics.processed_records_per_second == pytest.approx(100.0)
+
+
+def test_without_an_answer_the_newest_report_of_a_checkpoint_is_kept(running: Running) -> None:
+    running.control.failure = ControlUnreachableError("away")
+    running.reporter.report_checkpoint(report(1, CheckpointStatus.IN_PROGRESS))
+    for number in (2, 3):
+        running.reporter.report_checkpoint(report(number, CheckpointStatus.IN_PROGRESS))
+        running.reporter.report_checkpoint(report(number, CheckpointStatus.COMPLETED))
+    running.control.failure = None
+    wait_until(lambda: len(running.control.reports) == 3, what="the reports")
+    assert [(each.checkpoint_id, each.status) for each in running.control.reports] == [
+        (1, CheckpointStatus.IN_PROGRESS),
+        (2, CheckpointStatus.COMPLETED),
+        (3, CheckpointStatus.COMPLETED),
+    ]
+
+
+def test_of_too_many_reports_those_of_the_oldest_checkpoints_are_dropped_but_of_no_savepoint(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporter, "REPORTS_MAX", 3)
+    running.control.failure = ControlUnreachableError("away")
+    for number in range(1, 7):
+        running.reporter.report_checkpoint(report(number, is_savepoint=number == 2))
+    running.control.failure = None
+    wait_until(lambda: len(running.control.reports) == 3, what="the reports")
+    assert [each.checkpoint_id for each in running.control.reports] == [1, 2, 6]
+
+
+def test_a_driver_with_very_many_reports_sends_a_heartbeat_before_all_are_sent(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat after the last report would be too late: a silent driver is replaced, and its reports are lost."""
+    running.control.failure = ControlUnreachableError("away")
+    for number in range(1, 6):
+        running.reporter.report_checkpoint(report(number))
+    running.status.answer(CommandResult(command_id="savepoint", status="COMPLETED"))
+    monkeypatch.setattr(reporter, "REPORTS_SECONDS", 0.0)
+    before = len(running.control.heartbeats)
+    running.control.failure = None
+    wait_until(lambda: len(running.control.heartbeats) > before, what="a heartbeat")
+    assert running.control.reports == []
+    assert running.control.heartbeats[-1].results == [], "a result comes after the report of its savepoint"
+    monkeypatch.undo()
+    wait_until(lambda: len(running.control.reports) == 5, what="the reports")
+    wait_until(lambda: running.control.heartbeats[-1].results, what="the result")

@@ -1,0 +1,111 @@
+"""Whether a failed run restarts in its process, by the job's strategy and by what happens meanwhile."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import pytest
+
+from keyscale.errors import KeyscaleError
+from keyscale.jobs.errors import UserFunctionError
+from keyscale.jobs.protocol.messages import Command, CommandKind, DriverState, FailureHistory, FixedDelayRestart
+from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+from keyscale.jobs.runtime.driver.job_run import forget_ends
+from keyscale.jobs.runtime.driver.restarts import Restarts
+from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox
+from keyscale.jobs.runtime.errors import RestoreRefusedError, SparkLostError
+from keyscale.state.log.commit_log import FencedError
+
+NOW_MS = 9000
+FAILURE = RunOutcome.by(UserFunctionError("ValueError"))
+AGAIN = FixedDelayRestart(attempts=2, delay_ms=0)
+
+
+def restarts(
+    strategy: FixedDelayRestart | None, status: DriverStatus, history: FailureHistory | None = None
+) -> Restarts:
+    return Restarts(strategy, history or FailureHistory(), status, draw=lambda: 0.0, clock=lambda: NOW_MS)
+
+
+def failed() -> RunOutcomeBox:
+    box = RunOutcomeBox()
+    box.give(FAILURE)
+    return box
+
+
+def test_a_failure_is_counted_and_the_run_starts_again_while_the_strategy_allows_it() -> None:
+    status = DriverStatus()
+    decides = restarts(AGAIN, status, FailureHistory(count=1, times_ms=[1000]))
+    box = failed()
+    assert decides.wait_to_restart(box)
+    assert box.outcome is None
+    metrics = status.heartbeat().metrics
+    assert metrics.failures == FailureHistory(count=2, times_ms=[1000, NOW_MS])
+    assert metrics.last_failure is not None
+    assert metrics.last_failure.code == "JOB_FUNCTION_FAILED"
+    assert (metrics.restart, status.state) == (AGAIN, DriverState.RESTORING)
+
+    box.give(FAILURE)
+    assert not decides.wait_to_restart(box)
+    assert box.outcome is not None
+    assert box.outcome.failure is not None
+    assert box.outcome.failure.final, "the control plane must not start it again, either"
+    assert "2 restarts are allowed" in box.outcome.failure.message
+
+
+@pytest.mark.parametrize(
+    ("strategy", "outcome"),
+    [
+        (None, FAILURE),
+        (AGAIN, RunOutcome.by(RestoreRefusedError("another max parallelism"))),
+        (AGAIN, RunOutcome.by(SparkLostError("the JVM has ended"))),
+        (AGAIN, RunOutcome.by(FencedError("position 7"))),
+        (AGAIN, RunOutcome(DriverState.STOPPED)),
+    ],
+)
+def test_an_outcome_that_this_process_cannot_restart_stays(
+    strategy: FixedDelayRestart | None, outcome: RunOutcome
+) -> None:
+    status, box = DriverStatus(), RunOutcomeBox()
+    box.give(outcome)
+    assert not restarts(strategy, status).wait_to_restart(box)
+    assert box.outcome == outcome
+    assert status.heartbeat().metrics.failures.count == 0
+
+
+def test_a_cancellation_between_a_failure_and_the_restart_counts() -> None:
+    box = failed()
+    box.give(RunOutcome(DriverState.STOPPED))
+    assert not restarts(AGAIN, DriverStatus()).wait_to_restart(box)
+    assert box.outcome == RunOutcome(DriverState.STOPPED)
+
+
+def test_a_cancellation_ends_the_wait_for_a_restart() -> None:
+    box, status = failed(), DriverStatus()
+    decides = restarts(FixedDelayRestart(delay_ms=3_600_000), status)
+    answers: list[bool] = []
+    waiting = threading.Thread(target=lambda: answers.append(decides.wait_to_restart(box)))
+    waiting.start()
+    while box.outcome is not None:
+        waiting.join(0.001)
+    box.give(RunOutcome(DriverState.STOPPED))
+    waiting.join(60)
+    assert answers == [False]
+    assert box.outcome == RunOutcome(DriverState.STOPPED)
+
+
+def test_a_second_failure_while_a_run_ends_does_not_prevent_the_restart() -> None:
+    box = failed()
+    box.give(RunOutcome.by(KeyscaleError("the query ended")))
+    assert restarts(AGAIN, DriverStatus()).wait_to_restart(box)
+
+
+def test_commands_survive_the_thread_that_reads_them() -> None:
+    commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+    savepoint, checkpoint = (Command(id=kind, kind=kind) for kind in (CommandKind.SAVEPOINT, CommandKind.CHECKPOINT))
+    for each in (savepoint, None, checkpoint, None):
+        commands.put(each)
+    forget_ends(commands)
+    assert [commands.get_nowait(), commands.get_nowait()] == [savepoint, checkpoint]
+    assert commands.empty()

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import keyscale.jobs.runtime.driver.retention_runner
+from keyscale.clock import now_ms
+from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+from keyscale.jobs.runtime.driver.retention_runner import RetentionRunner
+from keyscale.state.identifiers import CheckpointId
+from keyscale.state.objects.errors import StoreRefusedError
+from keyscale.state.objects.object_store import TEMPORARY_PREFIX
+from keyscale.state.objects.opening import open_store
+from keyscale.state.retention.deletion_plan import AGE_FLOOR_MS, RetentionPolicy
+from tests.support.state.state_job import JOB, StateJob
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> StateJob:
+    job = StateJob(open_store((tmp_path / "store").as_uri()), tmp_path / "local")
+    job.start(2)
+    for batch in range(3):
+        job.run_batch({batch: 1})
+        job.checkpoint()
+    return job
+
+
+def run_retention(job: StateJob, *, overtaken: bool = False, status: DriverStatus | None = None) -> set[str]:
+    before = {info.path for info in job.store.list("")}
+    policy = RetentionPolicy(1)
+    waits = []
+    runner = RetentionRunner(
+        job.store,
+        JOB,
+        policy,
+        allowed=lambda: True,
+        wait_until_rebased=lambda: waits.append(len(list(job.store.list("")))),
+        is_overtaken=lambda: overtaken,
+        status=status or DriverStatus(),
+    )
+    runner.run()
+    assert waits == [len(before)], "it looked or deleted before the running batch had ended"
+    return before - {info.path for info in job.store.list("")}
+
+
+def test_checkpoints_beyond_the_retained_ones_are_deleted_and_the_job_continues(job: StateJob) -> None:
+    removed = run_retention(job, overtaken=False)
+    assert {path.split("/")[1] for path in removed if path.endswith("manifest.json")} == {"chk-1", "chk-2"}
+    job.recover(3)
+    assert job.dump() == job.reference
+
+
+def test_an_overtaken_driver_deletes_nothing(job: StateJob) -> None:
+    assert run_retention(job, overtaken=True) == set()
+
+
+def test_a_manifest_that_cannot_be_read_is_told_until_it_is_removed(job: StateJob) -> None:
+    status = DriverStatus()
+    job.store.put(job.layout.manifest(CheckpointId(2)), b"{}")
+    assert run_retention(job, status=status) == set()
+    clean_up = status.heartbeat().metrics.clean_up
+    assert clean_up.failure is not None
+    assert clean_up.failure.code == "STATE_RETENTION_BLOCKED"
+    assert job.layout.manifest(CheckpointId(2)) in clean_up.failure.message
+    since = clean_up.failing_since_ms
+    assert since is not None
+    assert run_retention(job, status=status) == set()
+    assert status.heartbeat().metrics.clean_up.failing_since_ms == since, "it has failed all the while"
+    job.store.delete([job.layout.manifest(CheckpointId(2))])
+    removed = run_retention(job, status=status)
+    clean_up = status.heartbeat().metrics.clean_up
+    assert (clean_up.failing_since_ms, clean_up.failure) == (None, None)
+    assert (clean_up.passes, clean_up.deleted_objects) == (1, len(removed))
+    assert clean_up.deleted_bytes > 0
+
+
+def test_unfinished_writes_are_removed_once_no_upload_can_take_so_long(
+    job: StateJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / "store" / JOB / "shared" / f"{TEMPORARY_PREFIX}of-a-killed-writer"
+    left.write_bytes(b"x")
+    status = DriverStatus()
+    run_retention(job, status=status)
+    assert left.exists(), "its writer may be alive"
+    later_ms = now_ms() + AGE_FLOOR_MS + 1000
+    monkeypatch.setattr(keyscale.jobs.runtime.driver.retention_runner, "now_ms", lambda: later_ms)
+    run_retention(job, status=status, overtaken=True)
+    assert left.exists(), "an overtaken driver removes nothing"
+    run_retention(job, status=status)
+    assert not left.exists()
+    assert status.heartbeat().metrics.clean_up.removed_writes == 1
+
+
+def test_a_store_that_refuses_to_list_unfinished_writes_fails_no_pass(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise StoreRefusedError("not allowed")
+
+    monkeypatch.setattr(type(job.store), "remove_unfinished", refuse)
+    status = DriverStatus()
+    assert run_retention(job, status=status)
+    assert (status.heartbeat().metrics.clean_up.passes, status.heartbeat().metrics.clean_up.failure) == (1, None)

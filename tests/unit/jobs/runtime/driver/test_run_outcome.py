@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from keyscale.jobs.errors import UserFunctionError
+from keyscale.jobs.operators.failures import TaskOrigin, with_origin
+from keyscale.jobs.protocol.messages import DriverState
+from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox, log_failure
+from keyscale.state.errors import DiskFullError
+from keyscale.state.log.commit_log import FencedError
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_a_fenced_driver_has_not_failed() -> None:
+    outcome = RunOutcome.by(FencedError("position 7 is taken"))
+    assert outcome.state is DriverState.FENCED
+    assert outcome.failure is None
+
+
+def test_a_failure_says_where_it_came_from() -> None:
+    origin = TaskOrigin(operator_uid="counts", subtask=3, user_traceback="Traceback ...")
+    failure = RunOutcome.by(with_origin(UserFunctionError("TypeError"), origin)).failure
+    assert failure is not None
+    assert (failure.code, failure.message) == ("JOB_FUNCTION_FAILED", "TypeError")
+    assert (failure.operator_uid, failure.subtask, failure.traceback) == ("counts", 3, "Traceback ...")
+
+
+def test_the_log_shows_the_users_traceback_and_not_ours(caplog: pytest.LogCaptureFixture) -> None:
+    origin = TaskOrigin(operator_uid="counts", subtask=3, user_traceback="Traceback of the user")
+    log_failure("the run ends FAILED", with_origin(UserFunctionError("TypeError: no"), origin))
+    (record,) = caplog.records
+    assert record.message.startswith(
+        "the run ends FAILED: JOB_FUNCTION_FAILED: TypeError: no (operator counts, subtask 3)\nTraceback of the user\n"
+    )
+    assert not record.exc_info
+    log_failure("the run ends FAILED", DiskFullError("no space"))
+    assert caplog.records[1].exc_info
+
+
+def test_an_unknown_exception_is_a_failed_task() -> None:
+    failure = RunOutcome.by(RuntimeError("out of memory")).failure
+    assert failure is not None
+    assert failure.code == "JOB_TASK_FAILED"
+
+
+def test_the_first_outcome_stays() -> None:
+    box = RunOutcomeBox()
+    box.give(RunOutcome(DriverState.STOPPED))
+    box.give(RunOutcome.by(RuntimeError("Spark went down while it was stopped")))
+    assert box.wait(0) == RunOutcome(DriverState.STOPPED)
+
+
+def test_a_waiting_thread_gets_the_outcome() -> None:
+    box = RunOutcomeBox()
+    threading.Timer(0.01, box.give, (RunOutcome(DriverState.FINISHED),)).start()
+    assert box.wait(30) == RunOutcome(DriverState.FINISHED)

@@ -1,0 +1,124 @@
+"""Operations on an object store are retried within a limit; nothing is written twice, and the status says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+from keyscale.jobs.runtime.driver.journal import Journal
+from keyscale.jobs.runtime.driver.store_watch import StoreWatch
+from keyscale.jobs.runtime.retries import Retries, RetryingStore
+from keyscale.state.documents.log_entries import BatchPlanned
+from keyscale.state.identifiers import Attempt, BatchId, JobId
+from keyscale.state.layout import Layout
+from keyscale.state.log.commit_log import CommitLog
+from keyscale.state.objects.errors import ObjectNotFoundError, StoreUnavailableError
+from keyscale.state.objects.local_store import LocalObjectStore
+from tests.support.state.faulty_store import Fault, FaultyStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LAYOUT = Layout(JobId("job"))
+ENTRY = BatchPlanned(Attempt(1), BatchId(0), {})
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FaultyStore:
+    return FaultyStore(tmp_path / "store")
+
+
+def returning(store: FaultyStore, after_tries: int) -> Retries:
+    """Retries during which the store starts to answer again; no time passes."""
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        store.away = len(pauses) < after_tries
+
+    return Retries(HOUR_MS, sleep=sleep)
+
+
+def test_a_commit_waits_for_the_store_and_is_written_once(store: FaultyStore) -> None:
+    store.away = True
+    journal = Journal(CommitLog(store, LAYOUT), 1, returning(store, 3))
+    journal.append(ENTRY)
+    assert journal.last_position == 1
+    assert CommitLog(store, LAYOUT).read() == [(1, ENTRY)]
+    assert store.fired > 3, "the store was away"
+
+
+def test_a_commit_whose_answers_are_lost_is_written_once(store: FaultyStore) -> None:
+    store.faults.extend([Fault.ANSWER_LOST] * 6)  # more than the log tries by itself
+    journal = Journal(CommitLog(store, LAYOUT), 1, returning(store, 9))
+    journal.append(ENTRY)
+    assert CommitLog(store, LAYOUT).read() == [(1, ENTRY)]
+
+
+def test_without_retries_the_first_failure_is_final(store: FaultyStore) -> None:
+    store.away = True
+    with pytest.raises(StoreUnavailableError):
+        Journal(CommitLog(store, LAYOUT), 1).append(ENTRY)
+
+
+def test_retries_end_at_the_limit_and_their_pauses_grow(store: FaultyStore) -> None:
+    store.away = True
+    pauses: list[float] = []
+    with pytest.raises(StoreUnavailableError):
+        RetryingStore(store, Retries(20_000, sleep=pauses.append)).put("a", b"")
+    assert sum(pauses) <= 20
+    assert sum(pauses) > 19
+    assert pauses[:3] == [0.1, 0.2, 0.4]
+    assert max(pauses) == 5
+
+
+def test_nothing_is_retried_in_a_run_that_has_ended(store: FaultyStore) -> None:
+    store.away = True
+    pauses: list[float] = []
+    with pytest.raises(StoreUnavailableError):
+        RetryingStore(store, Retries(HOUR_MS, lambda: len(pauses) >= 2, pauses.append)).get("a")
+    assert len(pauses) == 2
+
+
+def test_a_missing_object_or_a_refusal_is_not_retried(store: FaultyStore) -> None:
+    with pytest.raises(ObjectNotFoundError):
+        RetryingStore(store, Retries(HOUR_MS)).get("a")
+
+
+def test_a_retrying_store_returns_what_the_store_returns(store: FaultyStore, tmp_path: Path) -> None:
+    retrying = RetryingStore(store, Retries(0))
+    retrying.put("a/b", b"1")
+    retrying.copy("a/b", "a/c")
+    retrying.create("a/d", b"3")
+    retrying.download("a/c", tmp_path / "file")
+    retrying.upload(tmp_path / "file", "a/e")
+    retrying.delete(iter(["a/b"]))
+    assert [info.path for info in retrying.list("a/")] == ["a/c", "a/d", "a/e"]
+    assert (retrying.get("a/e"), retrying.head("a/b"), retrying.url) == (b"1", None, store.url)
+
+
+class Silent(LocalObjectStore):
+    """A store that answers or not."""
+
+    away = True
+
+    def head(self, path: str) -> None:  # type: ignore[override]  # noqa: ARG002 - it returns nothing
+        if self.away:
+            message = "no answer"
+            raise StoreUnavailableError(message)
+
+
+def test_the_status_says_since_when_the_store_does_not_answer_until_it_does(tmp_path: Path) -> None:
+    status, store = DriverStatus(), Silent(tmp_path / "store")
+    watch = StoreWatch(store, "log", status)
+    watch.look()
+    since = status.heartbeat().metrics.store_away_since_ms
+    assert since is not None
+    watch.look()
+    assert status.heartbeat().metrics.store_away_since_ms == since, "it has been away all the while"
+    store.away = False
+    watch.look()
+    assert status.heartbeat().metrics.store_away_since_ms is None

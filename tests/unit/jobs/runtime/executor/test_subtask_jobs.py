@@ -1,0 +1,99 @@
+"""The jobs beside each subtask's state, without Spark: a function from a subtask's index to bytes."""
+
+from __future__ import annotations
+
+import pickle
+from functools import partialmethod
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from keyscale.jobs.runtime.driver.checkpoints import snapshot_clocks
+from keyscale.jobs.runtime.executor.subtask_jobs import SnapshotSubtasks, SubtaskPlaces, Uploads, UploadSnapshots
+from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
+from keyscale.state.consolidation.policy import ConsolidationPolicy
+from keyscale.state.documents.job_time import EventTime, JobTime
+from keyscale.state.identifiers import CheckpointId, SubtaskIndex
+from keyscale.state.keyed.batch_clock import BatchClock, TimeDomain
+from keyscale.state.keyed.descriptors import ValueStateDescriptor
+from keyscale.state.keyed.stamp import STAMP_MIN_MS
+from keyscale.state.keyed.ttl import Ttl
+from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.subtask.store import SubtaskStore
+from tests.support.drivers.shipped_starts import parcel, shipped
+from tests.support.state.state_job import UID, StateJob, entries
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from keyscale.jobs.runtime.executor.subtask_jobs import StoredSubtask
+
+
+def uploaded(job: StateJob, time: JobTime, savepoint_id: str | None) -> int:
+    """Returns the bytes of a snapshot of a job's single subtask."""
+    places = SubtaskPlaces({UID: [job.spec(0)]}, job.store.url, str(job.local_root))
+    starts = {UID: shipped(UID, [SubtaskStart(job.version(0), job.plans[0])])}
+    clocks = snapshot_clocks(time, places.specs)
+    linked = pickle.loads(SnapshotSubtasks(places, starts, CheckpointId(1), clocks)(0))  # noqa: S301 - our own
+    uploads = parcel(Uploads({SubtaskIndex(0): linked}, {}, {}))
+    task = pickle.loads(pickle.dumps(UploadSnapshots(places, uploads, savepoint_id, clocks)))  # noqa: S301
+    # A slow upload continues in the background; the driver asks again, too.
+    stored: list[StoredSubtask] = wait_until(lambda: pickle.loads(task(0)), what="the upload")  # noqa: S301
+    return stored[0].handle.state_size_bytes
+
+
+@pytest.mark.parametrize("domain", list(TimeDomain))
+def test_a_savepoint_is_cleaned_by_the_jobs_own_time_and_a_checkpoint_is_not(
+    tmp_path: Path, domain: TimeDomain
+) -> None:
+    clock = BatchClock(processing_time_ms=1000, event_time_ms=1000)
+    descriptor = ValueStateDescriptor("count", pa.int64(), Ttl(100, time_domain=domain))
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local", clock=clock, descriptor=descriptor)
+    job.start(1)
+    job.run_batch(dict.fromkeys(range(2000), 1))
+    reached = JobTime({UID: EventTime(5000, 1100)}, processing_ms=1100)
+    early = JobTime({UID: EventTime(5000, 1099)}, processing_ms=1099)
+    whole = uploaded(job, early, "early")
+    assert uploaded(job, reached, None) > whole / 2
+    assert uploaded(job, reached, "due") < whole / 2
+
+
+def test_without_a_watermark_nothing_expires_by_event_time() -> None:
+    assert snapshot_clocks(JobTime(processing_ms=7), [UID]) == {UID: BatchClock(7, STAMP_MIN_MS)}
+
+
+@pytest.mark.parametrize("domain", list(TimeDomain))
+def test_a_checkpoint_begins_to_clean_a_store_by_the_jobs_own_time(
+    tmp_path: Path, domain: TimeDomain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = ConsolidationPolicy(foreign_bytes_min=1)
+    monkeypatch.setattr(SubtaskStore, "snapshot", partialmethod(SubtaskStore.snapshot, policy=policy))
+    clock = BatchClock(processing_time_ms=1000, event_time_ms=1000)
+    descriptor = ValueStateDescriptor("count", pa.int64(), Ttl(100, time_domain=domain))
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local", clock=clock, descriptor=descriptor)
+    job.start(1)
+    job.run_batch(dict.fromkeys(range(2000), 1))
+    begun = job.spec(0).local_directory(job.local_root) / "consolidation"
+    uploaded(job, JobTime({UID: EventTime(5000, 1099)}, processing_ms=1099), "early")
+    assert not list(begun.glob("*"))
+    uploaded(job, JobTime({UID: EventTime(5000, 1100)}, processing_ms=1100), "due")
+    assert len(list(begun.glob("*"))) == 1
+
+
+def test_after_the_upload_a_process_merges_shards_and_the_next_task_uses_the_result(tmp_path: Path) -> None:
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+    job.start(2)
+    job.run_batch(dict.fromkeys(range(100), 1))
+    manifest, _ = job.checkpoint()
+    job.start(1, manifest.path)
+    uploaded(job, JobTime(), "a savepoint, after which the job may end")
+    [begun] = job.spec(0).local_directory(job.local_root).glob("consolidation/*")
+    assert not (begun / "started").exists()
+    uploaded(job, JobTime(), None)
+    wait_until((begun / "READY").exists, what="the merge in a process of its own")
+    places = SubtaskPlaces({UID: [job.spec(0)]}, job.store.url, str(job.local_root))
+    with places.held(UID, SubtaskIndex(0), shipped(UID, [SubtaskStart(job.version(0), job.plans[0])])) as store:
+        assert store.shard_count == 1
+        assert entries(store) == job.reference

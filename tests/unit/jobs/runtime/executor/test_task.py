@@ -1,0 +1,119 @@
+"""A task reports what it did and what it waited for, without Spark."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pytest
+
+import keyscale.jobs.runtime.executor.task as task_module
+from keyscale import KeyedProcessFunction
+from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
+from keyscale.jobs.operators.process_operator import Process
+from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
+from keyscale.jobs.runtime.executor.task import BatchTime, OperatorTask
+from keyscale.jobs.runtime.executor.task_stopwatch import TaskStopwatch
+from keyscale.jobs.runtime.executor.worker import warm_stores
+from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
+from keyscale.state.identifiers import Attempt, BatchId, SubtaskIndex
+from keyscale.state.objects.local_store import LocalObjectStore
+from tests.support.drivers.shipped_starts import parcel, shipped
+from tests.support.state.state_job import UID, StateJob
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from keyscale import ProcessContext, Row
+    from keyscale.jobs.runtime.executor.task_reports import TaskReport
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+CLOCK = Clock()
+
+
+class Slow(KeyedProcessFunction):
+    """Takes a second per record."""
+
+    def process_element(self, row: Row, context: ProcessContext) -> list[Any]:  # noqa: ARG002 - not used
+        CLOCK.now += 1
+        return [row]
+
+
+class Reports:
+    """Stands for the accumulator."""
+
+    def __init__(self) -> None:
+        self.value: list[TaskReport] = []
+
+    def add(self, reports: list[TaskReport]) -> None:
+        self.value.extend(reports)
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StateJob]:
+    monkeypatch.setattr(task_module, "TaskStopwatch", partial(TaskStopwatch, clock=CLOCK))
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+    job.start(1)
+    yield job
+    warm_stores().close()
+
+
+def records(groups: list[int]) -> pa.RecordBatch:
+    ids = pa.array(range(len(groups)), pa.int64())
+    columns = [ids, pa.array(groups, pa.int32()), pa.array([0] * len(groups), pa.int32())]
+    return pa.RecordBatch.from_arrays(columns, names=["id", KEY_GROUP_COLUMN, SUBTASK_COLUMN])
+
+
+def run(job: StateJob, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+    spec, reports = job.spec(0), Reports()
+    facts = SubtaskFacts(UID, SubtaskIndex(0), 1, spec.max_parallelism, Attempt(1), ("id",), ("id",), None, SCHEMA)
+    task = OperatorTask(
+        run="run",
+        batch_id=BatchId(0),
+        spec=spec,
+        starts=shipped(UID, [SubtaskStart(job.version(0), job.plans[0])]),
+        logic=parcel(Process(Slow())),
+        facts=facts,
+        store_url=job.store.url,
+        local_root=str(job.local_root),
+        time=BatchTime(0),
+        due=(False,),
+        reports=cast("Any", reports),
+    )
+    for _ in task._run(SubtaskIndex(0), batches):
+        CLOCK.now += 100  # the reader of the rows takes its time
+    (report,) = reports.value
+    return report
+
+
+def test_the_time_of_processing_is_without_waits_for_the_shuffle_and_for_the_reader_of_the_rows(job: StateJob) -> None:
+    def shuffle() -> Iterator[pa.RecordBatch]:
+        CLOCK.now += 10
+        yield records([3, 5, 3])
+        CLOCK.now += 10
+
+    report = run(job, shuffle())
+    assert (report.input_ms, report.process_ms, report.output_ms) == (20_000, 3_000, 100_000)
+    assert report.processor_ms > 0
+    assert (report.input_records, report.largest_key_group, report.largest_key_group_records) == (3, 3, 2)
+
+
+def test_a_subtask_without_records_reports_that_it_waited_for_them(job: StateJob) -> None:
+    def shuffle() -> Iterator[pa.RecordBatch]:
+        CLOCK.now += 10
+        yield from ()
+
+    report = run(job, shuffle())
+    assert (report.input_ms, report.process_ms, report.largest_key_group) == (10_000, 0, None)

@@ -1,0 +1,75 @@
+"""A partition is read between two offsets, in whatever pieces records arrive. Uses the client's mock cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from keyscale.jobs.errors import SourceUnavailableError
+from keyscale.jobs.kafka_client import client_settings
+from keyscale.jobs.sources.kafka_partition import FIXED, open_partition
+
+if TYPE_CHECKING:
+    from keyscale.jobs.sources.kafka_partition import PartitionReader
+
+
+class Cluster:
+    """A mock cluster, which lives as long as its producer."""
+
+    def __init__(self) -> None:
+        self.producer = Producer({"bootstrap.servers": "none", "test.mock.num.brokers": 1, "log_level": 2})
+        broker = self.producer.list_topics(timeout=30).brokers[1]
+        self.servers = f"{broker.host}:{broker.port}"
+
+    def send(self, topic: str, first: int, last: int) -> None:
+        for number in range(first, last):
+            self.producer.produce(topic, str(number), partition=0)
+        self.producer.flush(30)
+
+    def reader(self, topic: str, timeout_seconds: float = 30.0) -> PartitionReader:
+        return open_partition(f"{topic}/0", client_settings(self.servers, {}, FIXED), timeout_seconds)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def numbers(reader: PartitionReader, start: int, end: int) -> list[int]:
+    return [int(message.value() or b"") for found in reader.read(start, end) for message in found]
+
+
+def test_a_consumer_stays_open_and_continues_where_it_stopped(cluster: Cluster) -> None:
+    cluster.send("goes-on", 0, 10)
+    reader = cluster.reader("goes-on")
+    assert numbers(reader, 0, 4) == [0, 1, 2, 3]
+    assert cluster.reader("goes-on") is reader
+    cluster.send("goes-on", 10, 12)
+    assert numbers(reader, 4, 12) == list(range(4, 12))
+
+
+@pytest.mark.parametrize("again", [(0, 3), (1, 8), (5, 6)])
+def test_any_range_can_be_read_again(cluster: Cluster, again: tuple[int, int]) -> None:
+    topic = f"again-{again[0]}"
+    cluster.send(topic, 0, 8)
+    reader = cluster.reader(topic)
+    assert numbers(reader, 2, 6) == [2, 3, 4, 5]
+    assert numbers(reader, *again) == list(range(*again))
+    assert numbers(reader, 6, 8) == [6, 7]
+
+
+def test_a_task_that_stops_half_way_does_not_affect_the_next_one(cluster: Cluster) -> None:
+    cluster.send("gave-up", 0, 8)
+    unfinished = cluster.reader("gave-up").read(0, 8)
+    next(unfinished)
+    unfinished.close()
+    assert numbers(cluster.reader("gave-up"), 0, 8) == list(range(8))
+
+
+def test_missing_records_fail_the_batch_after_the_timeout(cluster: Cluster) -> None:
+    cluster.send("short", 0, 2)
+    with pytest.raises(SourceUnavailableError, match="short/0"):
+        numbers(cluster.reader("short", timeout_seconds=0.2), 0, 3)
+    assert numbers(cluster.reader("short"), 0, 2) == [0, 1]

@@ -1,0 +1,164 @@
+"""Manifests: published once, verified when read, and readable by later versions."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
+from keyscale.state.documents.manifest import (
+    FileHandle,
+    Manifest,
+    ManifestTakenError,
+    OperatorDeclaration,
+    OperatorSnapshot,
+    ShardHandle,
+    SnapshotHandle,
+    SnapshotKind,
+    decode_manifest,
+    encode_manifest,
+    known_files,
+    read_manifest,
+    write_manifest,
+)
+from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
+from keyscale.state.keyed.schema import KeyedSchema
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.layout import InvalidNameError, Layout, LocationError, location_of, path_segment, split_location
+from keyscale.state.objects.errors import StoreUnavailableError
+from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.objects.object_store import check_path
+from tests.support.repository import GOLDEN
+from tests.support.state.faulty_store import Fault, FaultyStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VECTORS_FILE = GOLDEN / "manifest-v1.json"
+
+
+def example(created_at_ms: int = 1_700_000_000_000) -> Manifest:
+    files = (
+        FileHandle("000012.sst", "job/shared/aa-1", 1000, "aa", shared=True),
+        FileHandle("CURRENT", "job/chk-7/count/0-u/0/CURRENT", 16, "bb"),
+    )
+    return Manifest(
+        job_id=JobId("job"),
+        checkpoint_id=CheckpointId(7),
+        kind=SnapshotKind.CHECKPOINT,
+        attempt=Attempt(2),
+        batch_id=BatchId(41),
+        log_position=90,
+        max_parallelism=128,
+        hash_id=HashId.SPARK,
+        created_at_ms=created_at_ms,
+        operators=(
+            OperatorSnapshot(
+                uid=OperatorUid("count"),
+                parallelism=1,
+                declaration=OperatorDeclaration(
+                    key_schema=(("id", "string"),),
+                    schema=KeyedSchema((("id", "string"),)),
+                ),
+                subtasks=(
+                    SnapshotHandle(SubtaskIndex(0), 0, 127, BatchId(41), "lineage", (ShardHandle(0, 127, files),)),
+                ),
+            ),
+        ),
+        positions=FileHandle("positions.json", "job/chk-7/positions-u.json", 2, "cc"),
+        sinks={"out": "token"},
+    )
+
+
+def test_todays_reader_reads_last_years_manifest() -> None:
+    assert decode_manifest(VECTORS_FILE.read_bytes(), "golden") == example()
+
+
+def test_todays_writer_still_writes_every_field_that_last_years_reader_read() -> None:
+    written, golden = (json.loads(document) for document in (encode_manifest(example()), VECTORS_FILE.read_bytes()))
+    assert written["body"].items() >= golden["body"].items(), "fields may be added within a format, not changed"
+    assert (written["keyscale"], written["format_version"]) == (golden["keyscale"], golden["format_version"])
+
+
+def test_an_unknown_field_is_ignored_and_a_newer_format_refused() -> None:
+    newer = VECTORS_FILE.read_bytes().replace(b'"format_version":1', b'"format_version":2')
+    with pytest.raises(FormatTooNewError):
+        decode_manifest(newer, "here")
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_any_changed_or_missing_byte_is_noticed(data: st.DataObject) -> None:
+    good = VECTORS_FILE.read_bytes()
+    at = data.draw(st.integers(0, len(good) - 1))
+    changed = bytearray(good)
+    changed[at] ^= data.draw(st.integers(1, 255))
+    for bad in (bytes(changed), good[:at]):
+        try:
+            found = decode_manifest(bad, "here")
+        except (DocumentCorruptError, FormatTooNewError):
+            continue
+        assert found == example(), "an accepted document is the one that was written"
+
+
+def test_publishing_twice_is_harmless_and_another_manifest_is_refused(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    path = write_manifest(store, example())
+    assert path == "job/chk-7/manifest.json"
+    assert write_manifest(store, example()) == path
+    with pytest.raises(ManifestTakenError):
+        write_manifest(store, example(created_at_ms=1))
+    assert read_manifest(store, path) == example()
+
+
+@pytest.mark.parametrize("fault", [Fault.ANSWER_LOST, Fault.NOT_APPLIED])
+def test_a_lost_response_to_the_publication_is_resolved(tmp_path: Path, fault: Fault) -> None:
+    store = FaultyStore(tmp_path, [fault])
+    write_manifest(store, example())
+    assert store.fired == 1
+    assert read_manifest(store, example().path) == example()
+
+
+def test_a_manifest_is_not_published_if_the_store_stays_unavailable(tmp_path: Path) -> None:
+    store = FaultyStore(tmp_path)
+    store.away = True
+    with pytest.raises(StoreUnavailableError):
+        write_manifest(store, example())
+
+
+def test_only_the_jobs_own_shared_files_and_claimed_ones_need_no_upload() -> None:
+    assert known_files([example()], JobId("job")) == {"aa": "job/shared/aa-1"}
+    assert known_files([example()], JobId("other")) == {}
+    assert known_files([example()], JobId("other"), claimed=True) == {"aa": "job/shared/aa-1"}
+
+
+@settings(deadline=None)
+@given(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=20))
+def test_any_name_is_one_safe_segment_and_no_two_share_one(one: str, other: str) -> None:
+    try:
+        segments = path_segment(one), path_segment(other)
+    except (InvalidNameError, UnicodeEncodeError):
+        return
+    assert check_path(segments[0]) == segments[0]
+    assert "/" not in segments[0]
+    assert (segments[0] == segments[1]) == (one == other)
+
+
+@pytest.mark.parametrize("savepoint_id", [None, "before/upgrade .."])
+@pytest.mark.parametrize("root", ["s3://bucket", "s3://bucket/a/b", "file:///srv/keyscale%20store"])
+def test_a_location_gives_back_its_store_and_manifest(root: str, savepoint_id: str | None) -> None:
+    path = Layout(JobId("my job")).manifest(CheckpointId(3), savepoint_id)
+    assert split_location(location_of(root, path)) == (root, path)
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["", "manifest.json", "s3://bucket/manifest.json", "s3://b/j/chk-x/manifest.json", "/j/chk-1/manifest.json"],
+)
+def test_other_locations_are_refused(location: str) -> None:
+    with pytest.raises(LocationError):
+        split_location(location)

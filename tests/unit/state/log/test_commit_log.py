@@ -1,0 +1,321 @@
+"""The commit log: two attempts and a faulty store still give one history."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyscale.state.documents.checked_document import DocumentCorruptError
+from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
+from keyscale.state.documents.manifest import Manifest, SnapshotKind
+from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.layout import Layout
+from keyscale.state.log.commit_log import CommitLog, FencedError, LogGapError
+from keyscale.state.log.resolution import BaseDisownedError, HistoryError, log_start, resolve
+from keyscale.state.objects.errors import ObjectExistsError, StoreUnavailableError
+from keyscale.state.objects.local_store import LocalObjectStore
+from tests.support.state.faulty_store import Fault, FaultyStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from keyscale.state.objects.object_store import ObjectStore
+
+JOB = JobId("job")
+LAYOUT = Layout(JOB)
+
+
+def opened(attempt: int, *, restored_from: str | None = None, rewinds: bool = False) -> AttemptOpened:
+    return AttemptOpened(Attempt(attempt), 2, 128, HashId.SPARK, restored_from, 0, {}, rewinds)
+
+
+def planned(attempt: int, batch_id: int, **positions: str) -> BatchPlanned:
+    return BatchPlanned(Attempt(attempt), BatchId(batch_id), positions)
+
+
+def committed(attempt: int, batch_id: int, sink: str = "") -> BatchCommitted:
+    return BatchCommitted(Attempt(attempt), BatchId(batch_id), {}, {"sink": sink}, 0)
+
+
+def manifest(batch_id: int, log_position: int, checkpoint_id: int = 1, job_id: JobId = JOB) -> Manifest:
+    return Manifest(
+        job_id=job_id,
+        checkpoint_id=CheckpointId(checkpoint_id),
+        kind=SnapshotKind.CHECKPOINT,
+        attempt=Attempt(1),
+        batch_id=BatchId(batch_id),
+        log_position=log_position,
+        max_parallelism=128,
+        hash_id=HashId.SPARK,
+        created_at_ms=0,
+        operators=(),
+        sinks={"sink": "of the manifest"},
+    )
+
+
+def numbered(*entries: LogEntry, after: int = 0) -> list[tuple[int, LogEntry]]:
+    return list(enumerate(entries, after + 1))
+
+
+def test_an_empty_log_resumes_before_any_batch() -> None:
+    resume = resolve(None, [], JOB)
+    assert (resume.batch_id, resume.next_position, resume.attempt, resume.planned) == (-1, 1, 0, None)
+
+
+def test_reads_back_what_was_appended(tmp_path: Path) -> None:
+    log = CommitLog(LocalObjectStore(tmp_path), LAYOUT)
+    entries = [opened(1), planned(1, 0, **{"offsets/0": "{}"}), committed(1, 0, "token")]
+    position = 1
+    for entry in entries:
+        position = log.append(position, entry)
+    assert log.read() == numbered(*entries)
+    assert log.read(2) == numbered(entries[2], after=2)
+
+
+def test_the_entries_between_two_positions_are_read_without_listing_the_log(tmp_path: Path) -> None:
+    log = CommitLog(LocalObjectStore(tmp_path), LAYOUT)
+    written = [opened(1), planned(1, 0), committed(1, 0), planned(1, 1)]
+    for position, entry in enumerate(written, start=1):
+        log.append(position, entry)
+    assert log.between(1, 3) == written[1:3]
+    assert log.between(4, 4) == []
+    with pytest.raises(LogGapError):
+        log.between(2, 9)
+
+
+def test_a_planned_batch_must_be_run_again_with_its_positions() -> None:
+    resume = resolve(
+        None, numbered(opened(1), planned(1, 0, a="1"), committed(1, 0, "x"), planned(1, 1, a="2", b="3")), JOB
+    )
+    assert resume.batch_id == 0
+    assert resume.planned is not None
+    assert resume.planned.batch_id == 1
+    assert resume.positions == {"a": "2", "b": "3"}
+    assert resume.sinks == {"sink": "x"}
+    assert resume.next_position == 5
+
+
+def test_resumes_from_a_manifest_and_the_commits_after_it() -> None:
+    base = manifest(batch_id=4, log_position=10)
+    entries = numbered(planned(1, 5), committed(1, 5, "x"), opened(2), planned(2, 6), after=10)
+    resume = resolve(base, entries, JOB)
+    assert (resume.batch_id, resume.attempt, resume.next_position, resume.sinks) == (5, 2, 15, {"sink": "x"})
+    assert resolve(base, [], JOB).sinks == {"sink": "of the manifest"}
+
+
+def test_a_job_started_from_another_jobs_savepoint_reads_its_own_log_from_the_start() -> None:
+    base = manifest(batch_id=4, log_position=10, job_id=JobId("other"))
+    assert log_start(base, JOB) == 0
+    resume = resolve(base, numbered(opened(1, restored_from=base.path), committed(1, 5)), JOB)
+    assert resume.batch_id == 5
+    with pytest.raises(BaseDisownedError):
+        resolve(None, numbered(opened(1, restored_from=base.path)), JOB)
+
+
+def test_a_rewind_disowns_the_commits_after_its_manifest() -> None:
+    base = manifest(batch_id=4, log_position=10)
+    entries = numbered(committed(1, 5), planned(1, 6), opened(2, restored_from=base.path, rewinds=True), after=10)
+    resume = resolve(base, entries, JOB)
+    assert (resume.batch_id, resume.planned, resume.attempt) == (4, None, 2)
+    with pytest.raises(BaseDisownedError):
+        resolve(manifest(batch_id=5, log_position=11, checkpoint_id=2), entries[1:], JOB)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        (opened(2), opened(1)),
+        (opened(1), opened(1)),
+        (opened(2), committed(1, 0)),
+        (opened(1), committed(1, 1)),
+        (opened(1), committed(1, 0), committed(1, 0)),
+        (opened(1), planned(1, 1)),
+    ],
+)
+def test_a_history_that_contradicts_itself_is_refused(entries: tuple[LogEntry, ...]) -> None:
+    with pytest.raises(HistoryError):
+        resolve(None, numbered(*entries), JOB)
+
+
+def test_a_missing_entry_is_noticed(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    log = CommitLog(store, LAYOUT)
+    for position, batch in enumerate(range(3), 1):
+        log.append(position, planned(1, batch))
+    store.delete([LAYOUT.log_entry(2)])
+    with pytest.raises(LogGapError):
+        log.read()
+    assert len(log.read(2)) == 1
+
+
+def test_a_damaged_entry_is_noticed(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    log = CommitLog(store, LAYOUT)
+    log.append(1, planned(1, 0, a="position"))
+    store.put(LAYOUT.log_entry(1), store.get(LAYOUT.log_entry(1)).replace(b"position", b"positiom"))
+    with pytest.raises(DocumentCorruptError):
+        log.read()
+
+
+def test_an_entry_at_the_wrong_position_is_noticed(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    log = CommitLog(store, LAYOUT)
+    log.append(1, planned(1, 0))
+    store.copy(LAYOUT.log_entry(1), LAYOUT.log_entry(2))
+    with pytest.raises(DocumentCorruptError):
+        log.read()
+
+
+def test_an_older_attempt_is_fenced(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    old, new = CommitLog(store, LAYOUT), CommitLog(store, LAYOUT)
+    old.append(1, opened(1))
+    new.append(2, opened(2))
+    with pytest.raises(FencedError):
+        old.append(2, planned(1, 0))
+
+
+def test_a_driver_that_slept_and_fills_a_hole_in_a_trimmed_log_is_fenced(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    log = CommitLog(store, LAYOUT)
+    log.append(1, opened(1))
+    for position in (2, 3):
+        log.append(position, planned(1, position - 2))
+    store.delete([LAYOUT.log_entry(2)])
+    with pytest.raises(FencedError):
+        CommitLog(store, LAYOUT).append(2, opened(2))
+
+
+def test_neither_a_rewind_nor_a_later_recovery_needs_the_log_before_it(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    log = CommitLog(store, LAYOUT)
+    base = manifest(batch_id=-1, log_position=1)
+    entries = [
+        opened(1),
+        planned(1, 0),
+        committed(1, 0),
+        opened(2, restored_from=base.path, rewinds=True),
+        planned(2, 0),
+    ]
+    for position, entry in enumerate(entries, 1):
+        log.append(position, entry)
+    store.delete([LAYOUT.log_entry(2), LAYOUT.log_entry(3)])
+    assert log.last() == (5, entries[-1])
+    history = log.history(base)
+    assert [position for position, _ in history] == [4, 5]
+    resume = resolve(base, history, JOB)
+    assert (resume.next_position, resume.attempt, resume.batch_id) == (6, 2, -1)
+    other = manifest(batch_id=-1, log_position=1, checkpoint_id=9)
+    with pytest.raises(BaseDisownedError):
+        resolve(other, log.history(other), JOB)
+    store.delete([LAYOUT.log_entry(4)])
+    with pytest.raises(LogGapError):
+        log.history(base)
+
+
+@pytest.mark.parametrize("faults", [[Fault.ANSWER_LOST], [Fault.NOT_APPLIED], [Fault.NOT_APPLIED, Fault.ANSWER_LOST]])
+def test_an_append_whose_response_was_lost_is_read_back(tmp_path: Path, faults: list[Fault]) -> None:
+    store = FaultyStore(tmp_path, faults)
+    log = CommitLog(store, LAYOUT)
+    assert log.append(1, opened(1)) == 2
+    assert store.fired == len(faults)
+    assert log.read() == numbered(opened(1))
+
+
+def test_an_append_can_be_repeated_after_the_store_was_unavailable_for_long(tmp_path: Path) -> None:
+    store = FaultyStore(tmp_path, [Fault.ANSWER_LOST])
+    log = CommitLog(store, LAYOUT)
+    store.away = True
+    with pytest.raises(StoreUnavailableError):
+        log.append(1, opened(1))
+    store.away = False
+    assert log.append(1, opened(1)) == 2
+    assert log.append(1, opened(1)) == 2
+
+
+class OverwritesLog(LocalObjectStore):
+    """The guard is switched off: this store's create replaces objects."""
+
+    def create(self, path: str, data: bytes) -> None:
+        self.put(path, data)
+
+
+def driver(store: ObjectStore, attempt: int, commits: list[tuple[int, int]]) -> Iterator[None]:
+    """A driver as a sequence of steps, with anything in between; records its acknowledged commits."""
+    log = CommitLog(store, LAYOUT)
+    resume = resolve(None, log.read(), JOB)
+    yield
+    if resume.attempt >= attempt:
+        return
+    position = log.append(resume.next_position, opened(attempt))
+    batch_id = resume.batch_id + 1
+    while True:
+        yield
+        position = log.append(position, planned(attempt, batch_id))
+        yield
+        position = log.append(position, committed(attempt, batch_id))
+        commits.append((attempt, batch_id))
+        batch_id += 1
+
+
+def play(store: ObjectStore, schedule: list[int]) -> list[tuple[int, int]]:
+    """Plays drivers of attempts 1, 2, 3 in any interleaving; returns what they believe they committed."""
+    commits: list[tuple[int, int]] = []
+    drivers = {number: driver(store, number, commits) for number in (1, 2, 3)}
+    for number in schedule:
+        try:
+            if number in drivers:
+                next(drivers[number])
+        except (StopIteration, FencedError, StoreUnavailableError):
+            del drivers[number]
+    return commits
+
+
+def check_history(store: ObjectStore, commits: list[tuple[int, int]]) -> None:
+    entries = CommitLog(store, LAYOUT).read()
+    resolve(None, entries, JOB)  # refuses a commit of an older attempt after a newer one was opened
+    in_log = [(entry.attempt, entry.batch_id) for _, entry in entries if isinstance(entry, BatchCommitted)]
+    assert [batch_id for _, batch_id in in_log] == list(range(len(in_log)))
+    assert set(commits) <= set(in_log), "a driver counts a commit that is not in the log"
+
+
+@settings(deadline=None)
+@given(
+    schedule=st.lists(st.sampled_from([1, 2, 3]), max_size=40),
+    faults=st.lists(st.sampled_from([Fault.NONE, Fault.NONE, Fault.NOT_APPLIED, Fault.ANSWER_LOST]), max_size=30),
+)
+def test_any_interleaving_of_attempts_gives_one_history(schedule: list[int], faults: list[Fault]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        store = FaultyStore(Path(directory), faults)
+        commits = play(store, schedule)
+        store.faults.clear()
+        check_history(store, commits)
+
+
+def test_without_the_condition_the_same_check_fails(tmp_path: Path) -> None:
+    store = OverwritesLog(tmp_path)
+    commits = play(store, [1, 1, 2, 1, 1, 1, 2, 2, 2, 1, 1])
+    with pytest.raises((AssertionError, HistoryError, ObjectExistsError)):
+        check_history(store, commits)
+
+
+def test_of_several_rewinds_only_the_last_one_counts() -> None:
+    one, two = manifest(batch_id=4, log_position=10), manifest(batch_id=5, log_position=11, checkpoint_id=2)
+    entries = numbered(
+        committed(1, 5),
+        opened(2, restored_from=one.path, rewinds=True),
+        committed(2, 5),
+        opened(3, restored_from=two.path, rewinds=True),
+        opened(4, restored_from=one.path, rewinds=True),
+        committed(4, 5, "the last"),
+        after=10,
+    )
+    assert resolve(one, entries, JOB).sinks == {"sink": "the last"}
+    with pytest.raises(BaseDisownedError):
+        resolve(two, entries[1:], JOB)

@@ -1,0 +1,125 @@
+"""Restore plans: every key group is assigned once, at any parallelism."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
+from keyscale.state.documents.manifest import FileHandle, ShardHandle, SnapshotHandle
+from keyscale.state.identifiers import BatchId, SubtaskIndex
+from keyscale.state.keys.key_groups import KeyGroupRange, key_group_range
+from keyscale.state.log.resolution import OperatorHistory
+from keyscale.state.restore.plan import CoverError, assign_shards, check_cover, plan_operator, plan_subtask, version_of
+
+
+def snapshot(index: int, *ranges: KeyGroupRange) -> SnapshotHandle:
+    shards = tuple(ShardHandle(part.start, part.end, ()) for part in ranges)
+    return SnapshotHandle(SubtaskIndex(index), ranges[0].start, ranges[-1].end, BatchId(3), f"lineage-{index}", shards)
+
+
+def at_parallelism(max_parallelism: int, parallelism: int) -> tuple[SnapshotHandle, ...]:
+    return tuple(snapshot(index, key_group_range(max_parallelism, parallelism, index)) for index in range(parallelism))
+
+
+def changelog(path: str, batch_id: int, key_groups: KeyGroupRange) -> ChangelogHandle:
+    return ChangelogHandle(
+        path, 1, "0", ChangelogFormat.FRAMES, BatchId(batch_id), SubtaskIndex(0), key_groups.start, key_groups.end, 1
+    )
+
+
+@settings(deadline=None)
+@given(st.integers(1, 300), st.lists(st.integers(1, 40), min_size=2, max_size=5))
+def test_every_chain_of_rescales_covers_every_key_group_once(max_parallelism: int, wanted: list[int]) -> None:
+    chain = [min(parallelism, max_parallelism) for parallelism in wanted]
+    snapshots = at_parallelism(max_parallelism, chain[0])
+    for parallelism in chain[1:]:
+        plans = assign_shards(snapshots, max_parallelism, parallelism)
+        for index, plan in enumerate(plans):
+            own = key_group_range(max_parallelism, parallelism, index)
+            assert [group for assignment in plan for group in assignment.key_groups] == list(own)
+            assert all(group in assignment.shard.key_groups for assignment in plan for group in assignment.key_groups)
+        snapshots = tuple(snapshot(index, *(part.key_groups for part in plan)) for index, plan in enumerate(plans))
+
+
+def test_an_operator_without_state_starts_empty() -> None:
+    assert assign_shards((), 128, 3) == [(), (), ()]
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 8)), max_size=6), st.integers(0, 10), st.integers(0, 10))
+def test_the_cover_is_exact_or_refused(parts: list[tuple[int, int]], start: int, length: int) -> None:
+    whole = KeyGroupRange(start, start + length)
+    ranges = [KeyGroupRange(first, first + more) for first, more in parts]
+    groups = sorted(group for part in ranges for group in part)
+    if groups == list(whole):
+        check_cover(ranges, whole)
+    else:
+        with pytest.raises(CoverError):
+            check_cover(ranges, whole)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "words"),
+    [
+        ([(0, 3), (5, 9)], "4 to 4 missing"),
+        ([(0, 5), (5, 9)], "5 to 5 doubled"),
+        ([(0, 7)], "8 to 9 missing"),
+        ([(0, 11)], "10 to 11 foreign"),
+        ([], "0 to 9 missing"),
+    ],
+)
+def test_a_refused_cover_names_the_key_groups(ranges: list[tuple[int, int]], words: str) -> None:
+    with pytest.raises(CoverError, match=words):
+        check_cover([KeyGroupRange(*part) for part in ranges], KeyGroupRange(0, 9))
+
+
+def test_a_manifest_that_lost_a_subtask_is_refused_before_anything_is_restored() -> None:
+    with pytest.raises(CoverError):
+        plan_operator(OperatorHistory(at_parallelism(128, 4)[:3]), 128, 2)
+
+
+def test_a_plan_holds_only_parts_that_intersect_the_range() -> None:
+    history = OperatorHistory(
+        at_parallelism(128, 2),
+        (
+            changelog("low", 4, KeyGroupRange(0, 63)),
+            changelog("high", 4, KeyGroupRange(64, 127)),
+            changelog("new", 5, KeyGroupRange(96, 127)),
+        ),
+    )
+    plan = plan_subtask(history, KeyGroupRange(0, 31))
+    assert [handle.subtask for handle in plan.snapshots] == [0]
+    assert [handle.path for handle in plan.changelogs] == ["low"]
+
+
+@pytest.mark.parametrize(
+    ("history", "is_empty"),
+    [
+        (OperatorHistory(), True),
+        (OperatorHistory(operator_state=(None, None)), True),
+        (OperatorHistory(at_parallelism(128, 2)), False),
+        (OperatorHistory(changelogs=(changelog("new", 0, KeyGroupRange(0, 63)),)), False),
+        (OperatorHistory(operator_state=(None, FileHandle("positions", "p", 1, "0"))), False),
+    ],
+)
+def test_only_an_empty_history_needs_no_restore(history: OperatorHistory, is_empty: bool) -> None:
+    assert all(plan.is_empty for plan in plan_operator(history, 128, 2)) is is_empty
+
+
+def test_a_version_identifies_content() -> None:
+    own = KeyGroupRange(0, 63)
+    base = OperatorHistory(at_parallelism(128, 2))
+    restored = version_of(plan_subtask(base, own), own, BatchId(3))
+    assert restored.lineage == "lineage-0", "a snapshot taken over whole keeps its lineage"
+    more = OperatorHistory(base.snapshots, (changelog("a", 4, own), changelog("b", 5, own)))
+    planned = version_of(plan_subtask(more, own), own, BatchId(5))
+    assert planned == restored.advanced(BatchId(4), "a").advanced(BatchId(5), "b")
+    assert planned.lineage != restored.advanced(BatchId(4), "b").advanced(BatchId(5), "a").lineage
+    assert restored.advanced(BatchId(4), None).lineage == restored.lineage, "a batch without mutations changes nothing"
+    halves = {
+        version_of(plan_subtask(base, part), part, BatchId(3)).lineage
+        for part in (KeyGroupRange(0, 31), KeyGroupRange(32, 63))
+    }
+    assert len({restored.lineage, *halves}) == 3

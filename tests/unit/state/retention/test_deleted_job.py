@@ -1,0 +1,96 @@
+"""Of a deleted job nothing stays but its savepoints, and a driver of it that nobody can reach commits no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyscale.state.documents.log_entries import BatchPlanned
+from keyscale.state.identifiers import BatchId, JobId
+from keyscale.state.log.commit_log import FencedError
+from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.objects.object_store import TEMPORARY_PREFIX
+from keyscale.state.retention.deleted_job import delete_job_objects
+from tests.support.state.state_job import JOB, StateJob
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LATER_MS = 4_000_000_000_000
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> StateJob:
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+    job.start(2)
+    for batch in range(3):
+        job.run_batch({batch: 1})
+        job.checkpoint()
+    job.store.put("job2/shared/x", b"of another job")
+    return job
+
+
+def paths(job: StateJob) -> list[str]:
+    return [info.path for info in job.store.list(job.layout.job)]
+
+
+def test_everything_is_deleted_and_counted(job: StateJob) -> None:
+    before = list(job.store.list(job.layout.job))
+    done = delete_job_objects(job.store, JOB, is_last=True)
+    assert (done.objects, done.size_bytes) == (len(before), sum(info.size_bytes for info in before))
+    assert paths(job) == []
+    assert job.store.get("job2/shared/x") == b"of another job"
+    again = delete_job_objects(job.store, JOB, is_last=True)
+    assert (again.objects, again.savepoints) == (0, ())
+
+
+def test_savepoints_stay_and_can_be_restored(job: StateJob, tmp_path: Path) -> None:
+    savepoint, _ = job.checkpoint("mine")
+    job.store.put(f"{job.layout.savepoints}failed/files/abc-1-9", b"a savepoint that was never published")
+    done = delete_job_objects(job.store, JOB, is_last=True)
+    assert done.savepoints == (savepoint.path,)
+    assert {path.rpartition("/savepoints/")[2].partition("/")[0] for path in paths(job)} == {"mine"}
+    restored = StateJob(job.store, tmp_path / "elsewhere", job_id=JobId("restored"))
+    restored.start(3, savepoint.path)
+    assert restored.dump() == job.reference
+
+
+def test_a_savepoint_that_another_job_has_claimed_is_left_to_that_job(job: StateJob, tmp_path: Path) -> None:
+    savepoint, _ = job.checkpoint("mine")
+    owner = StateJob(job.store, tmp_path / "elsewhere", job_id=JobId("owner"))
+    owner.start(2, savepoint.path, claims=True)
+    job.store.delete([savepoint.path])  # as its new owner does before it deletes the files
+    delete_job_objects(job.store, JOB, is_last=True)
+    assert any(path.endswith("/claim.json") for path in paths(job))
+
+
+def test_a_driver_that_nobody_can_reach_is_fenced(job: StateJob) -> None:
+    delete_job_objects(job.store, JOB, is_last=False)
+    assert len(paths(job)) == 1, "the log's closing entry"
+    with pytest.raises(FencedError):
+        job.log.append(job.position, BatchPlanned(job.attempt, BatchId(3), {}))
+    assert delete_job_objects(job.store, JOB, is_last=False).objects == 0
+    assert delete_job_objects(job.store, JOB, is_last=True).objects == 0
+    assert paths(job) == []
+
+
+def test_a_driver_that_appends_at_the_same_moment_is_fenced_with_its_next_entry(job: StateJob) -> None:
+    create, batch = job.store.create, BatchId(job.batch_id + 1)
+
+    def append_first(path: str, data: bytes) -> None:
+        job.store.create = create  # type: ignore[method-assign]
+        job.log.append(job.position, BatchPlanned(job.attempt, batch, {}))
+        create(path, data)
+
+    job.store.create = append_first  # type: ignore[method-assign]
+    delete_job_objects(job.store, JOB, is_last=False)
+    with pytest.raises(FencedError):
+        job.log.append(job.position + 1, BatchPlanned(job.attempt, batch, {}))
+
+
+def test_unfinished_writes_of_killed_processes_are_removed_when_they_are_old(job: StateJob, tmp_path: Path) -> None:
+    (tmp_path / "store" / JOB / "shared" / f"{TEMPORARY_PREFIX}x").write_bytes(b"x")
+    assert delete_job_objects(job.store, JOB, is_last=True).unfinished_writes == 0
+    assert delete_job_objects(job.store, JOB, is_last=True, writes_before_ms=LATER_MS).unfinished_writes == 1
+    assert not (tmp_path / "store" / JOB).exists()

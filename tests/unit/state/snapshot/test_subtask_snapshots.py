@@ -1,0 +1,210 @@
+"""Checkpoints and savepoints of subtasks: their uploads, and restores when some are damaged or missing."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import shutil
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+import keyscale.state.log.recovery
+from keyscale.state.documents.manifest import read_manifest
+from keyscale.state.identifiers import BatchId, CheckpointId, JobId
+from keyscale.state.log.recovery import NothingUsableError, choose_base
+from keyscale.state.objects.errors import ObjectCorruptError
+from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.restore.plan import RestorePlan
+from keyscale.state.snapshot.snapshot import LocalSnapshotLostError, upload_snapshot
+from tests.support.state.state_job import StateJob, add
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from keyscale.state.objects.object_store import ObjectInfo
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> StateJob:
+    return StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+
+
+def random_batch(seed: int, keys: int = 200, size: int = 50) -> dict[int, int]:
+    rng = random.Random(seed)
+    return {rng.randrange(keys): rng.randrange(1, 100) for _ in range(size)}
+
+
+def test_the_second_checkpoint_uploads_only_new_files(job: StateJob) -> None:
+    job.start(1)
+    job.run_batch(dict.fromkeys(range(20000), 1))
+    _, full_bytes = job.checkpoint()
+    job.run_batch(dict.fromkeys(range(0, 20000, 100), 1))
+    second, new_bytes = job.checkpoint()
+    assert new_bytes < second.state_size_bytes / 5
+    assert full_bytes > new_bytes
+
+
+def test_a_snapshot_uploads_beside_batches(job: StateJob) -> None:
+    job.start(1)
+    job.run_batch({1: 1})
+    with job.open(0) as store:
+        local = store.snapshot(CheckpointId(1))
+        add(store, {1: 10, 2: 20})
+        handle = store.finish_batch(BatchId(1), "unique")
+        sent = pickle.loads(pickle.dumps(local))  # noqa: S301 - our own bytes
+        upload = upload_snapshot(sent, job.store, job.layout, {})
+    job.commit(BatchId(1), [handle])
+    assert upload.handle.batch_id == 0
+    job.plans = [RestorePlan((upload.handle,), ())]
+    job.batch_id = BatchId(0)
+    assert job.dump() == {1: 1}
+
+
+def test_an_upload_fails_if_the_local_snapshot_is_gone(job: StateJob) -> None:
+    job.start(1)
+    with job.open(0) as store:
+        local = store.snapshot(CheckpointId(1))
+    shutil.rmtree(local.directory)
+    with pytest.raises(LocalSnapshotLostError):
+        upload_snapshot(local, job.store, job.layout, {})
+
+
+def test_local_snapshots_do_not_pile_up(job: StateJob) -> None:
+    job.start(1)
+    for seed in range(5):
+        job.run_batch(random_batch(seed))
+        job.checkpoint()
+    directory = job.spec(0).local_directory(job.local_root) / "snapshots"
+    assert sorted(int(entry.name.partition("-")[0]) for entry in directory.iterdir()) == [4, 5]
+
+
+def test_a_savepoint_is_restored_without_any_other_file(job: StateJob, tmp_path: Path) -> None:
+    job.start(2)
+    job.run_batch(random_batch(1))
+    job.checkpoint()
+    job.run_batch(random_batch(2))
+    savepoint, _ = job.checkpoint("mine")
+    job.store.delete(
+        [info.path for info in job.store.list("") if not info.path.startswith(job.layout.savepoint("mine"))]
+    )
+    copy = StateJob(job.store, tmp_path / "another host", reference=job.reference)
+    copy.start(3, savepoint.path, rewinds=True)
+    assert copy.dump() == copy.reference
+
+
+def test_a_job_started_from_another_jobs_savepoint_soon_no_longer_needs_it(job: StateJob, tmp_path: Path) -> None:
+    job.start(2)
+    job.run_batch(random_batch(1))
+    savepoint, _ = job.checkpoint("mine")
+    other = StateJob(job.store, tmp_path / "local", job_id=JobId("other"), reference=dict(job.reference))
+    other.start(2, savepoint.path)
+    other.run_batch(random_batch(2))
+    own, _ = other.checkpoint()
+    job.store.delete([info.path for info in job.store.list(job.layout.job)])
+    other.local_root = tmp_path / "another host"
+    other.start(3, own.path)
+    assert other.dump() == other.reference
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut off", "gone"])
+def test_a_damaged_checkpoint_is_skipped_loudly_for_the_one_before(
+    job: StateJob, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
+    job.start(1)
+    job.run_batch(random_batch(1))
+    good, _ = job.checkpoint()
+    job.run_batch(random_batch(2))
+    bad, _ = job.checkpoint()
+    job.run_batch(random_batch(3))
+    known = {file.path for file in good.files()}
+    victim = next(file.path for file in bad.files() if file.path not in known and file.shared)
+    content = job.store.get(victim)
+    job.store.delete([victim])
+    if damage != "gone":
+        job.store.put(victim, content[:-1] + (b"" if damage == "cut off" else bytes([content[-1] ^ 1])))
+    job.local_root = tmp_path / "another host"
+    excluded: list[str] = []
+    base = choose_base(job.store, job.job_id, bad.path)
+    assert base.manifest is not None
+    if damage == "flipped":  # only a read notices it
+        job.start(1, base.manifest.path)
+        with pytest.raises(ObjectCorruptError):
+            job.open(0)
+        excluded.append(base.manifest.path)
+        base = choose_base(job.store, job.job_id, bad.path, excluded=excluded)
+    assert base.manifest == good
+    assert [skip.path for skip in base.skipped] == [bad.path]
+    assert bad.path in caplog.text
+    job.start(1, good.path)
+    assert job.dump() == job.reference, "nothing is lost: the log has all that was committed after it"
+
+
+def test_a_job_with_only_damaged_checkpoints_does_not_start_empty(job: StateJob) -> None:
+    job.start(1)
+    job.run_batch(random_batch(1))
+    manifest, _ = job.checkpoint()
+    job.store.put(manifest.path, b"{}")
+    with pytest.raises(NothingUsableError):
+        choose_base(job.store, job.job_id, None)
+
+
+def test_a_job_without_checkpoints_starts_from_its_log(job: StateJob, tmp_path: Path) -> None:
+    job.start(2)
+    for seed in range(3):
+        job.run_batch(random_batch(seed))
+    assert choose_base(job.store, job.job_id, None).manifest is None
+    job.local_root = tmp_path / "another host"
+    job.start(3)
+    assert job.dump() == job.reference
+
+
+def age(job: StateJob, paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes objects look old to the store."""
+    listed = job.store.list
+
+    def aged(prefix: str) -> Iterator[ObjectInfo]:
+        return (replace(info, modified_ms=0) if info.path in paths else info for info in listed(prefix))
+
+    monkeypatch.setattr(job.store, "list", aged)
+
+
+def test_savepoints_from_before_a_usable_checkpoint_are_not_read(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.start(1)
+    old = []
+    for number in range(3):
+        job.run_batch(random_batch(number))
+        old.append(job.checkpoint(f"old-{number}")[0].path)
+    age(job, old, monkeypatch)
+    job.run_batch(random_batch(4))
+    checkpoint, _ = job.checkpoint()
+    later, _ = job.checkpoint("later")
+    read: list[str] = []
+    monkeypatch.setattr(
+        keyscale.state.log.recovery,
+        "read_manifest",
+        lambda store, path: (read.append(path), read_manifest(store, path))[1],
+    )
+    assert choose_base(job.store, job.job_id, None).manifest == later
+    assert read == [checkpoint.path, later.path]
+    assert choose_base(job.store, job.job_id, old[0]).manifest == later
+    assert read[2:] == [checkpoint.path, old[0], later.path]
+
+
+def test_without_a_usable_checkpoint_every_savepoint_is_considered(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.start(1)
+    job.run_batch(random_batch(1))
+    savepoint, _ = job.checkpoint("old")
+    age(job, [savepoint.path], monkeypatch)
+    job.run_batch(random_batch(2))
+    damaged, _ = job.checkpoint()
+    job.store.put(damaged.path, b"{}")
+    base = choose_base(job.store, job.job_id, damaged.path)
+    assert base.manifest == savepoint
+    assert [skip.path for skip in base.skipped] == [damaged.path]
