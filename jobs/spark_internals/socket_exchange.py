@@ -6,15 +6,16 @@ RocksDB's running compactions start again. So a worker looks up the partition of
 another worker keeps that partition's state and is idle, the two exchange their connections to Spark. If it is busy,
 the task runs where it is, and the state is opened there.
 
-Two processes exchange over a socket that idle workers listen at. The one that wants to exchange connects; the idle
-one sends its connection, gets the other's, and confirms it. The confirmation decides for both: until it is sent both
-keep their own connection, so either may end or give up at any moment, and closes what it has received. The one that
-waits for it can withdraw: after that it can no longer be sent. So a process that has no descriptor left to receive a
-connection takes no part, and one that sends nothing holds nobody up for more than a second. If several want to
-exchange in a circle, those with lower process ids go first.
+Two processes exchange over a socket that idle workers listen at. The one that wants to exchange connects; the idle one
+sends its connection and its variables, gets the other's, and confirms them. The confirmation decides for both: until it
+is sent both keep their own connection, so either may end or give up at any moment, and closes what it has received. The
+one that waits for it can withdraw: after that it can no longer be sent. So a process that has no descriptor left to
+receive a connection takes no part, and one that sends nothing holds nobody up for more than a second. If several want
+to exchange in a circle, those with lower process ids go first.
 
-Spark knows a worker by its connection, so it mistakes the two for each other from then on. If it has to end a worker
-that does not react, it ends the other one, and runs that one's task again, as after any loss of a worker.
+Spark knows a worker by its connection, so it mistakes the two for each other from then on. Each also takes over the
+broadcast variables that Spark counts as the other's (`worker_broadcasts`). If Spark has to end a worker that does not
+react, it ends the other one, and runs that one's task again, as after any loss of a worker.
 
 It relies on the first 12 bytes that Spark sends to a worker for a task: the number
 `SpecialLengths.START_OF_INIT_MESSAGE`, the length of the message, and the task's partition (Spark 4.3;
@@ -33,10 +34,14 @@ import struct
 import time
 import uuid
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+import msgspec
 from pyspark.serializers import SpecialLengths
+
+from keyscale.jobs.spark_internals.worker_broadcasts import held_broadcasts, hold_broadcasts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +54,36 @@ _WAITING_MAX = 64
 _INT_BYTES = 4
 _TASK_START = struct.Struct("!iii")  # what Spark sends first: the kind of the message, its length, the partition
 _TAKEN = b"!"  # confirms that a connection has arrived
+_OFFER = struct.Struct("!i")  # what is sent with a connection: the length of the list of variables that follows
+_OFFER_BYTES_MAX = 1 << 20
+_BROADCASTS = msgspec.json.Decoder(dict[int, str])
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
+
+
+@dataclass(frozen=True, slots=True)
+class _Offer:
+    """A connection by its descriptor, and the broadcast variables that belong to it."""
+
+    connection: int
+    broadcasts: dict[int, str]
+
+    @classmethod
+    def of(cls, connection: socket.socket) -> _Offer | None:
+        """Returns the offer of this process; None if its variables cannot be handed on."""
+        broadcasts = held_broadcasts()
+        return None if broadcasts is None else cls(connection.fileno(), broadcasts)
+
+    def send(self, line: socket.socket) -> None:
+        broadcasts = msgspec.json.encode(self.broadcasts)
+        if len(broadcasts) > _OFFER_BYTES_MAX:
+            broadcasts = b""  # which the other side refuses
+        socket.send_fds(line, [_OFFER.pack(len(broadcasts))], [self.connection])
+        line.sendall(broadcasts)
+
+    def take(self, connection: socket.socket) -> None:
+        """Makes the connection and its variables those of this process."""
+        os.dup2(self.connection, connection.fileno(), inheritable=False)
+        hold_broadcasts(self.broadcasts)
 
 
 class SocketExchange:
@@ -115,6 +149,9 @@ class SocketExchange:
 
     def _exchange(self, connection: socket.socket, home: int) -> bool:
         """Asks another process for its connection; returns whether this one may have changed."""
+        ours = _Offer.of(connection)
+        if ours is None:
+            return False
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             until = time.monotonic() + _WAIT_SECONDS
             line.settimeout(_WAIT_SECONDS)
@@ -132,21 +169,24 @@ class SocketExchange:
                     return False
             with _received(line) as theirs:
                 if theirs is not None:
-                    socket.send_fds(line, [b"."], [connection.fileno()])
+                    ours.send(line)
                     if _is_taken(line):
-                        os.dup2(theirs, connection.fileno(), inheritable=False)
+                        theirs.take(connection)
                         return True
         return False
 
     def _serve(self, connection: socket.socket, line: socket.socket) -> None:
         """Exchanges connections with another process, unless it no longer waits."""
+        ours = _Offer.of(connection)
         with line, suppress(OSError):
+            if ours is None:
+                return
             line.settimeout(_WAIT_SECONDS)
-            socket.send_fds(line, [b"."], [connection.fileno()])
+            ours.send(line)
             with _received(line) as theirs:
                 if theirs is not None:
                     line.sendall(_TAKEN)  # which fails if the other one has withdrawn
-                    os.dup2(theirs, connection.fileno(), inheritable=False)
+                    theirs.take(connection)
 
     def _look(self, awaited: socket.socket, timeout_seconds: float | None) -> bool:
         """Waits until there is something to read or another process wants to exchange; returns whether there is."""
@@ -188,14 +228,26 @@ def socket_exchange() -> SocketExchange:
 
 
 @contextmanager
-def _received(line: socket.socket) -> Iterator[int | None]:
-    """Receives the connection that the other side sends; None if it has ended or no longer waits."""
-    _, descriptors, _, _ = socket.recv_fds(line, 1, 1)
+def _received(line: socket.socket) -> Iterator[_Offer | None]:
+    """Receives the offer of the other side; None if it has ended, no longer waits, or can offer nothing."""
+    start, descriptors, _, _ = socket.recv_fds(line, _OFFER.size, 1)
     try:
-        yield descriptors[0] if descriptors else None
+        broadcasts = _receive(line, *_OFFER.unpack(start)) if descriptors and len(start) == _OFFER.size else b""
+        yield _Offer(descriptors[0], _BROADCASTS.decode(broadcasts)) if broadcasts else None
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _receive(line: socket.socket, size_bytes: int) -> bytes:
+    """Receives as many bytes; none if the other side ends before."""
+    received = bytearray()
+    while len(received) < min(size_bytes, _OFFER_BYTES_MAX):
+        piece = line.recv(size_bytes - len(received))
+        if not piece:
+            return b""
+        received += piece
+    return bytes(received)
 
 
 def _is_taken(line: socket.socket) -> bool:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.serializers import SpecialLengths
 
+from keyscale.jobs.spark_internals import socket_exchange
 from keyscale.jobs.spark_internals.socket_exchange import PARTITIONS_MAX, SocketExchange
 
 if TYPE_CHECKING:
@@ -217,8 +218,9 @@ def test_a_process_that_was_asked_cannot_take_a_connection_that_is_no_longer_off
         start(daemon.connections[0], 0, 1)
         line, _ = listener.accept()
         with line:
-            socket.send_fds(line, [b"."], [ours.fileno()])
-            _, descriptors, _, _ = socket.recv_fds(line, 1, 1)
+            socket.send_fds(line, [struct.pack("!i", 2), b"{}"], [ours.fileno()])
+            _, descriptors, _, _ = socket.recv_fds(line, 6, 1)
+            assert descriptors, "it offers its own connection"
             assert done(daemon.connections[0]) == (homes[1], 1), "it waits no longer, and runs the task itself"
             with pytest.raises(BrokenPipeError):
                 line.sendall(b"!")
@@ -253,6 +255,24 @@ def test_nothing_is_exchanged_if_either_side_takes_the_other_for_another_user(
     homes = [done(connection)[0] for connection in daemon.connections]
     start(daemon.connections[1], 0, 1)
     assert done(daemon.connections[1]) == (homes[1], 1)
+
+
+@pytest.mark.parametrize("poor", [0, 1])
+@pytest.mark.parametrize(
+    "held", [None, dict.fromkeys(range(1 << 17), "a variable's file")], ids=["without a file", "too many"]
+)
+def test_nothing_is_exchanged_if_either_side_cannot_hand_on_its_broadcast_variables(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, poor: int, held: dict[int, str] | None
+) -> None:
+    for partition in [0, 1]:
+        with monkeypatch.context() as patch:
+            if partition == poor:
+                patch.setattr(socket_exchange, "held_broadcasts", lambda: held)
+            start(daemon.fork(), partition, 0)
+    homes = [done(connection)[0] for connection in daemon.connections]
+    for number in range(1, 4):
+        start(daemon.connections[1], 0, number)
+        assert done(daemon.connections[1]) == (homes[1], number)
 
 
 def test_a_worker_ends_with_the_connection_that_it_has_after_an_exchange(daemon: Daemon) -> None:
