@@ -102,6 +102,17 @@ class BodyTooLargeError(ApiError):
     advice = "Upload less: an artifact should not contain data or large libraries."
 
 
+class TooManyInFlightError(ApiError):
+    """As many uploads, or snapshots of a job, as are allowed at once are in progress."""
+
+    code = "TOO_MANY_IN_FLIGHT"
+    title = "Too many of these are in progress"
+    status = 429
+    domain = "user"
+    retryable = True
+    advice = "Wait until some of them have ended, and send the request again."
+
+
 # --- artifacts ------------------------------------------------------------------------------------------------------
 
 

@@ -48,7 +48,7 @@ class EmbeddedPostgres:
     def url(self) -> str:
         """The URL of the database. It contains the password: never show it."""
         password = (self.root / "password").read_text().strip()
-        return f"postgresql://{DATABASE_USER}:{quote(password)}@/postgres?host={quote(str(self._socket_directory()))}"
+        return f"postgresql://{DATABASE_USER}:{quote(password)}@/postgres?host={quote(str(self.socket_directory))}"
 
     def start(self) -> None:
         """Starts the server, unless it runs already.
@@ -77,12 +77,12 @@ class EmbeddedPostgres:
             return False
 
     def _prepare_directories(self) -> None:
-        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._socket_directory().mkdir(parents=True, exist_ok=True, mode=0o700)
-        if user := _unprivileged_user():
-            for directory in (self.root, self._socket_directory()):
-                os.chown(directory, user.pw_uid, user.pw_gid)
+        user = _unprivileged_user()
+        for directory in (self.root, self.socket_directory):
+            _make_private(directory, user)
+            if user:
                 _let_enter(directory.parent)
+        if user:
             _let_read(_programs().parent)
 
     def _initialize(self) -> None:
@@ -112,7 +112,7 @@ class EmbeddedPostgres:
         fresh.rename(data)
 
     def _launch(self) -> None:
-        options = f"-c listen_addresses='' -c max_connections={MAX_CONNECTIONS} -k '{self._socket_directory()}'"
+        options = f"-c listen_addresses='' -c max_connections={MAX_CONNECTIONS} -k '{self.socket_directory}'"
         log = self.root / "log"
         self._run(
             "pg_ctl",
@@ -128,7 +128,9 @@ class EmbeddedPostgres:
             "start",
         )
 
-    def _socket_directory(self) -> Path:
+    @property
+    def socket_directory(self) -> Path:
+        """The directory of the server's socket: `root`, or a short path where that is too long for the kernel."""
         if len(os.fsencode(self.root / _SOCKET_NAME)) <= _SOCKET_PATH_BYTES_MAX:
             return self.root
         short = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
@@ -190,6 +192,31 @@ def _unprivileged_user() -> pwd.struct_passwd | None:
             raise EmbeddedPostgresError(
                 f"the system user {SYSTEM_USER} cannot be created: {made.stderr.strip()}"
             ) from None
+
+
+def _make_private(directory: Path, user: pwd.struct_passwd | None) -> None:
+    """Makes a directory that only PostgreSQL's user can enter.
+
+    It may be in a directory where anybody creates files, so it is looked at through a descriptor: a link there, or
+    another user's directory, is not ours.
+
+    Raises:
+        EmbeddedPostgresError: Something else has its name.
+    """
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise EmbeddedPostgresError(f"{directory} is not a directory of ours: {error.strerror}") from error
+    try:
+        owner = os.fstat(descriptor).st_uid
+        if owner not in {os.geteuid(), user.pw_uid if user else os.geteuid()}:
+            raise EmbeddedPostgresError(f"{directory} belongs to the user {owner}; remove it")
+        os.fchmod(descriptor, 0o700)
+        if user:
+            os.fchown(descriptor, user.pw_uid, user.pw_gid)
+    finally:
+        os.close(descriptor)
 
 
 def _let_enter(directory: Path) -> None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.errors import JobStatusConflictError, RescaleInProgressError
+from keyscale.api.errors import JobStatusConflictError, RescaleInProgressError, TooManyInFlightError
 from keyscale.api.lifecycle.transitions import Action, enter, is_allowed
 from keyscale.clock import now_ms
 from keyscale.db.models import Command, Rescale
-from keyscale.db.repositories import attempts, events, rescales
+from keyscale.db.repositories import attempts, commands, events, rescales
 from keyscale.db.statuses import (
     AttemptStage,
     CommandKind,
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
     from keyscale.api.access.identities import Principal
     from keyscale.db.models import Job
+
+SNAPSHOTS_MAX = 8
+"""Checkpoints and savepoints of a job that may be asked for at once; its driver takes one after the other."""
 
 
 def start(session: Session, job: Job, user: Principal, *, skip_lost_records: bool = False) -> None:
@@ -93,9 +96,14 @@ def snapshot(session: Session, job: Job, user: Principal, operation_id: str, kin
     """Stores that a running job should take a checkpoint or savepoint and go on.
 
     Raises:
+        TooManyInFlightError: As many as are allowed at once have no result yet.
         JobStatusConflictError: It does not run.
     """
     _require(Action.SAVEPOINT if kind is CommandKind.SAVEPOINT else Action.CHECKPOINT, job)
+    if commands.count_pending(session, job.id) >= SNAPSHOTS_MAX:
+        raise TooManyInFlightError(
+            f"at most {SNAPSHOTS_MAX} checkpoints and savepoints of a job wait for their results"
+        )
     command = _new_command(session, job.id, _active_number(session, job), kind, operation_id)
     events.record(
         session,

@@ -6,11 +6,12 @@ from fastapi import APIRouter, File, Form, Response, UploadFile
 
 from keyscale.api.access.identities import User
 from keyscale.api.routers.dependencies import Control
+from keyscale.api.routers.guarded_route import UploadRoute
 from keyscale.api.schemas.artifact import ArtifactAnswer, ArtifactList
 from keyscale.api.schemas.base import NAME_PATTERN
 from keyscale.api.services import artifacts
 
-router = APIRouter(prefix="/artifacts", tags=["artifacts"])
+router = APIRouter(prefix="/artifacts", tags=["artifacts"], route_class=UploadRoute)
 
 
 @router.post("", status_code=201, responses={200: {"model": ArtifactAnswer}})

@@ -4,11 +4,12 @@ from fastapi import APIRouter
 
 from keyscale.api.access.identities import User
 from keyscale.api.routers.dependencies import Control, Limit
+from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.checkpoint import CheckpointConfigAnswer, CheckpointDetailAnswer, CheckpointsAnswer
 from keyscale.api.schemas.operation import OperationAccepted, OperationRequest
 from keyscale.api.services import checkpoints, operations
 
-router = APIRouter(prefix="/jobs/{job_id}/checkpoints", tags=["checkpoints"])
+router = APIRouter(prefix="/jobs/{job_id}/checkpoints", tags=["checkpoints"], route_class=GuardedRoute)
 
 
 @router.post("", status_code=202)

@@ -5,6 +5,7 @@ from fastapi.responses import StreamingResponse
 
 from keyscale.api.access.identities import Driver
 from keyscale.api.routers.dependencies import Control
+from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.services import drivers
 from keyscale.jobs.protocol.messages import (
     AttachRequest,
@@ -14,7 +15,7 @@ from keyscale.jobs.protocol.messages import (
     HeartbeatResponse,
 )
 
-router = APIRouter(prefix="/driver", tags=["driver"], include_in_schema=False)
+router = APIRouter(prefix="/driver", tags=["driver"], include_in_schema=False, route_class=GuardedRoute)
 
 
 @router.post("/attach")

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query
 
 from keyscale.api.access.identities import User
 from keyscale.api.routers.dependencies import Control, Limit
+from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.job import (
     AttemptList,
     EventList,
@@ -19,7 +20,7 @@ from keyscale.api.schemas.job import (
 from keyscale.api.schemas.operation import OperationAccepted
 from keyscale.api.services import jobs, operations
 
-router = APIRouter(prefix="/jobs", tags=["jobs"])
+router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=GuardedRoute)
 
 KeepObjects = Annotated[bool, Query(description="Keep the job's checkpoints and log in the object store.")]
 

@@ -4,10 +4,11 @@ from fastapi import APIRouter
 
 from keyscale.api.access.identities import User
 from keyscale.api.routers.dependencies import Control
+from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.rescale import RescaleAnswer, RescaleList, RescaleRequest
 from keyscale.api.services import rescales
 
-router = APIRouter(prefix="/jobs/{job_id}", tags=["rescales"])
+router = APIRouter(prefix="/jobs/{job_id}", tags=["rescales"], route_class=GuardedRoute)
 
 
 @router.post("/rescale", status_code=202)

@@ -4,10 +4,11 @@ from fastapi import APIRouter
 
 from keyscale.api.access.identities import User
 from keyscale.api.routers.dependencies import Control
+from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.operation import OperationAccepted, SavepointAnswer, SavepointList, SavepointRequest
 from keyscale.api.services import operations
 
-router = APIRouter(prefix="/jobs/{job_id}/savepoints", tags=["savepoints"])
+router = APIRouter(prefix="/jobs/{job_id}/savepoints", tags=["savepoints"], route_class=GuardedRoute)
 
 
 @router.post("", status_code=202)

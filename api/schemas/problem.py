@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse
 
-from keyscale.api.errors import DatabaseUnavailableError
+from keyscale.api.errors import DatabaseUnavailableError, TooManyInFlightError
 
 if TYPE_CHECKING:
     from keyscale.api.errors import ApiError
 
 _RETRY_AFTER_S = "2"
+_PASSING = frozenset({DatabaseUnavailableError.status, TooManyInFlightError.status})
 
 
 def problem(error: ApiError, **more: Any) -> JSONResponse:
@@ -31,7 +32,7 @@ def problem(error: ApiError, **more: Any) -> JSONResponse:
         "retryable": error.retryable,
         **more,
     }
-    headers = {"Retry-After": _RETRY_AFTER_S} if error.status == DatabaseUnavailableError.status else {}
+    headers = {"Retry-After": _RETRY_AFTER_S} if error.status in _PASSING else {}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(body, status_code=error.status, headers=headers, media_type="application/problem+json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from keyscale.api.store_check import StoreCheck
 
 
+UPLOADS_MAX = 2
+"""Uploads at once: each may take a gigabyte of memory while it is inspected."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """One control plane."""
@@ -26,4 +31,5 @@ class Context:
     launcher: Launcher
     store: StoreCheck
     wakeup: Wakeup = field(default_factory=Wakeup)
+    uploads: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(UPLOADS_MAX))
     pulse: ReconcilerPulse = field(default_factory=ReconcilerPulse)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 BODY_BYTES_MAX = 1 << 20
 REPORT_BYTES_MAX = 32 << 20  # a driver's report has one row per operator and subtask, up to 32768 of them
 MULTIPART_OVERHEAD_BYTES = 64 << 10
+FORM_BYTES_MAX = 16 << 10  # the login form, which everybody may send
 
 
 class RequestLimits:
@@ -57,6 +58,8 @@ class RequestLimits:
     def _limit(self, path: str) -> int:
         if path == "/artifacts":
             return self._upload_bytes_max
+        if path.startswith("/ui/"):
+            return FORM_BYTES_MAX
         return REPORT_BYTES_MAX if path in {"/driver/checkpoints", "/driver/heartbeat"} else BODY_BYTES_MAX
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from keyscale.db.models import Command
 from keyscale.db.statuses import CommandKind, CommandStatus
@@ -28,6 +28,12 @@ def pending(session: Session, job_id: str, attempt: int) -> Sequence[Command]:
         .where(Command.job_id == job_id, Command.attempt == attempt, Command.status == CommandStatus.IN_PROGRESS)
         .order_by(Command.created_at_ms, Command.id)
     ).all()
+
+
+def count_pending(session: Session, job_id: str) -> int:
+    """Returns how many commands of a job have no result yet."""
+    statement = select(func.count()).where(Command.job_id == job_id, Command.status == CommandStatus.IN_PROGRESS)
+    return session.scalar(statement) or 0
 
 
 def savepoints(session: Session, job_id: str) -> Sequence[Command]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -44,6 +45,25 @@ def test_every_route_but_health_needs_a_token(app: FastAPI, anonymous: httpx.Cli
         ):
             answer = anonymous.request(method, filled(path), headers=headers)
             assert (answer.status_code, answer.json()["code"]) == (401, "TOKEN_INVALID"), (method, path, headers)
+
+
+def test_no_route_reads_a_large_body_before_it_knows_the_sender(app: FastAPI, anonymous: httpx.Client) -> None:
+    with_body = [route for route in api_routes(app) if route not in PUBLIC and route[0] in {"POST", "PUT", "PATCH"}]
+    assert len(with_body) > 8
+    for method, path in with_body:
+        for size in ("Content-Length: 500000", "Transfer-Encoding: chunked"):
+            with socket.create_connection(
+                (anonymous.base_url.host, anonymous.base_url.port or 0), timeout=20
+            ) as client:
+                head = (
+                    f"{method} {filled(path)} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{size}"
+                )
+                client.sendall(f"{head}\r\n\r\n".encode())  # and nothing of the body
+                assert client.recv(1000).startswith(b"HTTP/1.1 401 "), (method, path, size)
+
+
+def test_the_login_form_which_everybody_may_send_is_short(anonymous: httpx.Client) -> None:
+    assert anonymous.post("/ui/login", data={"token": "x" * (1 << 18)}).json()["code"] == "BODY_TOO_LARGE"
 
 
 def test_a_users_token_is_refused_on_the_routes_of_drivers(app: FastAPI, client: httpx.Client) -> None:

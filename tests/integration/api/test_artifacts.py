@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import func, select
 
+from keyscale.api.services.context import UPLOADS_MAX
 from keyscale.db.models import ArtifactChunk
 from keyscale.db.repositories import artifacts
 
@@ -151,3 +152,18 @@ def test_a_name_that_could_be_a_path_or_a_program_is_refused(upload: Callable[..
     else:
         assert answer.status_code == 422
     assert upload(name=name or "-").json()["code"] == "REQUEST_INVALID"
+
+
+def test_only_some_uploads_are_read_at_once_and_the_others_are_told_to_come_again(
+    context: Context, upload: Callable[..., Any]
+) -> None:
+    for _ in range(UPLOADS_MAX):
+        context.uploads.acquire()
+    answer = upload()
+    assert (answer.status_code, answer.json()["code"]) == (429, "TOO_MANY_IN_FLIGHT")
+    assert answer.json()["retryable"]
+    assert answer.headers["retry-after"]
+    context.uploads.release()
+    assert upload().status_code == 201
+    assert upload(b"def broken(:").status_code == 422
+    assert upload(b"print(2)").status_code == 201, "a refused upload has given its slot back"

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.api.access.tokens import token_sha256
+from keyscale.api.lifecycle.intents import SNAPSHOTS_MAX
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.db.repositories import jobs
-from keyscale.db.statuses import AttemptStage
+from keyscale.db.statuses import AttemptStage, JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,6 +171,23 @@ def test_commands_are_given_until_their_result_has_arrived(
     late = {**result, "status": "FAILED", "failure": {"code": "X", "message": "late"}}
     driver(number, "heartbeat", state="STOPPED", results=[late])
     assert client.get("/operations/end-of-day").json() == shown
+
+
+def test_only_some_snapshots_of_a_job_wait_at_once(
+    client: httpx.Client, context: Context, job: dict[str, Any], attempt: Callable[..., int], driver: Driver
+) -> None:
+    number = attempt()
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        found.status = JobStatus.RUNNING
+    answers = [
+        client.post("/jobs/flights/checkpoints", json={"operation_id": f"c{one}"}) for one in range(SNAPSHOTS_MAX + 1)
+    ]
+    assert [answer.status_code for answer in answers] == [202] * SNAPSHOTS_MAX + [429]
+    driver(number, "heartbeat", state="RUNNING", results=[{"command_id": "c0", "status": "COMPLETED"}])
+    assert client.post("/jobs/flights/savepoints").status_code == 202
+    assert client.post("/jobs/flights/savepoints").json()["code"] == "TOO_MANY_IN_FLIGHT"
 
 
 def test_a_driver_answers_only_the_commands_of_its_own_job(

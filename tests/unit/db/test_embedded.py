@@ -104,6 +104,34 @@ def test_a_long_path_gets_a_short_socket(root: Path) -> None:
         postgres.stop()
 
 
+def test_a_link_in_the_place_of_the_short_socket_is_not_followed(root: Path, tmp_path: Path) -> None:
+    postgres = EmbeddedPostgres(root / ("long" * 30))
+    place, target = postgres.socket_directory, tmp_path / "of somebody else"
+    target.mkdir(mode=0o755)
+    before = target.stat()
+    place.symlink_to(target)
+    try:
+        with pytest.raises(EmbeddedPostgresError, match="not a directory of ours"):
+            postgres.start()
+    finally:
+        place.unlink()
+    after = target.stat()
+    assert (after.st_uid, after.st_mode) == (before.st_uid, before.st_mode)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_directory_of_another_user_in_the_place_of_the_short_socket_is_refused(root: Path) -> None:
+    postgres = EmbeddedPostgres(root / ("long" * 30))
+    place = postgres.socket_directory
+    place.mkdir()
+    os.chown(place, NOBODY, NOBODY)
+    try:
+        with pytest.raises(EmbeddedPostgresError, match="belongs to the user"):
+            postgres.start()
+    finally:
+        place.rmdir()
+
+
 def test_the_reason_of_a_failed_start_is_named(root: Path) -> None:
     postgres = EmbeddedPostgres(root)
     postgres.start()
