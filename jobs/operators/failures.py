@@ -150,12 +150,12 @@ def exception_line(error: BaseException) -> str:
 
 
 def shown_message(text: str) -> str:
-    """Returns a message of a user's or of Spark's as it is shown: without known secrets, and not endless."""
+    """Returns a message of a user's or of Spark's as it is shown: known secrets masked, and cut if it is long."""
     return _cut(without_secrets(printable(text)), MESSAGE_CHARACTERS_MAX)
 
 
 def shown_traceback(text: str) -> str:
-    """Returns a traceback as it is shown: without known secrets, and not endless."""
+    """Returns a traceback as it is shown: known secrets masked, and cut if it is long."""
     return _cut(without_secrets(printable(text)), TRACEBACK_CHARACTERS_MAX)
 
 

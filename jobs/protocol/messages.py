@@ -3,8 +3,8 @@
 A driver authenticates with the token of its attempt (`Authorization: Bearer ...`). The token identifies the job and the
 attempt, so messages do not repeat them.
 
-    POST /driver/attach        AttachRequest     -> AttachResponse      ask for work; repeated while the answer is
-    "wait" GET  /driver/artifact                        -> the artifact's bytes
+    POST /driver/attach        AttachRequest     -> AttachResponse      ask for work; again if the answer is "wait"
+    GET  /driver/artifact                        -> the artifact's bytes
     POST /driver/heartbeat     Heartbeat         -> HeartbeatResponse   state and metrics up, commands down
     POST /driver/checkpoints   CheckpointReport  -> 204                 idempotent by checkpoint_id
 

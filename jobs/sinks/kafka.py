@@ -154,7 +154,7 @@ class KafkaSink:
             return self._directory.limits(names)
         except KafkaException as failure:
             self._directory = None
-            raise SinkUnavailableError(f"Kafka does not tell about topics: {error_of(failure).name()}") from None
+            raise SinkUnavailableError(f"Kafka does not describe its topics: {error_of(failure).name()}") from None
 
     def publish(self, token: str) -> None:
         """Makes a batch visible in one transaction, unless it is visible already.

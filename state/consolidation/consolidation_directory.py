@@ -1,7 +1,7 @@
 """A consolidation's directory: which process works there, and whether its result may be used.
 
 <subtask>/consolidation/<unique>/base.json   the local snapshot that it is made from, and the snapshot's version
-<subtask>/consolidation/<unique>/tail/       the catch-up log (`keyscale.state.consolidation.catch_up_log`)
+<subtask>/consolidation/<unique>/catch-up/   the catch-up log (`keyscale.state.consolidation.catch_up_log`)
 <subtask>/consolidation/<unique>/shard/      the new shard, being made
 <subtask>/consolidation/<unique>/READY       the new shard is complete, closed, and at the version in this file
 <subtask>/consolidation/given-up             its modification time is when the last consolidation was given up
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 CONSOLIDATION_NAME = "consolidation"
 _SHARD_NAME = "shard"
-_CATCH_UP_LOG_NAME = "tail"
+_CATCH_UP_LOG_NAME = "catch-up"
 _BASE_NAME = "base.json"
 _READY_NAME = "READY"
 _STARTED_NAME = "started"

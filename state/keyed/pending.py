@@ -44,7 +44,7 @@ class Pending:
     For states with several entries per key, `noted` has two items per change: the key, and the stored key below it.
     They are only grouped by key when `below` is called.
 
-    Whoever adds a large entry to `entries` or `reads` counts it in `memory`.
+    Code that adds a large entry to `entries` or `reads` also counts it in `memory`.
     """
 
     __slots__ = ("_touched", "entries", "family", "memory", "noted", "reads", "runs")

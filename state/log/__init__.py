@@ -1,1 +1,1 @@
-"""A job's commit log, what it means, and what it lets a job start from and delete."""
+"""The commit log of a job, the meaning of its entries, and the checkpoint that a restore starts from."""

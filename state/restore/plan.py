@@ -87,7 +87,7 @@ class RestorePlan:
 
 @dataclass(frozen=True, slots=True)
 class DeferredPlan:
-    """A plan that is found out only if the state must be rebuilt.
+    """A plan that is loaded only if the state must be rebuilt.
 
     Attributes:
         operator_state: The plan's files of operator state, which are needed in any case.

@@ -64,7 +64,9 @@ def found_in(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, str]]:
     """The phrases of a text, each with the number of lines before it. A phrase may be wrapped."""
     flowing, line_at = "", [0]
     for number, line in enumerate(text.splitlines()):
-        words = line.strip().lstrip("#*/ ")
+        words = line.strip().lstrip("#*/- ")
+        if not words or line.strip().startswith("- "):
+            words = f". {words}".strip()  # a paragraph or an item begins a sentence, however the text before it ends
         flowing += f"{words} "
         line_at += [number] * (len(words) + 1)
     for match in pattern.finditer(flowing):
@@ -116,6 +118,11 @@ def test_a_phrase_is_found_in_docstrings_comments_and_messages_even_if_it_is_wra
         for line, phrase in found_in(pattern, text)
     }
     assert found == {(2, "anew"), (4, "to be had"), (6, "puts rows out")}
+
+
+@pytest.mark.parametrize("text", ["A list:\n\nWhat follows is short.", "A list:\n- Whatever is left is dropped."])
+def test_a_clause_in_place_of_a_subject_is_found_at_the_start_of_a_paragraph_and_of_an_item(text: str) -> None:
+    assert any(list(found_in(pattern, text)) for pattern, _ in PHRASES)
 
 
 @pytest.mark.parametrize("text", ["one file a subtask", "12 bytes a key", "a directory a batch", "once a record"])

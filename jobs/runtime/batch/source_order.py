@@ -106,8 +106,8 @@ def _padded(offsets: str, before: int, now: int) -> str:
     found = inputs_of(offsets)
     if found != before:
         raise RestoreRefusedError(
-            f"the sources were {found} of Spark's inputs together and are now {before}; a source must keep"
-            " the inputs that it began with, and further inputs need sources of their own"
+            f"the sources had {found} of Spark's inputs in all and now have {before}; a source must keep the inputs"
+            " that it began with, and a further input must be a source of its own"
         )
     return with_new_inputs(offsets, now - found)
 

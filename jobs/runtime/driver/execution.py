@@ -361,8 +361,8 @@ def positions_name(attempt: Attempt, number: int) -> str:
 def drain(query: JobQuery, loop: BatchLoop, *, operators: int) -> None:
     """Processes the input that there is now, then fires all event-time timers, as time has come to its end.
 
-    What an operator emits then may register timers in those behind it, and a timer may register another one: so there
-    are some more rounds than operators, but not endlessly many.
+    Records that an operator then emits may register timers in the operators behind it, and a timer may register another
+    one. So there are some more rounds than operators, up to a limit.
     """
     query.drain()
     while loop.fire_timers(wait=True):

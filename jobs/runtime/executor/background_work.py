@@ -23,8 +23,7 @@ class BackgroundWork:
     """Work whose result any task on this host can fetch, whichever worker process started it.
 
     It runs in a thread of the process that first asks for the result. If that process dies, its lock is released and
-    the
-    next one starts the work again: so it must be safe to do twice.
+    the next one starts the work again: so it must be safe to do twice.
 
     Attributes:
         directory: A directory on this host, for this work alone; its lock and its result are kept there.

@@ -57,7 +57,7 @@ class ShippedStarts:
     position: int
 
     def plan(self, subtask: SubtaskIndex, store: ObjectStore, layout: Layout) -> DeferredPlan:
-        """Returns the plan of a subtask, which is found out only when it is needed."""
+        """Returns the plan of a subtask, which is loaded only when it is needed."""
         return DeferredPlan(self.operator_states[subtask], lambda: self._load(subtask, CommitLog(store, layout)))
 
     def _load(self, subtask: SubtaskIndex, log: CommitLog) -> RestorePlan:

@@ -1,4 +1,4 @@
-"""Tells what a task spends its time on: each moment belongs to one activity."""
+"""Measures what a task spends its time on: each moment belongs to one activity."""
 
 from __future__ import annotations
 

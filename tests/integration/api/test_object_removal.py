@@ -1,4 +1,4 @@
-"""The objects of a deleted job are deleted in the background, and an event tells what was deleted."""
+"""The objects of a deleted job are deleted in the background, and an event says what was deleted."""
 
 from __future__ import annotations
 

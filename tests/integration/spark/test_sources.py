@@ -127,7 +127,7 @@ def test_columns_that_name_splits_are_known_through_selects_as_long_as_all_are_t
     assert split_columns_of(kafka.select("value", "partition").schema) == ()
 
 
-def test_the_progress_of_a_limited_query_tells_how_many_records_its_batches_leave(
+def test_the_progress_of_a_limited_query_reports_how_many_records_its_batches_leave(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     reading = Reading(spark, tmp_path, limit=3)

@@ -54,8 +54,8 @@ def test_a_missing_changelog_gives_the_merge_up(job: StateJob) -> None:
     job.checkpoint()
     job.run_batch({1: 1})
     job.run_batch({2: 1})
-    [tail] = job.local_root.rglob("tail")
-    next(path for path in sorted(tail.iterdir()) if path.is_file()).unlink()
+    [log] = job.local_root.rglob("catch-up")
+    next(path for path in sorted(log.iterdir()) if path.is_file()).unlink()
     assert job.consolidate()  # its version is still the snapshot's
     job.run_batch({3: 1})
     assert job.shards() == [2]
@@ -103,7 +103,9 @@ def test_a_merge_that_is_no_longer_wanted_ends(job: StateJob, monkeypatch: pytes
     directory = job.consolidation
     assert directory is not None
     monkeypatch.setattr(
-        keyscale.state.consolidation.consolidator, "merge_shards", lambda *_, **__: shutil.rmtree(directory / "tail")
+        keyscale.state.consolidation.consolidator,
+        "merge_shards",
+        lambda *_, **__: shutil.rmtree(directory / "catch-up"),
     )
     with pytest.raises(ConsolidationUnwantedError):
         consolidate(directory)

@@ -79,9 +79,9 @@ def test_a_new_source_that_shares_a_stream_has_no_place_of_its_own() -> None:
 
 
 def test_a_source_that_has_other_inputs_than_before_is_refused() -> None:
-    with pytest.raises(RestoreRefusedError, match="were 1 of Spark's inputs together and are now 2"):
+    with pytest.raises(RestoreRefusedError, match="had 1 of Spark's inputs in all and now have 2"):
         positions_for(recorded("7", order="a"), uids("a"), [2])
-    with pytest.raises(RestoreRefusedError, match="were 2 of Spark's inputs together and are now 1"):
+    with pytest.raises(RestoreRefusedError, match="had 2 of Spark's inputs in all and now have 1"):
         positions_for(recorded("7", "8", order="a"), uids("a b"), [1, 2])
 
 

@@ -1,4 +1,4 @@
-"""A task is sent the version of its state alone; the plan to rebuild it is found out only if it is needed."""
+"""A task is sent the version of its state alone; the plan to rebuild it is loaded only if it is needed."""
 
 from __future__ import annotations
 
