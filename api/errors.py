@@ -347,6 +347,28 @@ class ReconcilerDownError(ApiError):
     advice = "Running jobs go on. If the database answers, read the control plane's log and restart the control plane."
 
 
+class LeaderMissingError(ApiError):
+    """No replica leads: nothing is started, restarted or rescaled."""
+
+    code = "LEADER_MISSING"
+    title = "No replica of the control plane leads"
+    status = 503
+    domain = "internal"
+    retryable = True
+    advice = "Running jobs go on. A new leader is elected within 30 seconds. If not, read the replicas' logs."
+
+
+class LeadershipLostError(ApiError):
+    """A replica that led before tried to write although another one leads by now; nothing was written."""
+
+    code = "LEADERSHIP_LOST"
+    title = "Another replica leads"
+    status = 503
+    domain = "internal"
+    retryable = True
+    advice = "Nothing is wrong: the replica was stopped or cut off for a while, and the new leader carries on."
+
+
 class SettingInvalidError(ApiError):
     """An environment variable of the control plane has an invalid value."""
 

@@ -11,23 +11,25 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    from sqlalchemy import URL, Engine
 
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_MS = 30_000
 
 
-def open_engine(url: str) -> Engine:
+def open_engine(url: str | URL, *, connections: int = 10, connections_spare: int = 20) -> Engine:
     """Returns a pool of connections that fails rather than hangs when the database does not answer.
 
     Args:
-        url: `postgresql://...`, as libpq takes it or with SQLAlchemy's `+psycopg`.
+        url: `postgresql://...`, as libpq takes it or with SQLAlchemy's `+psycopg`; or another pool's.
+        connections: How many connections stay open.
+        connections_spare: How many more may be opened for a short time.
     """
     return create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
         pool_pre_ping=True,
-        pool_size=10,
-        max_overflow=20,
+        pool_size=connections,
+        max_overflow=connections_spare,
         pool_timeout=CONNECT_TIMEOUT_S,
         connect_args={
             "connect_timeout": CONNECT_TIMEOUT_S,

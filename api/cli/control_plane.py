@@ -55,7 +55,8 @@ def health(session: Session) -> None:
     """Show the version and health of the control plane, and of its database and object store."""
     with session.control_plane() as control_plane:
         answer = control_plane.get("/health")
-    session.output.say("\n".join(f"{name}: {value}" for name, value in answer.items()), answer)
+    shown = {**answer, "leader": answer["leader"]["url"]}
+    session.output.say("\n".join(f"{name}: {value}" for name, value in shown.items()), answer)
 
 
 @click.command()

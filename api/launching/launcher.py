@@ -51,6 +51,8 @@ class Launcher:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.host = platform.node()
+        # Replicas on the same host have homes of their own, and see only the runs under them.
+        self.place = f"{self.host}:{settings.home}"
         self._launched: dict[tuple[str, int], tuple[float, subprocess.Popen[bytes] | None]] = {}
 
     def prepare(self, job_id: str, attempt: int) -> str:
@@ -96,7 +98,7 @@ class Launcher:
         """Looks at an attempt's processes."""
         if attempt.launched_on is None:
             return Seen(ProcessState.UNLAUNCHED)
-        if attempt.launched_on != self.host:
+        if attempt.launched_on != self.place:
             return Seen(ProcessState.UNKNOWN)
         directory = self._run_directory(attempt.job_id, attempt.number)
         supervisor = read_supervisor(directory)

@@ -1,30 +1,103 @@
-"""Elects one leading reconciler, by a lock that PostgreSQL holds for a connection."""
+"""Elects one leading replica, by a lock that PostgreSQL holds for a connection, and numbers its time as leader.
+
+The lock alone is not enough: a leader that was stopped by a signal loses its connection, another one is elected, and
+the first one goes on where it was. So each leader begins an epoch, and each of its transactions checks that the epoch
+still lasts, and keeps it from ending before the transaction does.
+"""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from keyscale.api.errors import LeadershipLostError
+from keyscale.db.repositories import jobs, leaders
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy import Engine
+    from sqlalchemy.orm import sessionmaker
 
 _LEADER_LOCK = 0x6C656164
-# A leader that is stopped by a signal loses its connection, and with it the lock, after this long. Everything that it
-# tries to write afterwards fails, because all of a leader's transactions use the connection that holds the lock.
-IDLE_TIMEOUT_S = 30
+IDLE_TIMEOUT_S = 15
+"""PostgreSQL ends the connection of a leader that has been silent for so long, and another replica can lead."""
 
 
-def open_leader_connection(engine: Engine) -> Connection:
-    """Returns the connection on which the lock is requested."""
-    connection = engine.connect()
-    connection.execute(text(f"SET idle_session_timeout = '{IDLE_TIMEOUT_S}s'"))
-    connection.commit()
-    return connection
+class Candidacy:
+    """A replica's connection for the election, on which it asks for the lock, and holds it while it leads.
+
+    The connection is not one of a pool: when it is closed, after any error, PostgreSQL gives the lock back.
+
+    Args:
+        engine: The database.
+        url: Where this replica can be reached.
+    """
+
+    def __init__(self, engine: Engine, url: str) -> None:
+        self._url = url
+        self._connection = engine.connect()
+        self._connection.detach()
+        self._connection.execute(text(f"SET idle_session_timeout = '{IDLE_TIMEOUT_S}s'"))
+        self._connection.commit()
+
+    def stand(self) -> int | None:
+        """Asks for the lock, and begins an epoch if this replica has it now; returns the epoch, None if another leads.
+
+        Do not call it again once it has returned an epoch.
+        """
+        with Session(self._connection) as session, session.begin():
+            if not session.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LEADER_LOCK}):
+                return None
+            return leaders.begin_epoch(session, self._url)
+
+    def beat(self, epoch: int) -> Sequence[str]:
+        """Notes that this replica leads; returns the jobs to look after.
+
+        Raises:
+            LeadershipLostError: Another replica leads.
+        """
+        with Session(self._connection) as session, session.begin():
+            if not leaders.beat(session, epoch):
+                raise LeadershipLostError(f"epoch {epoch} is over")
+            return jobs.ids_to_reconcile(session)
+
+    def close(self) -> None:
+        self._connection.close()
 
 
-def try_to_lead(connection: Connection) -> bool:
-    """Requests the lock; returns whether this connection holds it now. Do not call it again once it does."""
-    leads = bool(connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LEADER_LOCK}))
-    connection.commit()
-    return leads
+class Leadership:
+    """A leader's right to write, which ends with its epoch.
+
+    Args:
+        sessions: The database.
+        epoch: The number of its epoch.
+    """
+
+    def __init__(self, sessions: sessionmaker[Session], epoch: int) -> None:
+        self._sessions = sessions
+        self.epoch = epoch
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """Gives a transaction during which no other replica becomes the leader.
+
+        Raises:
+            LeadershipLostError: Another one already is.
+        """
+        with self._sessions.begin() as session:
+            if not leaders.share_epoch(session, self.epoch):
+                raise LeadershipLostError(f"epoch {self.epoch} is over")
+            yield session
+
+    def require(self) -> None:
+        """Checks that no other replica leads, before an effect outside of the database.
+
+        Raises:
+            LeadershipLostError: Another one does.
+        """
+        with self.transaction():
+            pass

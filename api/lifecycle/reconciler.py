@@ -6,39 +6,36 @@ import contextlib
 import logging
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
-
-from keyscale.api.errors import StoreUnavailableError
-from keyscale.api.lifecycle import steps
-from keyscale.api.lifecycle.apply import apply
-from keyscale.api.lifecycle.decision import DEFAULT_TIMEOUTS, next_step
-from keyscale.api.lifecycle.fact_reader import FactReader
-from keyscale.api.lifecycle.intents import settle_command
-from keyscale.api.lifecycle.job_transaction import JobTransaction
-from keyscale.api.lifecycle.leadership import open_leader_connection, try_to_lead
-from keyscale.api.lifecycle.stopwatch import Stopwatch
+from keyscale.api.errors import LeadershipLostError
+from keyscale.api.lifecycle.decision import DEFAULT_TIMEOUTS
+from keyscale.api.lifecycle.leadership import Candidacy, Leadership
+from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.clock import now_ms
-from keyscale.db.engine import is_database_away
-from keyscale.db.repositories import attempts, commands, jobs
-from keyscale.db.statuses import CommandStatus
+from keyscale.db.engine import is_database_away, open_engine, session_factory
+from keyscale.db.repositories import events
+from keyscale.errors import KeyscaleError
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import Engine
 
     from keyscale.api.launching.launcher import Launcher
     from keyscale.api.lifecycle.facts import Timeouts
-    from keyscale.api.lifecycle.steps import Step
     from keyscale.api.store_check import StoreCheck
 
 logger = logging.getLogger(__name__)
 
 ROUND_S = 0.2
 _ELECTION_S = 1.0
-_STEPS_PER_ROUND_MAX = 20  # so that no job keeps the others waiting
+SERVED_AT_ONCE_MAX = 32
+_CONNECTIONS = 8  # a job has one only while it reads or writes, not while its drivers are started or killed
+_SET_ASIDE_S = 1.0
+_SET_ASIDE_S_MAX = 60.0
 
 
 class Wakeup:
@@ -68,16 +65,20 @@ class ReconcilerPulse:
     role: str = "down"
     beat_at_s: float = 0.0
 
+    def beat(self, role: str) -> None:
+        self.role, self.beat_at_s = role, time.monotonic()
+
 
 class Reconciler:
-    """Takes one step of one job at a time; may be killed between any two lines.
+    """Stands for election; as the leader it has all jobs pursued, side by side.
 
     Args:
-        engine: The database.
+        engine: The database. The reconciler has connections of its own, which requests cannot use up.
         launcher: Starts, watches and kills drivers.
         store: Answers whether a savepoint exists.
         wakeup: Wakes the reconciler.
         pulse: Shows that the reconciler lives.
+        url: Where this replica can be reached.
         timeouts: The limits that decisions use.
     """
 
@@ -89,15 +90,16 @@ class Reconciler:
         store: StoreCheck,
         wakeup: Wakeup,
         pulse: ReconcilerPulse,
+        url: str = "",
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        self._engine = engine
+        self._engine = open_engine(engine.url, connections=_CONNECTIONS, connections_spare=0)
         self._launcher = launcher
         self._store = store
         self._wakeup = wakeup
         self._pulse = pulse
-        self._stopwatch = Stopwatch()
-        self._reader = FactReader(launcher, self._stopwatch, timeouts)
+        self._url = url
+        self._timeouts = timeouts
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
 
@@ -105,138 +107,148 @@ class Reconciler:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the loop after the present step. Drivers run on."""
+        """Ends the loop after the present steps. Drivers run on."""
         self._closing.set()
         self._wakeup.ring()
         self._thread.join()
+        self._engine.dispose()
 
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
-                with contextlib.closing(open_leader_connection(self._engine)) as connection:
-                    self._stand_for_election(connection)
-                    self._stopwatch.reset()
-                    while not self._closing.is_set():
-                        self._round(connection)
-                        self._wakeup.wait(ROUND_S)
-            except Exception as error:  # the loop survives every error; the next round reads all facts again
+                self._stand_and_lead()
+            except Exception as error:  # the loop survives every error: this replica stands for the next election
                 self._pulse.role = "down"
                 if is_database_away(error):
                     logger.warning("the database does not answer; trying again")
+                elif isinstance(error, LeadershipLostError):
+                    logger.warning("another replica leads")
                 else:
                     logger.exception("a round failed")
                 self._closing.wait(_ELECTION_S)
         self._pulse.role = "down"
 
-    def _stand_for_election(self, connection: Connection) -> None:
-        while not try_to_lead(connection) and not self._closing.is_set():
-            self._beat("standby")
-            self._closing.wait(_ELECTION_S)
-        self._beat("leader")
-
-    def _beat(self, role: str) -> None:
-        self._pulse.role, self._pulse.beat_at_s = role, time.monotonic()
-
-    def _round(self, connection: Connection) -> None:
-        self._beat("leader")
-        with Session(connection) as session, session.begin():
-            job_ids = jobs.ids_to_reconcile(session)
-        for job_id in job_ids:
-            try:
-                self.pursue(connection, job_id)
-            except SQLAlchemyError:
-                raise
-            except Exception:
-                # A failure of one job must not block the others.
-                logger.exception("job %s: a step failed; it is tried again", job_id)
-
-    def pursue(self, connection: Connection, job_id: str) -> None:
-        """Takes a job's steps until there is nothing to do but wait."""
-        for _ in range(_STEPS_PER_ROUND_MAX):
-            if self._closing.is_set():
+    def _stand_and_lead(self) -> None:
+        with contextlib.ExitStack() as stack:
+            candidacy = stack.enter_context(contextlib.closing(Candidacy(self._engine, self._url)))
+            epoch = candidacy.stand()
+            while epoch is None and not self._closing.wait(_ELECTION_S):
+                self._pulse.beat("standby")
+                epoch = candidacy.stand()
+            if epoch is None:
                 return
-            outside = self._take_database_step(connection, job_id)
-            if outside is None:
-                return
-            if not isinstance(outside, _Done) and not self._take_outside_step(connection, job_id, outside):
-                return
+            logger.info("this replica leads, in epoch %d", epoch)
+            self._lead(candidacy, Leadership(session_factory(self._engine), epoch))
 
-    def _take_database_step(self, connection: Connection, job_id: str) -> Step | _Done | None:
-        """Decides; applies a step of the database, and returns a step that reaches outside of it, to be taken later."""
-        with Session(connection, expire_on_commit=False) as session, session.begin():
-            job = jobs.lock(session, job_id)
-            if job is None:
-                return None
-            step = next_step(self._reader.read(session, job))
-            if step is None:
-                return None
-            logger.info("job %s: %s", job_id, type(step).__name__)
-            if isinstance(step, (steps.Launch, steps.Kill, steps.CheckSavepoint, steps.MarkReaped)):
-                return step
-            apply(step, JobTransaction(session, job))
-            return _DONE
-
-    def _take_outside_step(self, connection: Connection, job_id: str, step: Step) -> bool:
-        """Takes a step outside of the database; returns whether the next step can be decided at once."""
-        match step:
-            case steps.Launch():
-                return self._launch(connection, job_id, step.attempt)
-            case steps.Kill():
-                self._launcher.kill(job_id, step.attempt)
-                return False
-            case steps.MarkReaped():
-                self._launcher.clean_up(job_id, step.attempt)
-                with Session(connection) as session, session.begin():
-                    if (job := jobs.lock(session, job_id)) is not None:
-                        apply(step, JobTransaction(session, job))
-                return True
-            case steps.CheckSavepoint():
-                return self._check_savepoint(connection, job_id, step)
-            case _:
-                raise TypeError(type(step).__name__)
-
-    def _launch(self, connection: Connection, job_id: str, number: int) -> bool:
-        launcher = self._launcher
-        token_sha256 = launcher.prepare(job_id, number)
-        with Session(connection, expire_on_commit=False) as session, session.begin():
-            job = jobs.lock(session, job_id)
-            attempt = attempts.find(session, job_id, number) if job else None
-            if job is None or attempt is None:
-                return False
-            attempt.token_sha256, attempt.launched_on = token_sha256, launcher.host
-            attempt.launched_at_ms = now_ms()
-        launcher.launch(job, attempt)
-        return True
-
-    def _check_savepoint(self, connection: Connection, job_id: str, step: steps.CheckSavepoint) -> bool:
-        with Session(connection, expire_on_commit=False) as session, session.begin():
-            job, command = jobs.lock(session, job_id), commands.find(session, step.command_id)
-        if job is None or command is None or command.savepoint_id is None:
-            return False
+    def _lead(self, candidacy: Candidacy, leadership: Leadership) -> None:
+        is_over = threading.Event()
+        pursuit = Pursuit(
+            leadership=leadership,
+            launcher=self._launcher,
+            store=self._store,
+            is_closing=lambda: is_over.is_set() or self._closing.is_set(),
+            timeouts=self._timeouts,
+        )
+        jobs_served = JobsServed(pursuit.pursue, leadership)
         try:
-            found = self._store.find_savepoint(job.store_url, job_id, command.savepoint_id)
-        except StoreUnavailableError as error:
-            logger.warning("job %s: the store does not answer whether the savepoint exists: %s", job_id, error.detail)
-            return False
-        with Session(connection) as session, session.begin():
-            job, command = jobs.lock(session, job_id), commands.find(session, step.command_id, lock=True)
-            if job is None or command is None or command.status is not CommandStatus.IN_PROGRESS:
-                return True
-            if found is None:
-                apply(step.missing, JobTransaction(session, job))
-            else:
-                settle_command(
-                    session,
-                    command,
-                    status=CommandStatus.COMPLETED,
-                    location=found.location,
-                    checkpoint_id=found.checkpoint_id,
-                )
-        return True
+            while not self._closing.is_set():
+                jobs_served.serve(candidacy.beat(leadership.epoch))
+                self._pulse.beat("leader")
+                self._wakeup.wait(ROUND_S)
+        finally:
+            is_over.set()
+            candidacy.close()  # before the last steps end: another replica can lead, and they write nothing
+            jobs_served.close()
 
 
-class _Done:
-    """A step was taken, and is in the database."""
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A job whose steps fail.
+
+    Attributes:
+        failures: How often in a row.
+        code: Of the last error.
+        until_s: Monotonic time at which it is tried again.
+    """
+
+    failures: int
+    code: str
+    until_s: float
 
 
-_DONE = _Done()
+class JobsServed:
+    """Serves jobs side by side: a slow launch or kill holds no other job up, and neither does a job that fails.
+
+    A job whose steps fail is set aside, and tried again after a pause that doubles with each failure.
+
+    Args:
+        pursue: Takes a job's steps.
+        leadership: The right to record events.
+        monotonic: A clock in seconds.
+    """
+
+    def __init__(
+        self,
+        pursue: Callable[[str], None],
+        leadership: Leadership,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pursue = pursue
+        self._leadership = leadership
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._busy: set[str] = set()
+        self._troubles: dict[str, Trouble] = {}
+        self._threads = ThreadPoolExecutor(SERVED_AT_ONCE_MAX, thread_name_prefix="job")
+
+    def serve(self, job_ids: Sequence[str]) -> None:
+        """Begins to serve all jobs that are neither being served nor set aside."""
+        now_s = self._monotonic()
+        with self._lock:
+            for job_id in job_ids:
+                trouble = self._troubles.get(job_id)
+                if job_id in self._busy or (trouble is not None and now_s < trouble.until_s):
+                    continue
+                self._busy.add(job_id)
+                self._threads.submit(self._serve_one, job_id)
+
+    def close(self) -> None:
+        """Waits for the steps that are being taken."""
+        self._threads.shutdown(cancel_futures=True)
+
+    def _serve_one(self, job_id: str) -> None:
+        try:
+            self._pursue(job_id)
+        except LeadershipLostError:
+            logger.info("job %s: another replica leads", job_id)
+        except Exception as error:  # noqa: BLE001 - a failure of one job must not reach the others
+            self._set_aside(job_id, error)
+        else:
+            if self._troubles.pop(job_id, None) is not None:
+                self._record(job_id, "JOB_TAKEN_UP", "the job's steps succeed again")
+        finally:
+            with self._lock:
+                self._busy.discard(job_id)
+
+    def _set_aside(self, job_id: str, error: Exception) -> None:
+        before = self._troubles.get(job_id)
+        if is_database_away(error):
+            logger.warning("job %s: the database does not answer", job_id)
+            return
+        failures = before.failures + 1 if before is not None else 1
+        pause_s = min(_SET_ASIDE_S * 2 ** min(failures - 1, 10), _SET_ASIDE_S_MAX)
+        code = error.code if isinstance(error, KeyscaleError) else type(error).__name__
+        self._troubles[job_id] = Trouble(failures, code, self._monotonic() + pause_s)
+        logger.error("job %s: a step failed; trying again in %.0f s", job_id, pause_s, exc_info=error)
+        if before is None or before.code != code:
+            self._record(
+                job_id, "JOB_SET_ASIDE", f"a step of the job failed ({code}); it is tried again", failure_code=code
+            )
+
+    def _record(self, job_id: str, kind: str, message: str, **details: str) -> None:
+        """Records an event, if the database and the leadership allow it."""
+        try:
+            with self._leadership.transaction() as session:
+                events.record(session, job_id=job_id, at_ms=now_ms(), kind=kind, message=message, **details)
+        except Exception:
+            logger.warning("job %s: the event %s was not recorded", job_id, kind, exc_info=True)

@@ -12,7 +12,7 @@ router = APIRouter(tags=["health"])
 
 @router.get("/health", responses={503: {"description": "A part does not work; `code` says which."}})
 def show_health(control: Control) -> JSONResponse:
-    """Shows the version, and whether the database, the object store and the reconciler work. Needs no token."""
+    """Shows the version, whether the database, the object store and the reconciler work, and who leads. No token."""
     parts, errors = health.look(control)
     if errors:
         return problem(errors[0], **parts)

@@ -3,42 +3,55 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
-from keyscale.api.errors import ApiError, DatabaseUnavailableError, ReconcilerDownError, StoreUnavailableError
+from keyscale.api.errors import (
+    ApiError,
+    DatabaseUnavailableError,
+    LeaderMissingError,
+    ReconcilerDownError,
+    StoreUnavailableError,
+)
+from keyscale.db.repositories import leaders
 from keyscale.installation import VERSION
 
 if TYPE_CHECKING:
     from keyscale.api.services.context import Context
 
-_BEAT_AGE_MAX_S = 30.0
+_BEAT_AGE_MAX_S = 10.0
 
 
-def look(context: Context) -> tuple[dict[str, str], list[ApiError]]:
+def look(context: Context) -> tuple[dict[str, Any], list[ApiError]]:
     """Looks at every part.
 
     Returns:
-        The version and the state of each part, and the errors of the parts that do not work.
+        The version, the state of each part and the leader, and the errors of the parts that do not work.
     """
     found: list[ApiError] = []
+    leader = None
     try:
-        with context.engine.connect() as connection:
-            connection.execute(text("SELECT 1"))
+        with context.sessions() as session:
+            seen = leaders.look(session)
     except SQLAlchemyError:
         found.append(DatabaseUnavailableError())
+    else:
+        if seen is not None and seen.silent_ms <= _BEAT_AGE_MAX_S * 1000:
+            leader = {"url": seen.url, "epoch": seen.epoch}
     if (reason := context.store.problem()) is not None:
         found.append(StoreUnavailableError(reason))
     if context.pulse.role == "down" or time.monotonic() - context.pulse.beat_at_s > _BEAT_AGE_MAX_S:
         found.append(ReconcilerDownError("the reconciler has not finished a round recently"))
+    if leader is None:
+        found.append(LeaderMissingError("no replica has led for a while"))
     codes = {error.code for error in found}
     return {
         "version": VERSION,
         "database": _state(DatabaseUnavailableError.code in codes),
         "store": _state(StoreUnavailableError.code in codes),
         "reconciler": _state(ReconcilerDownError.code in codes),
+        "leader": leader,
     }, found
 
 

@@ -63,6 +63,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
             store=context.store,
             wakeup=context.wakeup,
             pulse=context.pulse,
+            url=context.settings.control_url,
         )
         removal = ObjectRemoval(context.sessions, context.pulse)
         if reconcile:

@@ -10,6 +10,7 @@ from keyscale.db.models.command import Command
 from keyscale.db.models.deleted_job import DeletedJob
 from keyscale.db.models.event import Event
 from keyscale.db.models.job import Job
+from keyscale.db.models.leader import Leader
 from keyscale.db.models.rescale import Rescale
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "DeletedJob",
     "Event",
     "Job",
+    "Leader",
     "Rescale",
     "Token",
 ]

@@ -11,11 +11,9 @@ from keyscale.api.lifecycle import steps
 from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.job_transaction import JobTransaction, rescale_command_id
-from keyscale.api.lifecycle.leadership import open_leader_connection, try_to_lead
 from keyscale.db.models import Attempt
 from keyscale.db.repositories import attempts, commands, jobs
 from keyscale.db.statuses import AttemptStage, CommandStatus, JobStatus, RescalePhase
-from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -182,17 +180,6 @@ def test_the_database_itself_refuses_a_second_active_attempt(context: Context, t
         take(steps.CreateAttempt(2, steps.Cause.START))
     with context.sessions() as session:
         assert session.query(Attempt).count() == 1
-
-
-def test_there_is_one_leader_until_its_connection_is_gone(context: Context) -> None:
-    first, second = open_leader_connection(context.engine), open_leader_connection(context.engine)
-    assert try_to_lead(first)
-    assert not try_to_lead(second)
-    first.invalidate()
-    first.close()
-    wait_until(lambda: try_to_lead(second), 30, what="the server's notice that the connection is gone")
-    second.invalidate()
-    second.close()
 
 
 def test_a_settled_job_is_looked_after_until_its_processes_are_gone(

@@ -32,7 +32,7 @@ def launcher(tmp_path: Path) -> Launcher:
 
 @pytest.fixture
 def attempt(launcher: Launcher) -> Attempt:
-    return Attempt(job_id="job", number=1, parallelism=2, launched_on=launcher.host)
+    return Attempt(job_id="job", number=1, parallelism=2, launched_on=launcher.place)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def children(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 def test_an_attempt_that_was_never_launched_is_unlaunched(launcher: Launcher) -> None:
     assert launcher.inspect(Attempt(job_id="job", number=1)).state is ProcessState.UNLAUNCHED
-    noted = Attempt(job_id="job", number=1, launched_on=launcher.host)
+    noted = Attempt(job_id="job", number=1, launched_on=launcher.place)
     assert (
         launcher.inspect(noted).state is ProcessState.UNLAUNCHED
     )  # the launcher died after it recorded the launch and before it launched

@@ -1,7 +1,8 @@
-"""The reconciler's steps that reach outside of the database, with a launcher and a store of the test's own."""
+"""A job's steps that reach outside of the database, with a launcher and a store of the test's own."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -12,11 +13,13 @@ from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle import steps
 from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.job_transaction import JobTransaction
-from keyscale.api.lifecycle.reconciler import Reconciler, ReconcilerPulse, Wakeup
+from keyscale.api.lifecycle.leadership import Candidacy, Leadership
+from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.api.store_check import PublishedSavepoint
 from keyscale.db.repositories import jobs
 from keyscale.db.statuses import JobStatus
 from keyscale.state.identifiers import CheckpointId
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +35,7 @@ PUBLISHED = PublishedSavepoint("file:///store/savepoints/end/manifest.json", Che
 class DeadDrivers:
     """In place of the launcher: every driver that was launched is dead, and a new one is never launched."""
 
-    host = "here"
+    place = "here"
 
     def inspect(self, attempt: Attempt) -> Seen:
         return Seen(ProcessState.DEAD if attempt.number == 1 else ProcessState.STARTING)
@@ -72,15 +75,11 @@ def pursue(context: Context, stopping: dict[str, Any]) -> Callable[[Store], None
     """Lets a reconciler with a store take the job's steps until it has to wait."""
 
     def take_steps(store: Store) -> None:
-        reconciler = Reconciler(
-            engine=context.engine,
-            launcher=cast("Any", DeadDrivers()),
-            store=cast("Any", store),
-            wakeup=Wakeup(),
-            pulse=ReconcilerPulse(),
-        )
-        with context.engine.connect() as connection:
-            reconciler.pursue(connection, stopping["id"])
+        with closing(Candidacy(context.engine, "")) as candidacy:
+            epoch = wait_until(candidacy.stand, what="the election")
+            leadership = Leadership(context.sessions, epoch)
+            pursuit = Pursuit(leadership=leadership, launcher=cast("Any", DeadDrivers()), store=cast("Any", store))
+            pursuit.pursue(stopping["id"])
 
     return take_steps
 

@@ -1,0 +1,172 @@
+"""Takes the steps of one job until there is nothing to do but wait."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from keyscale.api.errors import StoreUnavailableError
+from keyscale.api.lifecycle import steps
+from keyscale.api.lifecycle.apply import apply
+from keyscale.api.lifecycle.decision import DEFAULT_TIMEOUTS, next_step
+from keyscale.api.lifecycle.fact_reader import FactReader
+from keyscale.api.lifecycle.intents import settle_command
+from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.stopwatch import Stopwatch
+from keyscale.clock import now_ms
+from keyscale.db.repositories import attempts, commands, jobs
+from keyscale.db.statuses import CommandStatus
+from keyscale.state import syncpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keyscale.api.launching.launcher import Launcher
+    from keyscale.api.lifecycle.facts import Timeouts
+    from keyscale.api.lifecycle.leadership import Leadership
+    from keyscale.api.lifecycle.steps import Step
+    from keyscale.api.store_check import StoreCheck
+
+logger = logging.getLogger(__name__)
+
+_STEPS_MAX = 20  # so that no job keeps a thread for ever
+
+
+class Pursuit:
+    """Takes one step of a job at a time; may be killed between any two lines, and then another replica carries on.
+
+    Two threads must not pursue the same job at once.
+
+    Args:
+        leadership: The right to write.
+        launcher: Starts, watches and kills drivers.
+        store: Answers whether a savepoint exists.
+        is_closing: Whether to stop after the present step.
+        timeouts: The limits that decisions use.
+    """
+
+    def __init__(
+        self,
+        *,
+        leadership: Leadership,
+        launcher: Launcher,
+        store: StoreCheck,
+        is_closing: Callable[[], bool] = lambda: False,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
+    ) -> None:
+        self._leadership = leadership
+        self._launcher = launcher
+        self._store = store
+        self._is_closing = is_closing
+        # A new leader measures every silence anew: it hears a driver out before it replaces it.
+        self._reader = FactReader(launcher, Stopwatch(), timeouts)
+        self._timeouts = timeouts
+
+    def pursue(self, job_id: str) -> None:
+        """Takes a job's steps until there is nothing to do but wait.
+
+        Raises:
+            LeadershipLostError: Another replica leads; nothing was written.
+        """
+        for _ in range(_STEPS_MAX):
+            if self._is_closing():
+                return
+            outside = self._take_database_step(job_id)
+            if outside is None:
+                return
+            if isinstance(outside, _Done):
+                continue
+            _reach(outside, "decided")
+            self._leadership.require()
+            goes_on = self._take_outside_step(job_id, outside)
+            _reach(outside, "taken")
+            if not goes_on:
+                return
+
+    def _take_database_step(self, job_id: str) -> Step | _Done | None:
+        """Decides; applies a step of the database, and returns a step that reaches outside of it, to be taken later."""
+        with self._leadership.transaction() as session:
+            job = jobs.lock(session, job_id)
+            if job is None:
+                return None
+            step = next_step(self._reader.read(session, job), self._timeouts)
+            if step is None:
+                return None
+            logger.info("job %s: %s", job_id, type(step).__name__)
+            if isinstance(step, (steps.Launch, steps.Kill, steps.CheckSavepoint, steps.MarkReaped)):
+                return step
+            apply(step, JobTransaction(session, job))
+            _reach(step, "decided")
+        _reach(step, "taken")
+        return _DONE
+
+    def _take_outside_step(self, job_id: str, step: Step) -> bool:
+        """Takes a step outside of the database; returns whether the next step can be decided at once."""
+        match step:
+            case steps.Launch():
+                return self._launch(job_id, step)
+            case steps.Kill():
+                self._launcher.kill(job_id, step.attempt)
+                return False
+            case steps.MarkReaped():
+                self._launcher.clean_up(job_id, step.attempt)
+                with self._leadership.transaction() as session:
+                    if (job := jobs.lock(session, job_id)) is not None:
+                        apply(step, JobTransaction(session, job))
+                return True
+            case steps.CheckSavepoint():
+                return self._check_savepoint(job_id, step)
+            case _:
+                raise TypeError(type(step).__name__)
+
+    def _launch(self, job_id: str, step: steps.Launch) -> bool:
+        launcher = self._launcher
+        token_sha256 = launcher.prepare(job_id, step.attempt)
+        with self._leadership.transaction() as session:
+            job = jobs.lock(session, job_id)
+            attempt = attempts.find(session, job_id, step.attempt) if job else None
+            if job is None or attempt is None:
+                return False
+            attempt.token_sha256, attempt.launched_on = token_sha256, launcher.place
+            attempt.launched_at_ms = now_ms()
+        _reach(step, "recorded")
+        launcher.launch(job, attempt)
+        return True
+
+    def _check_savepoint(self, job_id: str, step: steps.CheckSavepoint) -> bool:
+        with self._leadership.transaction() as session:
+            job, command = jobs.lock(session, job_id), commands.find(session, step.command_id)
+        if job is None or command is None or command.savepoint_id is None:
+            return False
+        try:
+            found = self._store.find_savepoint(job.store_url, job_id, command.savepoint_id)
+        except StoreUnavailableError as error:
+            logger.warning("job %s: the store does not answer whether the savepoint exists: %s", job_id, error.detail)
+            return False
+        with self._leadership.transaction() as session:
+            job, command = jobs.lock(session, job_id), commands.find(session, step.command_id, lock=True)
+            if job is None or command is None or command.status is not CommandStatus.IN_PROGRESS:
+                return True
+            if found is None:
+                apply(step.missing, JobTransaction(session, job))
+            else:
+                settle_command(
+                    session,
+                    command,
+                    status=CommandStatus.COMPLETED,
+                    location=found.location,
+                    checkpoint_id=found.checkpoint_id,
+                )
+        return True
+
+
+class _Done:
+    """A step was taken, and is in the database."""
+
+
+_DONE = _Done()
+
+
+def _reach(step: Step, moment: str) -> None:
+    """Marks a moment of a step at which fault tests kill or stop the control plane, as `<step>.<moment>`."""
+    syncpoint.reach(f"{type(step).__name__}.{moment}")

@@ -1,0 +1,63 @@
+"""Queries on the leader. All times are those of the database's clock, which every replica shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import BigInteger, cast, func, select, update
+
+from keyscale.db.models import Leader
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+_NOW_MS = cast(func.extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderSeen:
+    """The leader, as it was at one look.
+
+    Attributes:
+        silent_ms: Time since its last beat.
+    """
+
+    epoch: int
+    url: str
+    silent_ms: int
+
+
+def begin_epoch(session: Session, url: str) -> int:
+    """Begins the next epoch, once all transactions of the present one have ended; returns its number.
+
+    Args:
+        session: The transaction.
+        url: Where the new leader can be reached.
+    """
+    epoch = session.scalar(
+        update(Leader)
+        .values(epoch=Leader.epoch + 1, url=url, elected_at_ms=_NOW_MS, beat_at_ms=_NOW_MS)
+        .returning(Leader.epoch)
+    )
+    if epoch is None:
+        raise LookupError("the table of the leader is empty")
+    return epoch
+
+
+def share_epoch(session: Session, epoch: int) -> bool:
+    """Keeps the epoch from ending before this transaction; returns whether it still lasts."""
+    statement = select(Leader.epoch).where(Leader.epoch == epoch).with_for_update(read=True, key_share=True)
+    return session.scalar(statement) is not None
+
+
+def beat(session: Session, epoch: int) -> bool:
+    """Notes that the leader of an epoch is alive; returns whether the epoch still lasts."""
+    statement = update(Leader).where(Leader.epoch == epoch).values(beat_at_ms=_NOW_MS).returning(Leader.epoch)
+    return session.scalar(statement) is not None
+
+
+def look(session: Session) -> LeaderSeen | None:
+    """Returns the leader, None if there never was one."""
+    row = session.execute(select(Leader.epoch, Leader.url, _NOW_MS - Leader.beat_at_ms)).one()
+    return LeaderSeen(*row) if row[0] else None

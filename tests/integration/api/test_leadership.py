@@ -1,0 +1,246 @@
+"""One replica leads: by a lock that an error gives back, and with an epoch that each of its writes checks."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.exc import OperationalError
+
+from keyscale.api.errors import LeadershipLostError
+from keyscale.api.launching.launcher import Seen
+from keyscale.api.launching.processes import ProcessState
+from keyscale.api.lifecycle.leadership import Candidacy, Leadership
+from keyscale.api.lifecycle.pursuit import Pursuit
+from keyscale.api.lifecycle.reconciler import Reconciler, ReconcilerPulse, Wakeup
+from keyscale.db.repositories import jobs, leaders
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx
+
+    from keyscale.api.services.context import Context
+
+
+@pytest.fixture
+def pulse() -> ReconcilerPulse:
+    return ReconcilerPulse()
+
+
+@pytest.fixture
+def reconciler(context: Context, pulse: ReconcilerPulse) -> Iterator[Reconciler]:
+    """A reconciler that looks after no job that has a driver."""
+    started = Reconciler(
+        engine=context.engine,
+        launcher=context.launcher,
+        store=context.store,
+        wakeup=Wakeup(),
+        pulse=pulse,
+        url="http://first:1",
+    )
+    started.start()
+    yield started
+    started.close()
+
+
+def test_there_is_one_leader_until_its_connection_is_closed(context: Context) -> None:
+    with closing(Candidacy(context.engine, "http://second:1")) as second:
+        with closing(Candidacy(context.engine, "http://first:1")) as first:
+            assert first.stand() == 1
+            assert second.stand() is None
+        assert wait_until(second.stand, what="the server's notice that the connection is gone") == 2
+
+
+@pytest.mark.usefixtures("reconciler")
+def test_a_query_that_fails_does_not_lock_a_replica_out_of_leadership(
+    context: Context, pulse: ReconcilerPulse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_until(lambda: pulse.role == "leader", what="the first election")
+    failed = threading.Event()
+
+    def look(session: Any) -> Any:
+        monkeypatch.undo()
+        failed.set()
+        session.execute(text("SELECT nonsense"))
+
+    monkeypatch.setattr(jobs, "ids_to_reconcile", look)
+    assert failed.wait(10)
+    with ExitStack() as requests:  # they take every connection that the pool has free
+        for _ in range(10):
+            requests.enter_context(context.engine.connect())
+        wait_until(lambda: current_epoch(context) == 2, what="the next election")
+
+
+def current_epoch(context: Context) -> int:
+    with context.sessions() as session:
+        seen = leaders.look(session)
+    return seen.epoch if seen else 0
+
+
+def test_health_says_who_leads_and_that_nobody_does(
+    context: Context, client: httpx.Client, reconciler: Reconciler, pulse: ReconcilerPulse
+) -> None:
+    wait_until(lambda: pulse.role == "leader", what="the election")
+    context.pulse.beat("standby")  # this replica's own reconciler
+    answer = client.get("/health")
+    assert (answer.status_code, answer.json()["leader"]) == (200, {"url": "http://first:1", "epoch": 1})
+    reconciler.close()
+    with context.sessions.begin() as session:
+        session.execute(text("UPDATE leader SET beat_at_ms = beat_at_ms - 11000"))
+    context.pulse.beat("standby")
+    answer = client.get("/health")
+    assert (answer.status_code, answer.json()["code"], answer.json()["leader"]) == (503, "LEADER_MISSING", None)
+    assert answer.headers["Retry-After"]
+
+
+def test_a_leader_that_comes_back_after_another_was_elected_writes_nothing(
+    context: Context, job: dict[str, Any], client: httpx.Client
+) -> None:
+    client.post(f"/jobs/{job['id']}/start")
+    with closing(Candidacy(context.engine, "http://first:1")) as first:
+        stopped = Leadership(context.sessions, first.stand() or 0)
+    with closing(Candidacy(context.engine, "http://second:1")) as second:
+        wait_until(second.stand, what="the second election")
+        pursuit = Pursuit(leadership=stopped, launcher=cast("Any", None), store=context.store)
+        with pytest.raises(LeadershipLostError):
+            pursuit.pursue(job["id"])
+        with pytest.raises(LeadershipLostError):
+            stopped.require()
+    assert client.get(f"/jobs/{job['id']}/attempts").json()["attempts"] == []
+
+
+def test_no_epoch_begins_while_a_leader_writes(context: Context) -> None:
+    with closing(Candidacy(context.engine, "http://first:1")) as first:
+        leadership = Leadership(context.sessions, first.stand() or 0)
+        with leadership.transaction():
+            assert first.beat(leadership.epoch) == []  # the leader's own beat does not wait
+            with context.sessions() as other:
+                other.execute(text("SET lock_timeout = '200ms'"))
+                with pytest.raises(OperationalError, match="lock timeout"):
+                    leaders.begin_epoch(other, "http://second:1")
+                other.rollback()
+        with context.sessions.begin() as other:
+            assert leaders.begin_epoch(other, "http://second:1") == 2
+        with pytest.raises(LeadershipLostError):
+            first.beat(leadership.epoch)
+
+
+class HeldDrivers:
+    """In place of the launcher: driver 1 of one job takes as long to start as the test wants; no other one does."""
+
+    place = "here"
+
+    def __init__(self, slow_job: str) -> None:
+        self.slow_job = slow_job
+        self.launched: list[str] = []
+        self.is_held = threading.Event()
+        self.go_on = threading.Event()
+
+    def inspect(self, attempt: Any) -> Seen:
+        launched = attempt.launched_on is not None
+        return Seen(ProcessState.STARTING if launched else ProcessState.UNLAUNCHED)
+
+    def prepare(self, job_id: str, attempt: int) -> str:
+        return f"{job_id}-{attempt}"
+
+    def launch(self, job: Any, attempt: Any) -> None:  # noqa: ARG002 - the launcher's signature
+        if job.id == self.slow_job:
+            self.is_held.set()
+            assert self.go_on.wait(60)
+        self.launched.append(job.id)
+
+
+@pytest.fixture
+def two_jobs(client: httpx.Client, job: dict[str, Any]) -> list[str]:
+    """Two started jobs."""
+    body = {"name": "other", "artifact_id": job["artifact_id"]}
+    ids = [job["id"], client.post("/jobs", json=body).json()["id"]]
+    for job_id in ids:
+        client.post(f"/jobs/{job_id}/start")
+    return ids
+
+
+def test_a_launch_that_takes_long_holds_no_other_job_up(context: Context, two_jobs: list[str]) -> None:
+    drivers = HeldDrivers(slow_job=min(two_jobs))
+    running = Reconciler(
+        engine=context.engine,
+        launcher=cast("Any", drivers),
+        store=context.store,
+        wakeup=Wakeup(),
+        pulse=ReconcilerPulse(),
+    )
+    running.start()
+    try:
+        assert drivers.is_held.wait(30)
+        wait_until(lambda: drivers.launched == [max(two_jobs)], what="the other job's launch")
+    finally:
+        drivers.go_on.set()
+        running.close()
+
+
+def test_a_job_whose_steps_fail_is_set_aside_with_an_event_and_the_others_go_on(
+    context: Context, two_jobs: list[str], client: httpx.Client
+) -> None:
+    broken, sound = sorted(two_jobs)
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, broken)
+        assert found is not None
+        found.restart = {"type": "fixed-delay", "delay_ms": "soon"}  # as if an older version had let it in
+    drivers = HeldDrivers(slow_job="")
+    running = Reconciler(
+        engine=context.engine,
+        launcher=cast("Any", drivers),
+        store=context.store,
+        wakeup=Wakeup(),
+        pulse=ReconcilerPulse(),
+    )
+
+    def kinds() -> list[str]:
+        return [one["kind"] for one in client.get("/events", params={"job_id": broken}).json()["events"]]
+
+    running.start()
+    try:
+        wait_until(lambda: drivers.launched == [sound], what="the sound job's launch")
+        wait_until(lambda: "JOB_SET_ASIDE" in kinds(), what="the event")
+        with context.sessions.begin() as session:
+            found = jobs.lock(session, broken)
+            assert found is not None
+            found.restart = None
+        wait_until(lambda: "JOB_TAKEN_UP" in kinds(), what="the next try")
+        assert sorted(drivers.launched) == [broken, sound]
+        assert kinds().count("JOB_SET_ASIDE") == 1
+    finally:
+        running.close()
+
+
+def test_a_query_of_a_job_that_fails_costs_no_leadership(
+    context: Context, two_jobs: list[str], client: httpx.Client
+) -> None:
+    """Even an error of SQL, which the database reports, is the job's alone."""
+    broken, sound = sorted(two_jobs)
+
+    def spoil(_conn: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> tuple[str, Any]:
+        is_insert = statement.startswith("INSERT INTO attempts") and parameters.get("job_id") == broken
+        return ("SELECT nonsense", {}) if is_insert else (statement, parameters)
+
+    drivers = HeldDrivers(slow_job="")
+    pulse = ReconcilerPulse()
+    running = Reconciler(
+        engine=context.engine, launcher=cast("Any", drivers), store=context.store, wakeup=Wakeup(), pulse=pulse
+    )
+    event.listen(running._engine, "before_cursor_execute", spoil, retval=True)
+    running.start()
+    try:
+        wait_until(lambda: drivers.launched == [sound], what="the sound job's launch")
+        wait_until(
+            lambda: any(one["kind"] == "JOB_SET_ASIDE" for one in client.get("/events").json()["events"]),
+            what="the event",
+        )
+        assert current_epoch(context) == 1
+    finally:
+        running.close()
