@@ -35,7 +35,7 @@ def begin_epoch(session: Session, url: str) -> int:
         session: The transaction.
         url: Where the new leader can be reached.
     """
-    epoch = session.scalar(
+    epoch: int | None = session.scalar(
         update(Leader)
         .values(epoch=Leader.epoch + 1, url=url, elected_at_ms=_NOW_MS, beat_at_ms=_NOW_MS)
         .returning(Leader.epoch)
