@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_STEPS_MAX = 20  # so that no job keeps a thread for ever
+_STEPS_MAX = 20  # so that no job keeps a thread to itself
 
 
 class Pursuit:
