@@ -58,7 +58,7 @@ class Pursuit:
         self._launcher = launcher
         self._store = store
         self._is_closing = is_closing
-        # A new leader measures every silence anew: it hears a driver out before it replaces it.
+        # A new leader measures every silence from now on: it hears a driver out before it replaces it.
         self._reader = FactReader(launcher, Stopwatch(), timeouts)
         self._timeouts = timeouts
 
