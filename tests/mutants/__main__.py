@@ -32,12 +32,15 @@ def main(parts: tuple[str, ...], sample: int | None, seed: int, processes: int, 
         )
     click.echo(HEADER)
     total = Tally()
+    untried = []
     with mutated_copy() as copy:
         for module in modules:
             try:
                 tried = copy.run(module, core.tests[module], sample=sample, seed=seed, processes=processes)
             except MutationError as error:
-                raise click.ClickException(f"{module}: {error}") from None
+                click.echo(f"{module}: {error}", err=True)
+                untried.append(module)
+                continue
             counted = tally(tried.noticed, tried.timed_out, tried.survivors, core.accepted)
             click.echo(counted.row(module))
             for edit in tried.survivors:
@@ -45,6 +48,8 @@ def main(parts: tuple[str, ...], sample: int | None, seed: int, processes: int, 
                     click.echo(f"\n{edit.as_accepted()}\n", err=True)
             total += counted
     click.echo(total.row("all"))
+    if untried:
+        raise click.ClickException(f"these could not be tried: {', '.join(untried)}")
     if total.share < core.noticed_min:
         raise click.ClickException(f"fewer than {core.noticed_min:.0%} of the mutants were noticed")
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _NOTICED = {"killed", "segfault", "suspicious"}
 _SURVIVED = {"survived", "no tests"}
+_SPINNER = re.compile("[\u2800-\u28ff]")
 
 
 class MutationError(Exception):
@@ -110,7 +111,7 @@ class MutatedCopy:
             "source_paths": "src",
             "only_mutate": str(source),
             # What a log line or an error says is for people; that it is raised is for the tests.
-            "do_not_mutate_patterns": r"^\s*(logger\.\w+\(|raise \w+\()",
+            "do_not_mutate_patterns": r"^\s*(logger\.\w+\(|(raise|return) \w+Error\()",
             "pytest_add_cli_args_test_selection": "\n" + "\n".join(tests),
             # The same examples for every mutant.
             "pytest_add_cli_args": "\n--hypothesis-seed=0\n-pno:cacheprovider",
@@ -135,7 +136,8 @@ class MutatedCopy:
             check=False,
         )
         if done.returncode != 0:
-            message = f"mutmut failed:\n{done.stdout[-4000:]}"
+            said = [line for line in done.stdout.splitlines() if not _SPINNER.match(line)]
+            message = "\n".join(["mutmut failed:", *said[-40:]])
             raise MutationError(message)
 
 
@@ -148,9 +150,10 @@ def _chosen(mutants: list[str], sample: int | None, seed: str) -> list[str]:
     """Returns a random sample. A larger one with the same seed holds the smaller one."""
     if sample is None:
         return mutants
-    shuffled = sorted(mutants)
+    shuffled = mutants.copy()
     random.Random(seed).shuffle(shuffled)
-    return shuffled[:sample]
+    kept = set(shuffled[:sample])
+    return [mutant for mutant in mutants if mutant in kept]
 
 
 def _outcomes(source: Path, mutants: list[str]) -> dict[str, str]:

@@ -38,3 +38,7 @@ def test_secrets_that_a_process_knows_are_masked_there(monkeypatch: pytest.Monke
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-store")
     pickle.loads(pickled)  # noqa: S301 - pickled here
     assert without_secrets("hunter2hunter2, of-the-store and more") == "*****, ***** and more"
+
+
+def test_a_setting_that_is_no_secret_is_used_as_it_is() -> None:
+    assert revealed("orders") == "orders"

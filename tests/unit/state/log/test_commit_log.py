@@ -219,6 +219,86 @@ def test_neither_a_rewind_nor_a_later_recovery_needs_the_log_before_it(tmp_path:
         log.history(base)
 
 
+class CountsReads(LocalObjectStore):
+    """Counts the objects that were read."""
+
+    reads = 0
+
+    def get(self, path: str) -> bytes:
+        self.reads += 1
+        return super().get(path)
+
+
+def write(store: ObjectStore, entries: list[LogEntry]) -> None:
+    log = CommitLog(store, LAYOUT)
+    for position, entry in enumerate(entries, 1):
+        log.append(position, entry)
+
+
+def test_a_log_without_entries_has_no_last_one(tmp_path: Path) -> None:
+    assert CommitLog(LocalObjectStore(tmp_path), LAYOUT).last() is None
+
+
+@pytest.mark.parametrize("length", range(6))
+def test_the_history_of_a_job_without_a_manifest_is_its_whole_log(tmp_path: Path, length: int) -> None:
+    store = LocalObjectStore(tmp_path)
+    entries = [opened(1), *(planned(1, batch) for batch in range(length))]
+    write(store, entries)
+    log = CommitLog(store, LAYOUT)
+    assert log.history(None) == numbered(*entries)
+    assert log.history(manifest(batch_id=-1, log_position=length)) == numbered(entries[-1], after=length)
+    assert log.history(manifest(batch_id=-1, log_position=length + 1)) == []
+
+
+@pytest.mark.parametrize("gap", [2, 3, 4])
+def test_a_gap_anywhere_in_a_history_without_a_rewind_is_noticed(tmp_path: Path, gap: int) -> None:
+    store = LocalObjectStore(tmp_path)
+    write(store, [opened(1), *(planned(1, batch) for batch in range(4))])
+    store.delete([LAYOUT.log_entry(gap)])
+    with pytest.raises(LogGapError):
+        CommitLog(store, LAYOUT).history(None)
+    assert len(CommitLog(store, LAYOUT).history(manifest(batch_id=0, log_position=gap))) == 5 - gap
+
+
+@pytest.mark.parametrize("batches", [[0], [0, 0, 0], [40], [40, 0, 40], [1, 2, 3, 40, 5], [0, 40, 1]])
+def test_the_entries_that_open_attempts_are_found_by_few_reads(tmp_path: Path, batches: list[int]) -> None:
+    entries: list[LogEntry] = []
+    for attempt, count in enumerate(batches, 1):
+        entries += [opened(attempt), *(planned(attempt, batch) for batch in range(count))]
+    write(LocalObjectStore(tmp_path), entries)
+    store = CountsReads(tmp_path)
+    log = CommitLog(store, LAYOUT)
+    positions = list(range(1, len(entries) + 1))
+    openings = {position: entry for position, entry in enumerate(entries, 1) if isinstance(entry, AttemptOpened)}
+    assert log.openings(positions[::-1]) == openings
+    # Both ends, and a binary search for each opening between them.
+    assert store.reads <= 2 + (len(batches) - 1) * len(entries).bit_length()
+    reads = store.reads
+    assert log.openings(positions) == openings
+    assert store.reads == reads, "an entry is read once"
+
+
+def test_an_entry_that_was_deleted_in_the_meantime_opens_nothing(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    write(store, [opened(1), opened(2), planned(2, 0), opened(3)])
+    store.delete([LAYOUT.log_entry(1)])
+    log = CommitLog(store, LAYOUT)
+    assert log.openings([1, 2, 3, 4]) == {2: opened(2), 4: opened(3)}
+    assert log.openings([]) == {}
+
+
+def test_a_log_that_another_driver_continues_is_known_by_its_newer_entries_alone(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    old, new = CommitLog(store, LAYOUT), CommitLog(store, LAYOUT)
+    old.append(1, opened(1))
+    assert not old.is_continued_by_another(0)
+    new.append(2, opened(2))
+    assert old.is_continued_by_another(0)
+    assert old.is_continued_by_another(1)
+    assert not old.is_continued_by_another(2)
+    assert not new.is_continued_by_another(1)
+
+
 @pytest.mark.parametrize("faults", [[Fault.ANSWER_LOST], [Fault.NOT_APPLIED], [Fault.NOT_APPLIED, Fault.ANSWER_LOST]])
 def test_an_append_whose_response_was_lost_is_read_back(tmp_path: Path, faults: list[Fault]) -> None:
     store = FaultyStore(tmp_path, faults)
