@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """What a mutant changes.
+    """The difference between a module and its mutant.
 
     Attributes:
         module: The module's name.
@@ -35,7 +35,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What is mutated, and how much of it must be noticed.
+    """The modules to mutate, their tests, and the share to be noticed.
 
     Attributes:
         noticed_min: The share of mutants to be noticed, from 0 to 1.

@@ -39,12 +39,12 @@ class MutationError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mutants:
-    """What became of a module's mutants.
+    """The outcomes of a module's mutants.
 
     Attributes:
         noticed: How many turned a test red.
         timed_out: With how many the tests did not end in time.
-        survivors: What the others change.
+        survivors: The changes of the others.
     """
 
     noticed: int
@@ -110,7 +110,7 @@ class MutatedCopy:
         settings["mutmut"] = {
             "source_paths": "src",
             "only_mutate": str(source),
-            # What a log line or an error says is for people; that it is raised is for the tests.
+            # The words of log lines and errors are for people. That an error is raised is for the tests.
             "do_not_mutate_patterns": r"^\s*(logger\.\w+\(|(raise|return) \w+Error\()",
             "pytest_add_cli_args_test_selection": "\n" + "\n".join(tests),
             # The same examples for every mutant.

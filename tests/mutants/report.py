@@ -1,4 +1,4 @@
-"""What became of the mutants of a module, and of all."""
+"""The counts of a module's mutants by outcome."""
 
 from __future__ import annotations
 
