@@ -309,6 +309,19 @@ class AttemptNotFoundError(ApiError):
     advice = "GET /jobs/{id}/attempts lists them."
 
 
+class LogNotHereError(ApiError):
+    """The driver's log is on another host than this control plane's, or was deleted."""
+
+    code = "LOG_NOT_HERE"
+    title = "The log is not on this host"
+    status = 404
+    domain = "user"
+    advice = (
+        "`detail` names the host that started the driver. Ask the control plane there, or read "
+        "<home>/runs/<job id>/<attempt>/driver.log."
+    )
+
+
 # --- database, object store, reconciler, settings -------------------------------------------------------------------
 
 

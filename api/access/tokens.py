@@ -13,4 +13,4 @@ def new_token() -> str:
 
 def token_sha256(token: str) -> str:
     """Returns the hash under which a token is stored."""
-    return hashlib.sha256(token.encode()).hexdigest()
+    return hashlib.sha256(token.encode(errors="surrogatepass")).hexdigest()

@@ -3,8 +3,8 @@
 from fastapi import APIRouter
 
 from keyscale.api.access.identities import User
-from keyscale.api.routers.dependencies import Control, Limit
 from keyscale.api.routers.guarded_route import GuardedRoute
+from keyscale.api.routers.dependencies import CheckpointNumber, Control, Limit
 from keyscale.api.schemas.checkpoint import CheckpointConfigAnswer, CheckpointDetailAnswer, CheckpointsAnswer
 from keyscale.api.schemas.operation import OperationAccepted, OperationRequest
 from keyscale.api.services import checkpoints, operations
@@ -33,6 +33,6 @@ def show_checkpoint_config(control: Control, _: User, job_id: str) -> Checkpoint
 
 
 @router.get("/{checkpoint_id}")
-def show_checkpoint(control: Control, _: User, job_id: str, checkpoint_id: int) -> CheckpointDetailAnswer:
+def show_checkpoint(control: Control, _: User, job_id: str, checkpoint_id: CheckpointNumber) -> CheckpointDetailAnswer:
     """Shows a checkpoint by operator and subtask."""
     return checkpoints.show_detail(control, job_id, checkpoint_id)

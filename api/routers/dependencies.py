@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import Depends, Query, Request
+from fastapi import Depends, Path, Query, Request
 
 from keyscale.api.services.context import Context
 
@@ -14,3 +14,8 @@ def _context(request: Request) -> Context:
 
 Control = Annotated[Context, Depends(_context)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="The longest list to return.")]
+
+NUMBER_MAX = (1 << 63) - 1
+"""The largest number that a column holds."""
+CheckpointNumber = Annotated[int, Path(ge=1, le=NUMBER_MAX)]
+AttemptNumber = Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="Default: the latest one.")]

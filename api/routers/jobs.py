@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from keyscale.api.access.identities import User
-from keyscale.api.routers.dependencies import Control, Limit
 from keyscale.api.routers.guarded_route import GuardedRoute
+from keyscale.api.routers.dependencies import AttemptNumber, Control, Limit
 from keyscale.api.schemas.job import (
     AttemptList,
     EventList,
@@ -90,7 +90,7 @@ def show_log(
     control: Control,
     _: User,
     job_id: str,
-    attempt: Annotated[int | None, Query(ge=1, description="Default: the latest one.")] = None,
+    attempt: AttemptNumber = None,
     tail_bytes: Annotated[int, Query(ge=1, le=1 << 20)] = 64 << 10,
 ) -> LogAnswer:
     """Shows the end of a driver's log."""

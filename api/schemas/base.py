@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from keyscale.jobs.protocol.chosen import Chosen
+
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 OPERATION_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 
@@ -19,10 +21,8 @@ OperationId = Annotated[
 ]
 
 
-class Request(BaseModel):
-    """Base of requests. An unknown field is an error, so that a misspelt option is not silently ignored."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Request(Chosen):
+    """Base of requests."""
 
 
 class Answer(BaseModel):

@@ -11,6 +11,10 @@ from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
 from keyscale.jobs.protocol.messages import CheckpointSettings, DriverMetrics, RestartStrategy
 
 
+class CheckpointRequest(CheckpointSettings, Request):
+    """How often checkpoints are taken and how many are kept."""
+
+
 class JobRequest(Request):
     """A new job."""
 
@@ -42,7 +46,7 @@ class JobRequest(Request):
     spark_conf: dict[str, str] = Field(
         default_factory=dict, description="Spark settings; only those of the allow-list."
     )
-    checkpoints: CheckpointSettings = CheckpointSettings()
+    checkpoints: CheckpointRequest = CheckpointRequest()
     restart: RestartStrategy | None = Field(
         default=None,
         description=(

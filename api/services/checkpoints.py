@@ -88,7 +88,7 @@ def show_detail(context: Context, reference: str, checkpoint_id: int) -> Checkpo
     """
     with context.sessions() as session:
         job = require_job(session, reference)
-        found = checkpoints.find(session, job.id, checkpoint_id) if checkpoint_id < 1 << 63 else None
+        found = checkpoints.find(session, job.id, checkpoint_id)
         if found is None:
             raise CheckpointNotFoundError(f"the job has no checkpoint {checkpoint_id}")
         subtasks = checkpoints.subtasks(session, job.id, checkpoint_id)

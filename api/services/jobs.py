@@ -14,6 +14,7 @@ from keyscale.api.errors import (
     AttemptNotFoundError,
     JobNameTakenError,
     JobNotFoundError,
+    LogNotHereError,
     ParallelismInvalidError,
     RequestInvalidError,
 )
@@ -227,13 +228,19 @@ def show_log(context: Context, reference: str, number: int | None, tail_bytes: i
     Raises:
         JobNotFoundError: There is no such job.
         AttemptNotFoundError: It has no such attempt.
+        LogNotHereError: The driver ran on another host, or its log was deleted.
     """
     with context.sessions() as session:
         job = require_job(session, reference)
         attempt = attempts.latest(session, job.id) if number is None else attempts.find(session, job.id, number)
     if attempt is None:
         raise AttemptNotFoundError("the job has never been started" if number is None else "no attempt has this number")
+    here = context.launcher.host
+    if attempt.launched_on not in {None, here}:
+        raise LogNotHereError(f"the driver was started on {attempt.launched_on}; this control plane is on {here}")
     text, size_bytes = context.launcher.log_tail(job.id, attempt.number, tail_bytes)
+    if size_bytes == 0 and attempt.stage is AttemptStage.ENDED:
+        raise LogNotHereError("the driver has written no log, or it was deleted")
     return LogAnswer(
         attempt=attempt.number,
         text=redact(text, {**context.settings.store_environment, **context.settings.job_secrets}),

@@ -32,15 +32,18 @@ if TYPE_CHECKING:
     from keyscale.db.models import Command, Job, Rescale
 
 
-def find_repeated(session: Session, job: Job, operation_id: str, kind: CommandKind) -> Command | None:
+def find_repeated(
+    session: Session, job: Job, operation_id: str, kind: CommandKind, *, drain: bool = False
+) -> Command | None:
     """Returns the command that an earlier, equal request has stored; the job is locked.
 
     Raises:
         OperationIdTakenError: The id belongs to something else.
     """
+    commands.reserve_id(session, operation_id)
     found = commands.find(session, operation_id)
     if rescales.find(session, operation_id) is not None or (
-        found is not None and (found.job_id != job.id or found.kind is not kind)
+        found is not None and (found.job_id != job.id or found.kind is not kind or found.drain is not drain)
     ):
         raise OperationIdTakenError("the id belongs to another operation")
     return found
@@ -57,7 +60,7 @@ def stop(context: Context, user: Principal, reference: str, request: StopRequest
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
         operation_id = request.operation_id or uuid.uuid4().hex
-        command = find_repeated(session, job, operation_id, CommandKind.STOP_WITH_SAVEPOINT)
+        command = find_repeated(session, job, operation_id, CommandKind.STOP_WITH_SAVEPOINT, drain=request.drain)
         if command is None:
             command = intents.stop(session, job, user, operation_id, drain=request.drain)
     context.wakeup.ring()

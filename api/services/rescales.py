@@ -92,6 +92,7 @@ def _between(start_ms: int | None, end_ms: int | None) -> int | None:
 
 
 def _find_repeated(session: Session, job: Job, rescale_id: str, parallelism: int) -> Rescale | None:
+    commands.reserve_id(session, rescale_id)
     found = rescales.find(session, rescale_id)
     differs = found is not None and (found.job_id != job.id or found.to_parallelism != parallelism)
     if differs or (found is None and commands.find(session, rescale_id) is not None):

@@ -6,9 +6,11 @@ import logging
 from typing import TYPE_CHECKING
 
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import iter_route_contexts
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from keyscale.api.errors import (
     ApiError,
@@ -20,6 +22,7 @@ from keyscale.api.errors import (
 )
 from keyscale.api.schemas.problem import problem
 from keyscale.db.engine import is_database_away
+from keyscale.jobs.protocol.storable_text import storable
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -40,7 +43,8 @@ def add_handlers(app: FastAPI) -> None:
     def on_invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:
         # Never the input itself: it may hold a secret.
         errors = [
-            {"field": ".".join(str(part) for part in found["loc"]), "message": found["msg"]} for found in error.errors()
+            {"field": storable(".".join(str(part) for part in found["loc"])), "message": found["msg"]}
+            for found in error.errors()
         ]
         named = ", ".join(found["field"] for found in errors[:3])
         return problem(RequestInvalidError(f"not valid: {named}"), errors=errors)
@@ -55,7 +59,10 @@ def add_handlers(app: FastAPI) -> None:
         }
         if error.status_code >= 500:
             return problem(ApiError())
-        return problem(known.get(error.status_code) or RequestInvalidError(str(error.detail)))
+        answer = problem(known.get(error.status_code) or RequestInvalidError(str(error.detail)))
+        if error.status_code == 405:
+            answer.headers["Allow"] = ", ".join(_methods_of(request))
+        return answer
 
     @app.exception_handler(DBAPIError)
     @app.exception_handler(PoolTimeoutError)
@@ -70,3 +77,10 @@ def add_handlers(app: FastAPI) -> None:
     def on_defect(_: Request, error: Exception) -> JSONResponse:
         logger.error("a request failed", exc_info=error)
         return problem(ApiError())
+
+
+def _methods_of(request: Request) -> list[str]:
+    """Returns the methods that a path supports, of all routes that it fits."""
+    routes = iter_route_contexts(request.app.routes)
+    fitting = (route for route in routes if compile_path(route.path or "")[0].match(request.url.path))
+    return sorted({method for route in fitting for method in route.methods or ()})

@@ -1,4 +1,4 @@
-"""ASGI middleware that refuses foreign Host headers and oversize bodies before anything reads them."""
+"""ASGI middleware that refuses foreign Host headers, unfit paths and oversize bodies before anything reads them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
 
-from keyscale.api.errors import BodyTooLargeError, HostNotAllowedError
+from keyscale.api.errors import BodyTooLargeError, HostNotAllowedError, RouteNotFoundError
 from keyscale.api.schemas.problem import problem
 from keyscale.api.settings import LOOPBACK_HOSTS
+from keyscale.jobs.protocol.storable_text import is_storable
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,7 +23,7 @@ FORM_BYTES_MAX = 16 << 10  # the login form, which everybody may send
 
 
 class RequestLimits:
-    """Checks the Host header and the size of the body."""
+    """Checks the Host header, the path's characters and the size of the body."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -37,6 +38,9 @@ class RequestLimits:
         host = _host_name(headers.get(b"host", b"").decode("latin-1"))
         if host not in self._hosts:
             await problem(HostNotAllowedError("the Host header names another host"))(scope, receive, send)
+            return
+        if not is_storable(scope["path"]):
+            await problem(RouteNotFoundError("the path holds a character that no name has"))(scope, receive, send)
             return
         limit = self._limit(scope["path"])
         length = headers.get(b"content-length", b"0")

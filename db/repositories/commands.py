@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from keyscale.db.models import Command
 from keyscale.db.statuses import CommandKind, CommandStatus
@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy.orm import Session
+
+
+def reserve_id(session: Session, operation_id: str) -> None:
+    """Keeps others from using an id for another operation, of whatever kind, until this transaction ends."""
+    session.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:id, 0))"), {"id": operation_id})
 
 
 def find(session: Session, command_id: str, *, lock: bool = False) -> Command | None:

@@ -18,6 +18,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from keyscale.jobs.protocol.chosen import Chosen
+from keyscale.jobs.protocol.storable_text import StorableText
+
 FAILURE_TIMES_MAX = 100
 
 
@@ -80,18 +83,14 @@ class CheckpointSettings(Message):
     )
 
 
-class NoRestart(Message):
+class NoRestart(Chosen):
     """A failed job is not restarted."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["none"] = "none"
 
 
-class FixedDelayRestart(Message):
+class FixedDelayRestart(Chosen):
     """A limited number of restarts, each after the same delay."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["fixed-delay"] = "fixed-delay"
     attempts: int = Field(
@@ -100,10 +99,8 @@ class FixedDelayRestart(Message):
     delay_ms: int = Field(default=1000, ge=0, description="Delay between a failure and the restart.")
 
 
-class ExponentialDelayRestart(Message):
+class ExponentialDelayRestart(Chosen):
     """Restarts after growing delays; the delay is reset when the job has run well for a while."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["exponential-delay"] = "exponential-delay"
     initial_backoff_ms: int = Field(default=1000, ge=1, description="Delay before the first restart.")
@@ -129,10 +126,8 @@ class ExponentialDelayRestart(Message):
         return self
 
 
-class FailureRateRestart(Message):
+class FailureRateRestart(Chosen):
     """Restarts as long as failures are not too frequent."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["failure-rate"] = "failure-rate"
     max_failures_per_interval: int = Field(
@@ -204,8 +199,8 @@ class AttachRequest(Message):
     """The request for work of a driver whose Spark session is up."""
 
     pid: int
-    host: str
-    spark_ui_url: str | None = None
+    host: StorableText
+    spark_ui_url: StorableText | None = None
 
 
 class AttachResponse(Message):
@@ -234,21 +229,21 @@ class Command(Message):
 class Failure(Message):
     """The reason of a failure, as users see it: with a user's exception in full, and with known secrets masked."""
 
-    code: str
-    message: str
-    traceback: str | None = None
-    operator_uid: str | None = None
+    code: StorableText
+    message: StorableText
+    traceback: StorableText | None = None
+    operator_uid: StorableText | None = None
     subtask: int | None = None
-    advice: str | None = Field(default=None, description="Advice for the user.")
+    advice: StorableText | None = Field(default=None, description="Advice for the user.")
     final: bool = Field(default=False, description="Whether the restart strategy has given up.")
 
 
 class CommandResult(Message):
     """The outcome of a command. Every heartbeat repeats it until the answer no longer contains the command."""
 
-    command_id: str
+    command_id: StorableText
     status: Literal["COMPLETED", "FAILED"]
-    location: str | None = Field(default=None, description="Location of a savepoint's manifest.")
+    location: StorableText | None = Field(default=None, description="Location of a savepoint's manifest.")
     checkpoint_id: int | None = None
     failure: Failure | None = None
 
@@ -294,7 +289,7 @@ class SubtaskMetrics(Message):
 class OperatorMetrics(Message):
     """Metrics of one operator in the last batch."""
 
-    uid: str
+    uid: StorableText
     read_records: int = Field(default=0, description="Records read since the driver started.")
     write_records: int = Field(default=0, description="Records emitted to all outputs since the driver started.")
     late_records: int = Field(
@@ -314,9 +309,9 @@ class OperatorMetrics(Message):
 class SinkOutage(Message):
     """A sink whose system does not answer, so that batches wait."""
 
-    uid: str = Field(description="The sink's uid.")
+    uid: StorableText = Field(description="The sink's uid.")
     since_ms: int
-    reason: str
+    reason: StorableText
 
 
 class CleanUp(Message):
@@ -373,7 +368,11 @@ class DriverMetrics(Message):
     lost_records_since_ms: int | None = Field(
         default=None, description="Time at which the driver first found records lost; None if it found none."
     )
-    state_bytes: int = Field(default=0, description="Estimated size of the state after the last batch.")
+    state_bytes: int = Field(
+        default=0,
+        description="Estimated size of the state on its hosts after the last batch; 0 before the first one. The files"
+        " of a checkpoint have another size, its state_size.",
+    )
     operators: list[OperatorMetrics] = Field(default_factory=list)
     store_away_since_ms: int | None = Field(
         default=None,
@@ -412,7 +411,7 @@ class HeartbeatResponse(Message):
 class SubtaskCheckpointReport(Message):
     """One subtask's part of a checkpoint, with field names of Flink's REST API."""
 
-    operator_uid: str
+    operator_uid: StorableText
     index: int
     key_group_start: int
     key_group_end: int
@@ -440,16 +439,16 @@ class CheckpointReport(Message):
     checkpoint_id: int
     status: CheckpointStatus
     is_savepoint: bool = False
-    savepoint_id: str | None = None
+    savepoint_id: StorableText | None = None
     trigger_timestamp: int
     latest_ack_timestamp: int | None = None
     end_to_end_duration: int = 0
     checkpointed_size: int = 0
     state_size: int = 0
     processed_records: int = Field(default=0, description="input records since the previous checkpoint")
-    external_path: str | None = Field(default=None, description="location of the manifest")
+    external_path: StorableText | None = Field(default=None, description="location of the manifest")
     batch_id: int | None = Field(default=None, description="the batch after which the state was captured")
-    failure_message: str | None = None
+    failure_message: StorableText | None = None
     subtasks: list[SubtaskCheckpointReport] = Field(default_factory=list)
     subsumed_checkpoint_ids: list[int] = Field(
         default_factory=list, description="checkpoints that the retention policy drops with this one"

@@ -166,7 +166,7 @@ class Coordinator:
     def _take_periodic(self) -> None:
         self._schedule = self._schedule.triggered(time.monotonic())
         try:
-            self._take()
+            self._checkpoints.take()
         except RunEndedError:
             raise
         except CheckpointNotBegunError as not_begun:
@@ -226,20 +226,15 @@ class Coordinator:
     def _checkpoint(self) -> CompletedSnapshot:
         self._schedule = self._schedule.triggered(time.monotonic())
         try:
-            return self._take()
+            return self._checkpoints.take()
         finally:
             # A requested checkpoint postpones the next periodic one. The requester handles its failure.
             self._schedule = self._schedule.ended(time.monotonic())
             self._run_retention()
 
-    def _take(self, savepoint_id: str | None = None) -> CompletedSnapshot:
-        completed = self._checkpoints.take(savepoint_id)
-        self._status.state_measured(completed.manifest.state_size_bytes)
-        return completed
-
     def _savepoint(self, command: Command) -> CompletedSnapshot:
         savepoint_id = command.savepoint_id or command.id
-        return self._checkpoints.find_savepoint(savepoint_id) or self._take(savepoint_id)
+        return self._checkpoints.find_savepoint(savepoint_id) or self._checkpoints.take(savepoint_id)
 
     def _stop_with_savepoint(self, command: Command) -> CompletedSnapshot:
         """Pauses the batches from the snapshot to the end, so that nothing is committed after the savepoint."""

@@ -194,10 +194,6 @@ class DriverStatus:
             if self._metrics.waits_for_input != waits:
                 self._metrics = self._metrics.model_copy(update={"waits_for_input": waits})
 
-    def state_measured(self, state_bytes: int) -> None:
-        with self._lock:
-            self._metrics = self._metrics.model_copy(update={"state_bytes": state_bytes})
-
     def answer(self, result: CommandResult) -> None:
         """Keeps a command's result until the control plane no longer asks for it."""
         with self._lock:

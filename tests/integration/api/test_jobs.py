@@ -180,7 +180,7 @@ def test_a_job_that_never_ran_has_no_logs_checkpoints_or_rescales(client: httpx.
     assert code_of(client.get(f"{base}/logs?attempt=9")) == (404, "ATTEMPT_NOT_FOUND")
     assert code_of(client.get(f"{base}/logs?attempt=../../etc")) == (422, "REQUEST_INVALID")
     assert code_of(client.get(f"{base}/checkpoints/7")) == (404, "CHECKPOINT_NOT_FOUND")
-    assert code_of(client.get(f"{base}/checkpoints/{1 << 70}")) == (404, "CHECKPOINT_NOT_FOUND")
+    assert code_of(client.get(f"{base}/checkpoints/{1 << 70}")) == (422, "REQUEST_INVALID")
     assert code_of(client.get(f"{base}/savepoints/none")) == (404, "SAVEPOINT_NOT_FOUND")
     assert code_of(client.get(f"{base}/rescales/none")) == (404, "RESCALE_NOT_FOUND")
     assert code_of(client.get("/operations/none")) == (404, "OPERATION_NOT_FOUND")

@@ -117,7 +117,6 @@ def test_failed_checkpoints_are_tolerated_and_taken_again(rigs: list[Rig]) -> No
     wait_until(lambda: rig.retention_runs, what="a checkpoint that completes")
     assert failing.taken == 3
     assert rig.outcome_box.outcome is None
-    assert rig.status.heartbeat().metrics.state_bytes == 77
 
 
 def test_a_checkpoint_that_could_not_begin_is_not_counted(rigs: list[Rig]) -> None:

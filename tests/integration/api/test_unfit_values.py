@@ -1,0 +1,213 @@
+"""Text that PostgreSQL and UTF-8 cannot hold, and numbers that no column can: clear answers, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keyscale.api.access.tokens import token_sha256
+from keyscale.api.lifecycle.apply import apply
+from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.steps import Cause, CreateAttempt, ShowStatus
+from keyscale.db.repositories import jobs
+from keyscale.db.statuses import JobStatus
+from keyscale.jobs.protocol.storable_text import storable
+from tests.integration.api.test_access import PUBLIC, api_routes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import httpx
+    from fastapi import FastAPI
+
+    from keyscale.api.services.context import Context
+
+UNFIT_TEXTS = ("\x00", "a\x00b", "\ud800", "a\udfffb")
+PATH_PARTS = ("%00", "a%00b", "%ED%A0%80", "%FF", "%0A", "..%2F..", "%F4%90%80%80")
+
+
+def as_json(body: Any) -> dict[str, Any]:
+    """The body with escapes for what UTF-8 cannot hold, as a client would send it."""
+    return {"content": json.dumps(body).encode("ascii"), "headers": {"Content-Type": "application/json"}}
+
+
+def test_no_path_can_hold_a_character_that_makes_a_route_fail(app: FastAPI, client: httpx.Client) -> None:
+    tried = 0
+    for method, path in api_routes(app):
+        if "{" not in path or (method, path) in PUBLIC:
+            continue
+        for part in PATH_PARTS:
+            pieces = [part if piece.startswith("{") else piece for piece in path.split("/")]
+            answer = client.request(method, "/".join(pieces), json={"parallelism": 2} if method == "POST" else None)
+            tried += 1
+            assert answer.status_code in {404, 405, 422}, (method, path, part, answer.text)
+            assert answer.headers["content-type"] == "application/problem+json"
+    assert tried > 100
+
+
+def test_no_query_can_hold_a_character_that_makes_a_route_fail(
+    app: FastAPI, client: httpx.Client, job: dict[str, Any]
+) -> None:
+    for method, path in api_routes(app):
+        if method != "GET" or (method, path) in PUBLIC or path.startswith("/driver"):
+            continue
+        place = path.replace("{job_id}", job["id"]).replace("{checkpoint_id}", "1").replace("{", "").replace("}", "")
+        for part in PATH_PARTS:
+            names = ("limit", "attempt", "tail_bytes", "after", part)
+            answer = client.get(f"{place}?" + "&".join(f"{name}={part}" for name in names))
+            assert answer.status_code in {200, 404, 422}, (path, part, answer.text)
+
+
+def test_text_that_cannot_be_stored_is_refused_wherever_a_request_has_text(
+    client: httpx.Client, job: dict[str, Any]
+) -> None:
+    client.post("/jobs/flights/start")
+    for text in UNFIT_TEXTS:
+        for path, body in requests_with(text, job["artifact_id"]):
+            answer = client.post(path, **as_json(body))
+            assert answer.status_code == 422, (path, body, answer.text)
+            assert answer.json()["code"] in {"REQUEST_INVALID", "SPARK_CONF_NOT_ALLOWED"}
+
+
+def requests_with(text: str, artifact_id: str) -> list[tuple[str, Any]]:
+    """A text in every place of every request that takes one."""
+    new = {"name": "x", "artifact_id": artifact_id}
+    return [
+        ("/jobs", {**new, "name": text}),
+        ("/jobs", {**new, "artifact_id": text}),
+        ("/jobs", {**new, "hash_id": text}),
+        ("/jobs", {**new, "parameters": {"input": text}}),
+        ("/jobs", {**new, "parameters": {text: "input"}}),
+        ("/jobs", {**new, "spark_conf": {"spark.executor.memory": text}}),
+        ("/jobs", {**new, "spark_conf": {text: "1g"}}),
+        ("/jobs", {**new, "checkpoints": {text: 1}}),
+        ("/jobs", {**new, "restart": {"type": text}}),
+        ("/jobs", {**new, "restart": {"type": "none", text: 1}}),
+        ("/jobs", {**new, text: 1}),
+        ("/jobs", text),
+        ("/jobs/flights/start", {text: 1}),
+        ("/jobs/flights/stop", {"operation_id": text}),
+        ("/jobs/flights/savepoints", {"savepoint_id": text}),
+        ("/jobs/flights/checkpoints", {"operation_id": text}),
+        ("/jobs/flights/rescale", {"parallelism": 3, "rescale_id": text}),
+    ]
+
+
+def test_a_files_name_and_a_form_may_hold_any_text(client: httpx.Client, upload: Callable[..., Any]) -> None:
+    for text in ("\x00", "job\x00.py"):
+        assert upload(filename=text).status_code == 422
+        assert upload(name=text).status_code == 422
+        assert client.post("/ui/login", data={"token": text}).status_code == 403
+    boundary = b'--x\r\nContent-Disposition: form-data; name="token"\r\n\r\n\\ud800\r\n--x--\r\n'
+    kind = {"Content-Type": "multipart/form-data; boundary=x; charset=unicode_escape"}
+    assert client.post("/ui/login", content=boundary, headers=kind).status_code in {403, 422}
+
+
+def test_a_number_out_of_range_is_refused(client: httpx.Client, job: dict[str, Any]) -> None:
+    client.post("/jobs/flights/start")
+    for number in (-1, 1 << 31, 1 << 63, -(1 << 63) - 1, 1 << 70, 10**400):
+        refuse(client, job, number)
+
+
+def refuse(client: httpx.Client, job: dict[str, Any], number: int) -> None:
+    base = f"/jobs/{job['id']}"
+    assert client.get(f"{base}/checkpoints/{number}").status_code in {404, 422}
+    assert client.get(f"{base}/logs?attempt={number}").status_code in {404, 422}
+    for path in (f"{base}/logs?tail_bytes={number}", f"{base}/checkpoints?limit={number}", f"/events?limit={number}"):
+        assert client.get(path).status_code in {404, 422}, path
+    new = {"name": "x", "artifact_id": job["artifact_id"]}
+    for body in ({"parallelism": number}, {"max_parallelism": number}, {"batch_interval_ms": number}):
+        assert client.post("/jobs", json={**new, **body}).status_code == 422, body
+    assert client.post(f"{base}/rescale", json={"parallelism": number}).status_code == 422
+
+
+@pytest.fixture
+def two_running_jobs(client: httpx.Client, context: Context, job: dict[str, Any]) -> tuple[str, str]:
+    """Two jobs in a status in which they take commands."""
+    client.post("/jobs", json={"name": "other", "artifact_id": job["artifact_id"], "max_parallelism": 16})
+    for name in ("flights", "other"):
+        client.post(f"/jobs/{name}/start")
+        with context.sessions.begin() as session:
+            found = jobs.find(session, name, lock=True)
+            assert found is not None
+            for step in (CreateAttempt(found.parallelism, Cause.START), ShowStatus(JobStatus.RUNNING)):
+                apply(step, JobTransaction(session, found))
+    return "flights", "other"
+
+
+def test_an_operation_id_on_two_jobs_at_once_is_taken_by_one(
+    client: httpx.Client, two_running_jobs: tuple[str, str]
+) -> None:
+    def send(name: str, number: int) -> int:
+        return client.post(f"/jobs/{name}/checkpoints", json={"operation_id": f"id-{number}"}).status_code
+
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(30):
+            statuses = list(pool.map(send, two_running_jobs * 2, [number] * 4))
+            assert sorted(statuses) == [202, 202, 409, 409]
+
+
+def test_an_id_used_for_a_rescale_and_a_checkpoint_at_once_names_one_of_them(
+    client: httpx.Client, two_running_jobs: tuple[str, str]
+) -> None:
+    flights, other = two_running_jobs
+    requests = {
+        f"/jobs/{flights}/checkpoints": {"operation_id": "mine"},
+        f"/jobs/{other}/rescale": {"parallelism": 3, "rescale_id": "mine"},
+    }
+    with ThreadPoolExecutor(2) as pool:
+        statuses = list(pool.map(lambda path: client.post(path, json=requests[path]).status_code, requests))
+    assert sorted(statuses) == [202, 409]
+
+
+def test_a_failure_whose_text_cannot_be_stored_is_still_shown(
+    client: httpx.Client, context: Context, job: dict[str, Any]
+) -> None:
+    client.post("/jobs/flights/start")
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        JobTransaction(session, found).create_attempt(2, Cause.START).token_sha256 = token_sha256("driver")
+    headers = {"Authorization": "Bearer driver", "Content-Type": "application/json"}
+    for text in UNFIT_TEXTS:
+        for path, message in messages_with(text).items():
+            answer = client.post(f"/driver/{path}", content=json.dumps(message).encode("ascii"), headers=headers)
+            assert answer.is_success, (path, answer.text)
+        shown = client.get("/jobs/flights").json()["attempt"]["failure"]
+        assert shown["code"] == "JOB_SCRIPT_FAILED"
+        assert shown["message"] == f"ValueError: plate {storable(text)}"
+        assert shown["traceback"] == f"line 1\n{storable(text)}"
+        [checkpoint] = client.get("/jobs/flights/checkpoints").json()["history"]
+        assert checkpoint["failure_message"] == f"no space {storable(text)}"
+
+
+def messages_with(text: str) -> dict[str, dict[str, Any]]:
+    """A text in every place of a driver's messages that takes one."""
+    failure = {"code": "JOB_SCRIPT_FAILED", "message": f"ValueError: plate {text}", "traceback": f"line 1\n{text}"}
+    subtask = {"operator_uid": text, "index": 0, "key_group_start": 0, "key_group_end": 7, "status": "FAILED"}
+    return {
+        "heartbeat": {
+            "state": "FAILED",
+            "failure": failure,
+            "metrics": {
+                "last_failure": failure,
+                "clean_up": {"failure": failure},
+                "sink_outage": {"uid": text, "since_ms": 1, "reason": text},
+                "operators": [{"uid": text}],
+            },
+            "results": [{"command_id": text, "status": "FAILED", "location": text, "failure": failure}],
+        },
+        "attach": {"pid": 1, "host": text, "spark_ui_url": text},
+        "checkpoints": {
+            "checkpoint_id": 1,
+            "status": "FAILED",
+            "trigger_timestamp": 1,
+            "failure_message": f"no space {text}",
+            "savepoint_id": text,
+            "external_path": text,
+            "subtasks": [subtask],
+        },
+    }
