@@ -3,8 +3,8 @@
 from fastapi import APIRouter
 
 from keyscale.api.access.identities import User
-from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.routers.dependencies import CheckpointNumber, Control, Limit
+from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.checkpoint import CheckpointConfigAnswer, CheckpointDetailAnswer, CheckpointsAnswer
 from keyscale.api.schemas.operation import OperationAccepted, OperationRequest
 from keyscale.api.services import checkpoints, operations

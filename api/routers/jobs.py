@@ -5,8 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from keyscale.api.access.identities import User
-from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.routers.dependencies import AttemptNumber, Control, Limit
+from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.job import (
     AttemptList,
     EventList,
