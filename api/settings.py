@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
+RESTORE_TIMEOUT_MS = 600_000
+VERIFY_TIMEOUT_MS = 120_000
+_DURATION_MS_MAX = 7 * 24 * 3600 * 1000
 _STORE_VARIABLE_PREFIXES = ("AWS_", "KEYSCALE_S3_", "KEYSCALE_STORE_")
 
 
@@ -33,6 +36,8 @@ class Settings:
         store_environment: Variables that only the object store's client reads; passed on to drivers.
         job_secrets: Variables with the secrets of jobs; passed on to drivers.
         driver_memory: Heap of a driver's JVM, as Spark writes it.
+        restore_timeout_ms: How long the new driver of a rescale may take to restore the savepoint.
+        verify_timeout_ms: How long it may then take to commit its first batch.
     """
 
     home: Path
@@ -46,6 +51,8 @@ class Settings:
     store_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     job_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     driver_memory: str = "1g"
+    restore_timeout_ms: int = RESTORE_TIMEOUT_MS
+    verify_timeout_ms: int = VERIFY_TIMEOUT_MS
 
     @property
     def control_url(self) -> str:
@@ -92,4 +99,13 @@ class Settings:
             },
             job_secrets={name: value for name, value in source.items() if name.startswith(JOB_SECRET_PREFIX)},
             driver_memory=source.get("KEYSCALE_DRIVER_MEMORY") or "1g",
+            restore_timeout_ms=_duration_ms(source, "KEYSCALE_RESTORE_TIMEOUT_MS", RESTORE_TIMEOUT_MS),
+            verify_timeout_ms=_duration_ms(source, "KEYSCALE_VERIFY_TIMEOUT_MS", VERIFY_TIMEOUT_MS),
         )
+
+
+def _duration_ms(source: Mapping[str, str], name: str, default_ms: int) -> int:
+    text = source.get(name) or str(default_ms)
+    if not text.isascii() or not text.isdigit() or not 1000 <= int(text) <= _DURATION_MS_MAX:
+        raise SettingInvalidError(f"{name} must be a number of milliseconds from 1000 to {_DURATION_MS_MAX}")
+    return int(text)

@@ -158,6 +158,9 @@ def _(step: steps.AbandonRescale, transaction: JobTransaction) -> None:
     if standby is not None:
         transaction.end_attempt(standby.number)
     transaction.end_rescale(rescale, RescaleStatus.ROLLED_BACK, step.failure)
+    if step.replaced is not None:
+        transaction.end_attempt(step.replaced, step.failure)
+        transaction.job.restarts += 1
 
 
 @apply.register

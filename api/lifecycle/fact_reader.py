@@ -13,7 +13,7 @@ from keyscale.api.lifecycle.steps import Cause
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, commands, rescales
 from keyscale.db.statuses import AttemptStage
-from keyscale.jobs.protocol.messages import DriverState, FailureHistory, RestartStrategy
+from keyscale.jobs.protocol.messages import CheckpointSettings, DriverState, FailureHistory, RestartStrategy
 from keyscale.jobs.protocol.restart import delay_ms_max
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class FactReader:
             active=self._attempt(active) if active else None,
             standby=self._attempt(standby) if standby else None,
             ended=tuple(self._attempt(attempt) for attempt in attempts.unreaped(session, job.id)),
-            rescale=self._rescale(session, rescale) if rescale else None,
+            rescale=self._rescale(session, job, rescale) if rescale else None,
             stop=self._command(stop) if stop else None,
         )
 
@@ -97,7 +97,7 @@ class FactReader:
             failure=command.failure,
         )
 
-    def _rescale(self, session: Session, rescale: Rescale) -> RescaleFacts:
+    def _rescale(self, session: Session, job: Job, rescale: Rescale) -> RescaleFacts:
         command = commands.find(session, rescale_command_id(rescale.id))
         tried = attempts.list_of(session, rescale.job_id)
         return RescaleFacts(
@@ -106,6 +106,15 @@ class FactReader:
             command=self._command(command) if command else None,
             tries=sum(attempt.cause == Cause.RESCALE and attempt.number > rescale.old_attempt for attempt in tried),
             phase_age_ms=self._stopwatch.elapsed_ms(("rescale", rescale.id), rescale.phase),
+            checkpoint_timeout_ms=CheckpointSettings.model_validate(job.checkpoints).timeout_ms,
+            batch_duration_ms=next(
+                (
+                    (one.metrics or {}).get("batch_duration_ms", 0.0)
+                    for one in tried
+                    if one.number == rescale.old_attempt
+                ),
+                0.0,
+            ),
         )
 
 

@@ -26,10 +26,13 @@ class Timeouts:
         suspended_ms: The same for a driver that is stopped by a signal.
         attach_ms: From the launch until the driver must have asked for work.
         warm_ms: From the request for work until a standby that reports nothing more counts as warm.
+        request_ms: From the request for a rescale until the new driver must be warm.
+        savepoint_ms: The savepoint of a rescale is given up this long after the job's own limit for checkpoints.
         stop_ms: From the savepoint until a driver that does not end is ended.
         exit_ms: From the end of an attempt until its processes are killed.
-        verify_ms: A restored job that neither commits a first batch nor reports that it has no input counts as verified
-            after this time.
+        restore_ms: The new drivers of a rescale must have restored the savepoint after this time.
+        verify_ms: After this time a restored job must have committed a first batch, or have reported that it has no
+            input. A job whose batches take long has more: `BATCHES_TO_VERIFY` times its last batch.
         backoff_ms_max: Longest pause between two starts.
         healthy_ms: An attempt that ran this long has made progress, even without input.
     """
@@ -38,9 +41,12 @@ class Timeouts:
     suspended_ms: int = 20_000
     attach_ms: int = 180_000
     warm_ms: int = 20_000
+    request_ms: int = 300_000
+    savepoint_ms: int = 60_000
     stop_ms: int = 20_000
     exit_ms: int = 10_000
-    verify_ms: int = 30_000
+    restore_ms: int = 600_000
+    verify_ms: int = 120_000
     backoff_ms_max: int = 60_000
     healthy_ms: int = 60_000
 
@@ -96,6 +102,8 @@ class RescaleFacts:
         command: The command that stops the old attempt with a savepoint.
         tries: How many drivers have been given the savepoint at the new parallelism.
         phase_age_ms: Since the phase began, as observed by this reconciler.
+        checkpoint_timeout_ms: The job's own limit for checkpoints and savepoints.
+        batch_duration_ms: Of the old attempt's last batch.
     """
 
     phase: RescalePhase
@@ -103,6 +111,8 @@ class RescaleFacts:
     command: CommandFacts | None = None
     tries: int = 0
     phase_age_ms: int = 0
+    checkpoint_timeout_ms: int = 600_000
+    batch_duration_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

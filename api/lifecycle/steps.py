@@ -148,9 +148,15 @@ class RetryRestore:
 
 @dataclass(frozen=True, slots=True)
 class AbandonRescale:
-    """Gives a rescale up before the old attempt has stopped: the job keeps its parallelism."""
+    """Gives a rescale up before the old attempt has stopped: the job keeps its parallelism.
+
+    Attributes:
+        failure: Why.
+        replaced: The old attempt, if it is stuck and must be replaced.
+    """
 
     failure: Mapping[str, Any]
+    replaced: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

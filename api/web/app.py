@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from keyscale.api.access.identities import require_user
 from keyscale.api.dashboard import router as dashboard
 from keyscale.api.launching.launcher import Launcher
+from keyscale.api.lifecycle.facts import Timeouts
 from keyscale.api.lifecycle.object_removal import ObjectRemoval
 from keyscale.api.lifecycle.reconciler import Reconciler
 from keyscale.api.routers import artifacts, checkpoints, driver, events, health, jobs, operations, rescales, savepoints
@@ -64,6 +65,9 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
             wakeup=context.wakeup,
             pulse=context.pulse,
             url=context.settings.control_url,
+            timeouts=Timeouts(
+                restore_ms=context.settings.restore_timeout_ms, verify_ms=context.settings.verify_timeout_ms
+            ),
         )
         removal = ObjectRemoval(context.sessions, context.pulse)
         if reconcile:

@@ -124,6 +124,18 @@ def test_a_rescale_that_is_abandoned_leaves_the_running_driver_alone(
     assert client.post("/jobs/flights/rescale", json={"parallelism": 4}).status_code == 202
 
 
+def test_a_driver_that_never_ends_the_savepoint_of_a_rescale_is_replaced_at_the_old_parallelism(
+    client: httpx.Client, running: Callable[..., None]
+) -> None:
+    running(steps.BeginRescaleSavepoint(), steps.AbandonRescale(FAILURE, replaced=1))
+    assert stages(client) == {1: "ENDED", 2: "ENDED"}
+    assert client.get("/jobs/flights/rescales/r").json()["failure"]["code"] == "X"
+    assert client.get("/operations/r").json()["status"] == "FAILED"
+    running(steps.CreateAttempt(2, steps.Cause.RECOVER))
+    shown = client.get("/jobs/flights").json()
+    assert (shown["parallelism"], shown["attempt"]["parallelism"], shown["restarts"]) == (2, 2, 1)
+
+
 @pytest.mark.usefixtures("running")
 def test_a_second_rescale_is_refused_and_a_repeated_request_is_the_same_rescale(client: httpx.Client) -> None:
     before = client.get("/jobs/flights/rescales/r").json()

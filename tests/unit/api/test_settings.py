@@ -28,6 +28,8 @@ def test_settings_have_defaults_for_a_laptop(tmp_path: Path) -> None:
         {"KEYSCALE_PORT": "70000"},
         {"KEYSCALE_PORT": "-1"},
         {"KEYSCALE_STORE_URL": "http://x"},
+        {"KEYSCALE_RESTORE_TIMEOUT_MS": "10m"},
+        {"KEYSCALE_VERIFY_TIMEOUT_MS": "999"},
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named(variables: dict[str, str]) -> None:

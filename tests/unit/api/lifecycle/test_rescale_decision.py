@@ -38,7 +38,7 @@ from tests.support.control_plane.job_facts import (
 )
 
 if TYPE_CHECKING:
-    from keyscale.api.lifecycle.facts import AttemptFacts
+    from keyscale.api.lifecycle.facts import AttemptFacts, JobFacts
 
 
 def test_a_rescale_starts_the_new_driver_beside_the_running_one() -> None:
@@ -104,12 +104,51 @@ def test_without_input_the_restored_state_is_enough() -> None:
     assert step_of(rescaling(RescalePhase.VERIFY, active=restored(waits_for_input=True))) == CompleteRescale(False, 900)
 
 
-def test_a_rescale_completes_without_a_first_batch_that_takes_too_long() -> None:
-    slow = rescaling(RescalePhase.VERIFY, active=restored(), rescale_phase_age_ms=TIMEOUTS.verify_ms)
-    assert step_of(slow) is None
-    assert slow.rescale is not None
-    late = replace(slow, rescale=replace(slow.rescale, phase_age_ms=TIMEOUTS.verify_ms + 1))
-    assert step_of(late) == CompleteRescale(False, 900)
+def aged(facts: JobFacts, age_ms: int) -> JobFacts:
+    assert facts.rescale is not None
+    return replace(facts, rescale=replace(facts.rescale, phase_age_ms=age_ms))
+
+
+def test_a_new_run_that_commits_nothing_in_its_time_goes_back_to_the_old_parallelism() -> None:
+    slow = rescaling(RescalePhase.VERIFY, active=restored())
+    assert step_of(aged(slow, TIMEOUTS.verify_ms)) is None
+    step = step_of(aged(slow, TIMEOUTS.verify_ms + 1))
+    assert isinstance(step, RollBack)
+    assert (step.attempt, step.failure["code"]) == (2, "RESCALE_TIMED_OUT")
+    assert step.failure["message"] == "the new driver committed no batch within 120 s"
+
+
+def test_a_job_with_long_batches_has_more_time_for_its_first_one() -> None:
+    minute = rescaling(RescalePhase.VERIFY, active=restored(), rescale_batch_duration_ms=60_000.0)
+    assert step_of(aged(minute, 600_000)) is None
+    assert isinstance(step_of(aged(minute, 600_001)), RollBack)
+
+
+def test_a_restore_that_takes_too_long_goes_back_to_the_old_parallelism() -> None:
+    restoring = rescaling(
+        RescalePhase.RESTORE, active=restored(driver_state=DriverState.RESTORING, restored_at_ms=None)
+    )
+    assert step_of(aged(restoring, TIMEOUTS.restore_ms)) is None
+    step = step_of(aged(restoring, TIMEOUTS.restore_ms + 1))
+    assert isinstance(step, RollBack)
+    assert step.failure["message"] == "the new driver did not restore the savepoint within 600 s"
+
+
+def test_a_savepoint_that_takes_too_long_is_given_up_with_the_driver_that_takes_it() -> None:
+    stuck = rescaling(RescalePhase.SAVEPOINT, rescale_command=command(), rescale_checkpoint_timeout_ms=5000)
+    assert step_of(aged(stuck, TIMEOUTS.savepoint_ms + 5000)) is None
+    step = step_of(aged(stuck, TIMEOUTS.savepoint_ms + 5001))
+    assert isinstance(step, CheckSavepoint)
+    assert isinstance(step.missing, AbandonRescale)
+    assert (step.missing.replaced, step.missing.failure["code"]) == (1, "RESCALE_TIMED_OUT")
+
+
+def test_a_new_driver_that_does_not_get_warm_leaves_the_old_one_alone() -> None:
+    cold = rescaling(RescalePhase.REQUESTED, standby=standby(driver_state=None, is_attached=False))
+    assert step_of(aged(cold, TIMEOUTS.request_ms)) is None
+    step = step_of(aged(cold, TIMEOUTS.request_ms + 1))
+    assert isinstance(step, AbandonRescale)
+    assert step.replaced is None
 
 
 @pytest.mark.parametrize("phase", [RescalePhase.RESTORE, RescalePhase.VERIFY])
