@@ -88,7 +88,7 @@ def checkpoint(
         handles.append(uploaded.handle)
         uploaded_bytes += uploaded.uploaded_bytes
     operator_uid, key_schema = stores[0].spec.operator_uid, stores[0].spec.key_schema
-    facts = OperatorDeclaration(tuple((field.name, str(field.type)) for field in key_schema))
+    declaration = OperatorDeclaration(tuple((field.name, str(field.type)) for field in key_schema))
     manifest = Manifest(
         job_id=JOB,
         checkpoint_id=CheckpointId(number),
@@ -99,7 +99,7 @@ def checkpoint(
         max_parallelism=MAX_PARALLELISM,
         hash_id=HashId.SPARK,
         created_at_ms=0,
-        operators=(OperatorSnapshot(operator_uid, len(stores), facts, tuple(handles)),),
+        operators=(OperatorSnapshot(operator_uid, len(stores), declaration, tuple(handles)),),
     )
     write_manifest(store, manifest)
     return manifest, stops, uploaded_bytes

@@ -78,7 +78,7 @@ def run(*, work: str, target: str, keys: int, parallelism: int, operator_uid: st
         # As if it were from before any batch: the job that starts from it reads its source from the beginning.
         handles.append(msgspec.structs.replace(uploaded.handle, batch_id=NO_BATCH))
         subtask.abandon()
-    facts = OperatorDeclaration(tuple((field.name, str(field.type)) for field in KEY))
+    declaration = OperatorDeclaration(tuple((field.name, str(field.type)) for field in KEY))
     manifest = Manifest(
         job_id=JOB,
         checkpoint_id=CheckpointId(1),
@@ -89,7 +89,7 @@ def run(*, work: str, target: str, keys: int, parallelism: int, operator_uid: st
         max_parallelism=MAX_PARALLELISM,
         hash_id=HashId.SPARK,
         created_at_ms=now_ms(),
-        operators=(OperatorSnapshot(OperatorUid(operator_uid), parallelism, facts, tuple(handles)),),
+        operators=(OperatorSnapshot(OperatorUid(operator_uid), parallelism, declaration, tuple(handles)),),
         savepoint_id=SAVEPOINT,
     )
     write_manifest(target_store, manifest)

@@ -37,7 +37,6 @@ Observed = TypeVar("Observed")
 class Recovery:
     """How the job recovered from the kill of its driver."""
 
-    killed_pid: int
     killed_attempt: int
     new_attempt: int
     restored_from: str | None
@@ -159,7 +158,6 @@ class Course:
             lambda: (run := self._attempt())["number"] > attempt["number"] and run["first_commit_at_ms"] and run,
         )
         self.recovery = Recovery(
-            killed_pid=attempt["pid"],
             killed_attempt=attempt["number"],
             new_attempt=new["number"],
             restored_from=new["restore_from"],

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.jobs.functions.timer_service import TimerService
     from keyscale.state.keyed.aggregating import AggregatingState, ReducingState
     from keyscale.state.keyed.backend import KeyedStateBackend
@@ -71,31 +71,31 @@ class RuntimeContext:
     """Passed to a function's `open`: its subtask, access to state, and objects that last beyond the batch."""
 
     def __init__(
-        self, state: KeyedStateBackend, facts: SubtaskFacts, operator_state: OperatorStateBackend | None = None
+        self, state: KeyedStateBackend, info: SubtaskInfo, operator_state: OperatorStateBackend | None = None
     ) -> None:
         self._state = state
-        self._facts = facts
+        self._info = info
         self._operator_state = operator_state
 
     @property
     def operator_uid(self) -> str:
-        return self._facts.operator_uid
+        return self._info.operator_uid
 
     @property
     def subtask_index(self) -> int:
-        return self._facts.subtask
+        return self._info.subtask
 
     @property
     def parallelism(self) -> int:
-        return self._facts.parallelism
+        return self._info.parallelism
 
     @property
     def max_parallelism(self) -> int:
-        return self._facts.max_parallelism
+        return self._info.max_parallelism
 
     @property
     def attempt(self) -> int:
-        return self._facts.attempt
+        return self._info.attempt
 
     def worker_resource(self, name: str, make: Callable[[], _Resource]) -> _Resource:
         """Returns an object that is kept as long as this Python worker lives, such as a model or a client.
@@ -107,7 +107,7 @@ class RuntimeContext:
             name: Its name, unique within the operator.
             make: Makes it. Called only if the worker does not have it.
         """
-        resources = self._facts.resources
+        resources = self._info.resources
         if name not in resources:
             resources[name] = make()
         resource: _Resource = resources[name]

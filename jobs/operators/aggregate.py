@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from keyscale.jobs.functions.process_function import Row
-    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.state.keyed.backend import KeyedStateBackend
     from keyscale.state.keyed.ttl import Ttl
 
@@ -36,17 +36,17 @@ class Reduce(OperatorLogic):
     function: Callable[[Row, Row], Any]
     ttl: Ttl | None
 
-    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> ReduceOperator:
-        return ReduceOperator(self, state, facts)
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo) -> ReduceOperator:
+        return ReduceOperator(self, state, info)
 
 
 class ReduceOperator(Operator):
     """A reduction running in one task. Each key is read and written once per batch, however many records it has."""
 
-    def __init__(self, logic: Reduce, state: KeyedStateBackend, facts: SubtaskFacts) -> None:
+    def __init__(self, logic: Reduce, state: KeyedStateBackend, info: SubtaskInfo) -> None:
         self._reduce = logic.function
-        self._facts = facts
-        self._schema = facts.output_schema
+        self._info = info
+        self._schema = info.output_schema
         self._row_type = row_type(tuple(self._schema.names))
         stored = pa.struct([pa.field(field.name, field.type) for field in self._schema])
         self._reduced = state.value_state(ValueStateDescriptor("reduced", stored, ttl=logic.ttl))
@@ -66,7 +66,7 @@ class ReduceOperator(Operator):
             columns = batch_of(held, self._schema).columns
             return pa.StructArray.from_arrays(columns, names=list(names))
 
-        keys = [batch.column(name) for name in self._facts.key_columns]
+        keys = [batch.column(name) for name in self._info.key_columns]
         with user_code():
             self._reduced.update_many(batch.column(KEY_GROUP_COLUMN), keys, fold)
         yield batch_of(outputs, self._schema)
@@ -92,26 +92,26 @@ class Aggregate(OperatorLogic):
     accumulator: pa.DataType
     ttl: Ttl | None
 
-    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> AggregateOperator:
-        return AggregateOperator(self, state, facts)
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo) -> AggregateOperator:
+        return AggregateOperator(self, state, info)
 
 
 class AggregateOperator(Operator):
     """An aggregation running in one task. Each key is read and written once per batch."""
 
-    def __init__(self, logic: Aggregate, state: KeyedStateBackend, facts: SubtaskFacts) -> None:
+    def __init__(self, logic: Aggregate, state: KeyedStateBackend, info: SubtaskInfo) -> None:
         self._function = logic.function
         self._type = logic.accumulator
-        self._facts = facts
-        self._row_type = row_type(facts.input_columns)
+        self._info = info
+        self._row_type = row_type(info.input_columns)
         self._accumulators = state.value_state(ValueStateDescriptor("accumulator", logic.accumulator, ttl=logic.ttl))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         function = self._function
-        key_columns = self._facts.key_columns
-        names = tuple(self._facts.output_schema.names[len(key_columns) :])
+        key_columns = self._info.key_columns
+        names = tuple(self._info.output_schema.names[len(key_columns) :])
         results: list[Any] = [None] * batch.num_rows
-        rows = list(map(self._row_type, tuples_of(batch, self._facts.input_columns)))
+        rows = list(map(self._row_type, tuples_of(batch, self._info.input_columns)))
 
         def fold(current: pa.Array, groups: Any) -> pa.Array:
             held = current.to_pylist()
@@ -131,4 +131,4 @@ class AggregateOperator(Operator):
         with user_code():
             self._accumulators.update_many(batch.column(KEY_GROUP_COLUMN), keys, fold)
         keyed = zip(tuples_of(batch, key_columns), results, strict=True)
-        yield batch_of([key + result for key, result in keyed], self._facts.output_schema)
+        yield batch_of([key + result for key, result in keyed], self._info.output_schema)

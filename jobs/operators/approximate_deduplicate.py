@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.state.keyed.backend import KeyedStateBackend
 
 _GENERATION_BYTES: Final = 8
@@ -68,9 +68,9 @@ class ApproximateDeduplicate(OperatorLogic):
     def stored_key(self, key: pa.Schema) -> pa.Schema:
         return pa.schema([(stored_form(self._form, key), pa.bool_()), ("block", pa.uint32())])
 
-    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> ApproximateDeduplicateOperator:
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo) -> ApproximateDeduplicateOperator:
         check_form(state, self._form)
-        return ApproximateDeduplicateOperator(self, state, facts)
+        return ApproximateDeduplicateOperator(self, state, info)
 
     @property
     def _form(self) -> str:
@@ -83,22 +83,22 @@ class ApproximateDeduplicate(OperatorLogic):
 class ApproximateDeduplicateOperator(Operator):
     """Approximate deduplication running in one task."""
 
-    def __init__(self, logic: ApproximateDeduplicate, state: KeyedStateBackend, facts: SubtaskFacts) -> None:
-        self._facts = facts
+    def __init__(self, logic: ApproximateDeduplicate, state: KeyedStateBackend, info: SubtaskInfo) -> None:
+        self._info = info
         self._ttl = logic.ttl
         self._bits_per_key = logic.geometry.bits_per_key
-        self._blocks_per_group = logic.geometry.blocks_per_group(logic.filter.capacity, facts.max_parallelism)
+        self._blocks_per_group = logic.geometry.blocks_per_group(logic.filter.capacity, info.max_parallelism)
         self._clock = state.clock
         self._blocks = state.value_state(ValueStateDescriptor("blocks", _STORED_TYPE))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yields the rows in their order. Of several rows of a key in a batch, the first stays."""
-        hashes = key_hashes([batch.column(name) for name in self._facts.key_columns])
+        hashes = key_hashes([batch.column(name) for name in self._info.key_columns])
         distinct, first_rows = np.unique(hashes, return_index=True)
         groups = batch.column(KEY_GROUP_COLUMN).to_numpy()[first_rows]
         kept = np.zeros(batch.num_rows, np.bool_)
         kept[first_rows] = self._take(groups.astype(np.uint64), distinct)
-        yield batch.select(self._facts.output_schema.names).filter(pa.array(kept))
+        yield batch.select(self._info.output_schema.names).filter(pa.array(kept))
 
     def _take(self, groups: npt.NDArray[np.uint64], hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """Returns which of some distinct keys are new, and adds them to the filter."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from keyscale.jobs.functions.batch_function import KeyedBatchFunction
-    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.state.keyed.backend import KeyedStateBackend
 
 
@@ -28,13 +28,13 @@ class ProcessBatch(OperatorLogic):
 
     function: KeyedBatchFunction
 
-    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> ProcessBatchOperator:
-        return self.start_with(state, facts, OperatorStateBackend())
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo) -> ProcessBatchOperator:
+        return self.start_with(state, info, OperatorStateBackend())
 
     def start_with(
-        self, state: KeyedStateBackend, facts: SubtaskFacts, operator_state: OperatorStateBackend
+        self, state: KeyedStateBackend, info: SubtaskInfo, operator_state: OperatorStateBackend
     ) -> ProcessBatchOperator:
-        return ProcessBatchOperator(self.function, state, facts, operator_state)
+        return ProcessBatchOperator(self.function, state, info, operator_state)
 
 
 class ProcessBatchOperator(Operator):
@@ -44,20 +44,20 @@ class ProcessBatchOperator(Operator):
         self,
         function: KeyedBatchFunction,
         state: KeyedStateBackend,
-        facts: SubtaskFacts,
+        info: SubtaskInfo,
         operator_state: OperatorStateBackend,
     ) -> None:
         self._function = function
-        self._facts = facts
+        self._info = info
         with user_code():
-            function.open(RuntimeContext(state, facts, operator_state))
+            function.open(RuntimeContext(state, info, operator_state))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        facts = self._facts
+        info = self._info
         keyed = KeyedBatch(
-            records=batch.select(list(facts.input_columns)),
+            records=batch.select(list(info.input_columns)),
             key_groups=batch.column(KEY_GROUP_COLUMN),
-            keys=[batch.column(name) for name in facts.key_columns],
+            keys=[batch.column(name) for name in info.key_columns],
         )
         with user_code():
             result = self._function.process_batch(keyed)
@@ -65,7 +65,7 @@ class ProcessBatchOperator(Operator):
                 return
             parts = [result] if isinstance(result, (pa.RecordBatch, pa.Table)) else result
             for part in parts:
-                yield from conformed(part, facts.output_schema)
+                yield from conformed(part, info.output_schema)
 
     def close(self) -> None:
         with user_code():

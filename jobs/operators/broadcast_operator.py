@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.jobs.operators.operator_contract import OutputBatch
     from keyscale.state.keyed.backend import KeyedStateBackend
     from keyscale.state.keyed.descriptors import MapStateDescriptor
@@ -46,13 +46,13 @@ class BroadcastProcess(OperatorLogic):
     def uses_timers(self) -> bool:
         return type(self.function).on_timer is not KeyedBroadcastProcessFunction.on_timer
 
-    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> BroadcastProcessOperator:
-        return self.start_with(state, facts, OperatorStateBackend())
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo) -> BroadcastProcessOperator:
+        return self.start_with(state, info, OperatorStateBackend())
 
     def start_with(
-        self, state: KeyedStateBackend, facts: SubtaskFacts, operator_state: OperatorStateBackend
+        self, state: KeyedStateBackend, info: SubtaskInfo, operator_state: OperatorStateBackend
     ) -> BroadcastProcessOperator:
-        return BroadcastProcessOperator(self, state, facts, operator_state)
+        return BroadcastProcessOperator(self, state, info, operator_state)
 
 
 class BroadcastProcessOperator(ProcessOperator):
@@ -62,26 +62,26 @@ class BroadcastProcessOperator(ProcessOperator):
         self,
         logic: BroadcastProcess,
         state: KeyedStateBackend,
-        facts: SubtaskFacts,
+        info: SubtaskInfo,
         operator_state: OperatorStateBackend,
     ) -> None:
         self._broadcast = BroadcastStates(operator_state, logic.descriptors)
         self._broadcast_record = 0
-        self._broadcast_row = row_type(facts.broadcast_columns)
-        super().__init__(logic.function, state, facts, operator_state)
+        self._broadcast_row = row_type(info.broadcast_columns)
+        super().__init__(logic.function, state, info, operator_state)
 
     def process_broadcast(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
         context = BroadcastContext(self._timers, self._results.side, self._broadcast)
         self._state.clear_current_key()
         with user_code(self._broadcast_coordinates):
-            for row in map(self._broadcast_row, tuples_of(batch, self._facts.broadcast_columns)):
+            for row in map(self._broadcast_row, tuples_of(batch, self._info.broadcast_columns)):
                 self._broadcast_record += 1
                 if self._results.add(self._function.process_broadcast_element(row, context)):
                     yield from self._results.rest()
         yield from self._results.rest()
 
     def _broadcast_coordinates(self) -> str:
-        return f"at broadcast record {self._broadcast_record} of the batch, in subtask {self._facts.subtask}"
+        return f"at broadcast record {self._broadcast_record} of the batch, in subtask {self._info.subtask}"
 
     def _context(self) -> ProcessContext:
         return KeyedReadOnlyContext(self._timers, self._results.side, self._broadcast)

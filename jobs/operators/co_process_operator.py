@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.jobs.operators.operator_contract import OutputBatch
     from keyscale.state.keyed.backend import KeyedStateBackend
 
@@ -30,13 +30,13 @@ class CoProcess(OperatorLogic):
     def uses_timers(self) -> bool:
         return type(self.function).on_timer is not KeyedCoProcessFunction.on_timer
 
-    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> CoProcessOperator:
-        return self.start_with(state, facts, OperatorStateBackend())
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo) -> CoProcessOperator:
+        return self.start_with(state, info, OperatorStateBackend())
 
     def start_with(
-        self, state: KeyedStateBackend, facts: SubtaskFacts, operator_state: OperatorStateBackend
+        self, state: KeyedStateBackend, info: SubtaskInfo, operator_state: OperatorStateBackend
     ) -> CoProcessOperator:
-        return CoProcessOperator(self.function, state, facts, operator_state)
+        return CoProcessOperator(self.function, state, info, operator_state)
 
 
 class CoProcessOperator(ProcessOperator):
@@ -46,22 +46,22 @@ class CoProcessOperator(ProcessOperator):
         self,
         function: KeyedCoProcessFunction,
         state: KeyedStateBackend,
-        facts: SubtaskFacts,
+        info: SubtaskInfo,
         operator_state: OperatorStateBackend,
     ) -> None:
-        assert facts.second is not None  # noqa: S101 - the graph gives such a function two inputs
-        second = facts.second
-        self._second_facts = replace(
-            facts,
+        assert info.second is not None  # noqa: S101 - the graph gives such a function two inputs
+        second = info.second
+        self._second_info = replace(
+            info,
             input_columns=second.input_columns,
             key_columns=second.key_columns,
             timestamp_column=second.timestamp_column,
         )
         self._second_row = row_type(second.input_columns)
-        super().__init__(function, state, facts, operator_state)
+        super().__init__(function, state, info, operator_state)
 
     def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
-        yield from self._run(self._function.process_element1, batch, self._facts)
+        yield from self._run(self._function.process_element1, batch, self._info)
 
     def process_second(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
-        yield from self._run(self._function.process_element2, batch, self._second_facts, self._second_row)
+        yield from self._run(self._function.process_element2, batch, self._second_info, self._second_row)

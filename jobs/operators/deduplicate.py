@@ -17,7 +17,7 @@ from keyscale.state.serializers.arrow_columns import column_over
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.state.keyed.backend import KeyedStateBackend
     from keyscale.state.keyed.ttl import Ttl
 
@@ -40,26 +40,26 @@ class Deduplicate(OperatorLogic):
     def stored_key(self, key: pa.Schema) -> pa.Schema:
         return pa.schema([(stored_form(_HASHED_FORM, key), pa.int64())]) if self.hashed else key
 
-    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> DeduplicateOperator:
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo) -> DeduplicateOperator:
         check_form(state, _HASHED_FORM if self.hashed else None)
-        return DeduplicateOperator(self, state, facts)
+        return DeduplicateOperator(self, state, info)
 
 
 class DeduplicateOperator(Operator):
     """Deduplication running in one task."""
 
-    def __init__(self, logic: Deduplicate, state: KeyedStateBackend, facts: SubtaskFacts) -> None:
+    def __init__(self, logic: Deduplicate, state: KeyedStateBackend, info: SubtaskInfo) -> None:
         self._hashed = logic.hashed
         self._seen = state.value_state(ValueStateDescriptor("seen", pa.bool_(), ttl=logic.ttl))
-        self._facts = facts
+        self._info = info
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yields the rows in their order. Of several rows of a key in a batch, the first stays."""
-        keys = [batch.column(name) for name in self._facts.key_columns]
+        keys = [batch.column(name) for name in self._info.key_columns]
         if self._hashed:
             keys = [column_over(key_hashes(keys).view(np.int64))]
         first = self._seen.insert_if_absent_many(batch.column(KEY_GROUP_COLUMN), keys, True)
-        yield batch.select(self._facts.output_schema.names).filter(column_over(first))
+        yield batch.select(self._info.output_schema.names).filter(column_over(first))
 
 
 def stored_form(form: str, key: pa.Schema) -> str:

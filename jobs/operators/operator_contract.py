@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from keyscale.jobs.functions.subtask_facts import SplitFacts, SubtaskFacts
+    from keyscale.jobs.functions.subtask_info import SplitInfo, SubtaskInfo
     from keyscale.state.keyed.backend import KeyedStateBackend
 
 KEY_GROUP_COLUMN = "__key_group"
@@ -89,14 +89,12 @@ class OperatorLogic(Protocol):
         """Returns the schema that state is keyed by in a key group: the stream's key, unless the logic replaces it."""
         return key
 
-    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> Operator: ...
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo) -> Operator: ...
 
-    def start_with(
-        self, state: KeyedStateBackend, facts: SubtaskFacts, operator_state: OperatorStateBackend
-    ) -> Operator:
+    def start_with(self, state: KeyedStateBackend, info: SubtaskInfo, operator_state: OperatorStateBackend) -> Operator:
         """Starts with operator state. Overridden by logic that keeps operator state."""
         del operator_state
-        return self.start(state, facts)
+        return self.start(state, info)
 
 
 @dataclass(slots=True)
@@ -108,7 +106,7 @@ class SubtaskProgress:
         output_records: Number of records emitted to all outputs.
         latest_event_ms: The latest event time among the records; None if there was none.
         latest_of_origins: The latest event time of the records from each origin that has any, by the origin's name.
-        latest_of_splits: The same of each split of the origins that are in splits, by `SplitFacts.name` and the split.
+        latest_of_splits: The same of each split of the origins that are in splits, by `SplitInfo.name` and the split.
         next_timers: The earliest timers that are left.
         late_records: Number of late records, whether dropped or sent to a side output.
         key_group_records: Number of records of each key group, by its number; of those up to the highest seen.
@@ -142,7 +140,7 @@ class SubtaskProgress:
         if origin is not None:
             self.latest_of_origins[origin] = max(latest_event_ms, self.latest_of_origins.get(origin, latest_event_ms))
 
-    def saw_batch(self, batch: pa.RecordBatch, facts: SubtaskFacts, timestamp_column: str | None) -> None:
+    def saw_batch(self, batch: pa.RecordBatch, info: SubtaskInfo, timestamp_column: str | None) -> None:
         """Notes the number, the key groups and the event times of a batch of records."""
         self.input_records += batch.num_rows
         more, less = np.bincount(batch.column(KEY_GROUP_COLUMN).to_numpy()), self.key_group_records
@@ -152,18 +150,18 @@ class SubtaskProgress:
         self.key_group_records = more
         if timestamp_column is None:
             return
-        if not facts.origins:
+        if not info.origins:
             self.saw(latest_ms(batch, timestamp_column))
-            for splits in facts.splits.values():
+            for splits in info.splits.values():
                 self._saw_splits(batch, splits, timestamp_column)
             return
-        for number, origin in enumerate(facts.origins):
+        for number, origin in enumerate(info.origins):
             records = batch.filter(pc.equal(batch.column(ORIGIN_COLUMN), number))
             self.saw(latest_ms(records, timestamp_column), origin)
-            if records.num_rows and origin in facts.splits:
-                self._saw_splits(records, facts.splits[origin], timestamp_column)
+            if records.num_rows and origin in info.splits:
+                self._saw_splits(records, info.splits[origin], timestamp_column)
 
-    def _saw_splits(self, records: pa.RecordBatch, splits: SplitFacts, timestamp_column: str) -> None:
+    def _saw_splits(self, records: pa.RecordBatch, splits: SplitInfo, timestamp_column: str) -> None:
         latest = self.latest_of_splits.setdefault(splits.name, {})
         for split, reached_ms in latest_by_ms(records, timestamp_column, splits.columns).items():
             latest[split] = max(reached_ms, latest.get(split, reached_ms))
@@ -172,7 +170,7 @@ class SubtaskProgress:
 def run_subtask(
     logic: OperatorLogic,
     state: KeyedStateBackend,
-    facts: SubtaskFacts,
+    info: SubtaskInfo,
     batches: Iterable[pa.RecordBatch],
     *,
     progress: SubtaskProgress,
@@ -190,7 +188,7 @@ def run_subtask(
     Args:
         logic: The operator's logic.
         state: The subtask's keyed state, at the batch's processing time.
-        facts: The subtask's facts.
+        info: The subtask's info.
         batches: The subtask's records, with `__key_group`.
         progress: Filled in while the batch runs.
         watermark_ms: The watermark from the records of all earlier batches; None if it does not change.
@@ -201,13 +199,13 @@ def run_subtask(
     Yields:
         The emitted records.
     """
-    operator = logic.start_with(state, facts, operator_state or OperatorStateBackend())
+    operator = logic.start_with(state, info, operator_state or OperatorStateBackend())
     for batch in broadcast:
         yield from _counted(operator.process_broadcast(batch), progress)
     for batch in batches:
-        for port, records in [(0, batch)] if facts.second is None else unpacked(batch):
-            at_second = facts.second if port else None
-            progress.saw_batch(records, facts, at_second.timestamp_column if at_second else facts.timestamp_column)
+        for port, records in [(0, batch)] if info.second is None else unpacked(batch):
+            at_second = info.second if port else None
+            progress.saw_batch(records, info, at_second.timestamp_column if at_second else info.timestamp_column)
             if progress.latest_event_ms is not None and isinstance(state.clock, BatchClock):
                 state.clock.saw(progress.latest_event_ms)
             yield from _counted(operator.process_second(records) if port else operator.process(records), progress)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from keyscale.jobs.functions.broadcast_function import KeyedBroadcastProcessFunction
     from keyscale.jobs.functions.process_function import KeyedCoProcessFunction, Row
-    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.jobs.functions.timer_service import NextTimers
     from keyscale.jobs.operators.operator_contract import OutputBatch
     from keyscale.state.keyed.backend import KeyedStateBackend
@@ -50,26 +50,26 @@ class Process(OperatorLogic):
     def uses_timers(self) -> bool:
         return type(self.function).on_timer is not KeyedProcessFunction.on_timer
 
-    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> ProcessOperator:
-        return self.start_with(state, facts, OperatorStateBackend())
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo) -> ProcessOperator:
+        return self.start_with(state, info, OperatorStateBackend())
 
     def start_with(
-        self, state: KeyedStateBackend, facts: SubtaskFacts, operator_state: OperatorStateBackend
+        self, state: KeyedStateBackend, info: SubtaskInfo, operator_state: OperatorStateBackend
     ) -> ProcessOperator:
-        return ProcessOperator(self.function, state, facts, operator_state, self.dead_letters)
+        return ProcessOperator(self.function, state, info, operator_state, self.dead_letters)
 
 
 class Results:
     """Collects output records of a user's function until there are enough for a batch."""
 
-    def __init__(self, facts: SubtaskFacts) -> None:
-        self._schema = facts.output_schema
-        self._side_schemas = facts.side_outputs
+    def __init__(self, info: SubtaskInfo) -> None:
+        self._schema = info.output_schema
+        self._side_schemas = info.side_outputs
         self._main: list[Any] = []
         self._passing: pa.RecordBatch | None = None
         self._size = BatchSize()
         self._passed: list[int] = []  # indexes into `_passing`, as long as all results are rows of it, unchanged
-        self.side: dict[str, list[Any]] = {tag: [] for tag in facts.side_outputs}
+        self.side: dict[str, list[Any]] = {tag: [] for tag in info.side_outputs}
 
     def come_from(self, batch: pa.RecordBatch) -> None:
         """Sets the input batch of the results up to the next `rest`. Rows emitted unchanged need no conversion."""
@@ -126,7 +126,7 @@ class ProcessOperator(Operator):
         self,
         function: KeyedProcessFunction | KeyedBroadcastProcessFunction | KeyedCoProcessFunction,
         state: KeyedStateBackend,
-        facts: SubtaskFacts,
+        info: SubtaskInfo,
         operator_state: OperatorStateBackend,
         dead_letters: str | None = None,
     ) -> None:
@@ -134,31 +134,31 @@ class ProcessOperator(Operator):
         self._dead_letters = dead_letters
         self._record = 0
         self._state = state
-        self._facts = facts
-        self._row_type = row_type(facts.input_columns)
+        self._info = info
+        self._row_type = row_type(info.input_columns)
         self._timers = TimerService(state)
-        self._results = Results(facts)
-        self._single = len(facts.key_columns) == 1
+        self._results = Results(info)
+        self._single = len(info.key_columns) == 1
         with user_code():
             # A failed record's changes of keyed state are undone; changes of operator state cannot be.
-            function.open(RuntimeContext(state, facts, operator_state if dead_letters is None else None))
+            function.open(RuntimeContext(state, info, operator_state if dead_letters is None else None))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
         process_element = self._function.process_element if self._dead_letters is None else self._process_or_divert
-        yield from self._run(process_element, batch, self._facts)
+        yield from self._run(process_element, batch, self._info)
 
     def _run(
         self,
         process_element: Callable[[Row, Any], Iterable[Any] | None],
         batch: pa.RecordBatch,
-        facts: SubtaskFacts,
+        info: SubtaskInfo,
         kind: type[Row] | None = None,
     ) -> Iterator[OutputBatch]:
-        """Runs a function over a batch. `facts` and `kind` are those of the batch's input, the first or the second."""
+        """Runs a function over a batch. `info` and `kind` are those of the batch's input, the first or the second."""
         results = self._results
-        results.come_from(batch.select(facts.input_columns))
+        results.come_from(batch.select(info.input_columns))
         with user_code(self._coordinates):
-            for at, (row, context) in enumerate(self._records(batch, facts, kind or self._row_type)):
+            for at, (row, context) in enumerate(self._records(batch, info, kind or self._row_type)):
                 if results.add(process_element(row, context), row, at):
                     yield from results.rest()
         yield from results.rest()
@@ -207,23 +207,23 @@ class ProcessOperator(Operator):
 
     def _coordinates(self) -> str:
         group = self._state.current_key_group
-        return f"at record {self._record} of subtask {self._facts.subtask} in its batch, key group {group}"
+        return f"at record {self._record} of subtask {self._info.subtask} in its batch, key group {group}"
 
     def _records(
-        self, batch: pa.RecordBatch, facts: SubtaskFacts, kind: type[Row]
+        self, batch: pa.RecordBatch, info: SubtaskInfo, kind: type[Row]
     ) -> Iterator[tuple[Row, ProcessContext]]:
         """Yields each record after making its key the current one."""
         context = self._context()
-        columns = {name: batch.column(name) for name in facts.input_columns}
+        columns = {name: batch.column(name) for name in info.input_columns}
         values = {name: column.to_pylist() for name, column in columns.items()}
-        key_columns = [columns[name] for name in facts.key_columns]
-        keys = zip(*[values[name] for name in facts.key_columns], strict=True)
+        key_columns = [columns[name] for name in info.key_columns]
+        keys = zip(*[values[name] for name in info.key_columns], strict=True)
         rows = map(kind, zip(*values.values(), strict=True))
         times = (
-            [None] * batch.num_rows if facts.timestamp_column is None else timestamps_ms(batch, facts.timestamp_column)
+            [None] * batch.num_rows if info.timestamp_column is None else timestamps_ms(batch, info.timestamp_column)
         )
         # Keys come first: a row's key is current before anything else of the row is read.
-        others = [column for name, column in columns.items() if name not in facts.key_columns]
+        others = [column for name, column in columns.items() if name not in info.key_columns]
         current = self._state.each_key(batch.column(KEY_GROUP_COLUMN), key_columns, keys, others)
         single = self._single
         for key, row, timestamp in zip(current, rows, times, strict=True):

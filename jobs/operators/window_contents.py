@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from keyscale.jobs.functions.process_function import Row
-    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.jobs.functions.windows import ProcessWindowFunction, Window
     from keyscale.state.keyed.backend import KeyedStateBackend
 
@@ -40,7 +40,7 @@ class Contents(Protocol):
 class ContentsLogic(Protocol):
     """The declaration of the contents of windows. Picklable."""
 
-    def start(self, state: KeyedStateBackend, facts: SubtaskFacts, names: tuple[str, ...]) -> Contents:
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo, names: tuple[str, ...]) -> Contents:
         """Returns the contents in the state of a subtask. `names` are the columns of results."""
         ...
 
@@ -55,7 +55,7 @@ class Aggregated:
     def start(
         self,
         state: KeyedStateBackend,
-        facts: SubtaskFacts,  # noqa: ARG002 - as the protocol declares
+        info: SubtaskInfo,  # noqa: ARG002 - as the protocol declares
         names: tuple[str, ...],
     ) -> Contents:
         return AggregatedContents(self.function, self.accumulator, state, names)
@@ -68,9 +68,9 @@ class Reduced:
     function: Callable[[Row, Row], Any]
     schema: pa.Schema
 
-    def start(self, state: KeyedStateBackend, facts: SubtaskFacts, names: tuple[str, ...]) -> Contents:
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo, names: tuple[str, ...]) -> Contents:
         stored = pa.struct([pa.field(field.name, field.type) for field in self.schema])
-        return AggregatedContents(_Reduction(self.function, facts.input_columns, names), stored, state, names)
+        return AggregatedContents(_Reduction(self.function, info.input_columns, names), stored, state, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class Collected:
     function: ProcessWindowFunction
     schema: pa.Schema
 
-    def start(self, state: KeyedStateBackend, facts: SubtaskFacts, names: tuple[str, ...]) -> Contents:
-        return CollectedContents(self, state, facts, names)
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo, names: tuple[str, ...]) -> Contents:
+        return CollectedContents(self, state, info, names)
 
 
 class AggregatedContents:
@@ -114,10 +114,10 @@ class AggregatedContents:
 class CollectedContents:
     """A list of records per window."""
 
-    def __init__(self, logic: Collected, state: KeyedStateBackend, facts: SubtaskFacts, names: tuple[str, ...]) -> None:
+    def __init__(self, logic: Collected, state: KeyedStateBackend, info: SubtaskInfo, names: tuple[str, ...]) -> None:
         self._function = logic.function
         self._names = names
-        self._row_type = row_type(facts.input_columns)
+        self._row_type = row_type(info.input_columns)
         stored = pa.struct([pa.field(field.name, field.type) for field in logic.schema])
         self._state = state.list_state(ListStateDescriptor(_STATE, stored, namespace_type=WINDOW_TYPE))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from keyscale.jobs.functions.process_function import Row
-    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.jobs.functions.timer_service import NextTimers
     from keyscale.jobs.functions.windows import WindowAssigner
     from keyscale.jobs.operators.operator_contract import OutputBatch
@@ -53,35 +53,35 @@ class Windowing(OperatorLogic):
     def uses_timers(self) -> bool:
         return True
 
-    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> WindowingOperator:
-        return WindowingOperator(self, state, facts)
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo) -> WindowingOperator:
+        return WindowingOperator(self, state, info)
 
 
 class WindowingOperator(Operator):
     """Windows running in one task."""
 
-    def __init__(self, logic: Windowing, state: KeyedStateBackend, facts: SubtaskFacts) -> None:
+    def __init__(self, logic: Windowing, state: KeyedStateBackend, info: SubtaskInfo) -> None:
         self._logic = logic
         self._state = state
-        self._facts = facts
+        self._info = info
         self._domain = logic.assigner.time_domain
-        self._row_type = row_type(facts.input_columns)
-        self._results = Results(facts)
+        self._row_type = row_type(info.input_columns)
+        self._results = Results(info)
         self._timers = TimerService(state, WINDOW_TYPE)
         event, self._processing = self._timers.queues
         self._ends = event if self._domain is TimeDomain.EVENT else self._processing
-        names = tuple(facts.output_schema.names[len(facts.key_columns) + len(WINDOW_COLUMNS.names) :])
+        names = tuple(info.output_schema.names[len(info.key_columns) + len(WINDOW_COLUMNS.names) :])
         with user_code():
-            self._contents = logic.contents.start(state, facts, names)
+            self._contents = logic.contents.start(state, info, names)
         self._sessions = None
         if isinstance(logic.assigner, SessionWindows):
             self._sessions = state.map_state(MapStateDescriptor("window_sessions", WINDOW_TYPE, pa.bool_()))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
-        facts = self._facts
-        groups, columns = batch.column(KEY_GROUP_COLUMN), batch.select(facts.key_columns)
-        keys = self._state.each_key(groups, columns, tuples_of(batch, facts.key_columns))
-        rows = map(self._row_type, tuples_of(batch, facts.input_columns))
+        info = self._info
+        groups, columns = batch.column(KEY_GROUP_COLUMN), batch.select(info.key_columns)
+        keys = self._state.each_key(groups, columns, tuples_of(batch, info.key_columns))
+        rows = map(self._row_type, tuples_of(batch, info.input_columns))
         with user_code():
             for key, row, time_ms in zip(keys, rows, self._times_of(batch), strict=True):
                 if self._results.add(self._take(key, row, time_ms)):
@@ -196,5 +196,5 @@ class WindowingOperator(Operator):
     def _times_of(self, batch: pa.RecordBatch) -> list[int | None]:
         if self._domain is TimeDomain.PROCESSING:
             return [self._timers.current_processing_time()] * int(batch.num_rows)
-        assert self._facts.timestamp_column is not None  # noqa: S101 - checked when the window was declared
-        return timestamps_ms(batch, self._facts.timestamp_column)
+        assert self._info.timestamp_column is not None  # noqa: S101 - checked when the window was declared
+        return timestamps_ms(batch, self._info.timestamp_column)

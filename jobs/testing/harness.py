@@ -15,7 +15,7 @@ from keyscale.jobs.errors import InvalidSchemaError, InvalidTopologyError
 from keyscale.jobs.functions.batch_function import KeyedBatchFunction
 from keyscale.jobs.functions.broadcast_function import KeyedBroadcastProcessFunction
 from keyscale.jobs.functions.process_function import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, row_type
-from keyscale.jobs.functions.subtask_facts import SecondFacts, SubtaskFacts
+from keyscale.jobs.functions.subtask_info import SecondInputInfo, SubtaskInfo
 from keyscale.jobs.graph.schemas import check_column, check_keys_alike, check_schema, key_schema
 from keyscale.jobs.operators.batch_operator import ProcessBatch
 from keyscale.jobs.operators.broadcast_operator import BroadcastProcess
@@ -86,14 +86,14 @@ class SecondStream:
         if timestamp is not None:
             check_column(self.schema, timestamp, "timestamp")
 
-    def facts(self, first_key: pa.Schema) -> SecondFacts:
-        """Returns the facts about this input for the operator.
+    def info(self, first_key: pa.Schema) -> SecondInputInfo:
+        """Returns the description of this input for the operator.
 
         Raises:
             InvalidKeyError: The types of its key differ from those of the first stream's key.
         """
         check_keys_alike(first_key, key_schema(self.schema, self.key))
-        return SecondFacts(tuple(self.schema.names), self.key, self._timestamp)
+        return SecondInputInfo(tuple(self.schema.names), self.key, self._timestamp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class OperatorHarness:
         self._second = second
         self._broadcast = None if broadcast is None else _schema_of(broadcast)
         self._key_schema = key_schema(self._input, tuple(key))
-        self._facts = SubtaskFacts(
+        self._info = SubtaskInfo(
             operator_uid=OperatorUid("tested"),
             subtask=SubtaskIndex(0),
             parallelism=parallelism,
@@ -178,7 +178,7 @@ class OperatorHarness:
             timestamp_column=timestamp,
             output_schema=_schema_of(output),
             side_outputs={tag.name: tag.schema for tag in side_outputs},
-            second=None if second is None else second.facts(self._key_schema),
+            second=None if second is None else second.info(self._key_schema),
             broadcast_columns=() if self._broadcast is None else tuple(self._broadcast.names),
         )
         self._resources: dict[str, Any] = {}
@@ -272,7 +272,7 @@ class OperatorHarness:
         """
         later = object.__new__(type(self))
         later.__dict__.update(self.__dict__)
-        later._facts = replace(self._facts, parallelism=parallelism or self._facts.parallelism)
+        later._info = replace(self._info, parallelism=parallelism or self._info.parallelism)
         later._logic = self._logic if function is None else _logic_of(function, self._broadcast_states)
         later._clock = BatchClock(snapshot.processing_time_ms, snapshot.watermark_ms)
         later._outputs = {}
@@ -285,8 +285,8 @@ class OperatorHarness:
         self._engines: list[HeapEngine] = []
         self._states: list[KeyedStateBackend] = []
         self._operators = self._dealt(snapshot.operator_states)
-        for index in range(self._facts.parallelism):
-            owned = key_group_range(self._facts.max_parallelism, self._facts.parallelism, index)
+        for index in range(self._info.parallelism):
+            owned = key_group_range(self._info.max_parallelism, self._info.parallelism, index)
             engine = HeapEngine()
             for family, entries in snapshot.families.items():
                 engine.write(
@@ -304,9 +304,9 @@ class OperatorHarness:
     def _dealt(self, snapshots: Sequence[OperatorStateSnapshot]) -> list[OperatorStateBackend]:
         """Returns operator state as a restart redistributes it, at this parallelism."""
         if not any(snapshot.states for snapshot in snapshots):
-            return [OperatorStateBackend() for _ in range(self._facts.parallelism)]
-        given = redistribute(snapshots, self._facts.parallelism)
-        kept = redistribute(snapshots, self._facts.parallelism, claimed=False)
+            return [OperatorStateBackend() for _ in range(self._info.parallelism)]
+        given = redistribute(snapshots, self._info.parallelism)
+        kept = redistribute(snapshots, self._info.parallelism, claimed=False)
         return [OperatorStateBackend(*each) for each in zip(given, kept, strict=True)]
 
     def _run(
@@ -327,7 +327,7 @@ class OperatorHarness:
                     index, state, rows.get(index), watermark_ms=watermark_ms, outputs=outputs, broadcast=broadcast
                 )
             if broadcast:
-                check_alike(self._facts.operator_uid, [each.broadcast_digest() for each in self._operators])
+                check_alike(self._info.operator_uid, [each.broadcast_digest() for each in self._operators])
         except BaseException:
             self._resources.clear()
             for state in self._states:
@@ -357,14 +357,14 @@ class OperatorHarness:
         assert isinstance(state.clock, BatchClock)  # noqa: S101 - see _open
         state.clock.advance(processing_time_ms=self._clock.processing_time_ms)
         logic = worker_copy(self._logic)
-        facts = replace(self._facts, subtask=SubtaskIndex(index), resources=self._resources)
+        info = replace(self._info, subtask=SubtaskIndex(index), resources=self._resources)
         batches = [] if rows is None else [rows]
         progress = SubtaskProgress()
-        with _shown_in_full(facts):
+        with _shown_in_full(info):
             for output in run_subtask(
                 logic,
                 state,
-                facts,
+                info,
                 batches,
                 progress=progress,
                 watermark_ms=watermark_ms,
@@ -378,28 +378,28 @@ class OperatorHarness:
 
     def _routed(self, records: list[Any], port: int) -> dict[int, pa.RecordBatch]:
         """Returns the rows of each subtask that has any, with their key groups."""
-        facts, second = self._facts, self._second
-        schema, key = (second.schema, second.key) if port and second else (self._input, facts.key_columns)
+        info, second = self._info, self._second
+        schema, key = (second.schema, second.key) if port and second else (self._input, info.key_columns)
         batch = batch_of(records, schema)
         codes = hash_codes([batch.column(name) for name in key], HashId.SPARK)
-        groups = assign_to_key_groups(codes, facts.max_parallelism)
+        groups = assign_to_key_groups(codes, info.max_parallelism)
         routed = batch.append_column(KEY_GROUP_COLUMN, pa.array(groups, pa.int32()))
         places: dict[int, list[int]] = {}
         for row, group in enumerate(groups.tolist()):
-            subtask = subtask_for_key_group(group, facts.max_parallelism, facts.parallelism)
+            subtask = subtask_for_key_group(group, info.max_parallelism, info.parallelism)
             places.setdefault(subtask, []).append(row)
         taken = {subtask: routed.take(pa.array(rows)) for subtask, rows in places.items()}
         return taken if second is None else {subtask: packed_batch(rows, port) for subtask, rows in taken.items()}
 
 
 @contextmanager
-def _shown_in_full(facts: SubtaskFacts) -> Iterator[None]:
+def _shown_in_full(info: SubtaskInfo) -> Iterator[None]:
     """Makes a test show the exception of the user's code, which is the cause of the error, and where it happened."""
     try:
         yield
     except KeyscaleError as error:
-        with_origin(error, TaskOrigin(facts.operator_uid, facts.subtask, origin_of(error).user_traceback))
-        error.add_note(f"in operator {facts.operator_uid}, subtask {facts.subtask}")
+        with_origin(error, TaskOrigin(info.operator_uid, info.subtask, origin_of(error).user_traceback))
+        error.add_note(f"in operator {info.operator_uid}, subtask {info.subtask}")
         raise error from error.__context__
 
 

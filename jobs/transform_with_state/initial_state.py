@@ -17,7 +17,7 @@ from keyscale.state.keys.key_groups import assign_to_key_groups, key_group_range
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.state.keyed.backend import KeyedStateBackend
 
 BYTES_MAX: Final = 16 << 20
@@ -63,24 +63,24 @@ class InitialState:
             writer.write_table(table)
         return cls(sink.getvalue().to_pybytes(), tuple(key.names))
 
-    def take(self, state: KeyedStateBackend, facts: SubtaskFacts) -> list[pa.RecordBatch]:
+    def take(self, state: KeyedStateBackend, info: SubtaskInfo) -> list[pa.RecordBatch]:
         """Returns the records of the subtask's key groups that were not taken yet, and marks them as taken."""
-        owned = key_group_range(facts.max_parallelism, facts.parallelism, facts.subtask)
+        owned = key_group_range(info.max_parallelism, info.parallelism, info.subtask)
         groups = np.arange(owned.start, owned.end + 1, dtype=np.int32)
         # The mark has a null key: it is about a whole key group.
         keys = [pa.nulls(len(groups), field.type) for field in state.schema.key_schema()]
         new = state.value_state(_APPLIED).insert_if_absent_many(groups, keys, True)
         if not new.any():
             return []
-        return self._of_groups(groups[new], facts)
+        return self._of_groups(groups[new], info)
 
-    def _of_groups(self, wanted: npt.NDArray[np.int32], facts: SubtaskFacts) -> list[pa.RecordBatch]:
+    def _of_groups(self, wanted: npt.NDArray[np.int32], info: SubtaskInfo) -> list[pa.RecordBatch]:
         with pa.ipc.open_stream(self.stream) as reader:
             table: Any = reader.read_all().combine_chunks()
         if not table.num_rows:
             return []
         columns = [table.column(name) for name in self.key_columns]
-        groups = assign_to_key_groups(hash_codes(columns, facts.hash_id), facts.max_parallelism)
+        groups = assign_to_key_groups(hash_codes(columns, info.hash_id), info.max_parallelism)
         routed = table.append_column(KEY_GROUP_COLUMN, pa.array(groups, pa.int32()))
         found = routed.filter(pa.array(np.isin(groups, wanted)))
         return [batch for batch in found.to_batches() if batch.num_rows]

@@ -21,7 +21,7 @@ from keyscale.jobs.transform_with_state.time_mode import ProcessorTime, TimeMode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.jobs.operators.operator_contract import OutputBatch
     from keyscale.jobs.transform_with_state.initial_state import InitialState
     from keyscale.state.keyed.backend import KeyedStateBackend
@@ -48,8 +48,8 @@ class TransformWithState(OperatorLogic):
         """Whether there are timers or an initial state, for which every subtask must run once, even without records."""
         return self.time_mode is not TimeMode.NONE or self.initial_state is not None
 
-    def start(self, state: KeyedStateBackend, facts: SubtaskFacts) -> TransformWithStateOperator:
-        return TransformWithStateOperator(self, state, facts)
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo) -> TransformWithStateOperator:
+        return TransformWithStateOperator(self, state, info)
 
 
 class TransformWithStateOperator(Operator):
@@ -59,14 +59,14 @@ class TransformWithStateOperator(Operator):
     all have arrived.
     """
 
-    def __init__(self, logic: TransformWithState, state: KeyedStateBackend, facts: SubtaskFacts) -> None:
+    def __init__(self, logic: TransformWithState, state: KeyedStateBackend, info: SubtaskInfo) -> None:
         self._logic = logic
         self._processor = logic.processor
         self._state = state
-        self._facts = facts
+        self._info = info
         self._time = ProcessorTime(logic.time_mode, state.clock)
         self._handle = ProcessorHandle(state, self._time)
-        keys = [field.with_name(name) for name, field in zip(facts.key_columns, state.schema.key_schema(), strict=True)]
+        keys = [field.with_name(name) for name, field in zip(info.key_columns, state.schema.key_schema(), strict=True)]
         self._keys = RowCodec(spark_schema_of(pa.schema(keys)))
         self._batches: list[pa.RecordBatch] = []
         self._rows: list[Any] = []
@@ -83,7 +83,7 @@ class TransformWithStateOperator(Operator):
         times = TimerValues(self._time.processing_ms, self._time.watermark_ms)
         with user_code():
             self._give_initial_state(times)
-            for found in records_by_key(self._batches, self._facts.key_columns, self._logic.form):
+            for found in records_by_key(self._batches, self._info.key_columns, self._logic.form):
                 self._state.set_current_key(found.key_group, found.key)
                 yield from self._taken(self._processor.handleInputRows(found.shown_key, found.records, times))
             self._batches.clear()
@@ -92,7 +92,7 @@ class TransformWithStateOperator(Operator):
                 at_ms = self._time.shown_ms(timer.timestamp_ms)
                 # By name, as in Spark: a processor may have them in any order. Its key is a Row here.
                 results = self._processor.handleExpiredTimer(
-                    key=self._keys.row(dict(zip(self._facts.key_columns, timer.key, strict=True))),
+                    key=self._keys.row(dict(zip(self._info.key_columns, timer.key, strict=True))),
                     timerValues=times,
                     expiredTimerInfo=ExpiredTimerInfo(at_ms),
                 )
@@ -114,7 +114,7 @@ class TransformWithStateOperator(Operator):
         initial = self._logic.initial_state
         if initial is None:
             return
-        for found in records_by_key(initial.take(self._state, self._facts), initial.key_columns, self._logic.form):
+        for found in records_by_key(initial.take(self._state, self._info), initial.key_columns, self._logic.form):
             self._state.set_current_key(found.key_group, found.key)
             for record in found.records:
                 self._processor.handleInitialState(found.shown_key, record, times)
@@ -123,7 +123,7 @@ class TransformWithStateOperator(Operator):
         """Collects the results of a call, and yields batches when there are enough rows."""
         for result in results or ():
             if self._logic.form is RecordForm.PANDAS:
-                yield output_batch(result, self._facts.output_schema, RecordForm.PANDAS)
+                yield output_batch(result, self._info.output_schema, RecordForm.PANDAS)
             else:
                 self._rows.append(result)
                 if len(self._rows) >= self._size.rows:
@@ -131,12 +131,12 @@ class TransformWithStateOperator(Operator):
 
     def _rest(self) -> Iterator[pa.RecordBatch]:
         if self._rows:
-            yield self._size.of(output_batch(self._rows, self._facts.output_schema, RecordForm.ROWS))
+            yield self._size.of(output_batch(self._rows, self._info.output_schema, RecordForm.ROWS))
             self._rows.clear()
 
     def _without_late(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Drops late records as Spark does: those at or before the watermark of the previous batch's timers."""
-        column = self._facts.timestamp_column
+        column = self._info.timestamp_column
         if self._logic.time_mode is not TimeMode.EVENT_TIME or column is None or not self._time.has_watermark:
             return batch
         watermark_ms = self._time.watermark_ms

@@ -41,9 +41,7 @@ class FetchReport:
     """How many files of a rebuilt store were linked on this host, and how many downloaded."""
 
     linked_files: int = 0
-    linked_bytes: int = 0
     downloaded_files: int = 0
-    downloaded_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

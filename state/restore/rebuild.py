@@ -122,9 +122,7 @@ def fetch_shards(
 
     with ThreadPoolExecutor(DOWNLOADS_AT_A_TIME, thread_name_prefix="download") as fetchers:
         links = list(fetchers.map(fetch, wanted))
-    linked = [file.size_bytes for (file, _), is_link in zip(wanted, links, strict=True) if is_link]
-    downloaded = [file.size_bytes for (file, _), is_link in zip(wanted, links, strict=True) if not is_link]
-    return FetchReport(len(linked), sum(linked), len(downloaded), sum(downloaded))
+    return FetchReport(linked_files=sum(links), downloaded_files=len(links) - sum(links))
 
 
 def remember_files(root: Path, assignments: Sequence[ShardAssignment], directories: Sequence[Path]) -> None:

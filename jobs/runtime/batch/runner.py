@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.errors import SinkUnavailableError
-from keyscale.jobs.functions.subtask_facts import SplitFacts
+from keyscale.jobs.functions.subtask_info import SplitInfo
 from keyscale.jobs.graph.nodes import OperatorNode, SinkNode, SourceNode
 from keyscale.jobs.operators.broadcast_rows import check_alike, collected
 from keyscale.jobs.operators.column_values import rehearse_conversion
@@ -27,7 +27,7 @@ from keyscale.jobs.runtime.batch.shipment import Shipment
 from keyscale.jobs.runtime.batch.watermarks import Activity, batch_times, due_subtasks
 from keyscale.jobs.runtime.executor.side_outputs import wire_schema
 from keyscale.jobs.runtime.executor.subtask_jobs import run_per_subtask
-from keyscale.jobs.runtime.executor.task import OperatorTask, TasksWithoutRecords, subtask_facts
+from keyscale.jobs.runtime.executor.task import OperatorTask, TasksWithoutRecords, subtask_info
 from keyscale.jobs.runtime.executor.task_reports import ReportCollector, complete_reports
 from keyscale.jobs.runtime.retries import Retries
 from keyscale.jobs.sinks.sink import SinkContext
@@ -69,8 +69,8 @@ def _to_nobody(_outage: SinkOutage | None) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFacts:
-    """Facts that are the same for all batches of an attempt.
+class RunInfo:
+    """Values that are the same for all batches of an attempt.
 
     Attributes:
         job_id: The job.
@@ -118,7 +118,7 @@ class BatchRunner:
         self,
         spark: SparkSession,
         topology: Topology,
-        facts: RunFacts,
+        info: RunInfo,
         anchor: Anchor,
         specs: Mapping[OperatorUid, Sequence[SubtaskSpec]] | None = None,
         *,
@@ -132,7 +132,7 @@ class BatchRunner:
         Args:
             spark: The session.
             topology: The job.
-            facts: The attempt's facts.
+            info: The attempt's info.
             anchor: The subtasks' rows.
             specs: The subtasks of each operator, by index; by default those of operators without state.
             sources: The job's sources, in the order of their places in Spark's query; by default that of the topology.
@@ -143,7 +143,7 @@ class BatchRunner:
         self._spark = spark
         self._anchor = anchor
         self._topology = topology
-        self._facts = facts
+        self._info = info
         self._collector = ReportCollector(spark.sparkContext)
         self._latest_ms = 0
         self._clock_was_behind = False
@@ -153,9 +153,9 @@ class BatchRunner:
         self._sink_retries = sink_retries
         self._on_outage = on_outage
         self._activity = Activity()
-        self._specs = specs or {node.uid: subtask_specs(node, facts) for node in topology.operators}
+        self._specs = specs or {node.uid: subtask_specs(node, info) for node in topology.operators}
         self._shipment = shipment or Shipment(spark.sparkContext, topology)
-        self._records = KeyedRecords(topology, anchor, max_parallelism=facts.max_parallelism, hash_id=facts.hash_id)
+        self._records = KeyedRecords(topology, anchor, max_parallelism=info.max_parallelism, hash_id=info.hash_id)
         self._no_records: dict[NodeId, DataFrame] = {}
         self._wires = {
             node.uid: spark_schema_of(wire_schema(node.schema, node.side_outputs)) for node in topology.operators
@@ -198,7 +198,7 @@ class BatchRunner:
         try:
             self._stage(frame, plan, tokens)
             uids = [node.uid for node in self._topology.operators]
-            reports = complete_reports(self._collector.reports_of(run), uids, self._facts.parallelism)
+            reports = complete_reports(self._collector.reports_of(run), uids, self._info.parallelism)
             for uid, of_operator in reports.items():
                 check_alike(uid, [report.broadcast_digest for report in of_operator])
             for edge in self._direct:
@@ -319,7 +319,7 @@ class BatchRunner:
         times: Mapping[OperatorUid, BatchTime],
         timers: Mapping[OperatorUid, Sequence[NextTimers | None]],
     ) -> tuple[bool, ...]:
-        return due_subtasks(node, times[node.uid], timers.get(node.uid, (None,) * self._facts.parallelism))
+        return due_subtasks(node, times[node.uid], timers.get(node.uid, (None,) * self._info.parallelism))
 
     def _check_clock(self, time: JobTime) -> None:
         """Logs, once per attempt, that the job's time stands still until the driver's clock has caught up."""
@@ -375,9 +375,7 @@ class BatchRunner:
     def _task(self, plan: _BatchPlan, node: OperatorNode, rows: bytes) -> OperatorTask:
         spec = self._specs[node.uid][0]
         arrivals = self._topology.arrivals(node)
-        splits = {
-            each.name: SplitFacts(each.splits_name, each.split_columns) for each in arrivals if each.split_columns
-        }
+        splits = {each.name: SplitInfo(each.splits_name, each.split_columns) for each in arrivals if each.split_columns}
         broadcast = None
         if rows:
             broadcast = Parcel.of(self._spark.sparkContext, rows)
@@ -388,10 +386,10 @@ class BatchRunner:
             spec=spec,
             starts=plan.starts[node.uid],
             logic=self._shipment.logic[node.uid],
-            facts=subtask_facts(node, spec, tags_of(arrivals), splits),
-            store_url=self._facts.store_url,
-            local_root=str(self._facts.local_root),
-            store_outage_max_ms=self._facts.store_outage_max_ms,
+            info=subtask_info(node, spec, tags_of(arrivals), splits),
+            store_url=self._info.store_url,
+            local_root=str(self._info.local_root),
+            store_outage_max_ms=self._info.store_outage_max_ms,
             time=plan.times[node.uid],
             due=(True,) * spec.parallelism if rows else plan.due[node.uid],
             reports=self._collector.accumulator,
@@ -400,7 +398,7 @@ class BatchRunner:
         )
 
     def _sink_context(self, node: SinkNode, batch_id: BatchId, unique: str) -> SinkContext:
-        return SinkContext(self._facts.job_id, node.uid, batch_id, self._facts.attempt, unique)
+        return SinkContext(self._info.job_id, node.uid, batch_id, self._info.attempt, unique)
 
     def _first_uids(self) -> set[OperatorUid]:
         arrivals = {node.uid: self._topology.arrivals(node) for node in self._topology.operators}
@@ -429,19 +427,19 @@ def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return iter(())
 
 
-def subtask_specs(node: OperatorNode, facts: RunFacts) -> tuple[SubtaskSpec, ...]:
+def subtask_specs(node: OperatorNode, info: RunInfo) -> tuple[SubtaskSpec, ...]:
     """Returns the subtasks of an operator, by index."""
     return tuple(
         SubtaskSpec(
-            job_id=facts.job_id,
+            job_id=info.job_id,
             operator_uid=node.uid,
             index=SubtaskIndex(index),
-            parallelism=facts.parallelism,
-            max_parallelism=facts.max_parallelism,
-            hash_id=facts.hash_id,
+            parallelism=info.parallelism,
+            max_parallelism=info.max_parallelism,
+            hash_id=info.hash_id,
             key_schema=node.key_schema,
-            attempt=facts.attempt,
-            settings=facts.rocksdb,
+            attempt=info.attempt,
+            settings=info.rocksdb,
         )
-        for index in range(facts.parallelism)
+        for index in range(info.parallelism)
     )

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from keyscale.jobs.runtime.batch.committed_state import CommittedState
-    from keyscale.jobs.runtime.batch.runner import RunFacts
+    from keyscale.jobs.runtime.batch.runner import RunInfo
     from keyscale.jobs.runtime.batch.shipment import Shipment
     from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
     from keyscale.jobs.runtime.executor.subtask_jobs import LinkedSubtask, StoredSubtask, SubtaskPlaces
@@ -69,7 +69,7 @@ class SnapshotContext:
         spark: The session.
         anchor: The subtasks' rows.
         shipment: The parts of the run that are shipped once.
-        facts: The attempt's facts.
+        info: The attempt's info.
         operators: Each operator's declaration.
         places: The subtasks and where their state is.
         store: The object store.
@@ -80,7 +80,7 @@ class SnapshotContext:
     spark: SparkSession
     anchor: Anchor
     shipment: Shipment
-    facts: RunFacts
+    info: RunInfo
     operators: Mapping[OperatorUid, OperatorDeclaration]
     places: SubtaskPlaces
     store: ObjectStore
@@ -178,7 +178,7 @@ class Checkpoints:
         self, taking: _Taking, committed: CommittedState, linked: Mapping[SubtaskIndex, list[LinkedSubtask]]
     ) -> Manifest:
         bases = [self.base] if self.base is not None else []
-        job_id = self.context.facts.job_id
+        job_id = self.context.info.job_id
         copies = known_files(bases, job_id, claimed=True) if self._copyable else {}
         stored = taking.upload(linked, known_files(bases, job_id, claimed=self.claims), copies, committed.time)
         reach("checkpoint.uploaded")
@@ -286,7 +286,7 @@ class _Taking:
 
     def publish(self, committed: CommittedState, stored: Sequence[StoredSubtask]) -> Manifest:
         """Writes the manifest: from then on the checkpoint is complete."""
-        context, facts = self.context, self.context.facts
+        context, info = self.context, self.context.info
         positions = None
         if committed.positions:
             positions = write_positions(
@@ -299,19 +299,19 @@ class _Taking:
             )
         by_place = {(part.uid, part.handle.subtask): part.handle for part in stored}
         manifest = Manifest(
-            job_id=facts.job_id,
+            job_id=info.job_id,
             checkpoint_id=self.checkpoint_id,
             kind=SnapshotKind.CHECKPOINT if self.savepoint_id is None else SnapshotKind.SAVEPOINT,
-            attempt=facts.attempt,
+            attempt=info.attempt,
             batch_id=committed.batch_id,
             log_position=committed.log_position,
-            max_parallelism=facts.max_parallelism,
-            hash_id=facts.hash_id,
+            max_parallelism=info.max_parallelism,
+            hash_id=info.hash_id,
             created_at_ms=now_ms(),
             operators=tuple(
                 OperatorSnapshot(
                     uid=uid,
-                    parallelism=facts.parallelism,
+                    parallelism=info.parallelism,
                     declaration=declared,
                     subtasks=tuple(by_place[uid, spec.index] for spec in context.places.specs[uid]),
                 )
@@ -379,7 +379,7 @@ class _Taking:
 
     @property
     def _reports_key_groups(self) -> bool:
-        return self.context.facts.max_parallelism <= KEY_GROUPS_REPORTED_MAX
+        return self.context.info.max_parallelism <= KEY_GROUPS_REPORTED_MAX
 
 
 def snapshot_clocks(time: JobTime, uids: Iterable[OperatorUid]) -> dict[OperatorUid, BatchClock]:

@@ -16,7 +16,7 @@ from keyscale.jobs.protocol.messages import DriverState
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.batch.job_sources import JobSources
 from keyscale.jobs.runtime.batch.metrics import lost_records, pending_records
-from keyscale.jobs.runtime.batch.runner import BatchRunner, RunFacts, subtask_specs
+from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_specs
 from keyscale.jobs.runtime.batch.shipment import Shipment
 from keyscale.jobs.runtime.batch.source_order import order_of, recorded_order
 from keyscale.jobs.runtime.driver.attempt import fall_back, open_attempt, reopen_attempt
@@ -113,7 +113,7 @@ class Execution:
         self._anchor: Anchor | None = None
         self._checkpoints: Checkpoints | None = None
         assignment = context.assignment
-        self._facts = RunFacts(
+        self._info = RunInfo(
             job_id=JobId(assignment.job_id),
             attempt=Attempt(assignment.attempt),
             parallelism=assignment.parallelism,
@@ -128,8 +128,8 @@ class Execution:
             assignment.checkpoints.store_outage_max_ms, lambda: context.outcome_box.outcome is not None
         )
         self._sink_retries = replace(self._retries, awaited=SinkUnavailableError)
-        self._operators = operator_facts(topology)
-        specs = {node.uid: subtask_specs(node, self._facts) for node in topology.operators}
+        self._operators = operator_declarations(topology)
+        specs = {node.uid: subtask_specs(node, self._info) for node in topology.operators}
         self._places = SubtaskPlaces(specs, assignment.store_url, str(context.local_root))
 
     @property
@@ -159,7 +159,7 @@ class Execution:
             opened.resume.batch_id,
             opened.manifest.path if opened.manifest else "nothing",
         )
-        anchor = self._anchor = Anchor.create(context.spark, self._facts.parallelism)
+        anchor = self._anchor = Anchor.create(context.spark, self._info.parallelism)
         opened, committed, runner = self._resumed(opened, anchor, shipment)
         sources = self._sources_of(opened)
         loop = BatchLoop(
@@ -178,7 +178,7 @@ class Execution:
         logger.info("the query runs")
         coordinator = self._coordinator(opened, anchor, shipment, loop, query)
         coordinator.start()
-        watch = StoreWatch(context.store, Layout(self._facts.job_id).log_entry(1), context.status)
+        watch = StoreWatch(context.store, Layout(self._info.job_id).log_entry(1), context.status)
         watch.start()
         timekeeper = Timekeeper(loop)
         if any(node.logic.uses_timers for node in self._topology.operators):
@@ -219,7 +219,7 @@ class Execution:
             runner = BatchRunner(
                 context.spark,
                 self._topology,
-                self._facts,
+                self._info,
                 anchor,
                 self._places.specs,
                 sources=sources,
@@ -257,7 +257,7 @@ class Execution:
             task = RestoreSubtasks(self._places, shipment.starts(committed))
             results = run_per_subtask(self._context.spark, anchor, "restore", task)
             restored = chain.from_iterable(map(pickle.loads, results.values()))  # from our own tasks
-            check_restored(restored, self._places.specs, KeyGroupRange(0, self._facts.max_parallelism - 1))
+            check_restored(restored, self._places.specs, KeyGroupRange(0, self._info.max_parallelism - 1))
         self._context.status.restored(now_ms())
         logger.info("all state is restored")
         reach("run.restored")
@@ -266,13 +266,13 @@ class Execution:
         self, opened: OpenAttempt, anchor: Anchor, shipment: Shipment, loop: BatchLoop, query: JobQuery
     ) -> Coordinator:
         context, settings = self._context, self._context.assignment.checkpoints
-        layout = Layout(self._facts.job_id)
+        layout = Layout(self._info.job_id)
         existing = existing_checkpoints(context.store, layout)
         snapshots = SnapshotContext(
             spark=context.spark,
             anchor=anchor,
             shipment=shipment,
-            facts=self._facts,
+            info=self._info,
             operators=self._operators,
             places=self._places,
             store=context.store,
@@ -299,7 +299,7 @@ class Execution:
         protected = frozenset({opened.manifest.path} if opened.manifest else ())
         retention = RetentionRunner(
             context.store,
-            self._facts.job_id,
+            self._info.job_id,
             RetentionPolicy.for_uploads(settings.timeout_ms, settings.retained_count, protected),
             allowed=lambda: not context.reporter.has_unsent_reports,
             wait_until_rebased=loop.wait_until_rebased,
@@ -373,7 +373,7 @@ def drain(query: JobQuery, loop: BatchLoop, *, operators: int) -> None:
     logger.warning("timers register further timers without end; those that are left stay in the savepoint")
 
 
-def operator_facts(topology: Topology) -> dict[OperatorUid, OperatorDeclaration]:
+def operator_declarations(topology: Topology) -> dict[OperatorUid, OperatorDeclaration]:
     """Returns each operator's declaration, which later runs are compared with."""
     return {
         node.uid: OperatorDeclaration(key_schema=tuple((field.name, str(field.type)) for field in node.key_schema))

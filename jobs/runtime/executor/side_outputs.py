@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.jobs.operators.operator_contract import OutputBatch
 
 _OUTPUT = "__output"
@@ -33,13 +33,13 @@ def wire_schema(main: pa.Schema, side_outputs: Mapping[str, pa.Schema]) -> pa.Sc
     return pa.schema([pa.field(_OUTPUT, pa.int32()), *columns])
 
 
-def to_wire(outputs: Iterator[OutputBatch], facts: SubtaskFacts) -> Iterator[pa.RecordBatch]:
+def to_wire(outputs: Iterator[OutputBatch], info: SubtaskInfo) -> Iterator[pa.RecordBatch]:
     """Converts batches of any output to the schema of `wire_schema`."""
-    schema = wire_schema(facts.output_schema, facts.side_outputs)
-    places = {tag: at for at, tag in enumerate(facts.side_outputs, 1)}
+    schema = wire_schema(info.output_schema, info.side_outputs)
+    places = {tag: at for at, tag in enumerate(info.side_outputs, 1)}
     for output in outputs:
         place, records = (places[output.tag], output.records) if isinstance(output, SideBatch) else (0, output)
-        if not facts.side_outputs:
+        if not info.side_outputs:
             yield records
             continue
         arrays = [pa.array(np.full(records.num_rows, place, np.int32))]

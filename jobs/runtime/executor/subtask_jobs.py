@@ -77,7 +77,6 @@ class RestoredSubtask:
 
     uid: OperatorUid
     key_groups: KeyGroupRange
-    downloaded_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +114,8 @@ class RestoreSubtasks:
     def __call__(self, subtask: SubtaskIndex) -> bytes:
         restored = []
         for uid, specs in self.places.specs.items():
-            with self.places.held(uid, subtask, self.starts[uid]) as state:
-                downloaded = state.fetched.downloaded_bytes if state.fetched else 0
-            restored.append(RestoredSubtask(uid, specs[subtask].key_group_range, downloaded))
+            with self.places.held(uid, subtask, self.starts[uid]):
+                restored.append(RestoredSubtask(uid, specs[subtask].key_group_range))
         return pickle.dumps(restored)
 
 

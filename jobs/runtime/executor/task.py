@@ -12,7 +12,7 @@ from pyspark import TaskContext
 
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.errors import IncompleteReportsError
-from keyscale.jobs.functions.subtask_facts import SecondFacts, SplitFacts, SubtaskFacts
+from keyscale.jobs.functions.subtask_info import SecondInputInfo, SplitInfo, SubtaskInfo
 from keyscale.jobs.functions.timer_service import NO_WATERMARK_MS
 from keyscale.jobs.operators.broadcast_rows import from_stream
 from keyscale.jobs.operators.column_values import combined
@@ -74,7 +74,7 @@ class OperatorTask:
         spec: One of the operator's subtasks; each task fills in its own index.
         starts: Where each starts.
         logic: The operator's logic, which is the same in all batches.
-        facts: The facts that the user's function can ask for; each task fills in its subtask.
+        info: The values that the user's function can ask for; each task fills in its subtask.
         store_url: Root of the object store.
         local_root: Directory of local state on any host.
         time: The operator's times in this batch.
@@ -91,7 +91,7 @@ class OperatorTask:
     spec: SubtaskSpec
     starts: ShippedStarts
     logic: Parcel
-    facts: SubtaskFacts
+    info: SubtaskInfo
     store_url: str
     local_root: str
     time: BatchTime
@@ -112,7 +112,7 @@ class OperatorTask:
         try:
             yield from self._run(index, batches)
         except KeyscaleError as error:
-            origin = TaskOrigin(self.facts.operator_uid, index, origin_of(error).user_traceback)
+            origin = TaskOrigin(self.info.operator_uid, index, origin_of(error).user_traceback)
             raise CarriedFailure(error, origin) from None
 
     def _run(self, index: SubtaskIndex, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -122,10 +122,10 @@ class OperatorTask:
         if index >= self.spec.parallelism:
             if index < PARTITIONS_MIN and first is None:  # the spare partition beside a single subtask
                 return
-            raise IncompleteReportsError(f"operator {self.facts.operator_uid} runs more than once in one Spark job")
+            raise IncompleteReportsError(f"operator {self.info.operator_uid} runs more than once in one Spark job")
         if first is None and not self.due[index]:  # nothing can change: the state is not even opened
             input_ms = watch.ms(Activity.INPUT)
-            self.reports.add([TaskReport(self.run, self.facts.operator_uid, index, input_ms=input_ms)])
+            self.reports.add([TaskReport(self.run, self.info.operator_uid, index, input_ms=input_ms)])
             return
         watch.begin(Activity.OPEN)
         spec, version = replace(self.spec, index=index), self.starts.versions[index]
@@ -153,13 +153,13 @@ class OperatorTask:
             state_bytes = store.engine.size_bytes()
         except BaseException as failure:
             if not isinstance(failure, GeneratorExit):  # by which the reader of the rows stops early
-                worker_resources(self.facts.operator_uid).clear()  # perhaps one of them is broken
+                worker_resources(self.info.operator_uid).clear()  # perhaps one of them is broken
             store.abandon()
             raise
         warm.give_back(store)
         report = TaskReport(
             run=self.run,
-            uid=self.facts.operator_uid,
+            uid=self.info.operator_uid,
             subtask=index,
             changelog=changelog,
             input_records=progress.input_records,
@@ -189,14 +189,14 @@ class OperatorTask:
     def _process(
         self, index: SubtaskIndex, store: SubtaskStore, batches: Iterator[pa.RecordBatch], progress: SubtaskProgress
     ) -> Iterator[pa.RecordBatch]:
-        facts = replace(self.facts, subtask=index, resources=worker_resources(self.facts.operator_uid))
+        info = replace(self.info, subtask=index, resources=worker_resources(self.info.operator_uid))
         store.begin_batch(self.batch_id)
         with user_code():
             logic: OperatorLogic = self.logic.open()
         outputs = run_subtask(
             logic,
             store.keyed,
-            facts,
+            info,
             _in_parts(_placed(batches, index), store),
             progress=progress,
             watermark_ms=self.time.timers_ms,
@@ -204,7 +204,7 @@ class OperatorTask:
             operator_state=store.operator,
             broadcast=from_stream(b"" if self.broadcast is None else self.broadcast.open()),
         )
-        return to_wire(outputs, facts)
+        return to_wire(outputs, info)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,19 +220,19 @@ class TasksWithoutRecords:
         for task in self.tasks:
             for _ in task.run_partition(iter(())):
                 raise IncompleteReportsError(
-                    f"operator {task.facts.operator_uid}[{subtask}] emitted rows that nobody reads"
+                    f"operator {task.info.operator_uid}[{subtask}] emitted rows that nobody reads"
                 )
         return b""
 
 
-def subtask_facts(
+def subtask_info(
     node: OperatorNode,
     spec: SubtaskSpec,
     origins: tuple[str, ...] = (),
-    splits: Mapping[str, SplitFacts] | None = None,
-) -> SubtaskFacts:
-    """Returns the facts for an operator's functions, still without the subtask; the last two as in SubtaskFacts."""
-    return SubtaskFacts(
+    splits: Mapping[str, SplitInfo] | None = None,
+) -> SubtaskInfo:
+    """Returns the values for an operator's functions, still without the subtask; the last two as in SubtaskInfo."""
+    return SubtaskInfo(
         operator_uid=node.uid,
         subtask=SubtaskIndex(0),
         parallelism=spec.parallelism,
@@ -249,7 +249,7 @@ def subtask_facts(
         splits=splits or {},
         second=None
         if node.second is None
-        else SecondFacts(tuple(node.second.schema.names), node.second.key_columns, node.second.timestamp_column),
+        else SecondInputInfo(tuple(node.second.schema.names), node.second.key_columns, node.second.timestamp_column),
     )
 
 

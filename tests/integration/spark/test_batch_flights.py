@@ -14,7 +14,7 @@ import pytest
 import keyscale.jobs.examples.flights as example
 from keyscale import StreamEnvironment
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
-from keyscale.jobs.runtime.batch.runner import BatchRunner, RunFacts, subtask_specs
+from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_specs
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 from keyscale.jobs.spark_internals.affinity import Anchor
 from keyscale.state.documents.state_version import NO_BATCH
@@ -78,13 +78,13 @@ def run(spark: SparkSession, path: Path, batches: list[list[dict[str, Any]]]) ->
     (path / "in").mkdir()
 
     def run_batches(topology: Topology) -> None:
-        facts = RunFacts(JobId("flights"), Attempt(1), 2, 128, HashId.SPARK, (path / "store").as_uri(), path / "local")
+        info = RunInfo(JobId("flights"), Attempt(1), 2, 128, HashId.SPARK, (path / "store").as_uri(), path / "local")
         anchor = Anchor.create(spark, 2)
-        runner = BatchRunner(spark, topology, facts, anchor)
+        runner = BatchRunner(spark, topology, info, anchor)
         starts = {
             node.uid: tuple(
                 SubtaskStart(version_of(RestorePlan(), spec.key_group_range, NO_BATCH), RestorePlan())
-                for spec in subtask_specs(node, facts)
+                for spec in subtask_specs(node, info)
             )
             for node in topology.operators
         }

@@ -19,7 +19,7 @@ from keyscale import (
 from keyscale.jobs.errors import BroadcastDivergedError
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.batch.job_sources import JobSources
-from keyscale.jobs.runtime.batch.runner import BatchRunner, RunFacts, subtask_specs
+from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_specs
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 from keyscale.jobs.spark_internals.affinity import Anchor
 from keyscale.state.documents.state_version import NO_BATCH
@@ -66,7 +66,7 @@ class Rig:
         stream.sink_to(FileSink(str(self.path / "out"), format="json")).uid("files")
         self.env.execute()
         (self.topology,) = self.executed
-        facts = RunFacts(
+        info = RunInfo(
             job_id=JobId("job"),
             attempt=Attempt(1),
             parallelism=self.parallelism,
@@ -75,11 +75,11 @@ class Rig:
             store_url=(self.path / "store").as_uri(),
             local_root=self.path / "local",
         )
-        self.runner = BatchRunner(self.spark, self.topology, facts, Anchor.create(self.spark, self.parallelism))
+        self.runner = BatchRunner(self.spark, self.topology, info, Anchor.create(self.spark, self.parallelism))
         starts = {
             node.uid: tuple(
                 SubtaskStart(version_of(RestorePlan(), spec.key_group_range, NO_BATCH), RestorePlan())
-                for spec in subtask_specs(node, facts)
+                for spec in subtask_specs(node, info)
             )
             for node in self.topology.operators
         }

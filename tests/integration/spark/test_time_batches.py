@@ -204,7 +204,7 @@ def test_the_error_of_a_failing_timer_has_operator_and_traceback_and_leaves_no_o
 
 def test_rows_without_a_reader_are_refused() -> None:
     class Task:
-        facts = type("Facts", (), {"operator_uid": "later"})
+        info = type("Info", (), {"operator_uid": "later"})
 
         def run_partition(self, batches: Iterator[Any]) -> Iterator[Any]:
             yield from [*batches, "a row"]

@@ -28,7 +28,7 @@ from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
 from keyscale.jobs.protocol.messages import Assignment
 from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
-from keyscale.jobs.runtime.batch.runner import RunFacts, subtask_specs
+from keyscale.jobs.runtime.batch.runner import RunInfo, subtask_specs
 from keyscale.jobs.runtime.batch.shipment import Shipment
 from keyscale.jobs.runtime.batch.watermarks import batch_times, due_subtasks
 from keyscale.jobs.runtime.driver.attempt import open_attempt
@@ -38,11 +38,11 @@ from keyscale.jobs.runtime.driver.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.execution import (
     existing_checkpoints,
     next_checkpoint_id,
-    operator_facts,
+    operator_declarations,
     with_schemas,
 )
 from keyscale.jobs.runtime.executor.subtask_jobs import RestoreSubtasks, SubtaskPlaces
-from keyscale.jobs.runtime.executor.task import OperatorTask, subtask_facts
+from keyscale.jobs.runtime.executor.task import OperatorTask, subtask_info
 from keyscale.jobs.runtime.executor.task_reports import TaskReport, complete_reports
 from keyscale.jobs.runtime.executor.worker import warm_stores
 from keyscale.jobs.sinks.sink import SinkContext
@@ -85,14 +85,14 @@ class RehearsedRunner:
 
     Attributes:
         topology: With RehearsedSinks.
-        facts: Of the run.
+        info: Of the run.
         specs: The subtasks of each operator.
         transform: Applies a stateless step to a table.
         shipment: The parts of the run that are shipped once.
     """
 
     topology: Topology
-    facts: RunFacts
+    info: RunInfo
     specs: Mapping[OperatorUid, Sequence[SubtaskSpec]]
     transform: Callable[[TransformNode, pa.Table], pa.Table]
     shipment: Shipment
@@ -131,7 +131,7 @@ class RehearsedRunner:
             else:
                 tokens[node.uid] = node.sink.prepare(cast("Any", tables[node.input]), self._sink(node.uid, batch_id))
         uids = [node.uid for node in self.topology.operators]
-        complete = complete_reports(reports.value, uids, self.facts.parallelism)
+        complete = complete_reports(reports.value, uids, self.info.parallelism)
         return BatchOutcome(
             changelogs={uid: tuple(report.changelog for report in found) for uid, found in complete.items()},
             sinks=tokens,
@@ -159,14 +159,14 @@ class RehearsedRunner:
     def _due(
         self, node: OperatorNode, time: Any, timers: Mapping[OperatorUid, Sequence[NextTimers | None]]
     ) -> tuple[bool, ...]:
-        return due_subtasks(node, time, timers.get(node.uid, (None,) * self.facts.parallelism))
+        return due_subtasks(node, time, timers.get(node.uid, (None,) * self.info.parallelism))
 
     def _now_ms(self) -> int:
         self._processing_time_ms = max(self._processing_time_ms, now_ms())
         return self._processing_time_ms
 
     def _sink(self, uid: OperatorUid, batch_id: BatchId) -> SinkContext:
-        return SinkContext(JOB, uid, batch_id, self.facts.attempt, uuid.uuid4().hex)
+        return SinkContext(JOB, uid, batch_id, self.info.attempt, uuid.uuid4().hex)
 
     def _task(
         self,
@@ -182,9 +182,9 @@ class RehearsedRunner:
             spec=spec,
             starts=self.shipment.starts(committed)[node.uid],
             logic=self.shipment.logic[node.uid],
-            facts=subtask_facts(node, spec),
-            store_url=self.facts.store_url,
-            local_root=str(self.facts.local_root),
+            info=subtask_info(node, spec),
+            store_url=self.info.store_url,
+            local_root=str(self.info.local_root),
             time=cast("Any", None),
             due=(),
             reports=cast("Any", reports),
@@ -192,11 +192,11 @@ class RehearsedRunner:
 
     def _run_operator(self, node: OperatorNode, task: OperatorTask, table: pa.Table) -> dict[str, pa.Table]:
         """Routes the records, runs all subtasks, and sorts the emitted records by output; "" is the main one."""
-        parallelism, max_parallelism = self.facts.parallelism, self.facts.max_parallelism
+        parallelism, max_parallelism = self.info.parallelism, self.info.max_parallelism
         batches: list[pa.RecordBatch] = []
         if table.num_rows:
             (records,) = table.combine_chunks().to_batches()
-            codes = hash_codes([records.column(name) for name in node.key_columns], self.facts.hash_id)
+            codes = hash_codes([records.column(name) for name in node.key_columns], self.info.hash_id)
             groups = assign_to_key_groups(codes, max_parallelism)
             subtasks = [subtask_for_key_group(group, max_parallelism, parallelism) for group in groups.tolist()]
             routed = records.append_column(KEY_GROUP_COLUMN, pa.array(groups, pa.int32()))
@@ -271,14 +271,14 @@ class Rehearsal:
             restore_from=restore_from,
         )
         local_root = self.directory / local
-        facts = RunFacts(JOB, Attempt(self.attempt), parallelism, MAX_PARALLELISM, HashId.SPARK, store.url, local_root)
-        operators = operator_facts(self.topology)
+        info = RunInfo(JOB, Attempt(self.attempt), parallelism, MAX_PARALLELISM, HashId.SPARK, store.url, local_root)
+        operators = operator_declarations(self.topology)
         opened = open_attempt(store, assignment, operators)
-        specs = {node.uid: subtask_specs(node, facts) for node in self.topology.operators}
+        specs = {node.uid: subtask_specs(node, info) for node in self.topology.operators}
         places = with_schemas(SubtaskPlaces(specs, store.url, str(local_root)), opened.resume)
         committed = CommittedState.resumed(opened.resume, places.specs, opened.positions, opened.journal.last_position)
         shipment = Shipment(cast("Any", _RehearsedSession.sparkContext), self.topology)
-        runner = RehearsedRunner(self.topology, facts, places.specs, self.transform, shipment)
+        runner = RehearsedRunner(self.topology, info, places.specs, self.transform, shipment)
         runner.publish({OperatorUid(uid): token for uid, token in committed.sinks.items()})
         runner.recover(committed.batch_id)
         for index in range(parallelism):
@@ -300,7 +300,7 @@ class Rehearsal:
             spark=cast("Any", _RehearsedSession()),
             anchor=cast("Any", RehearsedAnchor(parallelism)),
             shipment=shipment,
-            facts=facts,
+            info=info,
             operators=operators,
             places=places,
             store=store,

@@ -16,7 +16,7 @@ from keyscale import FileSink, KeyedProcessFunction, StreamEnvironment, Ttl, Val
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.errors import SinkUnavailableError
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
-from keyscale.jobs.runtime.batch.runner import BatchRunner, RunFacts, subtask_specs
+from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_specs
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 from keyscale.jobs.runtime.retries import Retries
 from keyscale.jobs.spark_internals.affinity import Anchor
@@ -87,7 +87,7 @@ class Rig:
     committed: CommittedState = field(init=False)
 
     def __post_init__(self) -> None:
-        self._facts = facts = RunFacts(
+        self._info = info = RunInfo(
             job_id=JobId("job"),
             attempt=Attempt(1),
             parallelism=self.parallelism,
@@ -100,7 +100,7 @@ class Rig:
         self.runner = BatchRunner(
             self.spark,
             self.topology,
-            facts,
+            info,
             self.anchor,
             sink_retries=self.sink_retries,
             on_outage=self.outages.append,
@@ -108,7 +108,7 @@ class Rig:
         starts = {
             node.uid: tuple(
                 SubtaskStart(version_of(RestorePlan(), spec.key_group_range, NO_BATCH), RestorePlan())
-                for spec in subtask_specs(node, facts)
+                for spec in subtask_specs(node, info)
             )
             for node in self.topology.operators
         }
@@ -116,7 +116,7 @@ class Rig:
 
     def restart(self) -> None:
         """Goes on from what is committed as another driver would."""
-        self.runner = BatchRunner(self.spark, self.topology, self._facts, self.anchor)
+        self.runner = BatchRunner(self.spark, self.topology, self._info, self.anchor)
 
     def run(self, reports: list[Report] | None) -> BatchOutcome:
         """Runs a batch, without input if there are no reports, and takes it as committed."""

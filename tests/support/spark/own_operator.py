@@ -122,7 +122,7 @@ def of_ours(
         tested._run(records.to_pylist(), watermark_ms if mode is TimeMode.EVENT_TIME else None)
         outputs.append([tuple(row) for row in tested.take_output()])
         latest_ms = max(each for each in (latest_ms, _latest_ms(records.column(event_time))) if each is not None)
-        tested._facts = replace(tested._facts, parallelism=3 - number % 2)
+        tested._info = replace(tested._info, parallelism=3 - number % 2)
         tested._open(tested.snapshot())  # not `restored`, which runs a batch without records
     return outputs
 

@@ -144,7 +144,7 @@ def write_savepoint(store: ObjectStore, local_root: Path) -> Manifest:
             subtask.finish_batch(BatchId(0), uuid.uuid4().hex)
             local = subtask.snapshot(CheckpointId(1))
         uploads.append(upload_snapshot(local, store, Layout(JOB), {}, SAVEPOINT))
-    facts = OperatorDeclaration((("name", "string"), ("number", "int32")))
+    declaration = OperatorDeclaration((("name", "string"), ("number", "int32")))
     manifest = Manifest(
         job_id=JOB,
         checkpoint_id=CheckpointId(1),
@@ -155,7 +155,7 @@ def write_savepoint(store: ObjectStore, local_root: Path) -> Manifest:
         max_parallelism=MAX_PARALLELISM,
         hash_id=HashId.SPARK,
         created_at_ms=NOW_MS,
-        operators=(OperatorSnapshot(UID, PARALLELISM, facts, tuple(upload.handle for upload in uploads)),),
+        operators=(OperatorSnapshot(UID, PARALLELISM, declaration, tuple(upload.handle for upload in uploads)),),
         savepoint_id=SAVEPOINT,
     )
     write_manifest(store, manifest)

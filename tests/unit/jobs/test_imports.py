@@ -17,7 +17,7 @@ import keyscale.jobs.runtime.driver.main
 assert "pandas" not in sys.modules, "by the driver"
 from keyscale.jobs.operators.deduplicate import Deduplicate
 from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
-from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+from keyscale.jobs.functions.subtask_info import SubtaskInfo
 from keyscale.state.serializers.arrow_columns import column_over
 from keyscale.state.engine.filtered import FilteredEngine
 from keyscale.state.keyed.backend import KeyedStateBackend
@@ -27,12 +27,12 @@ for width in (36, 35):  # identifiers, and texts that are none
     ends = np.arange(2001, dtype=np.int32) * width
     column = pa.StringArray.from_buffers(2000, pa.py_buffer(ends), pa.py_buffer(ids))
     schema = pa.schema([("id", pa.string())])
-    facts = SubtaskFacts("uid", 0, 1, 8, 1, ("id",), ("id",), None, schema)
+    info = SubtaskInfo("uid", 0, 1, 8, 1, ("id",), ("id",), None, schema)
     engine = FilteredEngine(Path(sys.argv[1], str(width)))
     state = KeyedStateBackend(engine, schema, lambda: 0)
     groups = column_over(np.zeros(2000, np.int32))
     batch = pa.RecordBatch.from_arrays([column, groups], ["id", KEY_GROUP_COLUMN])
-    operator = Deduplicate(None).start(state, facts)
+    operator = Deduplicate(None).start(state, info)
     passed = [found.num_rows for _ in range(2) for found in operator.process(batch)]
     assert passed == [2000, 0], passed
     engine.write_runs(state.drain())

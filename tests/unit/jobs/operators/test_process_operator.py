@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from keyscale.jobs.errors import OutputTypeError, UserFunctionError
 from keyscale.jobs.functions.process_function import KeyedProcessFunction, ProcessContext, Row, RuntimeContext
-from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+from keyscale.jobs.functions.subtask_info import SubtaskInfo
 from keyscale.jobs.operators.deduplicate import Deduplicate
 from keyscale.jobs.operators.failures import origin_of
 from keyscale.jobs.operators.process_operator import Process
@@ -34,8 +34,8 @@ OUTPUT = pa.schema([("name", pa.string()), ("total", pa.int64())])
 Record = tuple[str | None, int]
 
 
-def facts(key: tuple[str, ...] = ("name",), output: pa.Schema = OUTPUT, timestamp: str | None = None) -> SubtaskFacts:
-    return SubtaskFacts(
+def info(key: tuple[str, ...] = ("name",), output: pa.Schema = OUTPUT, timestamp: str | None = None) -> SubtaskInfo:
+    return SubtaskInfo(
         operator_uid=OperatorUid("totals"),
         subtask=SubtaskIndex(1),
         parallelism=2,
@@ -88,8 +88,8 @@ class Applied(KeyedProcessFunction):
         return self.function(row, context)
 
 
-def applied(function: Any, records: list[Record], **of_facts: Any) -> list[tuple[Any, ...]]:
-    return rows(Process(Applied(function)).start(backend(), facts(**of_facts)).process(batch(records)))
+def applied(function: Any, records: list[Record], **of_info: Any) -> list[tuple[Any, ...]]:
+    return rows(Process(Applied(function)).start(backend(), info(**of_info)).process(batch(records)))
 
 
 RECORDS = st.lists(st.tuples(st.none() | st.sampled_from(["", "a", "b", "ü"]), st.integers(-100, 100)), max_size=40)
@@ -123,7 +123,7 @@ def test_a_row_that_has_more_columns_than_the_output_is_refused() -> None:
 
 @given(st.lists(RECORDS, max_size=3))
 def test_running_totals_equal_a_plain_fold_in_order_of_arrival(batches: list[list[Record]]) -> None:
-    operator = Process(Totals()).start(backend(), facts())
+    operator = Process(Totals()).start(backend(), info())
     totals: dict[str | None, int] = {}
     for records in batches:
         expected = []
@@ -135,7 +135,7 @@ def test_running_totals_equal_a_plain_fold_in_order_of_arrival(batches: list[lis
 
 @given(st.lists(RECORDS, max_size=3))
 def test_deduplication_keeps_the_first_record_of_each_key_and_the_rows_order(batches: list[list[Record]]) -> None:
-    operator = Deduplicate(None).start(backend(), facts(output=SCHEMA))
+    operator = Deduplicate(None).start(backend(), info(output=SCHEMA))
     seen: set[str | None] = set()
     for records in batches:
         expected = []
@@ -148,7 +148,7 @@ def test_deduplication_keeps_the_first_record_of_each_key_and_the_rows_order(bat
 
 def test_a_key_that_was_forgotten_is_new_again() -> None:
     clock = BatchClock(processing_time_ms=1000)
-    operator = Deduplicate(Ttl(500)).start(backend(clock=clock), facts(output=SCHEMA))
+    operator = Deduplicate(Ttl(500)).start(backend(clock=clock), info(output=SCHEMA))
     assert len(rows(operator.process(batch([("a", 1)])))) == 1
     clock.advance(processing_time_ms=1499)
     assert rows(operator.process(batch([("a", 1)]))) == []
@@ -159,7 +159,7 @@ def test_a_key_that_was_forgotten_is_new_again() -> None:
 def test_a_key_of_several_columns_is_a_tuple() -> None:
     key = ("amount", "name")
     function = Applied(lambda _, context: [(str(context.current_key), 0)])
-    operator = Process(function).start(backend(key), facts(key))
+    operator = Process(function).start(backend(key), info(key))
     assert rows(operator.process(batch([("a", 1), (None, 2)], key))) == [("(1, 'a')", 0), ("(2, None)", 0)]
 
 
@@ -170,7 +170,7 @@ def test_a_result_may_be_a_list_a_generator_or_none() -> None:
 
 
 def test_many_results_of_a_record_are_emitted_in_several_batches() -> None:
-    operator = Process(Applied(lambda *_: (("x", n) for n in range(30_000)))).start(backend(), facts())
+    operator = Process(Applied(lambda *_: (("x", n) for n in range(30_000)))).start(backend(), info())
     batches = list(operator.process(batch([("a", 1), ("b", 2)])))
     assert len(batches) > 1
     assert sum(one.num_rows for one in batches) == 60_000
@@ -196,7 +196,7 @@ def test_a_function_knows_its_subtask_and_opens_states_of_every_kind() -> None:
             self.all.add(row.amount)
             yield str(self.place), sum(self.by_day.values()) + sum(self.all.get())
 
-    operator = Process(Opened()).start(backend(), facts())
+    operator = Process(Opened()).start(backend(), info())
     assert rows(operator.process(batch([("a", 1), ("a", 2)]))) == [
         ("('totals', 1, 2, 128)", 2),
         ("('totals', 1, 2, 128)", 5),
@@ -213,7 +213,7 @@ def test_open_and_close_are_called_once_around_all_batches() -> None:
         def close(self) -> None:
             calls.append("close")
 
-    operator = Process(Told(lambda row, _: calls.append(row.amount))).start(backend(), facts())
+    operator = Process(Told(lambda row, _: calls.append(row.amount))).start(backend(), info())
     for number in (1, 2):
         assert rows(operator.process(batch([("a", number)]))) == []
     operator.close()
@@ -251,7 +251,7 @@ def test_storing_a_value_of_a_wrong_type_is_reported_with_its_traceback() -> Non
             self.total.update(row.name)
             yield {}
 
-    operator = Process(Wrong()).start(backend(), facts())
+    operator = Process(Wrong()).start(backend(), info())
     with pytest.raises(SerializationError) as failure:
         rows(operator.process(batch([("secret", 1)])))
     text = str(origin_of(failure.value).user_traceback)
@@ -266,13 +266,13 @@ def test_a_function_that_fails_to_open_or_close_fails_the_batch(moment: str) -> 
 
     function = type("Failing", (Totals,), {moment: fail})()
     with pytest.raises(UserFunctionError, match="OSError"):
-        Process(function).start(backend(), facts()).close()
+        Process(function).start(backend(), info()).close()
 
 
 @pytest.mark.filterwarnings("ignore:value state 'old' holds a map")
 def test_a_keys_whole_map_moves_to_a_map_state_when_a_function_uses_the_key() -> None:
     keyed = backend()
-    context = RuntimeContext(keyed, facts())
+    context = RuntimeContext(keyed, info())
     old = ValueStateDescriptor("old", pa.map_(pa.string(), pa.int64()))
     keyed.set_current_key(1, ("ann",))
     context.get_state(old).update({"x": 1})
@@ -293,7 +293,7 @@ class Blobs(KeyedProcessFunction):
 
 @pytest.mark.parametrize(("size", "bytes_max"), [(10, 1 << 20), (100_000, 10 << 20), (4 << 20, 65 << 20)])
 def test_an_output_batch_has_fewer_results_if_they_are_large(size: int, bytes_max: int) -> None:
-    of_blobs = facts(output=pa.schema([("blob", pa.binary())]))
+    of_blobs = info(output=pa.schema([("blob", pa.binary())]))
     operator = Process(Blobs(size)).start(backend(), of_blobs)
     records: list[Record] = [("a", 1)] * (20_000 if size == 10 else 200)
     sizes = []

@@ -24,7 +24,7 @@ from keyscale.jobs.errors import InvalidSchemaError, InvalidTopologyError, Union
 from keyscale.jobs.graph.nodes import OperatorNode, SideOutputNode, Timestamps
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.operators.window_operator import Windowing
-from keyscale.jobs.runtime.batch.runner import RunFacts, subtask_specs
+from keyscale.jobs.runtime.batch.runner import RunInfo, subtask_specs
 from keyscale.state.identifiers import Attempt, JobId
 from keyscale.state.keys.hashing import HashId
 
@@ -205,10 +205,8 @@ def test_a_jobs_own_settings_reach_the_store_of_every_subtask(tmp_path: Path) ->
     env.execute()
     (topology,) = topologies
     assert topology.rocksdb == settings
-    facts = RunFacts(
-        JobId("job"), Attempt(1), 2, 8, HashId.SPARK, tmp_path.as_uri(), tmp_path, rocksdb=topology.rocksdb
-    )
-    assert [spec.settings for spec in subtask_specs(topology.operators[0], facts)] == [settings, settings]
+    info = RunInfo(JobId("job"), Attempt(1), 2, 8, HashId.SPARK, tmp_path.as_uri(), tmp_path, rocksdb=topology.rocksdb)
+    assert [spec.settings for spec in subtask_specs(topology.operators[0], info)] == [settings, settings]
 
 
 def test_the_batch_interval_goes_with_the_graph_and_is_not_negative() -> None:

@@ -14,7 +14,7 @@ from keyscale.jobs.errors import InvalidTopologyError
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.operators.approximate_deduplicate import ApproximateDeduplicate
 from keyscale.jobs.operators.deduplicate import Deduplicate
-from keyscale.jobs.runtime.driver.execution import operator_facts
+from keyscale.jobs.runtime.driver.execution import operator_declarations
 from keyscale.jobs.transform_with_state.processor_operator import TransformWithState
 from keyscale.jobs.transform_with_state.record_form import RecordForm
 from keyscale.jobs.transform_with_state.time_mode import TimeMode
@@ -56,14 +56,14 @@ def test_each_form_of_deduplication_has_its_own_stored_key() -> None:
         {"approximate": BloomFilter(10, 0.1), "ttl": Ttl(5)},
         {"approximate": BloomFilter(10, 0.1), "ttl": Ttl(6)},
     ]
-    facts = []
+    info = []
     for form in forms:
         builder = TopologyBuilder()
         source = DataStream(cast("Any", None), builder, builder.add_source(cast("Any", None), SCHEMA), None)
         source.key_by("user").deduplicate(**form).uid("tested").sink_to(cast("Any", None)).uid("sink")
-        facts.extend(operator_facts(builder.build()).values())
-    assert len({each.key_schema for each in facts}) == len(forms)
-    assert facts[0].key_schema == (("user", "string"),)
+        info.extend(operator_declarations(builder.build()).values())
+    assert len({each.key_schema for each in info}) == len(forms)
+    assert info[0].key_schema == (("user", "string"),)
 
 
 def test_deduplication_keeps_the_streams_columns_and_its_timestamps(

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+from keyscale.jobs.functions.subtask_info import SubtaskInfo
 from keyscale.jobs.operators.operator_contract import SideBatch
 from keyscale.jobs.runtime.executor.side_outputs import to_wire, wire_schema
 from keyscale.state.identifiers import Attempt, OperatorUid, SubtaskIndex
 
 MAIN = pa.schema([("user", pa.string())])
 SIDE = {"late": pa.schema([("user", pa.string()), ("at", pa.int64())]), "odd": pa.schema([("n", pa.int32())])}
-FACTS = SubtaskFacts(
+INFO = SubtaskInfo(
     operator_uid=OperatorUid("tested"),
     subtask=SubtaskIndex(0),
     parallelism=1,
@@ -34,7 +34,7 @@ def main_batch(*users: str) -> pa.RecordBatch:
 
 def test_a_record_is_in_the_column_of_its_output_and_in_no_other() -> None:
     late = pa.record_batch([pa.array(["bob"]), pa.array([7])], schema=SIDE["late"])
-    wire = pa.Table.from_batches(to_wire(iter([main_batch("ada", "bob"), SideBatch("late", late)]), FACTS))
+    wire = pa.Table.from_batches(to_wire(iter([main_batch("ada", "bob"), SideBatch("late", late)]), INFO))
     assert wire.schema == wire_schema(MAIN, SIDE)
     assert wire.column("__output").to_pylist() == [0, 0, 1]
     assert wire.column("__output_0").to_pylist() == [{"user": "ada"}, {"user": "bob"}, None]
@@ -43,6 +43,6 @@ def test_a_record_is_in_the_column_of_its_output_and_in_no_other() -> None:
 
 
 def test_without_side_outputs_records_are_passed_on_unchanged() -> None:
-    facts = replace(FACTS, side_outputs={})
-    assert list(to_wire(iter([main_batch("ada")]), facts)) == [main_batch("ada")]
+    info = replace(INFO, side_outputs={})
+    assert list(to_wire(iter([main_batch("ada")]), info)) == [main_batch("ada")]
     assert wire_schema(MAIN, {}) == MAIN

@@ -10,7 +10,7 @@ import pytest
 
 import keyscale.jobs.runtime.executor.task as task_module
 from keyscale import KeyedProcessFunction
-from keyscale.jobs.functions.subtask_facts import SubtaskFacts
+from keyscale.jobs.functions.subtask_info import SubtaskInfo
 from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
 from keyscale.jobs.operators.process_operator import Process
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
@@ -78,14 +78,14 @@ def records(groups: list[int]) -> pa.RecordBatch:
 
 def run(job: StateJob, batches: Iterator[pa.RecordBatch]) -> TaskReport:
     spec, reports = job.spec(0), Reports()
-    facts = SubtaskFacts(UID, SubtaskIndex(0), 1, spec.max_parallelism, Attempt(1), ("id",), ("id",), None, SCHEMA)
+    info = SubtaskInfo(UID, SubtaskIndex(0), 1, spec.max_parallelism, Attempt(1), ("id",), ("id",), None, SCHEMA)
     task = OperatorTask(
         run="run",
         batch_id=BatchId(0),
         spec=spec,
         starts=shipped(UID, [SubtaskStart(job.version(0), job.plans[0])]),
         logic=parcel(Process(Slow())),
-        facts=facts,
+        info=info,
         store_url=job.store.url,
         local_root=str(job.local_root),
         time=BatchTime(0),

@@ -1,4 +1,4 @@
-"""Facts about a running subtask: its place in the operator, and the columns that it works on."""
+"""Describes a running subtask: its place in the operator, and the columns that it works on."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SecondFacts:
-    """Facts about the records of an operator's second input. The attributes are those of SubtaskFacts."""
+class SecondInputInfo:
+    """Describes the records of an operator's second input. The attributes are those of SubtaskInfo."""
 
     input_columns: tuple[str, ...]
     key_columns: tuple[str, ...]
@@ -25,8 +25,8 @@ class SecondFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class SplitFacts:
-    """Facts about the splits that records come from.
+class SplitInfo:
+    """Describes the splits that records come from.
 
     Attributes:
         name: Names the source, or the operator, and its columns that tell the split.
@@ -38,8 +38,8 @@ class SplitFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class SubtaskFacts:
-    """Facts about one subtask of an operator.
+class SubtaskInfo:
+    """Describes one subtask of an operator.
 
     Attributes:
         operator_uid: The operator.
@@ -57,7 +57,7 @@ class SubtaskFacts:
             them. Empty if origins do not matter.
         splits: How records name their split, by the source or operator that they come from; only of those in splits.
         broadcast_columns: Names of the broadcast records' columns; empty if there is no broadcast stream.
-        second: Facts about the second keyed input; None if there is none.
+        second: Describes the second keyed input; None if there is none.
         resources: Objects that the operator's functions keep in this process, by name, from batch to batch.
     """
 
@@ -73,7 +73,7 @@ class SubtaskFacts:
     side_outputs: Mapping[str, pa.Schema] = field(default_factory=dict)
     hash_id: HashId = HashId.SPARK
     origins: tuple[str, ...] = ()
-    splits: Mapping[str, SplitFacts] = field(default_factory=dict)
+    splits: Mapping[str, SplitInfo] = field(default_factory=dict)
     broadcast_columns: tuple[str, ...] = ()
-    second: SecondFacts | None = None
+    second: SecondInputInfo | None = None
     resources: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
