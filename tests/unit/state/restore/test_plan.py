@@ -75,6 +75,11 @@ def test_a_refused_cover_names_the_key_groups(ranges: list[tuple[int, int]], wor
         check_cover([KeyGroupRange(*part) for part in ranges], KeyGroupRange(0, 9))
 
 
+def test_key_groups_before_the_range_are_named_foreign() -> None:
+    with pytest.raises(CoverError, match="of key groups 4 to 9: 2 to 3 foreign, 6 to 7 doubled, 9 to 9 missing"):
+        check_cover([KeyGroupRange(2, 7), KeyGroupRange(6, 8)], KeyGroupRange(4, 9))
+
+
 def test_a_manifest_that_lost_a_subtask_is_refused_before_anything_is_restored() -> None:
     with pytest.raises(CoverError):
         plan_operator(OperatorHistory(at_parallelism(128, 4)[:3]), 128, 2)

@@ -45,6 +45,16 @@ def test_everything_is_deleted_and_counted(job: StateJob) -> None:
     assert (again.objects, again.savepoints) == (0, ())
 
 
+def test_manifests_are_deleted_before_the_files_that_they_name(job: StateJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    deleted: list[str] = []
+    delete = job.store.delete
+    monkeypatch.setattr(job.store, "delete", lambda paths: (deleted.extend(paths), delete(paths)))
+    delete_job_objects(job.store, JOB, is_last=True)
+    are_manifests = [path.endswith("/manifest.json") for path in deleted]
+    assert sum(are_manifests) == 3
+    assert are_manifests == sorted(are_manifests, reverse=True)
+
+
 def test_savepoints_stay_and_can_be_restored(job: StateJob, tmp_path: Path) -> None:
     savepoint, _ = job.checkpoint("mine")
     job.store.put(f"{job.layout.savepoints}failed/files/abc-1-9", b"a savepoint that was never published")

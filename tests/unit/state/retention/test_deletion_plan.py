@@ -26,10 +26,11 @@ from keyscale.state.snapshot.snapshot import upload_snapshot
 from tests.support.state.state_job import UID, StateJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from keyscale.state.documents.manifest import Manifest
+    from keyscale.state.objects.object_store import ObjectInfo
 
 NOW_MS = 4_000_000_000_000  # long after anything was written, so every file is old
 KEEP_TWO = RetentionPolicy(retained_count=2)
@@ -361,6 +362,23 @@ def test_other_jobs_objects_are_not_touched(job: StateJob) -> None:
         "job2/shared/x",
         "jobs/chk-1/manifest.json",
     }
+
+
+def test_a_manifest_that_is_deleted_while_the_facts_are_gathered_hides_no_other_one(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job.start(1)
+    run(job, 2)
+    first, second = sorted(gather_facts(job.store, job.job_id, NOW_MS).manifests)
+    listed = job.store.list
+
+    def deleting(prefix: str, **options: str) -> Iterator[ObjectInfo]:
+        found = list(listed(prefix, **options))
+        job.store.delete([first])
+        return iter(found)
+
+    monkeypatch.setattr(job.store, "list", deleting)
+    assert list(gather_facts(job.store, job.job_id, NOW_MS).manifests) == [second]
 
 
 def test_a_plan_from_reachability_alone_without_the_age_floor_would_delete_an_upload_in_progress(job: StateJob) -> None:
