@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
+from keyscale.db.limited_connection import ANSWER_TIMEOUT_S, Connector, LimitedConnection
+
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Engine
+    from collections.abc import Iterator
+
+    from sqlalchemy import URL, Connection, Engine
 
 CONNECT_TIMEOUT_S = 5
-STATEMENT_TIMEOUT_MS = 30_000
+STATEMENT_TIMEOUT_MS = 8_000  # a server that runs ends a slow statement before its client gives up
 
 
 def open_engine(url: str | URL, *, connections: int = 10, connections_spare: int = 20) -> Engine:
@@ -25,7 +30,7 @@ def open_engine(url: str | URL, *, connections: int = 10, connections_spare: int
         connections: How many connections stay open.
         connections_spare: How many more may be opened for a short time.
     """
-    return create_engine(
+    engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
         pool_pre_ping=True,
         pool_size=connections,
@@ -37,9 +42,30 @@ def open_engine(url: str | URL, *, connections: int = 10, connections_spare: int
             "keepalives_idle": 5,
             "keepalives_interval": 2,
             "keepalives_count": 3,
-            "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c idle_in_transaction_session_timeout=30000",
+            "options": f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c idle_in_transaction_session_timeout=15000",
         },
     )
+    connector = Connector()
+
+    @event.listens_for(engine, "do_connect")
+    def connect(_dialect: Any, _record: Any, arguments: Any, parameters: Any) -> LimitedConnection:
+        return connector.connect(*arguments, **parameters)
+
+    return engine
+
+
+@contextmanager
+def without_time_limits(connection: Connection) -> Iterator[None]:
+    """Lets the statements of a transaction take as long as they need."""
+    driver = connection.connection.driver_connection
+    if not isinstance(driver, LimitedConnection):
+        raise TypeError(type(driver).__name__)
+    driver.answer_timeout_s = None
+    connection.execute(text("SET LOCAL statement_timeout = 0"))
+    try:
+        yield
+    finally:
+        driver.answer_timeout_s = ANSWER_TIMEOUT_S
 
 
 def session_factory(engine: Engine) -> sessionmaker[Session]:

@@ -11,6 +11,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
+from keyscale.db.engine import without_time_limits
 from keyscale.db.errors import SchemaTooNewError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def migrate(engine: Engine) -> None:
     """
     config = alembic_config()
     scripts = ScriptDirectory.from_config(config)
-    with engine.begin() as connection:
+    with engine.begin() as connection, without_time_limits(connection):
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
         current = MigrationContext.configure(connection).get_current_revision()
         known = {script.revision for script in scripts.walk_revisions()}

@@ -22,6 +22,7 @@ from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
 from keyscale.clock import now_ms
 from keyscale.db.embedded import EmbeddedPostgres
+from keyscale.db.embedded_keeper import EmbeddedPostgresKeeper
 from keyscale.db.engine import open_engine, session_factory
 from keyscale.db.errors import DatabaseError
 from keyscale.db.migrate import migrate
@@ -62,8 +63,10 @@ def serve(settings: Settings) -> int:
     embedded = EmbeddedPostgres(settings.home / "postgres") if settings.database_url is None else None
     with alone_in(settings.home), listen(settings) as listener:
         settings = replace(settings, port=listener.getsockname()[1])
-        if embedded is not None:
+        keeper = EmbeddedPostgresKeeper(embedded) if embedded is not None else None
+        if embedded is not None and keeper is not None:
             embedded.start()
+            keeper.start()
         try:
             engine = open_engine(settings.database_url or (embedded.url if embedded else ""))
             migrate(engine)
@@ -75,7 +78,8 @@ def serve(settings: Settings) -> int:
         finally:
             for number in _ENDING_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)  # the database must be stopped completely
-            if embedded is not None:
+            if embedded is not None and keeper is not None:
+                keeper.close()
                 embedded.stop()
     return 0
 

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from keyscale.db.embedded import EmbeddedPostgres
+from keyscale.db.embedded_keeper import EmbeddedPostgresKeeper
 from keyscale.db.errors import EmbeddedPostgresError
 from keyscale.installation import IMPORT_PATH
 from tests.support.waiting import wait_until
@@ -161,3 +162,29 @@ def test_a_user_who_is_not_root_can_start_it_too() -> None:
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_it_is_started_again_when_it_has_died(root: Path) -> None:
+    postgres = EmbeddedPostgres(root)
+    postgres.start()
+    query(postgres, "CREATE TABLE kept AS VALUES (7)")
+    keeper = EmbeddedPostgresKeeper(postgres)
+    keeper.start()
+    try:
+        os.kill(first_process(root), signal.SIGKILL)
+        wait_until(lambda: not postgres.is_alive(), what="its death")
+        wait_until(lambda: answers(postgres), 60, what="its next start")
+        assert query(postgres, "SELECT * FROM kept") == 7
+    finally:
+        keeper.close()
+
+
+def answers(postgres: EmbeddedPostgres) -> bool:
+    try:
+        return query(postgres, "SELECT 1") == 1
+    except psycopg.OperationalError:
+        return False
+
+
+def first_process(root: Path) -> int:
+    return int((root / "data" / "postmaster.pid").read_text().partition("\n")[0])
