@@ -72,6 +72,62 @@ class TokenMissingError(ApiError):
     advice = "Send `Authorization: Bearer <token>`. The admin token is in the file `token` of the control plane's home."
 
 
+class TokenExpiredError(TokenMissingError):
+    """The token of a request, or the session of a page, has expired."""
+
+    code = "TOKEN_EXPIRED"
+    title = "The token has expired"
+    advice = "Ask an administrator for a new token (`./keyscale tokens create`). In a browser, sign in again."
+
+
+class TokenRevokedError(TokenMissingError):
+    """The token of a request was revoked."""
+
+    code = "TOKEN_REVOKED"
+    title = "The token was revoked"
+    advice = "Ask an administrator for a new token (`./keyscale tokens create`)."
+
+
+class RoleTooLowError(ApiError):
+    """A user's role does not allow the request."""
+
+    code = "ROLE_TOO_LOW"
+    title = "Your role does not allow this"
+    status = 403
+    domain = "user"
+    advice = "`detail` names the role that is needed. Ask an administrator for a token with that role."
+
+
+class OutOfScopeError(ApiError):
+    """A user whose scope covers certain jobs only wants to make another one."""
+
+    code = "OUT_OF_SCOPE"
+    title = "Your scope does not cover this job"
+    status = 403
+    domain = "user"
+    advice = "Give the job the labels of your scope, or a name that your scope covers. GET /whoami shows the scope."
+
+
+class TokenNotFoundError(ApiError):
+    """There is no token with this id."""
+
+    code = "TOKEN_NOT_FOUND"
+    title = "There is no such token"
+    status = 404
+    domain = "user"
+    advice = "GET /tokens lists them. Use the token's id, not the token itself."
+
+
+class TokenNameTakenError(ApiError):
+    """A valid token has this name: events could not tell the two apart."""
+
+    code = "TOKEN_NAME_TAKEN"
+    title = "There is a valid token with this name already"
+    status = 409
+    domain = "user"
+    advice = "Choose another name, or revoke that token first."
+
+
 class HostNotAllowedError(ApiError):
     """The Host header names another host, as in a DNS rebinding attack."""
 

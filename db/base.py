@@ -35,6 +35,7 @@ class Base(DeclarativeBase):
         dict[str, str]: JSONB(none_as_null=True),
         list[dict[str, Any]]: JSONB(none_as_null=True),
         list[int]: JSONB(none_as_null=True),
+        list[str]: JSONB(none_as_null=True),
     }
 
 

@@ -121,6 +121,11 @@ def artifact_path(artifact_id: str) -> str:
     return f"/artifacts/{quote(artifact_id, safe='')}"
 
 
+def token_path(token_id: str) -> str:
+    """Returns the path of a token."""
+    return f"/tokens/{quote(token_id, safe='')}"
+
+
 def wait_for(control_plane: ControlPlane, accepted: dict[str, Any]) -> dict[str, Any]:
     """Polls an accepted operation until it has ended, and returns it.
 

@@ -54,6 +54,9 @@ def jobs() -> None:
 @click.option("--max-parallelism", type=int, help="Key groups, fixed for the job's life (default: Flink's formula).")
 @click.option("--hash", "hash_id", type=click.Choice(["spark", "java"]), help="How keys are hashed (default: spark).")
 @click.option(
+    "--label", "labels", type=Pair(), multiple=True, help="A label, key=value; tokens can be limited to labels."
+)
+@click.option(
     "--parameter", "-P", "parameters", type=Pair(), multiple=True, help="A parameter of the script, key=value."
 )
 @click.option("--spark-conf", "spark_conf", type=Pair(), multiple=True, help="A Spark setting of the job, key=value.")
@@ -97,6 +100,7 @@ def job_request(
     parallelism: int,
     max_parallelism: int | None = None,
     hash_id: str | None = None,
+    labels: Sequence[tuple[str, str]] = (),
     parameters: Sequence[tuple[str, str]] = (),
     spark_conf: Sequence[tuple[str, str]] = (),
     checkpoint_interval_ms: int | None = None,
@@ -120,6 +124,7 @@ def job_request(
         "name": name,
         "artifact_id": artifact_id,
         "parallelism": parallelism,
+        "labels": dict(labels),
         "parameters": dict(parameters),
         "spark_conf": dict(spark_conf),
         "checkpoints": {key: value for key, value in checkpoints.items() if value is not None},

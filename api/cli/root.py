@@ -18,6 +18,7 @@ from keyscale.api.cli.jobs import jobs, logs
 from keyscale.api.cli.output import console_for
 from keyscale.api.cli.rescale import rescale
 from keyscale.api.cli.session import Session
+from keyscale.api.cli.tokens import tokens, whoami
 from keyscale.installation import VERSION
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def keyscale(context: click.Context, url: str | None, token: str | None, home: P
     context.obj = Session(url=url, token=token, home=home.expanduser().absolute(), as_json=as_json)
 
 
-for command in (up, where, health, artifacts, jobs, rescale, savepoints, checkpoints, events, logs):
+for command in (up, where, health, artifacts, jobs, rescale, savepoints, checkpoints, events, logs, tokens, whoami):
     keyscale.add_command(command)
 
 

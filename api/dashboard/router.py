@@ -16,8 +16,8 @@ from fastapi.responses import RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 
-from keyscale.api.access.identities import SESSION_COOKIE, find_principal
-from keyscale.api.errors import OriginNotAllowedError
+from keyscale.api.access.identities import SESSION_COOKIE, authenticate_token
+from keyscale.api.errors import OriginNotAllowedError, TokenMissingError
 from keyscale.api.routers.dependencies import Control  # noqa: TC001 - FastAPI reads the annotation when it starts
 
 HERE = Path(__file__).parent
@@ -70,7 +70,10 @@ def log_in(
     """Starts a session: the token is kept in a cookie that no script can read and no other site can send."""
     _refuse_foreign_form(request)
     token = token.strip()
-    if find_principal(control.sessions, token) is None:
+    try:
+        with control.sessions() as session:
+            authenticate_token(session, token)
+    except TokenMissingError:
         refusal = "This token is not valid. Copy the whole token, without quotes."
         return _page("login.html", {"next": _own_path(next), "refusal": refusal}, status=403)
     answer = RedirectResponse(_own_path(next), status_code=303, headers=HEADERS)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, File, Form, Response, UploadFile
 
-from keyscale.api.access.identities import User
+from keyscale.api.access.identities import Operator, User
 from keyscale.api.routers.dependencies import Control
 from keyscale.api.routers.guarded_route import UploadRoute
 from keyscale.api.schemas.artifact import ArtifactAnswer, ArtifactList
@@ -17,7 +17,7 @@ router = APIRouter(prefix="/artifacts", tags=["artifacts"], route_class=UploadRo
 @router.post("", status_code=201, responses={200: {"model": ArtifactAnswer}})
 def upload_artifact(
     control: Control,
-    user: User,
+    user: Operator,
     response: Response,
     file: Annotated[UploadFile, File(description="A .py, .zip or .jar file.")],
     name: Annotated[
@@ -36,9 +36,9 @@ def upload_artifact(
 
 
 @router.get("")
-def list_artifacts(control: Control, _: User) -> ArtifactList:
-    """Lists all artifacts, the newest first."""
-    return artifacts.list_all(control)
+def list_artifacts(control: Control, user: User) -> ArtifactList:
+    """Lists the artifacts that the user may see, the newest first."""
+    return artifacts.list_all(control, user)
 
 
 @router.get("/{artifact_id}")
@@ -48,6 +48,6 @@ def show_artifact(control: Control, _: User, artifact_id: str) -> ArtifactAnswer
 
 
 @router.delete("/{artifact_id}", status_code=204)
-def delete_artifact(control: Control, user: User, artifact_id: str) -> None:
+def delete_artifact(control: Control, user: Operator, artifact_id: str) -> None:
     """Deletes an artifact that no job uses."""
     artifacts.delete(control, user, artifact_id)

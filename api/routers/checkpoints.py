@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from keyscale.api.access.identities import User
+from keyscale.api.access.identities import Operator, User
 from keyscale.api.routers.dependencies import CheckpointNumber, Control, Limit
 from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.checkpoint import CheckpointConfigAnswer, CheckpointDetailAnswer, CheckpointsAnswer
@@ -14,7 +14,7 @@ router = APIRouter(prefix="/jobs/{job_id}/checkpoints", tags=["checkpoints"], ro
 
 @router.post("", status_code=202)
 def trigger_checkpoint(
-    control: Control, user: User, job_id: str, request: OperationRequest | None = None
+    control: Control, user: Operator, job_id: str, request: OperationRequest | None = None
 ) -> OperationAccepted:
     """Takes a checkpoint now; poll GET /operations/{operation_id}."""
     return operations.trigger_checkpoint(control, user, job_id, request or OperationRequest())

@@ -11,6 +11,9 @@ router = APIRouter(prefix="/events", tags=["events"])
 
 
 @router.get("")
-def list_all_events(control: Control, _: User, limit: Limit = 200) -> EventList:
-    """Lists what has happened to all jobs and artifacts, the newest first."""
-    return jobs.list_events(control, None, limit)
+def list_all_events(control: Control, user: User, limit: Limit = 200) -> EventList:
+    """Lists what has happened to all jobs and artifacts in the user's scope, the newest first.
+
+    Administrators also see sign-ins, refused requests and changes of tokens, and the addresses that requests came from.
+    """
+    return jobs.list_events(control, user, None, limit)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from keyscale.api.access.identities import User
+from keyscale.api.access.identities import Operator, User
 from keyscale.api.routers.dependencies import AttemptNumber, Control, Limit
 from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.job import (
@@ -26,15 +26,15 @@ KeepObjects = Annotated[bool, Query(description="Keep the job's checkpoints and 
 
 
 @router.post("", status_code=201)
-def create_job(control: Control, user: User, request: JobRequest) -> JobAnswer:
+def create_job(control: Control, user: Operator, request: JobRequest) -> JobAnswer:
     """Creates a job. It is not started."""
     return jobs.create(control, user, request)
 
 
 @router.get("")
-def list_jobs(control: Control, _: User) -> JobList:
-    """Lists all jobs, the newest first."""
-    return jobs.list_all(control)
+def list_jobs(control: Control, user: User) -> JobList:
+    """Lists the jobs in the user's scope, the newest first."""
+    return jobs.list_all(control, user)
 
 
 @router.get("/{job_id}")
@@ -44,7 +44,7 @@ def show_job(control: Control, _: User, job_id: str) -> JobAnswer:
 
 
 @router.delete("/{job_id}", status_code=204)
-def delete_job(control: Control, user: User, job_id: str, keep_objects: KeepObjects = False) -> None:
+def delete_job(control: Control, user: Operator, job_id: str, keep_objects: KeepObjects = False) -> None:
     """Deletes a job that does not run, and then its objects in the object store.
 
     Savepoints stay. The event JOB_OBJECTS_DELETED tells how much was deleted, and where the savepoints are.
@@ -53,13 +53,13 @@ def delete_job(control: Control, user: User, job_id: str, keep_objects: KeepObje
 
 
 @router.post("/{job_id}/start", status_code=202)
-def start_job(control: Control, user: User, job_id: str, request: StartRequest | None = None) -> JobAnswer:
+def start_job(control: Control, user: Operator, job_id: str, request: StartRequest | None = None) -> JobAnswer:
     """Starts a job: from its latest checkpoint or savepoint if it has run before."""
     return jobs.start(control, user, job_id, request or StartRequest())
 
 
 @router.post("/{job_id}/stop", status_code=202)
-def stop_job(control: Control, user: User, job_id: str, request: StopRequest | None = None) -> OperationAccepted:
+def stop_job(control: Control, user: Operator, job_id: str, request: StopRequest | None = None) -> OperationAccepted:
     """Stops a job with a savepoint.
 
     The operation is COMPLETED when the savepoint is published; the job is then STOPPED as soon as its driver has ended.
@@ -68,7 +68,7 @@ def stop_job(control: Control, user: User, job_id: str, request: StopRequest | N
 
 
 @router.post("/{job_id}/cancel", status_code=202)
-def cancel_job(control: Control, user: User, job_id: str) -> JobAnswer:
+def cancel_job(control: Control, user: Operator, job_id: str) -> JobAnswer:
     """Ends a job now, without a savepoint. It can be started again from its latest checkpoint."""
     return jobs.cancel(control, user, job_id)
 
@@ -80,9 +80,9 @@ def list_attempts(control: Control, _: User, job_id: str) -> AttemptList:
 
 
 @router.get("/{job_id}/events")
-def list_events(control: Control, _: User, job_id: str, limit: Limit = 200) -> EventList:
+def list_events(control: Control, user: User, job_id: str, limit: Limit = 200) -> EventList:
     """Lists what has happened to a job, the newest first."""
-    return jobs.list_events(control, job_id, limit)
+    return jobs.list_events(control, user, job_id, limit)
 
 
 @router.get("/{job_id}/logs")

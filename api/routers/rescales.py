@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from keyscale.api.access.identities import User
+from keyscale.api.access.identities import Operator, User
 from keyscale.api.routers.dependencies import Control
 from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.rescale import RescaleAnswer, RescaleList, RescaleRequest
@@ -12,7 +12,7 @@ router = APIRouter(prefix="/jobs/{job_id}", tags=["rescales"], route_class=Guard
 
 
 @router.post("/rescale", status_code=202)
-def rescale_job(control: Control, user: User, job_id: str, request: RescaleRequest) -> RescaleAnswer:
+def rescale_job(control: Control, user: Operator, job_id: str, request: RescaleRequest) -> RescaleAnswer:
     """Changes a running job's parallelism: savepoint, stop, restore, verify; back to the old one if that fails."""
     return rescales.request_rescale(control, user, job_id, request)
 

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from keyscale.api.access.identities import User
+from keyscale.api.access.identities import Operator, User
 from keyscale.api.routers.dependencies import Control
 from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.operation import OperationAccepted, SavepointAnswer, SavepointList, SavepointRequest
@@ -13,7 +13,7 @@ router = APIRouter(prefix="/jobs/{job_id}/savepoints", tags=["savepoints"], rout
 
 @router.post("", status_code=202)
 def trigger_savepoint(
-    control: Control, user: User, job_id: str, request: SavepointRequest | None = None
+    control: Control, user: Operator, job_id: str, request: SavepointRequest | None = None
 ) -> OperationAccepted:
     """Takes a savepoint while the job runs on. Its id is the operation's id; the same id again starts no second one."""
     return operations.trigger_savepoint(control, user, job_id, request or SavepointRequest())

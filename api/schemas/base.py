@@ -21,6 +21,13 @@ OperationId = Annotated[
 ]
 
 
+LABEL_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$"
+LABELS_MAX = 50
+
+_LabelPart = Annotated[str, Field(pattern=LABEL_PATTERN)]
+Labels = Annotated[dict[_LabelPart, _LabelPart], Field(max_length=LABELS_MAX, examples=[{"team": "billing"}])]
+
+
 class Request(Chosen):
     """Base of requests."""
 

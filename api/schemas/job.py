@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from keyscale.api.schemas.base import NAME_PATTERN, Answer, FailureAnswer, OperationId, Request, example
+from keyscale.api.schemas.base import NAME_PATTERN, Answer, FailureAnswer, Labels, OperationId, Request, example
 from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
 from keyscale.jobs.protocol.messages import CheckpointSettings, DriverMetrics, RestartStrategy
 
@@ -41,6 +41,9 @@ class JobRequest(Request):
     )
     hash_id: Literal["spark", "java"] = Field(
         default="spark", description="The hash function that maps keys to key groups."
+    )
+    labels: Labels = Field(
+        default_factory=dict, description="Fixed; tokens can be limited to jobs with certain labels."
     )
     parameters: dict[str, str] = Field(default_factory=dict, description="The script reads them as env.parameters.")
     spark_conf: dict[str, str] = Field(
@@ -147,6 +150,7 @@ class JobAnswer(Answer):
         parallelism=2,
         max_parallelism=128,
         hash_id="spark",
+        labels={"team": "travel"},
         parameters={"input": "/data/reports", "output": "/data/out"},
         spark_conf={},
         checkpoints={"interval_ms": 5000},
@@ -174,6 +178,7 @@ class JobAnswer(Answer):
     parallelism: int
     max_parallelism: int
     hash_id: str
+    labels: dict[str, str]
     parameters: dict[str, str]
     spark_conf: dict[str, str]
     checkpoints: CheckpointSettings
@@ -206,7 +211,10 @@ class EventAnswer(Answer):
     at_ms: int
     job_id: str | None
     kind: str
-    actor: str
+    actor: str = Field(description="A user, a driver, or the system.")
+    actor_id: str | None = Field(description="Id of the user's token, or of the user at the issuer.")
+    address: str | None = Field(description="Where the request came from; only administrators see it.")
+    request_id: str | None = Field(description="The header X-Request-ID of the request's answer.")
     message: str
     details: dict[str, Any]
 

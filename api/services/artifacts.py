@@ -61,7 +61,9 @@ def upload(
     kind = inspect_artifact(content, plain)
     with context.sessions.begin() as session:
         artifacts.lock_writers(session)
-        if (existing := artifacts.find_version(session, chosen, sha256)) is not None:
+        if (existing := artifacts.find_version(session, chosen, sha256)) is not None and artifacts.is_visible(
+            session, existing.id, scope=user.scope, user_id=user.id
+        ):
             return ArtifactAnswer.model_validate(existing), False
         artifact = Artifact(
             id=uuid.uuid4().hex,
@@ -72,6 +74,7 @@ def upload(
             sha256=sha256,
             size_bytes=size_bytes,
             created_at_ms=now_ms(),
+            uploaded_by=user.id,
         )
         if not artifacts.has_bytes(session, sha256):
             artifacts.add_bytes(session, sha256, _chunks(content))
@@ -89,10 +92,10 @@ def upload(
     return ArtifactAnswer.model_validate(artifact), True
 
 
-def list_all(context: Context) -> ArtifactList:
-    """Lists all artifacts."""
+def list_all(context: Context, user: Principal) -> ArtifactList:
+    """Lists the artifacts that a user may see."""
     with context.sessions() as session:
-        found = artifacts.list_all(session)
+        found = artifacts.list_all(session, scope=user.scope, user_id=user.id)
     return ArtifactList(artifacts=[ArtifactAnswer.model_validate(artifact) for artifact in found])
 
 

@@ -15,6 +15,7 @@ from keyscale.api.errors import (
     JobNameTakenError,
     JobNotFoundError,
     LogNotHereError,
+    OutOfScopeError,
     ParallelismInvalidError,
     RequestInvalidError,
 )
@@ -33,7 +34,7 @@ from keyscale.api.services.job_health import health_of
 from keyscale.clock import now_ms
 from keyscale.db.models import DeletedJob, Job
 from keyscale.db.repositories import artifacts, attempts, events, jobs, rescales
-from keyscale.db.statuses import ArtifactKind, AttemptStage, DesiredState, JobStatus
+from keyscale.db.statuses import ArtifactKind, AttemptStage, DesiredState, JobStatus, Role
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.redaction import redact
 from keyscale.state.keys.key_groups import default_max_parallelism
@@ -60,6 +61,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         ParallelismInvalidError: A parallelism is out of range.
         SparkConfNotAllowedError: The job may not choose this setting.
         JobNameTakenError: There is a job of this name.
+        OutOfScopeError: The user may not make this job.
         StoreUnavailableError: The object store cannot be used.
     """
     max_parallelism = _max_parallelism(request)
@@ -69,6 +71,8 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         raise RequestInvalidError("name: it looks like the id of a job")
     if len(request.parameters) > _PARAMETERS_MAX:
         raise RequestInvalidError(f"parameters: at most {_PARAMETERS_MAX}")
+    if not user.scope.covers(job_id="", name=request.name, labels=request.labels):
+        raise OutOfScopeError("neither the name nor the labels of the job are in your scope")
     context.store.require_usable(context.settings.store_url)
     job = Job(
         id=uuid.uuid4().hex,
@@ -77,6 +81,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         parallelism=request.parallelism,
         max_parallelism=max_parallelism,
         hash_id=request.hash_id,
+        labels=request.labels,
         parameters=request.parameters,
         spark_conf=request.spark_conf,
         checkpoints=request.checkpoints.model_dump(),
@@ -92,7 +97,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
     )
     try:
         with context.sessions.begin() as session:
-            _require_runnable(session, request.artifact_id)
+            _require_runnable(session, user, request.artifact_id)
             session.add(job)
             session.flush()
             events.record(
@@ -183,10 +188,10 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
     context.launcher.forget(job.id)
 
 
-def list_all(context: Context) -> JobList:
-    """Lists all jobs."""
+def list_all(context: Context, user: Principal) -> JobList:
+    """Lists the jobs in a user's scope."""
     with context.sessions() as session:
-        return JobList(jobs=[job_answer(session, job) for job in jobs.list_all(session)])
+        return JobList(jobs=[job_answer(session, job) for job in jobs.list_all(session, user.scope)])
 
 
 def show(context: Context, reference: str) -> JobAnswer:
@@ -210,16 +215,18 @@ def list_attempts(context: Context, reference: str) -> AttemptList:
     return AttemptList(attempts=[AttemptAnswer.model_validate(attempt) for attempt in found])
 
 
-def list_events(context: Context, reference: str | None, limit: int) -> EventList:
-    """Lists what has happened to a job, or to everything if `reference` is None.
+def list_events(context: Context, user: Principal, reference: str | None, limit: int) -> EventList:
+    """Lists what has happened to a job, or to everything in the user's scope if `reference` is None.
 
     Raises:
         JobNotFoundError: There is no such job.
     """
     with context.sessions() as session:
         job_id = None if reference is None else require_job(session, reference).id
-        found = events.list_of(session, job_id, limit=limit)
-    return EventList(events=[EventAnswer.model_validate(event) for event in found])
+        is_admin = user.may_act_as(Role.ADMIN)
+        found = events.list_of(session, job_id, limit=limit, scope=user.scope, with_access=is_admin)
+    hidden = {} if is_admin else {"address": None}
+    return EventList(events=[EventAnswer.model_validate(event).model_copy(update=hidden) for event in found])
 
 
 def show_log(context: Context, reference: str, number: int | None, tail_bytes: int) -> LogAnswer:
@@ -304,9 +311,10 @@ def _max_parallelism(request: JobRequest) -> int:
     return request.max_parallelism
 
 
-def _require_runnable(session: Session, artifact_id: str) -> None:
+def _require_runnable(session: Session, user: Principal, artifact_id: str) -> None:
     artifact = artifacts.find(session, artifact_id)
-    if artifact is None:
+    is_visible = artifacts.is_visible(session, artifact_id, scope=user.scope, user_id=user.id)
+    if artifact is None or not is_visible:
         raise ArtifactNotFoundError("no artifact has this id")
     if artifact.kind is ArtifactKind.JAR:
         raise ArtifactNotRunnableError("a jar holds no PySpark program")

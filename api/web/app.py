@@ -5,16 +5,27 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from fastapi.responses import JSONResponse, RedirectResponse
 
-from keyscale.api.access.identities import require_user
+from keyscale.api.access.identities import User  # noqa: TC001 - FastAPI reads the annotation when it starts
 from keyscale.api.dashboard import router as dashboard
 from keyscale.api.launching.launcher import Launcher
 from keyscale.api.lifecycle.facts import Timeouts
 from keyscale.api.lifecycle.object_removal import ObjectRemoval
 from keyscale.api.lifecycle.reconciler import Reconciler
-from keyscale.api.routers import artifacts, checkpoints, driver, events, health, jobs, operations, rescales, savepoints
+from keyscale.api.routers import (
+    access_tokens,
+    artifacts,
+    checkpoints,
+    driver,
+    events,
+    health,
+    jobs,
+    operations,
+    rescales,
+    savepoints,
+)
 from keyscale.api.services.context import Context
 from keyscale.api.store_check import StoreCheck
 from keyscale.api.web.error_handlers import add_handlers
@@ -93,7 +104,18 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     app.state.context = context
     app.add_middleware(RequestLimits, settings=context.settings)
     add_handlers(app)
-    for router in (artifacts, jobs, checkpoints, savepoints, rescales, operations, events, driver, health):
+    for router in (
+        artifacts,
+        jobs,
+        checkpoints,
+        savepoints,
+        rescales,
+        operations,
+        events,
+        access_tokens,
+        driver,
+        health,
+    ):
         app.include_router(router.router)
 
     app.include_router(dashboard.router)
@@ -102,8 +124,8 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     def lead_to_dashboard() -> RedirectResponse:
         return RedirectResponse("/ui/")
 
-    @app.get("/openapi.json", include_in_schema=False, dependencies=[Depends(require_user)])
-    def describe() -> JSONResponse:
+    @app.get("/openapi.json", include_in_schema=False)
+    def describe(_: User) -> JSONResponse:
         return JSONResponse(app.openapi())
 
     return app

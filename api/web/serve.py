@@ -9,6 +9,7 @@ import secrets
 import signal
 import socket
 import sys
+import uuid
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from keyscale.db.embedded import EmbeddedPostgres
 from keyscale.db.embedded_keeper import EmbeddedPostgresKeeper
 from keyscale.db.engine import open_engine, session_factory
 from keyscale.db.errors import DatabaseError
+from keyscale.db.job_scope import EVERYTHING
 from keyscale.db.migrate import migrate
 from keyscale.db.repositories import tokens
 from keyscale.db.statuses import Role
@@ -133,15 +135,28 @@ def listen(settings: Settings) -> socket.socket:
 
 
 def ensure_admin_token(engine: Engine, file: Path) -> str:
-    """Returns the admin token of the file, which is made at the first start; the database has its hash."""
-    token = file.read_text().strip() if file.exists() else ""
-    if not token:
-        token = new_token()
-        write_privately(file, token)
-    digest = token_sha256(token)
+    """Returns the admin token of the file; the database has its hash.
+
+    It is made at the first start, and at the first one after it was revoked.
+    """
     with session_factory(engine).begin() as session:
-        if tokens.find(session, digest) is None:
-            tokens.add(session, sha256=digest, name=_ADMIN, role=Role.ADMIN, at_ms=now_ms())
+        token = file.read_text().strip() if file.exists() else ""
+        found = tokens.find(session, token_sha256(token)) if token else None
+        if not token or (found is not None and found.revoked_at_ms is not None):
+            token, found = new_token(), None
+            write_privately(file, token)
+        if found is None:
+            tokens.add(
+                session,
+                token_id=uuid.uuid4().hex,
+                sha256=token_sha256(token),
+                name=_ADMIN,
+                role=Role.ADMIN,
+                scope=EVERYTHING,
+                at_ms=now_ms(),
+                expires_at_ms=None,
+                created_by="system",
+            )
     return token
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from keyscale.db.models.access_token import Token
 from keyscale.db.models.artifact import Artifact, ArtifactChunk
 from keyscale.db.models.attempt import Attempt
+from keyscale.db.models.browser_session import BrowserSession
 from keyscale.db.models.checkpoint import Checkpoint, CheckpointSubtask
 from keyscale.db.models.command import Command
 from keyscale.db.models.deleted_job import DeletedJob
@@ -17,6 +18,7 @@ __all__ = [
     "Artifact",
     "ArtifactChunk",
     "Attempt",
+    "BrowserSession",
     "Checkpoint",
     "CheckpointSubtask",
     "Command",

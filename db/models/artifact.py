@@ -10,7 +10,10 @@ from keyscale.db.statuses import ArtifactKind
 
 
 class Artifact(Base):
-    """One immutable version of a file that a user uploaded under a name. Its bytes are found by their hash."""
+    """One immutable version of a file that a user uploaded under a name. Its bytes are found by their hash.
+
+    `uploaded_by` is the id of the user who uploaded it first; None if an older version of Keyscale stored it.
+    """
 
     __tablename__ = "artifacts"
     __table_args__ = (UniqueConstraint("name", "version"),)
@@ -23,6 +26,7 @@ class Artifact(Base):
     sha256: Mapped[str] = mapped_column(index=True)
     size_bytes: Mapped[int]
     created_at_ms: Mapped[int]
+    uploaded_by: Mapped[str | None]
 
 
 class ArtifactChunk(Base):

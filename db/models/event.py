@@ -11,7 +11,10 @@ from keyscale.db.base import Base
 
 
 class Event(Base):
-    """An event of the audit trail: what happened, and who did it. Events outlive their job."""
+    """An event of the audit trail: what happened, who did it, and from where. Events outlive their job.
+
+    `actor_id`, `address` and `request_id` are those of the request that caused it; None for the system's own actions.
+    """
 
     __tablename__ = "events"
 
@@ -20,5 +23,8 @@ class Event(Base):
     at_ms: Mapped[int]
     kind: Mapped[str]
     actor: Mapped[str]
+    actor_id: Mapped[str | None]
+    address: Mapped[str | None]
+    request_id: Mapped[str | None]
     message: Mapped[str]
     details: Mapped[dict[str, Any]]

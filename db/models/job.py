@@ -22,6 +22,7 @@ class Job(Base):
     parallelism: Mapped[int]
     max_parallelism: Mapped[int]
     hash_id: Mapped[str]
+    labels: Mapped[dict[str, str]] = mapped_column(default=dict, server_default="{}")
     parameters: Mapped[dict[str, str]]
     spark_conf: Mapped[dict[str, str]]
     checkpoints: Mapped[dict[str, Any]]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, func, select, text
+from sqlalchemy import ColumnElement, delete, func, or_, select, text, true
 from sqlalchemy.dialects.postgresql import insert
 
+from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import Artifact, ArtifactChunk, Job
 
 if TYPE_CHECKING:
@@ -22,14 +23,20 @@ def lock_writers(session: Session) -> None:
     session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITERS_LOCK})
 
 
-def list_all(session: Session) -> Sequence[Artifact]:
-    """Returns all artifacts, the newest first."""
-    return session.scalars(select(Artifact).order_by(Artifact.created_at_ms.desc(), Artifact.id)).all()
+def list_all(session: Session, *, scope: JobScope = EVERYTHING, user_id: str = "") -> Sequence[Artifact]:
+    """Returns the artifacts that a user may see, the newest first."""
+    statement = select(Artifact).where(_visible(scope, user_id))
+    return session.scalars(statement.order_by(Artifact.created_at_ms.desc(), Artifact.id)).all()
 
 
 def find(session: Session, artifact_id: str) -> Artifact | None:
     """Returns the artifact with this id."""
     return session.get(Artifact, artifact_id)
+
+
+def is_visible(session: Session, artifact_id: str, *, scope: JobScope, user_id: str) -> bool:
+    """Whether a user may see an artifact; False if there is none."""
+    return session.scalar(select(Artifact.id).where(Artifact.id == artifact_id, _visible(scope, user_id))) is not None
 
 
 def find_version(session: Session, name: str, sha256: str) -> Artifact | None:
@@ -77,3 +84,11 @@ def remove(session: Session, artifact: Artifact) -> None:
     session.flush()
     if session.scalar(select(Artifact.id).where(Artifact.sha256 == artifact.sha256).limit(1)) is None:
         session.execute(delete(ArtifactChunk).where(ArtifactChunk.sha256 == artifact.sha256))
+
+
+def _visible(scope: JobScope, user_id: str) -> ColumnElement[bool]:
+    """Returns which artifacts a user may see: those of jobs in the scope, and the user's own uploads."""
+    if scope.is_everything:
+        return true()
+    used = select(Job.artifact_id).where(scope.criterion())
+    return or_(Artifact.id.in_(used), Artifact.uploaded_by == user_id)

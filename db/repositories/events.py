@@ -2,16 +2,43 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
-from keyscale.db.models import Event
+from keyscale.db.job_scope import EVERYTHING, JobScope
+from keyscale.db.models import Event, Job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy.orm import Session
+
+ACCESS_KINDS = frozenset({"ACCESS_DENIED", "SIGNED_IN", "SIGNED_OUT", "TOKEN_CREATED", "TOKEN_REVOKED"})
+"""The kinds of events about users and tokens, which only administrators see."""
+
+
+@dataclass(slots=True)
+class Origin:
+    """Where a request came from.
+
+    Attributes:
+        request_id: The id that its answer and log lines carry.
+        address: The address of its sender.
+        actor: The name of the user, once it is known.
+        actor_id: The id of the user, once it is known.
+    """
+
+    request_id: str
+    address: str
+    actor: str | None = None
+    actor_id: str | None = None
+
+
+ORIGIN: ContextVar[Origin | None] = ContextVar("keyscale_request_origin", default=None)
+"""The request that is being answered, which events then name; None in the system's own threads."""
 
 
 def record(
@@ -26,13 +53,38 @@ def record(
         kind: The kind of event for programs, in UPPER_SNAKE.
         message: The text for people. Never a record or a secret, and so not the message of a failure but its code:
             events outlive their job.
-        actor: Who did it: a token's name, a driver, or the system itself.
+        actor: Who did it: a user, a driver, or the system itself.
         details: Further values, stored as JSON.
     """
-    session.add(Event(job_id=job_id, at_ms=at_ms, kind=kind, actor=actor, message=message, details=details))
+    origin = ORIGIN.get()
+    event = Event(job_id=job_id, at_ms=at_ms, kind=kind, actor=actor, message=message, details=details)
+    if origin is not None:
+        event.actor_id, event.address, event.request_id = origin.actor_id, origin.address, origin.request_id
+    session.add(event)
 
 
-def list_of(session: Session, job_id: str | None, *, limit: int) -> Sequence[Event]:
-    """Returns the newest events, of all jobs if `job_id` is None."""
+def list_of(
+    session: Session,
+    job_id: str | None,
+    *,
+    limit: int,
+    scope: JobScope = EVERYTHING,
+    with_access: bool = True,
+) -> Sequence[Event]:
+    """Returns the newest events.
+
+    Args:
+        session: The transaction.
+        job_id: The job that they are about; None: any.
+        limit: How many.
+        scope: Leaves out events of other jobs, and of none, unless it is everything.
+        with_access: Whether events about users and tokens are among them.
+    """
     statement = select(Event).order_by(Event.id.desc()).limit(limit)
-    return session.scalars(statement if job_id is None else statement.where(Event.job_id == job_id)).all()
+    if job_id is not None:
+        statement = statement.where(Event.job_id == job_id)
+    if not scope.is_everything:
+        statement = statement.where(Event.job_id.in_(select(Job.id).where(scope.criterion())))
+    if not with_access:
+        statement = statement.where(Event.kind.not_in(ACCESS_KINDS))
+    return session.scalars(statement).all()

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import or_, select
 
-from keyscale.db.models import Attempt, Job
+from keyscale.db.job_scope import EVERYTHING, JobScope
+from keyscale.db.models import Attempt, Command, Job, Rescale
 from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
 
 if TYPE_CHECKING:
@@ -15,20 +16,21 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 
-def list_all(session: Session) -> Sequence[Job]:
-    """Returns all jobs, the newest first."""
-    return session.scalars(select(Job).order_by(Job.created_at_ms.desc(), Job.id)).all()
+def list_all(session: Session, scope: JobScope = EVERYTHING) -> Sequence[Job]:
+    """Returns the jobs of a scope, the newest first."""
+    return session.scalars(select(Job).where(scope.criterion()).order_by(Job.created_at_ms.desc(), Job.id)).all()
 
 
-def find(session: Session, reference: str, *, lock: bool = False) -> Job | None:
+def find(session: Session, reference: str, *, lock: bool = False, scope: JobScope = EVERYTHING) -> Job | None:
     """Returns a job by its id or its name: the one place where a name can be used instead of an id.
 
     Args:
         session: The transaction.
         reference: An id, or a name (a name never looks like an id).
         lock: Whether others must wait with changes of this job until the transaction ends.
+        scope: Where to look.
     """
-    statement = select(Job).where(or_(Job.id == reference, Job.name == reference))
+    statement = select(Job).where(or_(Job.id == reference, Job.name == reference), scope.criterion())
     return session.scalars(statement.with_for_update() if lock else statement).first()
 
 
@@ -37,6 +39,13 @@ def lock(session: Session, job_id: str) -> Job | None:
     return session.scalars(
         select(Job).where(Job.id == job_id).with_for_update().execution_options(populate_existing=True)
     ).first()
+
+
+def id_of_operation(session: Session, operation_id: str) -> str | None:
+    """Returns the id of the job that an operation is about."""
+    commanded = select(Command.job_id).where(Command.id == operation_id)
+    rescaled = select(Rescale.job_id).where(Rescale.id == operation_id)
+    return session.scalars(commanded.union_all(rescaled)).first()
 
 
 def ids_to_reconcile(session: Session) -> Sequence[str]:

@@ -4,21 +4,71 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import select
+from sqlalchemy import or_, select, text
 
 from keyscale.db.models import Token
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy.orm import Session
 
+    from keyscale.db.job_scope import JobScope
     from keyscale.db.statuses import Role
 
 
+_NAMES_LOCK = 0x746F6B65
+
+
+def lock_names(session: Session) -> None:
+    """Keeps other transactions from adding tokens, while this one looks whether a name is taken."""
+    session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _NAMES_LOCK})
+
+
+def is_name_taken(session: Session, name: str, *, at_ms: int) -> bool:
+    """Whether a token of this name is valid at a time."""
+    valid = (Token.revoked_at_ms.is_(None), or_(Token.expires_at_ms.is_(None), Token.expires_at_ms > at_ms))
+    return session.scalar(select(Token.id).where(Token.name == name, *valid).limit(1)) is not None
+
+
 def find(session: Session, sha256: str) -> Token | None:
-    """Returns the token with this hash, if it has not been revoked."""
-    return session.scalars(select(Token).where(Token.sha256 == sha256, Token.revoked_at_ms.is_(None))).first()
+    """Returns the token with this hash, expired and revoked ones too."""
+    return session.get(Token, sha256)
 
 
-def add(session: Session, *, sha256: str, name: str, role: Role, at_ms: int) -> None:
+def find_by_id(session: Session, token_id: str) -> Token | None:
+    """Returns the token with this id, locked for this transaction."""
+    return session.scalars(select(Token).where(Token.id == token_id).with_for_update()).first()
+
+
+def list_all(session: Session) -> Sequence[Token]:
+    """Returns all tokens, the newest first."""
+    return session.scalars(select(Token).order_by(Token.created_at_ms.desc(), Token.id)).all()
+
+
+def add(
+    session: Session,
+    *,
+    token_id: str,
+    sha256: str,
+    name: str,
+    role: Role,
+    scope: JobScope,
+    at_ms: int,
+    expires_at_ms: int | None,
+    created_by: str,
+) -> Token:
     """Stores a token by its hash."""
-    session.add(Token(sha256=sha256, name=name, role=role, created_at_ms=at_ms))
+    token = Token(
+        id=token_id,
+        sha256=sha256,
+        name=name,
+        role=role,
+        job_names=sorted(scope.jobs),
+        job_labels=dict(scope.labels),
+        created_by=created_by,
+        created_at_ms=at_ms,
+        expires_at_ms=expires_at_ms,
+    )
+    session.add(token)
+    return token

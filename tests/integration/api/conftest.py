@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -14,6 +15,7 @@ from keyscale.api.access.tokens import token_sha256
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
 from keyscale.db.engine import open_engine, session_factory
+from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.migrate import migrate
 from keyscale.db.repositories import tokens
 from keyscale.db.statuses import Role
@@ -23,10 +25,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fastapi import FastAPI
+    from sqlalchemy.orm import Session
 
     from keyscale.api.services.context import Context
+    from keyscale.db.models import Token
 
 TOKEN = "the-admin-token"  # noqa: S105 - a test's own
+
+
+def add_token(
+    session: Session, value: str, role: Role, scope: JobScope = EVERYTHING, expires_at_ms: int | None = None
+) -> Token:
+    return tokens.add(
+        session,
+        token_id=uuid.uuid4().hex,
+        sha256=token_sha256(value),
+        name=value.removeprefix("the-").removesuffix("-token"),
+        role=role,
+        scope=scope,
+        at_ms=0,
+        expires_at_ms=expires_at_ms,
+        created_by="system",
+    )
 
 
 @pytest.fixture
@@ -39,7 +59,7 @@ def context(settings: Settings, postgres_url: str) -> Iterator[Context]:
     engine = open_engine(postgres_url)
     migrate(engine)
     with session_factory(engine).begin() as session:
-        tokens.add(session, sha256=token_sha256(TOKEN), name="admin", role=Role.ADMIN, at_ms=0)
+        add_token(session, TOKEN, Role.ADMIN)
     yield make_context(settings, engine)
     engine.dispose()
 

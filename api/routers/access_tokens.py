@@ -1,0 +1,35 @@
+"""The routes of users' tokens."""
+
+from fastapi import APIRouter
+
+from keyscale.api.access.identities import Admin, User
+from keyscale.api.routers.dependencies import Control
+from keyscale.api.routers.guarded_route import GuardedRoute
+from keyscale.api.schemas.access_token import NewTokenAnswer, TokenList, TokenRequest, UserAnswer
+from keyscale.api.services import tokens
+
+router = APIRouter(tags=["tokens"], route_class=GuardedRoute)
+
+
+@router.post("/tokens", status_code=201)
+def create_token(control: Control, user: Admin, request: TokenRequest) -> NewTokenAnswer:
+    """Makes a token. Its value is in this answer only: nobody can read it again."""
+    return tokens.create(control, user, request)
+
+
+@router.get("/tokens")
+def list_tokens(control: Control, _: Admin) -> TokenList:
+    """Lists all tokens without their values, the newest first."""
+    return tokens.list_all(control)
+
+
+@router.delete("/tokens/{token_id}", status_code=204)
+def revoke_token(control: Control, user: Admin, token_id: str) -> None:
+    """Revokes a token, with the sessions that began with it."""
+    tokens.revoke(control, user, token_id)
+
+
+@router.get("/whoami")
+def show_user(user: User) -> UserAnswer:
+    """Shows the name, role and scope of the user who sends the request."""
+    return tokens.show_user(user)

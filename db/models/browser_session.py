@@ -1,0 +1,27 @@
+"""The table of the sessions of browsers."""
+
+from __future__ import annotations
+
+from sqlalchemy import ForeignKey
+from sqlalchemy.orm import Mapped, mapped_column
+
+from keyscale.db.base import Base, closed_set
+from keyscale.db.statuses import Role
+
+
+class BrowserSession(Base):
+    """A user who has signed in to the pages. Its cookie holds a random value, of which only the hash is stored.
+
+    A session that began with a token has that token's rights for as long as the token is valid. Any other session began
+    at an OpenID Connect issuer, and has the role of its row.
+    """
+
+    __tablename__ = "browser_sessions"
+
+    sha256: Mapped[str] = mapped_column(primary_key=True)
+    token_sha256: Mapped[str | None] = mapped_column(ForeignKey("tokens.sha256", ondelete="CASCADE"), index=True)
+    user_id: Mapped[str]
+    name: Mapped[str]
+    role: Mapped[Role] = mapped_column(closed_set(Role, "role"))
+    created_at_ms: Mapped[int]
+    expires_at_ms: Mapped[int] = mapped_column(index=True)
