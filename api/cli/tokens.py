@@ -38,7 +38,7 @@ def tokens() -> None:
     "--role",
     type=click.Choice(["viewer", "operator", "admin"], case_sensitive=False),
     required=True,
-    help="What its holder may do.",
+    help="The rights of its holder.",
 )
 @click.option("--job", "jobs", multiple=True, help="Id or name of a job that it reaches (default: every job).")
 @click.option("--label", "labels", type=Pair(), multiple=True, help="A label of the jobs that it reaches, key=value.")
