@@ -1,4 +1,4 @@
-"""Who may call each route: the table in docs/guide/access.md, compared with the application and tried out.
+"""The table of routes in docs/guide/access.md, compared with the application and tried out.
 
 The routes come from the application, so that a new one needs a row in the table.
 """
@@ -35,7 +35,7 @@ EVERYBODY, PAGE, ATTEMPT = "everybody", "page", "attempt"
 
 
 def documented_rules() -> dict[Route, str]:
-    """What docs/guide/access.md says of each route: a role, `everybody`, `page` or `attempt`."""
+    """The rule of each route in docs/guide/access.md: a role, `everybody`, `page` or `attempt`."""
     text = (DOCS / "guide" / "access.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([A-Z]+) (/\S*)` \| (\w+) \|", text, re.MULTILINE)
     return {(method, path): rule for method, path, rule in rows}
