@@ -16,7 +16,7 @@ from keyscale.api.cli.rescale import follow
 from keyscale.clock import now_ms
 from keyscale.deploy.demo.errors import DemoError
 from keyscale.deploy.demo.feeder import file_count
-from keyscale.deploy.demo.sink import Sink
+from keyscale.deploy.demo.published_output import PublishedOutput
 from keyscale.deploy.demo.waiting import wait_for
 from keyscale.installation import EXAMPLES, IMPORT_PATH
 
@@ -58,10 +58,10 @@ class Course:
     rescales: list[dict[str, Any]] = field(default_factory=list)
     rows_before_rescales: list[int] = field(default_factory=list)
     _feeder: subprocess.Popen[bytes] | None = None
-    _sink: Sink = field(init=False)
+    _published: PublishedOutput = field(init=False)
 
     def __post_init__(self) -> None:
-        self._sink = Sink(self.output)
+        self._published = PublishedOutput(self.output)
 
     @property
     def input(self) -> Path:
@@ -146,7 +146,7 @@ class Course:
         self._allow((held + following) / 2)  # a quick job has processed all available input
         # Just after a commit the next batch is being processed: the worst moment.
         attempt = self._wait("a commit", lambda: (run := self._attempt())["last_commit_batch_id"] != commit and run)
-        rows_before = self._sink.count_rows()
+        rows_before = self._published.count_rows()
         os.kill(attempt["pid"], signal.SIGKILL)
         killed_at_ms = now_ms()
         self._allow(following)
@@ -172,7 +172,7 @@ class Course:
     def _rescale_at(self, moment: float, parallelism: int) -> None:
         self._wait_for_rows(moment)
         before = self._job()["parallelism"]
-        self.rows_before_rescales.append(self._sink.count_rows())
+        self.rows_before_rescales.append(self._published.count_rows())
         self.display.step(f"rescaling {before} → {parallelism}")
         accepted = self.control_plane.post(job_path(self.job_id, "rescale"), {"parallelism": parallelism})
         rescale = follow(
@@ -196,7 +196,7 @@ class Course:
 
     def _wait_for_rows(self, share: float) -> None:
         wanted = int(share * self.reports)
-        self._wait(f"{wanted:,} reports in the sink", lambda: self._sink.count_rows() >= wanted)
+        self._wait(f"{wanted:,} reports in the sink", lambda: self._published.count_rows() >= wanted)
 
     def _wait(self, what: str, observe: Callable[[], Observed]) -> Observed:
         def look() -> Observed:
@@ -206,7 +206,7 @@ class Course:
         return wait_for(what, look, self._job, timeout_s=self.scenario.step_timeout_s)
 
     def _show_counts(self) -> None:
-        self.display.update(file_count(self.input), self._sink.count_rows())
+        self.display.update(file_count(self.input), self._published.count_rows())
 
     def _job(self) -> Any:
         return self.control_plane.get(job_path(self.job_id))

@@ -12,11 +12,11 @@ from keyscale.api.cli.client import ControlPlane, job_path
 from keyscale.api.cli.process import ControlPlaneProcess
 from keyscale.deploy.demo.course import Course
 from keyscale.deploy.demo.errors import DemoError
-from keyscale.deploy.demo.processes import end_processes, processes_of
+from keyscale.deploy.demo.home_processes import end_processes, processes_of
 from keyscale.deploy.demo.progress import ProgressDisplay
+from keyscale.deploy.demo.published_output import read_rows
 from keyscale.deploy.demo.reference import Check, compare, equal
 from keyscale.deploy.demo.reports import departure_reports, plan_deliveries
-from keyscale.deploy.demo.sink import read_rows
 from keyscale.deploy.demo.verdict import Verdict, show_verdict
 
 if TYPE_CHECKING:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
+from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +17,10 @@ from tests.support.repository import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
+FACADES = {"keyscale", "keyscale.state", "keyscale.testing", "keyscale.db.models"}
+# Names of several modules that mean the same in each, except `engine`: that of `db` is SQLAlchemy's. Inside of `api`
+# and `db`, where every room has a module per noun of the REST API, names may repeat.
+SHARED_NAMES = {"artifact", "attempt", "backend", "checkpoints", "deleted_job", "engine", "errors", "kafka"}
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 PACKAGE_FILES = [path for path in source_files() if path.name == "__init__.py"]
 
@@ -29,6 +35,39 @@ def test_no_module_has_a_name_that_says_nothing_or_hides_the_standard_library() 
     }
     ours = {path: name for path, name in names.items() if not path.startswith("tests/")}
     assert {path for path, name in ours.items() if name in EMPTY_NAMES or name in sys.stdlib_module_names} == set()
+
+
+def test_two_modules_share_a_name_only_if_it_means_the_same_in_both() -> None:
+    names = Counter(
+        path.stem
+        for path in source_files()
+        if path.name[0] != "_" and path.relative_to(ROOT).parts[0] in {"state", "jobs", "deploy", "src"}
+    )
+    names.update({path.stem for path in source_files() if path.relative_to(ROOT).parts[0] in {"api", "db"}})
+    assert {name for name, count in names.items() if count > 1} - {"__init__", "__main__"} == SHARED_NAMES
+
+
+@pytest.mark.parametrize("path", source_files(), ids=relative)
+def test_a_name_is_imported_from_the_module_that_defines_it(path: Path) -> None:
+    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    passed_on = [
+        f"{node.module}.{name.name}"
+        for node in imports
+        if node.module is not None and node.module.startswith("keyscale") and node.module not in FACADES
+        for name in node.names
+        if name.name in imported_names(node.module)
+    ]
+    assert passed_on == []
+
+
+@cache
+def imported_names(module: str) -> set[str]:
+    """Returns the names that a module of ours has imported from others."""
+    file = (ROOT / "src" / module.replace(".", "/")).with_suffix(".py")
+    if not file.is_file():
+        return set()
+    imports = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom | ast.Import)]
+    return {name.asname or name.name for node in imports for name in node.names}
 
 
 @pytest.mark.parametrize("path", PACKAGE_FILES, ids=relative)

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from keyscale.api.cli.process import free_port
-from keyscale.deploy.demo.processes import processes_of
+from keyscale.deploy.demo.home_processes import processes_of
 from keyscale.deploy.demo.run import Demo
 from keyscale.deploy.demo.scenario import Scenario
 

@@ -11,7 +11,7 @@ import psycopg
 
 from keyscale.api.cli.artifacts import upload_file
 from keyscale.api.cli.client import job_path
-from keyscale.deploy.demo.sink import read_rows
+from keyscale.deploy.demo.published_output import read_rows
 from tests.support.control_plane.flights_job import FlightsJob
 from tests.support.drivers.driver_process import sink_rows
 from tests.support.repository import ROOT

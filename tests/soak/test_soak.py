@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from keyscale.deploy.demo.processes import processes_of
+from keyscale.deploy.demo.home_processes import processes_of
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
 from tests.soak.soak_faults import HostClock, SmallDisk, SoakRig
 from tests.soak.soak_jobs import FlightsUnderFaults, ViewsUnderFaults, show

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from keyscale.api.cli.process import free_port
-from keyscale.deploy.demo.processes import end_processes, processes_of
+from keyscale.deploy.demo.home_processes import end_processes, processes_of
 from keyscale.installation import VERSION
 from tests.support.repository import ROOT
 from tests.support.waiting import wait_until

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from keyscale.api.cli.artifacts import upload_file
 from keyscale.api.cli.client import job_path
 from keyscale.deploy.demo.feeder import write_atomically
+from keyscale.deploy.demo.published_output import PublishedOutput, read_rows
 from keyscale.deploy.demo.reference import compare
 from keyscale.deploy.demo.reports import delivered, departure_reports, plan_deliveries
-from keyscale.deploy.demo.sink import Sink, read_rows
 from keyscale.installation import EXAMPLES
 from tests.support.waiting import wait_until
 
@@ -35,7 +35,7 @@ class FlightsJob:
         self.input.mkdir(parents=True)
         self._deliveries = plan_deliveries(reports, files, SEED)
         self._next_file = 0
-        self._sink = Sink(self.output)
+        self._published = PublishedOutput(self.output)
         self.id = ""
 
     @property
@@ -82,7 +82,7 @@ class FlightsJob:
         self.wait("new rows in the sink", lambda: self.rows_in_sink() > before)
 
     def rows_in_sink(self) -> int:
-        return self._sink.count_rows()
+        return self._published.count_rows()
 
     def show(self) -> Any:
         return self.control_plane.api.get(job_path(self.id))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.api.cli.client import ControlPlane
 from keyscale.api.cli.process import ControlPlaneProcess, free_port
-from keyscale.deploy.demo.processes import end_processes, processes_of
+from keyscale.deploy.demo.home_processes import end_processes, processes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,7 +10,7 @@ import pytest
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle.decision import next_step
 from keyscale.api.lifecycle.facts import JobFacts, Timeouts
-from keyscale.api.lifecycle.outcomes import FAILURES_MAX, FATAL_CODES
+from keyscale.api.lifecycle.outcomes import FAILURES_MAX
 from keyscale.api.lifecycle.steps import (
     Cause,
     CheckSavepoint,
@@ -28,6 +28,7 @@ from keyscale.api.lifecycle.steps import (
 )
 from keyscale.db.statuses import CommandStatus, DesiredState, JobStatus
 from keyscale.jobs.protocol.messages import DriverState
+from keyscale.jobs.protocol.restart import FATAL_CODES
 from tests.support.control_plane.job_facts import TIMEOUTS, attempt, command, job, lost, step_of
 
 # --- running --------------------------------------------------------------------------------------------------------

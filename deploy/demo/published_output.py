@@ -17,8 +17,8 @@ def published_files(output: Path) -> list[Path]:
     return sorted(output.glob("batch=*/*.parquet"))
 
 
-class Sink:
-    """Counts the rows of a growing sink cheaply: each file's footer is read once."""
+class PublishedOutput:
+    """Counts the rows of a growing output cheaply: the footer of each file is read once."""
 
     def __init__(self, output: Path) -> None:
         self._output = output
@@ -33,7 +33,7 @@ class Sink:
 
 
 def read_rows(output: Path) -> list[dict[str, Any]]:
-    """Reads all rows of the sink."""
+    """Reads all published rows."""
     rows: list[dict[str, Any]] = []
     for path in published_files(output):
         # As a single file, not as a dataset, which would turn the directory's name into a column.
