@@ -167,6 +167,15 @@ def test_a_source_that_was_idle_does_not_hold_back_the_others_while_it_catches_u
     assert batches.run() == 520 - 5 - 1
 
 
+def test_a_source_that_was_idle_counts_again_as_soon_as_it_has_reached_the_watermark() -> None:
+    batches = Batches(two_sources(idle_after_ms=5000))
+    batches.run(left=100, right=50)
+    for _ in range(3):
+        batches.run(left=300)
+    assert batches.run(left=400, right=299 + 5 + 1) == 299
+    assert batches.run(left=500) == 299
+
+
 def test_of_several_splits_the_earliest_watermark_counts() -> None:
     batches = Batches(in_splits())
     assert batches.run_splits(a=100, b=40) is None

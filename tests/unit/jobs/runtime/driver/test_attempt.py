@@ -111,6 +111,7 @@ def test_a_new_job_begins_with_nothing(store: ObjectStore) -> None:
     assert opened.resume.batch_id == -1
     assert opened.positions == {}
     assert opened.journal.last_position == 1
+    assert (opened.manifest, opened.claims) == (None, False)
 
 
 def test_a_batch_that_was_planned_but_not_committed_runs_again(store: ObjectStore) -> None:
@@ -278,6 +279,21 @@ def test_a_checkpoint_that_is_gone_is_an_error_and_opens_nothing(store: ObjectSt
     assert not list(store.list("job/log/"))
 
 
+class StoreWithASlash(LocalObjectStore):
+    """A store whose URL ends in a slash."""
+
+    @property
+    def url(self) -> str:
+        return super().url + "/"
+
+
+def test_a_checkpoint_in_a_store_whose_url_ends_in_a_slash_is_found(tmp_path: Path) -> None:
+    store = StoreWithASlash(tmp_path / "store")
+    manifest = checkpointed(store, open_attempt(store, assignment(store, 1), OPERATORS), 1, 0)
+    location = location_of(store.url, manifest.path)
+    assert open_attempt(store, assignment(store, 2, restore_from=location), OPERATORS).manifest == manifest
+
+
 def test_a_checkpoint_in_another_store_is_refused(store: ObjectStore) -> None:
     with pytest.raises(RestoreRefusedError, match="another object store"):
         open_attempt(store, assignment(store, 1, restore_from="s3://else/where/job/chk-7/manifest.json"), OPERATORS)
@@ -286,8 +302,8 @@ def test_a_checkpoint_in_another_store_is_refused(store: ObjectStore) -> None:
 @pytest.mark.parametrize(
     ("resume", "message"),
     [
-        (resume_point(max_parallelism=16), "max parallelism 16"),
-        (resume_point(hash_id=HashId.JAVA), "hashed by 'java'"),
+        (resume_point(max_parallelism=16), "has max parallelism 16, the job 8; it cannot change$"),
+        (resume_point(hash_id=HashId.JAVA), "hashed by 'java', the job's by 'spark'"),
         (resume_point(operators={OperatorUid("gone"): history(BY_NAME)}), "operator 'gone'"),
         (resume_point(operators={UID: history(BY_NUMBER)}), r"number \(int64\) and is now keyed by name \(string\)"),
     ],
@@ -354,6 +370,28 @@ def test_a_claimed_savepoint_belongs_to_the_job_and_to_no_other(store: ObjectSto
             open_attempt(store, further, OPERATORS)
     else:
         assert not open_attempt(store, further, OPERATORS).claims
+
+
+def test_a_job_that_has_claimed_its_savepoint_is_restored_from_it_again(store: ObjectStore) -> None:
+    location = location_of(store.url, savepoint_of(store, "earlier").path)
+    open_attempt(store, assignment(store, 1, restore_from=location, claim_mode="claim"), OPERATORS)
+    for attempt, mode in ((2, "claim"), (3, "no_claim")):
+        again = assignment(store, attempt, restore_from=location, claim_mode=mode)
+        assert open_attempt(store, again, OPERATORS).manifest is not None
+
+
+def test_a_failed_attempt_keeps_its_claim_as_long_as_it_is_restored_from_the_claimed_savepoint(
+    store: ObjectStore,
+) -> None:
+    given = savepoint_of(store, "earlier")
+    first = assignment(store, 1, restore_from=location_of(store.url, given.path), claim_mode="claim")
+    opened = open_attempt(store, first, OPERATORS)
+    again = reopen_attempt(store, first, opened)
+    assert (again.manifest, again.claims) == (given, True)
+    own = checkpointed(store, again, 1, 1)
+    later = reopen_attempt(store, first, again)
+    assert (later.manifest, later.claims) == (own, False)
+    assert not fall_back(store, first, again).claims
 
 
 def test_a_failed_attempt_continues_in_its_process_from_its_last_commit(store: ObjectStore) -> None:
