@@ -11,16 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import keyscale.jobs.runtime.driver.coordinator
 from keyscale.jobs.protocol.messages import CheckpointSettings, Command, CommandKind, DriverState
 from keyscale.jobs.runtime.driver.coordinator import CheckpointSchedule, Coordinator
 from keyscale.jobs.runtime.driver.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox
-from keyscale.jobs.runtime.errors import CheckpointNotBegunError, CheckpointTimeoutError
+from keyscale.jobs.runtime.errors import CheckpointNotBegunError, CheckpointTimeoutError, RunEndedError
 from keyscale.state.objects.errors import StoreUnavailableError
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from keyscale.jobs.protocol.messages import CommandResult
 
 
 class Manifest:
@@ -45,28 +48,50 @@ class ScriptedCheckpoints:
     fails_always: bool = False
     taken: int = 0
     running: threading.Lock = field(default_factory=threading.Lock)
+    savepoints: list[str | None] = field(default_factory=list)
+    known: dict[str, Completed] = field(default_factory=dict)
 
-    def take(self, savepoint_id: str | None = None, then: object = None) -> Completed:  # noqa: ARG002 - as the real one
+    def take(
+        self, savepoint_id: str | None = None, then: Callable[[Completed], object] = lambda _completed: None
+    ) -> Completed:
         assert self.running.acquire(blocking=False), "two checkpoints at once"
         try:
             self.taken += 1
+            self.savepoints.append(savepoint_id)
             if self.fails_always:
                 raise StoreUnavailableError("away")
             if self.failures:
                 raise self.failures.pop(0)
-            return Completed()
+            completed = Completed()
+            then(completed)
+            return completed
         finally:
             self.running.release()
 
-    def find_savepoint(self, savepoint_id: str) -> None:  # noqa: ARG002 - as the real one
-        return None
+    def find_savepoint(self, savepoint_id: str) -> Completed | None:
+        return self.known.get(savepoint_id)
 
 
 class Loop:
-    """A loop whose attempt is never overtaken."""
+    """A loop whose attempt is not overtaken unless a test says so; notes what ends its batches."""
+
+    def __init__(self) -> None:
+        self.answers: list[bool | Exception] = []
+        self.asked = 0
+        self.calls: list[str] = []
 
     def is_overtaken(self) -> bool:
-        return False
+        self.asked += 1
+        answer = self.answers.pop(0) if self.answers else False
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def halt(self) -> None:
+        self.calls.append("halt")
+
+    def refuse(self) -> None:
+        self.calls.append("refuse")
 
 
 class Rig:
@@ -75,11 +100,12 @@ class Rig:
         self.commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self.status = DriverStatus()
         self.outcome_box = RunOutcomeBox()
-        self.retention_runs = 0
+        self.loop = Loop()
+        self.retention_runs = self.nudges = 0
         self.drains: list[str] = []
         self.coordinator = Coordinator(
             cast("Any", self.checkpoints),
-            cast("Any", Loop()),
+            cast("Any", self.loop),
             CheckpointSettings(interval_ms=100, **settings),
             self.status,
             self.outcome_box,
@@ -87,11 +113,25 @@ class Rig:
             drain=lambda: self.drains.append("drained"),
             read_on=lambda: self.drains.append("reads on"),
             run_retention=self._count_retention,
-            nudge=lambda: None,
+            nudge=self._count_nudge,
         )
 
     def _count_retention(self) -> None:
         self.retention_runs += 1
+
+    def _count_nudge(self) -> None:
+        self.nudges += 1
+
+    def execute(self, kind: CommandKind, **fields: Any) -> CommandResult:
+        """Executes a command on the test's thread, and returns its result."""
+        self.coordinator._settings = CheckpointSettings(interval_ms=3_600_000)
+        self.commands.put(Command(id="command", kind=kind, **fields))
+        self.commands.put(None)
+        self.coordinator._run()
+        (result,) = self.status.heartbeat().results
+        assert result.command_id == "command"
+        assert self.nudges == 1, "the control plane is told at once"
+        return result
 
 
 @pytest.fixture
@@ -195,6 +235,141 @@ def test_a_closed_coordinator_does_not_end_the_run() -> None:
     rig.coordinator.close(60)
     assert rig.outcome_box.outcome is None
     rig.outcome_box.give(RunOutcome(DriverState.STOPPED))
+
+
+def test_a_requested_checkpoint_is_answered_and_postpones_the_periodic_one() -> None:
+    rig = Rig()
+    rig.coordinator._schedule = CheckpointSchedule(started_at=0, consecutive_failures=2)
+    result = rig.execute(CommandKind.CHECKPOINT)
+    assert (result.status, result.location, result.checkpoint_id) == ("COMPLETED", Completed.location, 1)
+    assert (rig.checkpoints.savepoints, rig.retention_runs, rig.outcome_box.outcome) == ([None], 1, None)
+    schedule = rig.coordinator._schedule
+    assert schedule.ended_at is not None
+    assert 0 < schedule.started_at <= schedule.ended_at
+    assert schedule.consecutive_failures == 2
+
+
+@pytest.mark.parametrize(("savepoint_id", "taken"), [("mine", "mine"), (None, "command")])
+def test_a_savepoint_is_taken_under_its_id_or_that_of_the_command(savepoint_id: str | None, taken: str) -> None:
+    rig = Rig()
+    result = rig.execute(CommandKind.SAVEPOINT, savepoint_id=savepoint_id)
+    assert (result.status, rig.checkpoints.savepoints, rig.outcome_box.outcome) == ("COMPLETED", [taken], None)
+    assert rig.status.state is not DriverState.STOPPING
+
+
+@pytest.mark.parametrize("savepoint_id", ["mine", None])
+def test_a_savepoint_that_is_there_is_not_taken_again(savepoint_id: str | None) -> None:
+    rig = Rig()
+    rig.checkpoints.known[savepoint_id or "command"] = Completed()
+    assert rig.execute(CommandKind.SAVEPOINT, savepoint_id=savepoint_id).status == "COMPLETED"
+    assert (rig.checkpoints.taken, rig.loop.calls) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("drain", "state", "drains"),
+    [(False, DriverState.STOPPED, []), (True, DriverState.FINISHED, ["drained"])],
+)
+def test_a_stop_takes_a_savepoint_after_which_nothing_is_committed(
+    drain: bool,
+    state: DriverState,
+    drains: list[str],
+) -> None:
+    rig = Rig()
+    result = rig.execute(CommandKind.STOP_WITH_SAVEPOINT, savepoint_id="mine", drain=drain)
+    assert (result.status, result.location) == ("COMPLETED", Completed.location)
+    assert (rig.checkpoints.savepoints, rig.loop.calls, rig.drains) == (["mine"], ["refuse"], drains)
+    assert rig.outcome_box.outcome == RunOutcome(state)
+    assert rig.status.state is state
+
+
+@pytest.mark.parametrize("savepoint_id", ["mine", None])
+def test_a_stop_whose_savepoint_an_earlier_attempt_has_taken_halts_the_batches(savepoint_id: str | None) -> None:
+    rig = Rig()
+    rig.checkpoints.known[savepoint_id or "command"] = Completed()
+    rig.execute(CommandKind.STOP_WITH_SAVEPOINT, savepoint_id=savepoint_id)
+    assert (rig.checkpoints.taken, rig.loop.calls) == (0, ["halt"])
+    assert rig.outcome_box.outcome == RunOutcome(DriverState.STOPPED)
+
+
+def test_a_stop_that_fails_lets_the_job_run_on() -> None:
+    rig = Rig()
+    rig.checkpoints.failures.append(StoreUnavailableError("away"))
+    result = rig.execute(CommandKind.STOP_WITH_SAVEPOINT)
+    assert result.failure is not None
+    assert (result.status, result.failure.code) == ("FAILED", "STATE_STORE_UNAVAILABLE")
+    assert (rig.status.state, rig.outcome_box.outcome, rig.drains) == (DriverState.RUNNING, None, [])
+
+
+def test_a_drain_that_fails_as_the_run_has_ended_is_answered_with_its_own_failure() -> None:
+    rig = Rig()
+
+    def ended() -> None:
+        raise RunEndedError("over")
+
+    rig.coordinator._drain = lambda: (_ for _ in ()).throw(StoreUnavailableError("away"))
+    rig.coordinator._read_on = ended
+    result = rig.execute(CommandKind.STOP_WITH_SAVEPOINT, drain=True)
+    assert result.failure is not None
+    assert (result.failure.code, rig.checkpoints.taken) == ("STATE_STORE_UNAVAILABLE", 0)
+
+
+def test_a_failed_checkpoint_of_a_command_still_collects_and_postpones_and_leaves_the_state() -> None:
+    rig = Rig()
+    rig.status.enter(DriverState.RESTORING)
+    rig.checkpoints.failures.append(ValueError("not typed"))
+    result = rig.execute(CommandKind.CHECKPOINT)
+    assert result.failure is not None
+    assert "not typed" in result.failure.message
+    assert (rig.retention_runs, rig.status.state) == (1, DriverState.RESTORING)
+    assert rig.coordinator._schedule.ended_at is not None
+
+
+@pytest.fixture
+def always_checks_its_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyscale.jobs.runtime.driver.coordinator, "_FENCE_CHECK_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("always_checks_its_fence")
+def test_an_idle_attempt_that_is_overtaken_ends_before_another_checkpoint(rigs: list[Rig]) -> None:
+    rig = Rig()
+    rig.loop.answers = [StoreUnavailableError("away"), False, True]
+    rig.coordinator._settings = CheckpointSettings(interval_ms=3_600_000)
+    rigs.append(rig)
+    rig.coordinator.start()
+    wait_until(lambda: rig.outcome_box.outcome is not None, what="the end of the run")
+    assert rig.outcome_box.outcome is not None
+    assert rig.outcome_box.outcome.state is DriverState.FENCED
+    assert (rig.loop.asked, rig.checkpoints.taken) == (3, 0)
+
+
+def test_the_fence_is_not_checked_at_every_step(rigs: list[Rig]) -> None:
+    rig = started(rigs)
+    wait_until(lambda: rig.checkpoints.taken > 2, what="some checkpoints")
+    assert rig.loop.asked <= 1
+
+
+def test_a_run_that_has_ended_is_no_failure_of_its_checkpoint(rigs: list[Rig]) -> None:
+    rig = started(rigs, ScriptedCheckpoints([RunEndedError("over")]), tolerable_failed_checkpoints=0)
+    wait_until(lambda: rig.checkpoints.taken > 1, what="another step")
+    assert rig.outcome_box.outcome is None
+    assert rig.coordinator._schedule.consecutive_failures == 0
+
+
+def test_any_other_failure_ends_the_run(rigs: list[Rig]) -> None:
+    rig = Rig()
+
+    def fail() -> None:
+        raise ValueError("a defect")
+
+    rig.coordinator._run_retention = fail
+    rigs.append(rig)
+    rig.coordinator.start()
+    wait_until(lambda: rig.outcome_box.outcome is not None, what="the end of the run")
+    assert rig.outcome_box.outcome is not None
+    assert rig.outcome_box.outcome.state is DriverState.FAILED
+    taken = rig.checkpoints.taken
+    rig.coordinator.close(30)
+    assert rig.checkpoints.taken == taken == 1
 
 
 SCHEDULE = CheckpointSettings(interval_ms=10_000, min_pause_ms=3_000, tolerable_failed_checkpoints=2)
