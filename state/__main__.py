@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 failed with a coded error, 2 wrong usage.
     """
-    options = _parser().parse_args(arguments)
+    options = command_parser().parse_args(arguments)
     try:
         with tempfile.TemporaryDirectory(prefix="keyscale-state-", dir=options.scratch) as scratch:
             reader = CheckpointReader.open(options.location, Path(scratch))
@@ -43,7 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m keyscale.state", description="Inspect, dump or migrate a checkpoint or savepoint."
     )
