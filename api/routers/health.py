@@ -10,7 +10,7 @@ from keyscale.api.services import health
 router = APIRouter(tags=["health"])
 
 
-@router.get("/health", responses={503: {"description": "A part does not work; `code` says which."}})
+@router.get("/health")
 def show_health(control: Control) -> JSONResponse:
     """Shows the version, whether the database, the object store and the reconciler work, and who leads. No token."""
     parts, errors = health.look(control)

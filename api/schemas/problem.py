@@ -4,15 +4,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
 from starlette.responses import JSONResponse
 
 from keyscale.api.errors import DatabaseUnavailableError, TooManyInFlightError
+from keyscale.api.schemas.base import Answer
 
 if TYPE_CHECKING:
     from keyscale.api.errors import ApiError
 
 _RETRY_AFTER_S = "2"
 _PASSING = frozenset({DatabaseUnavailableError.status, TooManyInFlightError.status})
+
+
+class FieldProblem(Answer):
+    """What is wrong with a field of a request."""
+
+    field: str
+    message: str
+
+
+class ProblemAnswer(Answer):
+    """An error. `code` stays the same from version to version; GET /health adds the states of the parts."""
+
+    type: str = Field(description="`urn:keyscale:error:` and the code.")
+    code: str
+    title: str
+    status: int
+    detail: str
+    advice: str
+    retryable: bool = Field(description="Whether the same request may succeed later.")
+    errors: list[FieldProblem] | None = Field(default=None, description="The wrong fields, of REQUEST_INVALID.")
 
 
 def problem(error: ApiError, **more: Any) -> JSONResponse:

@@ -30,6 +30,7 @@ from keyscale.api.services.context import Context
 from keyscale.api.store_check import StoreCheck
 from keyscale.api.web.error_handlers import add_handlers
 from keyscale.api.web.limits import RequestLimits
+from keyscale.api.web.openapi import describe
 from keyscale.db.engine import open_engine, session_factory
 from keyscale.installation import VERSION
 
@@ -124,8 +125,10 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     def lead_to_dashboard() -> RedirectResponse:
         return RedirectResponse("/ui/")
 
+    document = describe(app)
+
     @app.get("/openapi.json", include_in_schema=False)
-    def describe(_: User) -> JSONResponse:
-        return JSONResponse(app.openapi())
+    def show_description(_: User) -> JSONResponse:
+        return JSONResponse(document)
 
     return app

@@ -1,0 +1,98 @@
+"""The OpenAPI document: FastAPI's, and the refusals of each route, by its method, parameters and tag."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from keyscale.api import errors
+from keyscale.api.schemas.problem import ProblemAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fastapi import FastAPI
+
+_PROBLEM = "#/components/schemas/ProblemAnswer"
+_OF_ALL = (errors.HostNotAllowedError, errors.BodyTooLargeError, errors.DatabaseUnavailableError)
+_OF_TOKENS = (
+    errors.TokenMissingError,
+    errors.TokenExpiredError,
+    errors.TokenRevokedError,
+    errors.RoleTooLowError,
+)
+_OF_CHANGES = (errors.OriginNotAllowedError, errors.OutOfScopeError, errors.TooManyInFlightError)
+_OF_PARAMETERS: dict[str, tuple[type[errors.ApiError], ...]] = {
+    "job_id": (errors.JobNotFoundError,),
+    "artifact_id": (errors.ArtifactNotFoundError,),
+    "checkpoint_id": (errors.CheckpointNotFoundError,),
+    "savepoint_id": (errors.SavepointNotFoundError,),
+    "rescale_id": (errors.RescaleNotFoundError,),
+    "operation_id": (errors.OperationNotFoundError,),
+    "token_id": (errors.TokenNotFoundError,),
+    "attempt": (errors.AttemptNotFoundError, errors.LogNotHereError),
+}
+_OF_JOB_CHANGES = (errors.JobStatusConflictError, errors.RescaleInProgressError, errors.OperationIdTakenError)
+_OF_CHANGED: dict[str, tuple[type[errors.ApiError], ...]] = {
+    "artifacts": (errors.ArtifactInUseError, errors.ArtifactInvalidError),
+    "jobs": (
+        *_OF_JOB_CHANGES,
+        errors.JobNameTakenError,
+        errors.ArtifactNotFoundError,
+        errors.ArtifactNotRunnableError,
+        errors.ParallelismInvalidError,
+        errors.SparkConfNotAllowedError,
+        errors.StoreUnavailableError,
+    ),
+    "checkpoints": _OF_JOB_CHANGES,
+    "savepoints": _OF_JOB_CHANGES,
+    "tokens": (errors.TokenNameTakenError,),
+    "rescales": (*_OF_JOB_CHANGES, errors.ParallelismUnchangedError, errors.ParallelismInvalidError),
+}
+_OF_HEALTH = (errors.StoreUnavailableError, errors.ReconcilerDownError, errors.LeaderMissingError)
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """Returns the document. It names every status that a route may answer, except 500, which is a defect."""
+    document = app.openapi()
+    schemas = document["components"]["schemas"]
+    form = ProblemAnswer.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas.update({**form.pop("$defs"), "ProblemAnswer": form})
+    for unused in ("HTTPValidationError", "ValidationError"):  # FastAPI's own form of refusals
+        schemas.pop(unused, None)
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            refused = defaultdict(list)
+            for error in _refusals(path, method, operation):
+                refused[error.status].append(error)
+            responses = operation["responses"]
+            responses.pop("422", None)
+            responses.update({str(status): _response(refused[status]) for status in sorted(refused)})
+    return document
+
+
+def _refusals(path: str, method: str, operation: dict[str, Any]) -> Iterator[type[errors.ApiError]]:
+    yield from _OF_ALL
+    if path == "/health":
+        yield from _OF_HEALTH
+        return
+    yield from _OF_TOKENS
+    parameters = operation.get("parameters", [])
+    if parameters or "requestBody" in operation:
+        yield errors.RequestInvalidError
+    if "{" in path:
+        yield errors.RouteNotFoundError
+    for parameter in parameters:
+        if parameter["in"] == "path" or parameter["name"] in _OF_PARAMETERS:
+            yield from _OF_PARAMETERS[parameter["name"]]
+    if method != "get":
+        yield from _OF_CHANGES
+        yield from _OF_CHANGED[operation["tags"][0]]
+
+
+def _response(refusals: list[type[errors.ApiError]]) -> dict[str, Any]:
+    unique = dict.fromkeys(refusals)
+    return {
+        "description": "; ".join(f"`{error.code}`: {error.title}" for error in unique),
+        "content": {"application/problem+json": {"schema": {"$ref": _PROBLEM}}},
+    }

@@ -1,0 +1,86 @@
+"""A real control plane answers as its OpenAPI document says, whatever is sent; schemathesis makes the requests.
+
+Jobs are started in earnest, but on a host without Java, so that no driver lives for long.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.control_plane.running_control_plane import running_control_plane
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.control_plane.running_control_plane import RunningControlPlane
+
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+    "response_headers_conformance",
+    "unsupported_method",
+    "allow_header_conformance",
+    "ignored_auth",
+)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[RunningControlPlane]:
+    """A control plane with a job that is wanted to run, so that requests find something."""
+    with running_control_plane({"JAVA_HOME": "/nonexistent"}) as control_plane:
+        artifact = control_plane.api.upload("/artifacts", filename="job.py", content=b"print(1)\n")
+        control_plane.api.post("/jobs", {"name": "flights", "artifact_id": artifact["id"]})
+        control_plane.api.post("/jobs/flights/start")
+        yield control_plane
+
+
+def try_requests(served: RunningControlPlane, directory: Path, document: Any, *options: str) -> tuple[int, int, str]:
+    """Lets schemathesis make requests from a document; returns its exit code, the number of requests, and its words."""
+    file = directory / "openapi.json"
+    file.write_text(json.dumps(document))
+    connection = served.process.connection
+    finished = subprocess.run(
+        [
+            *(sys.executable, "-m", "schemathesis.cli", "run", str(file), "--url", connection.url),
+            *("--header", f"Authorization: Bearer {connection.token}", "--checks", ",".join(CHECKS)),
+            *("--no-shrink", "--continue-on-failure", "--seed", "7", "--output-sanitize", "true", *options),
+        ],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    made = re.search(r"(\d+) generated", finished.stdout)
+    return finished.returncode, int(made[1]) if made else 0, finished.stdout[-10_000:]
+
+
+@pytest.mark.parametrize("examples", [2, pytest.param(60, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])])
+def test_every_answer_is_one_that_the_document_names(
+    served: RunningControlPlane, tmp_path: Path, examples: int
+) -> None:
+    document = served.api.get("/openapi.json")
+    phases = ("--phases", "examples,coverage,fuzzing,stateful", "--max-examples", str(examples))
+    code, requests, words = try_requests(served, tmp_path, document, *phases)
+    assert code == 0, words
+    assert "Stateful" in words
+    assert "Unresolvable" not in words
+    assert requests > 100 * examples, words
+
+
+def test_an_answer_that_the_document_does_not_name_is_found(served: RunningControlPlane, tmp_path: Path) -> None:
+    document = served.api.get("/openapi.json")
+    shown = document["paths"]["/operations/{operation_id}"]
+    del shown["get"]["responses"]["404"]
+    document["paths"] = {"/operations/{operation_id}": shown}
+    code, _, words = try_requests(served, tmp_path, document, "--phases", "fuzzing", "--max-examples", "3")
+    assert code == 1, words
+    assert "undocumented" in words.lower()
