@@ -18,7 +18,7 @@ _PASSING = frozenset({DatabaseUnavailableError.status, TooManyInFlightError.stat
 
 
 class FieldProblem(Answer):
-    """What is wrong with a field of a request."""
+    """The reason why a field of a request is wrong."""
 
     field: str
     message: str
