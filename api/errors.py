@@ -235,6 +235,29 @@ class JobNameTakenError(ApiError):
     advice = "Choose another name, or delete that job."
 
 
+class ReportInvalidError(ApiError):
+    """A driver reports what cannot be true of its attempt, such as a checkpoint of another job."""
+
+    code = "REPORT_INVALID"
+    title = "The report cannot be true"
+    status = 422
+    domain = "internal"
+    advice = "Nothing was stored. If the job's code does not send reports of its own, this is a defect: report it."
+
+
+class SecretUnknownError(ApiError):
+    """A job names a secret that the platform does not have."""
+
+    code = "SECRET_UNKNOWN"
+    title = "There is no such secret"
+    status = 422
+    domain = "user"
+    advice = (
+        "Set KEYSCALE_JOB_SECRET_<NAME> in the control plane's environment, or write a file of this name to its "
+        "KEYSCALE_JOB_SECRETS_DIRECTORY."
+    )
+
+
 class JobStatusConflictError(ApiError):
     """The job's present status does not allow the requested action."""
 

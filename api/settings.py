@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyscale.api.errors import SettingInvalidError
+from keyscale.api.job_secrets import JobSecrets
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Settings:
         allowed_hosts: Host names under which the API may be called, besides the loopback ones.
         artifact_bytes_max: Largest size of an upload.
         store_environment: Variables that only the object store's client reads; passed on to drivers.
-        job_secrets: Variables with the secrets of jobs; passed on to drivers.
+        job_secrets: The secrets that jobs may name.
         driver_memory: Heap of a driver's JVM, as Spark writes it.
         restore_timeout_ms: How long the new driver of a rescale may take to restore the savepoint.
         verify_timeout_ms: How long it may then take to commit its first batch.
@@ -49,7 +50,7 @@ class Settings:
     allowed_hosts: frozenset[str] = frozenset()
     artifact_bytes_max: int = 256 << 20
     store_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
-    job_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    job_secrets: JobSecrets = field(default_factory=JobSecrets)
     driver_memory: str = "1g"
     restore_timeout_ms: int = RESTORE_TIMEOUT_MS
     verify_timeout_ms: int = VERIFY_TIMEOUT_MS
@@ -97,7 +98,10 @@ class Settings:
             store_environment={
                 name: value for name, value in source.items() if name.startswith(_STORE_VARIABLE_PREFIXES)
             },
-            job_secrets={name: value for name, value in source.items() if name.startswith(JOB_SECRET_PREFIX)},
+            job_secrets=JobSecrets(
+                {name: value for name, value in source.items() if name.startswith(JOB_SECRET_PREFIX)},
+                _directory(source.get("KEYSCALE_JOB_SECRETS_DIRECTORY")),
+            ),
             driver_memory=source.get("KEYSCALE_DRIVER_MEMORY") or "1g",
             restore_timeout_ms=_duration_ms(source, "KEYSCALE_RESTORE_TIMEOUT_MS", RESTORE_TIMEOUT_MS),
             verify_timeout_ms=_duration_ms(source, "KEYSCALE_VERIFY_TIMEOUT_MS", VERIFY_TIMEOUT_MS),
@@ -109,3 +113,11 @@ def _duration_ms(source: Mapping[str, str], name: str, default_ms: int) -> int:
     if not text.isascii() or not text.isdigit() or not 1000 <= int(text) <= _DURATION_MS_MAX:
         raise SettingInvalidError(f"{name} must be a number of milliseconds from 1000 to {_DURATION_MS_MAX}")
     return int(text)
+
+
+def _directory(path: str | None) -> Path | None:
+    if not path:
+        return None
+    if not Path(path).is_dir():
+        raise SettingInvalidError(f"KEYSCALE_JOB_SECRETS_DIRECTORY: {path} is not a directory")
+    return Path(path).absolute()

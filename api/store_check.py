@@ -13,6 +13,7 @@ from keyscale.state.documents.checked_document import DocumentCorruptError, Form
 from keyscale.state.documents.manifest import read_manifest
 from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import Layout, location_of
+from keyscale.state.log.commit_log import CommitLog, LogGapError
 from keyscale.state.objects.errors import ObjectNotFoundError
 from keyscale.state.objects.object_store import probe
 from keyscale.state.objects.opening import open_store
@@ -65,6 +66,30 @@ class StoreCheck:
                     self._problem = None
                 self._checked_at_s = time.monotonic()
             return self._problem
+
+    def confirms_checkpoint(
+        self, store_url: str, job_id: str, *, attempt: int, checkpoint_id: int, savepoint_id: str | None
+    ) -> bool:
+        """Reads from the store whether an attempt took a checkpoint, and had committed what is in it.
+
+        Raises:
+            StoreUnavailableError: The store does not answer. Ask again: never guess.
+        """
+        layout = Layout(JobId(job_id))
+        try:
+            store = open_store(store_url)
+            manifest = read_manifest(store, layout.manifest(CheckpointId(checkpoint_id), savepoint_id))
+            if (manifest.job_id, manifest.checkpoint_id, manifest.attempt) != (job_id, checkpoint_id, attempt):
+                return False
+            position = manifest.log_position
+            last = CommitLog(store, layout).between(position - 1, position) if position else []
+            return all(entry.attempt == attempt for entry in last)
+        except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError, LogGapError):
+            return False
+        except KeyscaleError as error:
+            raise StoreUnavailableError(f"{error.code}: {error}") from error
+        except OSError as error:
+            raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
 
     def find_savepoint(self, store_url: str, job_id: str, savepoint_id: str) -> PublishedSavepoint | None:
         """Reads from the store whether a savepoint was published, after its driver ended without reporting it.

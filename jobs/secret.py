@@ -13,9 +13,9 @@ _revealed: dict[str, str] = {}  # by variable; those that this process has read 
 class Secret:
     """A secret, given by its name, such as the address of a database with its password.
 
-    Its value is the environment variable `KEYSCALE_JOB_SECRET_<name>`. The control plane passes such variables from its
-    own environment on to drivers. Neither `repr` nor an error shows the value. A pickled secret carries its value to
-    the executors, which need no such variable.
+    Its value is the environment variable `KEYSCALE_JOB_SECRET_<name>`. A driver has the variables of the secrets that
+    its job names: in its `secrets`, or as the value of a parameter. Neither `repr` nor an error shows the value. A
+    pickled secret carries its value to the executors, which need no such variable.
     """
 
     __slots__ = ("_name", "_value")

@@ -59,6 +59,14 @@ def jobs() -> None:
 @click.option(
     "--parameter", "-P", "parameters", type=Pair(), multiple=True, help="A parameter of the script, key=value."
 )
+@click.option("--secret", "secrets", multiple=True, help="Name of a secret that the script reads. May be repeated.")
+@click.option(
+    "--secret-parameter",
+    "secret_parameters",
+    type=Pair(),
+    multiple=True,
+    help="A parameter whose value is a secret, key=name of the secret.",
+)
 @click.option("--spark-conf", "spark_conf", type=Pair(), multiple=True, help="A Spark setting of the job, key=value.")
 @click.option("--checkpoint-interval-ms", type=int, help="Time between the starts of two checkpoints.")
 @click.option("--batch-interval-ms", type=int, help="Least time between the starts of two batches.")
@@ -102,6 +110,8 @@ def job_request(
     hash_id: str | None = None,
     labels: Sequence[tuple[str, str]] = (),
     parameters: Sequence[tuple[str, str]] = (),
+    secrets: Sequence[str] = (),
+    secret_parameters: Sequence[tuple[str, str]] = (),
     spark_conf: Sequence[tuple[str, str]] = (),
     checkpoint_interval_ms: int | None = None,
     retained_checkpoints: int | None = None,
@@ -125,7 +135,8 @@ def job_request(
         "artifact_id": artifact_id,
         "parallelism": parallelism,
         "labels": dict(labels),
-        "parameters": dict(parameters),
+        "parameters": {**dict(parameters), **{key: {"secret": name} for key, name in secret_parameters}},
+        "secrets": list(secrets),
         "spark_conf": dict(spark_conf),
         "checkpoints": {key: value for key, value in checkpoints.items() if value is not None},
         **{key: value for key, value in optional.items() if value is not None},

@@ -75,7 +75,9 @@ def driver_command(settings: Settings, job: Job, attempt: Attempt, work_director
     return [str(spark_home() / "bin" / "spark-submit"), "--master", master, *options, str(DRIVER_PROGRAM)]
 
 
-def driver_environment(settings: Settings, token: str, work_directory: Path, host: Mapping[str, str]) -> dict[str, str]:
+def driver_environment(
+    settings: Settings, token: str, work_directory: Path, host: Mapping[str, str], secrets: Mapping[str, str]
+) -> dict[str, str]:
     """Returns the complete environment of a driver, without the database's address and without users' tokens.
 
     Args:
@@ -84,13 +86,14 @@ def driver_environment(settings: Settings, token: str, work_directory: Path, hos
         work_directory: The attempt's own, ephemeral. Local state is kept beside all of the job's attempts, so that the
             next attempt finds files that it need not download: on this host and, at the same path, on any other one.
         host: The control plane's environment. Only harmless variables are passed on.
+        secrets: Variables with the secrets that the job names.
     """
     inherited = {name: host[name] for name in _INHERITED if name in host}
     is_loopback = stays_on_loopback(settings.spark_master)
     return {
         "PATH": os.defpath,
         **inherited,
-        **settings.job_secrets,
+        **secrets,
         **settings.store_environment,
         **({"SPARK_LOCAL_IP": "127.0.0.1"} if is_loopback else {}),
         "KEYSCALE_ATTEMPT_TOKEN": token,

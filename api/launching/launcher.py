@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import platform
@@ -77,7 +78,8 @@ class Launcher:
         """Starts an attempt's driver. A second call has no effect: only the first supervisor can register."""
         directory = self._run_directory(job.id, attempt.number)
         work = directory / "work"
-        environment = driver_environment(self._settings, (directory / "token").read_text(), work, os.environ)
+        secrets = self._settings.job_secrets.variables_of(job.secrets)
+        environment = driver_environment(self._settings, (directory / "token").read_text(), work, os.environ, secrets)
         command = driver_command(self._settings, job, attempt, work)
         process: subprocess.Popen[bytes] | None = None
         try:
@@ -138,6 +140,13 @@ class Launcher:
             if subtask.is_symlink():  # its files are on another disk
                 shutil.rmtree(subtask.readlink(), ignore_errors=True)
         shutil.rmtree(directory, ignore_errors=True)
+
+    def secrets_of(self, job: Job, attempt: int) -> dict[str, str]:
+        """Returns the variables with an attempt's secrets: those of its job and, while it runs here, its token."""
+        secrets = self._settings.job_secrets.variables_of(job.secrets)
+        with contextlib.suppress(FileNotFoundError):
+            secrets["KEYSCALE_ATTEMPT_TOKEN"] = (self._run_directory(job.id, attempt) / "token").read_text()
+        return secrets
 
     def log_tail(self, job_id: str, attempt: int, bytes_max: int) -> tuple[str, int]:
         """Returns the end of a driver's log and the log's size in bytes."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
+from keyscale.api.job_secrets import SECRET_NAME_PATTERN
 from keyscale.api.schemas.base import NAME_PATTERN, Answer, FailureAnswer, Labels, OperationId, Request, example
 from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
-from keyscale.jobs.protocol.messages import CheckpointSettings, DriverMetrics, RestartStrategy
+from keyscale.jobs.protocol.messages import CheckpointSettings, DriverMetrics, RestartStrategy, SecretReference
+from keyscale.jobs.protocol.redaction import redact_named
+
+SecretName = Annotated[str, Field(pattern=SECRET_NAME_PATTERN)]
 
 
 class CheckpointRequest(CheckpointSettings, Request):
@@ -45,7 +49,15 @@ class JobRequest(Request):
     labels: Labels = Field(
         default_factory=dict, description="Fixed; tokens can be limited to jobs with certain labels."
     )
-    parameters: dict[str, str] = Field(default_factory=dict, description="The script reads them as env.parameters.")
+    parameters: dict[str, str | SecretReference] = Field(
+        default_factory=dict,
+        description='The script reads them as env.parameters. `{"secret": NAME}` stands for the value of a secret.',
+    )
+    secrets: list[SecretName] = Field(
+        default_factory=list,
+        max_length=100,
+        description="Names of the secrets that the script reads by `Secret(NAME)`; those of parameters are added.",
+    )
     spark_conf: dict[str, str] = Field(
         default_factory=dict, description="Spark settings; only those of the allow-list."
     )
@@ -151,7 +163,8 @@ class JobAnswer(Answer):
         max_parallelism=128,
         hash_id="spark",
         labels={"team": "travel"},
-        parameters={"input": "/data/reports", "output": "/data/out"},
+        parameters={"input": "/data/reports", "output": "/data/out", "database": {"secret": "DATABASE"}},
+        secrets=["DATABASE"],
         spark_conf={},
         checkpoints={"interval_ms": 5000},
         restart={"type": "fixed-delay", "attempts": 3, "delay_ms": 1000},
@@ -179,7 +192,10 @@ class JobAnswer(Answer):
     max_parallelism: int
     hash_id: str
     labels: dict[str, str]
-    parameters: dict[str, str]
+    parameters: dict[str, str | SecretReference] = Field(description="Values that look like secrets are masked.")
+    secrets: list[str] | None = Field(
+        description="Names of the secrets that the job gets; null for a job of a version before 0.2, which gets all."
+    )
     spark_conf: dict[str, str]
     checkpoints: CheckpointSettings
     restart: RestartStrategy | None = Field(description="The strategy that the job was created with.")
@@ -196,6 +212,13 @@ class JobAnswer(Answer):
     health: list[HealthItemAnswer] = Field(
         description="Faults although the job runs: the object store or a sink is away, or the clean-up fails."
     )
+
+    @field_validator("parameters")
+    @classmethod
+    def _mask(cls, parameters: dict[str, str | SecretReference]) -> dict[str, str | SecretReference]:
+        return {
+            name: redact_named(name, value) if isinstance(value, str) else value for name, value in parameters.items()
+        }
 
 
 class JobList(Answer):

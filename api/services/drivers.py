@@ -7,8 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.errors import AttemptOverError
+from keyscale.api.errors import AttemptOverError, ReportInvalidError
 from keyscale.api.lifecycle.intents import settle_command
+from keyscale.api.lifecycle.report_validity import (
+    Reporter,
+    why_not_checkpoint,
+    why_not_heartbeat,
+    why_not_result,
+)
+from keyscale.api.services.masked_reports import masked_checkpoint, masked_heartbeat
 from keyscale.clock import now_ms
 from keyscale.db.models import Checkpoint, CheckpointSubtask
 from keyscale.db.repositories import artifacts, attempts, checkpoints, commands, events, jobs, rescales
@@ -22,6 +29,7 @@ from keyscale.jobs.protocol.messages import (
     DriverState,
     HeartbeatResponse,
 )
+from keyscale.jobs.protocol.redaction import Mask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,17 +99,22 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
 
     Raises:
         AttemptOverError: The attempt is over: the driver must end.
+        ReportInvalidError: It cannot be true.
     """
     with context.sessions.begin() as session:
         if message.results:
             jobs.lock(session, driver.job_id)  # before attempts and commands, as the reconciler does: no deadlock
         attempt = attempts.find(session, driver.job_id, driver.attempt, lock=True)
-        if attempt is None or attempt.stage is AttemptStage.ENDED:
+        job = jobs.find(session, driver.job_id)
+        if attempt is None or job is None or attempt.stage is AttemptStage.ENDED:
             raise AttemptOverError("another attempt runs the job, or none")
+        reporter = _reporter(session, job, attempt)
+        _refuse(why_not_heartbeat(message, reporter))
+        message = masked_heartbeat(message, Mask(context.launcher.secrets_of(job, attempt.number)))
         _note_restart(session, attempt, message)
         is_news = _store_heartbeat(attempt, message)
         for result in message.results:
-            is_news |= _store_result(session, attempt, result)
+            is_news |= _store_result(session, reporter, result)
         waiting = commands.pending(session, attempt.job_id, attempt.number)
         without_result = [
             Command(
@@ -120,23 +133,33 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
 def report_checkpoint(context: Context, driver: DriverIdentity, report: CheckpointReport) -> None:
     """Stores a checkpoint's progress.
 
-    A late report of an attempt that is over still counts if its status is COMPLETED, because the manifest is published.
-    A report of a newer attempt under the same number is never overwritten.
+    A late report of an attempt that is over still counts if its status is COMPLETED and the store confirms it: the
+    manifest is published, and the attempt had committed what is in it. A report of a newer attempt under the same
+    number is never overwritten.
+
+    Raises:
+        ReportInvalidError: It cannot be true.
+        StoreUnavailableError: It is late, and the store does not answer.
     """
+    if driver.over and not _is_confirmed(context, driver, report):
+        return
     with context.sessions.begin() as session:
         job = jobs.lock(session, driver.job_id)
-        if job is None:
+        attempt = attempts.find(session, driver.job_id, driver.attempt)
+        if job is None or attempt is None:
             return
+        _refuse(why_not_checkpoint(report, _reporter(session, job, attempt)))
         found = checkpoints.find(session, job.id, report.checkpoint_id)
         if found is not None and (found.attempt > driver.attempt or found.status in _FINAL):
             return
         status = CheckpointStatus(report.status)
-        if driver.over and status is not CheckpointStatus.COMPLETED:
-            return
+        if attempt.stage is AttemptStage.ENDED and not driver.over:  # it has ended since, and nobody asked the store
+            raise AttemptOverError("another attempt runs the job, or none")
         if found is None:
             found = Checkpoint(job_id=job.id, checkpoint_id=report.checkpoint_id)
             session.add(found)
-        _store_checkpoint(found, driver.attempt, status, report)
+        mask = Mask(context.launcher.secrets_of(job, attempt.number))
+        _store_checkpoint(found, driver.attempt, status, masked_checkpoint(report, mask))
         session.flush()
         checkpoints.replace_subtasks(session, found, [_subtask(found, subtask) for subtask in report.subtasks])
         checkpoints.mark_subsumed(session, job.id, report.subsumed_checkpoint_ids)
@@ -211,10 +234,44 @@ def _note_restart(session: Session, attempt: Attempt, message: Heartbeat) -> Non
         )
 
 
-def _store_result(session: Session, attempt: Attempt, result: CommandResult) -> bool:
-    command = commands.find(session, result.command_id, lock=True)
-    if command is None or command.job_id != attempt.job_id or command.status is not CommandStatus.IN_PROGRESS:
+def _is_confirmed(context: Context, driver: DriverIdentity, report: CheckpointReport) -> bool:
+    if CheckpointStatus(report.status) is not CheckpointStatus.COMPLETED:
         return False
+    with context.sessions() as session:
+        job = jobs.find(session, driver.job_id)
+    return job is not None and context.store.confirms_checkpoint(
+        job.store_url,
+        job.id,
+        attempt=driver.attempt,
+        checkpoint_id=report.checkpoint_id,
+        savepoint_id=report.savepoint_id,
+    )
+
+
+def _reporter(session: Session, job: Job, attempt: Attempt) -> Reporter:
+    return Reporter(
+        job_id=job.id,
+        store_url=job.store_url,
+        number=attempt.number,
+        stage=attempt.stage,
+        parallelism=attempt.parallelism,
+        max_parallelism=job.max_parallelism,
+        newest_checkpoint_id=checkpoints.next_id(session, job.id) - 1,
+    )
+
+
+def _refuse(reason: str | None) -> None:
+    if reason is not None:
+        raise ReportInvalidError(reason)
+
+
+def _store_result(session: Session, reporter: Reporter, result: CommandResult) -> bool:
+    command = commands.find(session, result.command_id, lock=True)
+    if command is None or command.status is not CommandStatus.IN_PROGRESS:
+        return False
+    if (command.job_id, command.attempt) != (reporter.job_id, reporter.number):
+        return False
+    _refuse(why_not_result(result, command.savepoint_id, reporter))
     settle_command(
         session,
         command,

@@ -60,6 +60,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         ArtifactNotRunnableError: The artifact is a jar.
         ParallelismInvalidError: A parallelism is out of range.
         SparkConfNotAllowedError: The job may not choose this setting.
+        SecretUnknownError: The platform does not have a secret that the job names.
         JobNameTakenError: There is a job of this name.
         OutOfScopeError: The user may not make this job.
         StoreUnavailableError: The object store cannot be used.
@@ -73,6 +74,9 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         raise RequestInvalidError(f"parameters: at most {_PARAMETERS_MAX}")
     if not user.scope.covers(job_id="", name=request.name, labels=request.labels):
         raise OutOfScopeError("neither the name nor the labels of the job are in your scope")
+    referred = {value.secret for value in request.parameters.values() if not isinstance(value, str)}
+    secrets = sorted(referred | set(request.secrets))
+    context.settings.job_secrets.require(secrets)
     context.store.require_usable(context.settings.store_url)
     job = Job(
         id=uuid.uuid4().hex,
@@ -82,7 +86,8 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         max_parallelism=max_parallelism,
         hash_id=request.hash_id,
         labels=request.labels,
-        parameters=request.parameters,
+        parameters=request.model_dump()["parameters"],
+        secrets=secrets,
         spark_conf=request.spark_conf,
         checkpoints=request.checkpoints.model_dump(),
         restart=request.restart.model_dump() if request.restart is not None else None,
@@ -250,7 +255,7 @@ def show_log(context: Context, reference: str, number: int | None, tail_bytes: i
         raise LogNotHereError("the driver has written no log, or it was deleted")
     return LogAnswer(
         attempt=attempt.number,
-        text=redact(text, {**context.settings.store_environment, **context.settings.job_secrets}),
+        text=redact(text, {**context.settings.store_environment, **context.launcher.secrets_of(job, attempt.number)}),
         size_bytes=size_bytes,
         truncated=size_bytes > tail_bytes,
     )

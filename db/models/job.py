@@ -23,7 +23,8 @@ class Job(Base):
     max_parallelism: Mapped[int]
     hash_id: Mapped[str]
     labels: Mapped[dict[str, str]] = mapped_column(default=dict, server_default="{}")
-    parameters: Mapped[dict[str, str]]
+    parameters: Mapped[dict[str, Any]]
+    secrets: Mapped[list[str] | None]  # names; None: the job was created before jobs named secrets, and gets all
     spark_conf: Mapped[dict[str, str]]
     checkpoints: Mapped[dict[str, Any]]
     restart: Mapped[dict[str, Any] | None]

@@ -152,6 +152,14 @@ class FailureHistory(Message):
     times_ms: list[int] = Field(default_factory=list, max_length=FAILURE_TIMES_MAX)
 
 
+class SecretReference(Message):
+    """A parameter whose value is a secret of the platform."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    secret: str = Field(pattern=r"^[A-Za-z0-9_]{1,100}$", description="Name of the secret.")
+
+
 class Assignment(Message):
     """All that a driver needs to run one attempt of a job."""
 
@@ -165,7 +173,7 @@ class Assignment(Message):
         description="Name that the artifact was uploaded with; its extension is its type (.py, .zip)."
     )
     artifact_sha256: str
-    parameters: dict[str, str] = Field(
+    parameters: dict[str, str | SecretReference] = Field(
         default_factory=dict, description="Parameters that the user's script reads as env.parameters."
     )
     store_url: str = Field(description="Root of all snapshots: file:///... or s3://bucket/prefix.")

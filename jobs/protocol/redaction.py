@@ -15,6 +15,9 @@ MASK = "*****"
 SECRET_CHARACTERS_MIN = 6
 """A shorter value is not masked: it would also mask parts of ordinary text."""
 
+SECRET_LINE_CHARACTERS_MIN = 16
+"""A line of a secret of several lines, such as a key, is masked by itself if it is at least so long."""
+
 _ASSIGNMENT = re.compile(
     r"(?i)((?:secret|password|passwd|token|access[_.-]?key|credential)[\w.-]*[\"']?\s*[:=]\s*[\"']?)([^\s\"',;]{4,})"
 )
@@ -32,6 +35,18 @@ def redact(text: str, environment: Mapping[str, str]) -> str:
     return _BEARER.sub(rf"\1{MASK}", _ASSIGNMENT.sub(rf"\1{MASK}", mask_known(text, environment)))
 
 
+def redact_named(name: str, value: str) -> str:
+    """Returns a value, such as a parameter, as it is shown: masked if its name or its form marks it as secret.
+
+    Of an address with a password, the password alone is masked.
+    """
+    if _SECRET_VARIABLE.search(name):
+        return MASK
+    for password in sorted(_passwords(value), key=len, reverse=True):
+        value = value.replace(password, MASK)
+    return redact(value, {})
+
+
 def mask_known(text: str, environment: Mapping[str, str]) -> str:
     """Masks the values of secret variables, also as they appear inside quotes, and the passwords inside of them.
 
@@ -39,21 +54,36 @@ def mask_known(text: str, environment: Mapping[str, str]) -> str:
         text: The text to show.
         environment: Variables whose values are masked if their names mark them as secret.
     """
-    forms = {
-        form
-        for name, value in environment.items()
-        if _SECRET_VARIABLE.search(name.removeprefix("KEYSCALE_"))
-        for form in _forms(value)
-        if len(form) >= SECRET_CHARACTERS_MIN
-    }
-    for form in sorted(forms, key=len, reverse=True):  # a secret may be part of another one
-        text = text.replace(form, MASK)
-    return text
+    return Mask(environment)(text)
+
+
+class Mask:
+    """Masks what `mask_known` masks, in many texts.
+
+    Args:
+        environment: As for `mask_known`.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        forms = {
+            form
+            for name, value in environment.items()
+            if _SECRET_VARIABLE.search(name.removeprefix("KEYSCALE_"))
+            for form in _forms(value)
+            if len(form) >= SECRET_CHARACTERS_MIN
+        }
+        # A secret may be part of another one: the longest form that fits is masked.
+        self._forms = re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True)))) if forms else None
+
+    def __call__(self, text: str) -> str:
+        return text if self._forms is None else self._forms.sub(MASK, text)
 
 
 def _forms(value: str) -> Iterator[str]:
     """Yields the texts by which a secret may be shown; of an address with a password also the password alone."""
-    for part in (value, value.strip(), *_passwords(value)):
+    lines = [line.strip() for line in value.splitlines()] if "\n" in value else []
+    long_lines = [line for line in lines if len(line) >= SECRET_LINE_CHARACTERS_MIN]  # a log is masked line by line
+    for part in (value, value.strip(), *_passwords(value), *long_lines):
         yield from (part, repr(part)[1:-1], json.dumps(part)[1:-1])
 
 

@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     from keyscale.state.objects.object_store import ObjectStore
 
 
+def canonical_url(url: str) -> str:
+    """Returns a store's URL as the store itself gives it, and so as locations begin. Contacts no server.
+
+    Raises:
+        StoreUrlError: The URL has another form.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "s3":
+        return f"s3://{parts.netloc}/{parts.path.strip('/')}".rstrip("/")
+    return open_store(url).url
+
+
 def open_store(url: str) -> ObjectStore:
     """Returns the object store at a URL: `file:///absolute/directory` or `s3://bucket/prefix`. Contacts no server.
 

@@ -122,6 +122,7 @@ class ViewsUnderFaults:
                 "staging": str(self._control_plane.home / "data" / "staging"),
                 "max_records_per_batch": "500",
             },
+            "secrets": ["COUNTS"],
             "checkpoints": {"interval_ms": 1000},
             "restart": RESTART,
         }

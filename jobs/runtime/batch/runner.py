@@ -16,7 +16,7 @@ from keyscale.jobs.functions.subtask_info import SplitInfo
 from keyscale.jobs.graph.nodes import OperatorNode, SinkNode, SourceNode
 from keyscale.jobs.operators.broadcast_rows import check_alike, collected
 from keyscale.jobs.operators.column_values import rehearse_conversion
-from keyscale.jobs.operators.failures import TaskOrigin, origin_of, typed_failure, with_origin
+from keyscale.jobs.operators.failures import TaskOrigin, origin_of, shown_message, typed_failure, with_origin
 from keyscale.jobs.protocol.messages import SinkOutage
 from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
 from keyscale.jobs.runtime.batch.direct_edges import carries_no_rows, direct_edges
@@ -277,7 +277,9 @@ class BatchRunner:
 
         def report(error: KeyscaleError | None) -> None:
             uid = None if error is None else origin_of(error).operator_uid
-            self._on_outage(None if uid is None else SinkOutage(uid=uid, since_ms=now_ms(), reason=str(error)))
+            self._on_outage(
+                None if uid is None else SinkOutage(uid=uid, since_ms=now_ms(), reason=shown_message(str(error)))
+            )
 
         return self._sink_retries.run(operation, report)
 

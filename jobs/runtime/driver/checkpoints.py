@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from keyscale.clock import now_ms
-from keyscale.jobs.operators.failures import typed_failure
+from keyscale.jobs.operators.failures import shown_message, typed_failure
 from keyscale.jobs.protocol.messages import CheckpointReport, CheckpointStatus, SubtaskCheckpointReport
 from keyscale.jobs.runtime.batch.source_order import stored_positions
 from keyscale.jobs.runtime.errors import CheckpointTimeoutError
@@ -331,7 +331,9 @@ class _Taking:
 
     def failed(self, failure: BaseException) -> CheckpointReport:
         error = typed_failure(failure)
-        return self._report(CheckpointStatus.FAILED).model_copy(update={"failure_message": f"{error.code}: {error}"})
+        return self._report(CheckpointStatus.FAILED).model_copy(
+            update={"failure_message": shown_message(f"{error.code}: {error}")}
+        )
 
     def completed(self, manifest: Manifest, stored: Sequence[StoredSubtask], records: int) -> CheckpointReport:
         report = self._report(CheckpointStatus.COMPLETED)

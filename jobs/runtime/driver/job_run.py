@@ -16,6 +16,7 @@ from keyscale.jobs.runtime.driver.restarts import Restarts, is_session_good
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox, log_failure
 from keyscale.jobs.runtime.driver.warm_up import start_workers
 from keyscale.jobs.runtime.errors import JobNotDeclaredError, RunEndedError
+from keyscale.jobs.secret import Secret
 from keyscale.jobs.streams.environment import StreamEnvironment
 from keyscale.state.objects.opening import open_store
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from keyscale.jobs.graph.topology import Topology
-    from keyscale.jobs.protocol.messages import Assignment, Command, RestartStrategy
+    from keyscale.jobs.protocol.messages import Assignment, Command, RestartStrategy, SecretReference
     from keyscale.jobs.runtime.driver.control import ControlChannel
     from keyscale.jobs.runtime.errors import AttemptOverError
 
@@ -95,7 +96,7 @@ class JobRun:
         artifact = Artifact.fetch(self._channel, assignment.artifact_filename, assignment.artifact_sha256, directory)
         environment = StreamEnvironment(
             self._spark,
-            assignment.parameters,
+            {name: _value_of(given) for name, given in assignment.parameters.items()},
             lambda topology: self._run_topology(topology, assignment.restart or environment.restart),
             skip_lost_records=assignment.skip_lost_records,
         )
@@ -154,3 +155,7 @@ class JobRun:
 
     def _on_attempt_over(self, over: AttemptOverError) -> None:
         self._outcome_box.give(RunOutcome(DriverState.FENCED, over))
+
+
+def _value_of(parameter: str | SecretReference) -> str:
+    return parameter if isinstance(parameter, str) else Secret(parameter.secret).reveal()

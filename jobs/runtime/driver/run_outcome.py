@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.operators.failures import described, origin_of, typed_failure
+from keyscale.jobs.operators.failures import described, origin_of, shown_message, shown_traceback, typed_failure
 from keyscale.jobs.protocol.messages import DriverState, Failure
 from keyscale.state.log.commit_log import FencedError
 
@@ -44,8 +44,8 @@ def failure_of(error: KeyscaleError, given_up: str | None = None) -> Failure:
     origin = origin_of(error)
     return Failure(
         code=error.code,
-        message=str(error) if given_up is None else f"{error} ({given_up})",
-        traceback=origin.user_traceback,
+        message=shown_message(str(error) if given_up is None else f"{error} ({given_up})"),
+        traceback=shown_traceback(origin.user_traceback) if origin.user_traceback else None,
         operator_uid=origin.operator_uid,
         subtask=origin.subtask,
         advice=error.advice,

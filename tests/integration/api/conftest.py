@@ -12,6 +12,7 @@ import pytest
 import uvicorn
 
 from keyscale.api.access.tokens import token_sha256
+from keyscale.api.job_secrets import JobSecrets
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
 from keyscale.db.engine import open_engine, session_factory
@@ -51,7 +52,12 @@ def add_token(
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(home=tmp_path, store_url=(tmp_path / "store").as_uri(), artifact_bytes_max=1 << 20)
+    return Settings(
+        home=tmp_path,
+        store_url=(tmp_path / "store").as_uri(),
+        artifact_bytes_max=1 << 20,
+        job_secrets=JobSecrets({"KEYSCALE_JOB_SECRET_ORDERS": "of-the-orders"}),
+    )
 
 
 @pytest.fixture

@@ -12,6 +12,10 @@ from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.db.repositories import jobs
 from keyscale.db.statuses import AttemptStage, JobStatus
+from keyscale.state.documents.manifest import Manifest, SnapshotKind, write_manifest
+from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.objects.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     import httpx
 
     from keyscale.api.services.context import Context
+    from keyscale.api.settings import Settings
 
 Driver = Any
 
@@ -51,18 +56,49 @@ def end(context: Context, job: dict[str, Any]) -> Callable[[int], None]:
 
 
 @pytest.fixture
-def driver(anonymous: httpx.Client) -> Callable[..., Any]:
-    """Sends a message as an attempt's driver."""
+def location(job: dict[str, Any], settings: Settings) -> Callable[[str], str]:
+    """The location at which the job publishes a manifest, by its path after JOB."""
+    return lambda path: f"{settings.store_url}/{job['id']}{path.removeprefix(JOB)}"
+
+
+@pytest.fixture
+def publish(job: dict[str, Any], settings: Settings) -> Callable[[int, int], None]:
+    """Publishes a checkpoint's manifest, as an attempt's driver does, before the first batch."""
+
+    def write(number: int, checkpoint_id: int) -> None:
+        manifest = Manifest(
+            job_id=JobId(job["id"]),
+            checkpoint_id=CheckpointId(checkpoint_id),
+            kind=SnapshotKind.CHECKPOINT,
+            attempt=Attempt(number),
+            batch_id=BatchId(-1),
+            log_position=0,
+            created_at_ms=1,
+            max_parallelism=16,
+            hash_id=HashId.SPARK,
+            operators=(),
+        )
+        write_manifest(open_store(settings.store_url), manifest)
+
+    return write
+
+
+@pytest.fixture
+def driver(anonymous: httpx.Client, location: Callable[[str], str]) -> Callable[..., Any]:
+    """Sends a message as an attempt's driver. A location of the job, whose id a test does not know, begins with JOB."""
 
     def send(number: int, path: str, **message: Any) -> Any:
         headers = {"Authorization": f"Bearer driver-{number}"}
         if path == "artifact":
             return anonymous.get("/driver/artifact", headers=headers)
+        if (message.get("external_path") or "").startswith(JOB):
+            message["external_path"] = location(message["external_path"])
         return anonymous.post(f"/driver/{path}", json=message, headers=headers)
 
     return send
 
 
+JOB = "job:"
 ATTACH = {"pid": 4711, "host": "elsewhere"}
 
 
@@ -101,11 +137,16 @@ def report(checkpoint_id: int, status: str = "COMPLETED", **fields: Any) -> dict
         "end_to_end_duration": 500 + checkpoint_id,
         "checkpointed_size": 40,
         "state_size": 200,
-        "external_path": f"file:///store/chk-{checkpoint_id}/manifest.json",
+        "external_path": f"{JOB}/chk-{checkpoint_id}/manifest.json" if status == "COMPLETED" else None,
         "batch_id": 5,
         "subtasks": [subtask, other],
         **fields,
     }
+
+
+def savepoint_report(checkpoint_id: int, savepoint_id: str = "mine") -> dict[str, Any]:
+    place = f"{JOB}/savepoints/{savepoint_id}/manifest.json"
+    return report(checkpoint_id, is_savepoint=True, savepoint_id=savepoint_id, external_path=place)
 
 
 def test_an_active_attempts_driver_gets_its_assignment_as_often_as_it_asks(
@@ -149,7 +190,7 @@ def test_a_standby_waits_and_an_ended_attempt_is_sent_away(
 
 
 def test_commands_are_given_until_their_result_has_arrived(
-    client: httpx.Client, attempt: Callable[..., int], driver: Driver
+    client: httpx.Client, attempt: Callable[..., int], driver: Driver, location: Callable[[str], str]
 ) -> None:
     number = attempt()
     client.post("/jobs/flights/stop", json={"operation_id": "end-of-day", "drain": True})
@@ -160,14 +201,18 @@ def test_commands_are_given_until_their_result_has_arrived(
     result = {
         "command_id": "end-of-day",
         "status": "COMPLETED",
-        "location": "file:///s/manifest.json",
+        "location": location("/savepoints/end-of-day/manifest.json"),
         "checkpoint_id": 3,
     }
     for _ in range(2):
         assert driver(number, "heartbeat", state="STOPPED", results=[result]).json() == {"commands": []}
     shown = client.get("/operations/end-of-day").json()
     assert shown["status"] == "COMPLETED"
-    assert shown["operation"] == {"location": "file:///s/manifest.json", "checkpoint_id": 3, "rescale_id": None}
+    assert shown["operation"] == {
+        "location": result["location"],
+        "checkpoint_id": 3,
+        "rescale_id": None,
+    }
     late = {**result, "status": "FAILED", "failure": {"code": "X", "message": "late"}}
     driver(number, "heartbeat", state="STOPPED", results=[late])
     assert client.get("/operations/end-of-day").json() == shown
@@ -206,7 +251,7 @@ def test_a_checkpoint_is_shown_under_flinks_names(
     client: httpx.Client, attempt: Callable[..., int], driver: Driver
 ) -> None:
     number = attempt()
-    for message in (report(1, "IN_PROGRESS", subtasks=[]), report(1), report(1), report(2, is_savepoint=True)):
+    for message in (report(1, "IN_PROGRESS", subtasks=[]), report(1), report(1), savepoint_report(2)):
         assert driver(number, "checkpoints", **message).status_code == 204
     shown = client.get("/jobs/flights/checkpoints").json()
     assert shown["counts"] == {"restored": 0, "total": 2, "in_progress": 0, "completed": 2, "failed": 0}
@@ -254,7 +299,11 @@ def test_a_heartbeat_may_report_thousands_of_subtasks(attempt: Callable[..., int
 
 
 def test_a_complete_checkpoint_stays_complete_and_numbers_are_never_used_again(
-    client: httpx.Client, attempt: Callable[..., int], driver: Driver, end: Callable[[int], None]
+    client: httpx.Client,
+    attempt: Callable[..., int],
+    driver: Driver,
+    end: Callable[[int], None],
+    location: Callable[[str], str],
 ) -> None:
     first = attempt()
     driver(first, "checkpoints", **report(7))
@@ -263,31 +312,42 @@ def test_a_complete_checkpoint_stays_complete_and_numbers_are_never_used_again(
     end(first)
     second = attempt()
     assignment = driver(second, "attach", **ATTACH).json()["assignment"]
-    assert assignment["restore_from"] == "file:///store/chk-7/manifest.json"
+    assert assignment["restore_from"] == location("/chk-7/manifest.json")
     assert assignment["next_checkpoint_id"] == 9
     statuses = {one["id"]: one["status"] for one in client.get("/jobs/flights/checkpoints").json()["history"]}
     assert statuses == {7: "COMPLETED", 8: "FAILED"}
 
 
-def test_a_late_report_of_an_ended_attempt_counts_only_if_a_manifest_is_published(
-    client: httpx.Client, attempt: Callable[..., int], driver: Driver, end: Callable[[int], None]
+def test_a_late_report_of_an_ended_attempt_counts_only_if_its_manifest_is_published(
+    client: httpx.Client,
+    attempt: Callable[..., int],
+    driver: Driver,
+    end: Callable[[int], None],
+    publish: Callable[..., None],
 ) -> None:
     first = attempt()
     end(first)
     second = attempt()
+    publish(first, 1)
+    publish(second, 5)
     driver(second, "checkpoints", **report(2))
-    for late in (report(1), report(2, "FAILED"), report(3, "IN_PROGRESS"), report(4, "FAILED")):
+    for late in (report(1), report(2, "FAILED"), report(3, "IN_PROGRESS"), report(4), report(5), report(6, "FAILED")):
         assert driver(first, "checkpoints", **late).status_code == 204
     statuses = {one["id"]: one["status"] for one in client.get("/jobs/flights/checkpoints").json()["history"]}
-    assert statuses == {1: "COMPLETED", 2: "COMPLETED"}
+    assert statuses == {1: "COMPLETED", 2: "COMPLETED"}, "of 4 there is no manifest, and 5 is another attempt's"
 
 
 def test_a_late_success_of_an_older_attempt_does_not_replace_a_newer_attempts_checkpoint(
-    client: httpx.Client, attempt: Callable[..., int], driver: Driver, end: Callable[[int], None]
+    client: httpx.Client,
+    attempt: Callable[..., int],
+    driver: Driver,
+    end: Callable[[int], None],
+    publish: Callable[..., None],
 ) -> None:
     first = attempt()
     end(first)
     second = attempt()
+    publish(first, 1)
     for status in ("IN_PROGRESS", "FAILED"):
         assert driver(second, "checkpoints", **report(1, status, batch_id=9)).status_code == 204
         assert driver(first, "checkpoints", **report(1, batch_id=5)).status_code == 204
@@ -298,12 +358,87 @@ def test_a_late_success_of_an_older_attempt_does_not_replace_a_newer_attempts_ch
     assert assignment["restore_from"] is None
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"external_path": "file:///elsewhere/other/chk-3/manifest.json"},
+        {"external_path": f"{JOB}/chk-2/manifest.json"},
+        {"external_path": f"{JOB}/../other/chk-3/manifest.json"},
+        {"checkpoint_id": 2**63 - 1, "external_path": f"{JOB}/chk-{2**63 - 1}/manifest.json"},
+        {"checkpoint_id": 0},
+        {"subsumed_checkpoint_ids": [2**62]},
+        {"batch_id": -2},
+        {"is_savepoint": True},
+    ],
+    ids="-".join,
+)
+def test_a_report_that_cannot_be_true_is_refused_and_the_job_can_still_be_started(
+    client: httpx.Client, attempt: Callable[..., int], driver: Driver, end: Callable[[int], None], lie: dict[str, Any]
+) -> None:
+    number = attempt()
+    answer = driver(number, "checkpoints", **{**report(3), **lie})
+    assert (answer.status_code, answer.json()["code"]) == (422, "REPORT_INVALID")
+    assert client.get("/jobs/flights/checkpoints").json()["history"] == []
+    end(number)
+    assignment = driver(attempt(), "attach", **ATTACH).json()["assignment"]
+    assert (assignment["restore_from"], assignment["next_checkpoint_id"]) == (None, 1)
+
+
+def test_a_subtask_that_the_attempt_does_not_have_is_refused(attempt: Callable[..., int], driver: Driver) -> None:
+    number = attempt()
+    first, second = report(1)["subtasks"]
+    for wrong in ({**second, "index": 2}, {**second, "index": 0}, {**second, "key_group_end": 16}):
+        answer = driver(number, "checkpoints", **report(1, subtasks=[first, wrong]))
+        assert answer.json()["code"] == "REPORT_INVALID"
+
+
+def test_a_savepoint_elsewhere_does_not_complete_a_command(
+    client: httpx.Client, attempt: Callable[..., int], driver: Driver
+) -> None:
+    number = attempt()
+    client.post("/jobs/flights/stop", json={"operation_id": "end"})
+    result = {"command_id": "end", "status": "COMPLETED", "location": "file:///other/savepoints/end/manifest.json"}
+    answer = driver(number, "heartbeat", state="STOPPED", results=[result])
+    assert answer.json()["code"] == "REPORT_INVALID"
+    assert client.get("/operations/end").json()["status"] == "IN_PROGRESS"
+
+
+def test_a_standby_cannot_say_that_it_runs_the_job_or_answer_its_commands(
+    client: httpx.Client, attempt: Callable[..., int], driver: Driver, location: Callable[[str], str]
+) -> None:
+    attempt()
+    standby = attempt(AttemptStage.STANDBY)
+    client.post("/jobs/flights/stop", json={"operation_id": "end"})
+    place = location("/savepoints/end/manifest.json")
+    result = {"command_id": "end", "status": "COMPLETED", "location": place}
+    for lie in ({"state": "RUNNING"}, {"state": "FINISHED"}, {"state": "STANDBY", "results": [result]}):
+        assert driver(standby, "heartbeat", **lie).json()["code"] == "REPORT_INVALID"
+    assert client.get("/operations/end").json()["status"] == "IN_PROGRESS"
+
+
+def test_a_jobs_secrets_are_masked_in_what_its_driver_reports(
+    client: httpx.Client, context: Context, attempt: Callable[..., int], driver: Driver, job: dict[str, Any]
+) -> None:
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        found.secrets = ["ORDERS"]
+    number = attempt()
+    said = {"code": "X", "message": "of-the-orders and more", "traceback": "raise E('of-the-orders')"}
+    metrics = {"last_failure": said, "sink_outage": {"uid": "s", "since_ms": 1, "reason": "of-the-orders is refused"}}
+    driver(number, "heartbeat", state="FAILED", failure=said, metrics={**metrics, "clean_up": {"failure": said}})
+    driver(number, "checkpoints", **report(1, "FAILED", failure_message="X: of-the-orders"))
+    shown = client.get("/jobs/flights").text + client.get("/jobs/flights/checkpoints").text
+    assert shown.count("*****") > 4
+    assert "of-the-orders" not in shown
+
+
 def test_retention_subsumes_checkpoints_and_never_savepoints(
     client: httpx.Client, attempt: Callable[..., int], driver: Driver
 ) -> None:
     number = attempt()
     driver(number, "checkpoints", **report(1))
-    driver(number, "checkpoints", **report(2, is_savepoint=True, savepoint_id="mine"))
+    driver(number, "checkpoints", **savepoint_report(2))
     driver(number, "checkpoints", **report(3, subsumed_checkpoint_ids=[1, 2]))
     shown = {
         one["id"]: (one["status"], one["discarded"])

@@ -4,11 +4,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.steps import Cause
+from keyscale.db.repositories import jobs
+from keyscale.db.statuses import AttemptStage
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     import httpx
+
+    from keyscale.api.services.context import Context
 
 
 def code_of(answer: Any) -> tuple[int, str]:
@@ -187,3 +194,48 @@ def test_a_job_that_never_ran_has_no_logs_checkpoints_or_rescales(client: httpx.
     assert client.get(f"{base}/checkpoints").json()["counts"]["total"] == 0
     config = client.get(f"{base}/checkpoints/config").json()
     assert (config["interval"], config["mode"], config["max_concurrent"]) == (10_000, "exactly_once", 1)
+
+
+def test_a_job_names_its_secrets_itself_or_as_the_value_of_a_parameter(
+    client: httpx.Client, upload: Callable[..., Any]
+) -> None:
+    body = {"name": "orders", "artifact_id": upload().json()["id"], "parameters": {"database": {"secret": "ORDERS"}}}
+    created = client.post("/jobs", json=body).json()
+    assert created["parameters"] == {"database": {"secret": "ORDERS"}}
+    assert created["secrets"] == ["ORDERS"]
+    listed = client.post("/jobs", json={**body, "name": "listed", "parameters": {}, "secrets": ["ORDERS"]}).json()
+    assert listed["secrets"] == ["ORDERS"]
+    for wrong in ({"secrets": ["NONE"]}, {"parameters": {"database": {"secret": "NONE"}}}):
+        answer = client.post("/jobs", json={**body, "name": "wrong", **wrong})
+        assert (answer.status_code, answer.json()["code"]) == (422, "SECRET_UNKNOWN")
+    assert client.post("/jobs", json={**body, "name": "wrong", "secrets": ["../token"]}).status_code == 422
+
+
+def test_parameters_that_look_like_secrets_are_masked(client: httpx.Client, upload: Callable[..., Any]) -> None:
+    parameters = {"db_password": "hunter2", "url": "pg://me:hunter2@db/orders", "options": "ssl=on password=hunter2"}
+    body = {"name": "orders", "artifact_id": upload().json()["id"], "parameters": {**parameters, "input": "/data"}}
+    shown = client.post("/jobs", json=body)
+    assert shown.json()["parameters"] == {
+        "db_password": "*****",
+        "url": "pg://me:*****@db/orders",
+        "options": "ssl=on password=*****",
+        "input": "/data",
+    }
+    assert "hunter2" not in client.get("/jobs/orders").text + client.get("/jobs").text
+
+
+def test_the_log_shows_neither_the_attempts_token_nor_a_secret(
+    client: httpx.Client, context: Context, job: dict[str, Any]
+) -> None:
+    client.post(f"/jobs/{job['id']}/start")
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        found.secrets = ["ORDERS"]
+        JobTransaction(session, found).create_attempt(2, Cause.START, stage=AttemptStage.ACTIVE)
+    context.launcher.prepare(job["id"], 1)
+    directory = context.settings.runs_directory / job["id"] / "1"
+    token = (directory / "token").read_text()
+    (directory / "driver.log").write_text(f"a line of an old version with {token} and of-the-orders\n")
+    text = client.get(f"/jobs/{job['id']}/logs").json()["text"]
+    assert text == "a line of an old version with ***** and *****\n"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from keyscale.api.errors import StoreUnavailableError
 from keyscale.api.store_check import PublishedSavepoint, StoreCheck
+from keyscale.state.documents.manifest import encode_manifest, read_manifest
 from keyscale.state.layout import location_of
+from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.errors import StoreRefusedError
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.support.state.faulty_store import FaultyStore
@@ -75,3 +78,27 @@ def test_a_store_that_may_not_be_read_says_nothing_about_a_savepoint(
     monkeypatch.setattr("keyscale.api.store_check.open_store", denied)
     with pytest.raises(StoreUnavailableError, match="Permission denied"):
         find(job, "there")
+
+
+def confirms(job: StateJob, *, attempt: int, checkpoint_id: int = 1, savepoint_id: str | None = "there") -> bool:
+    return StoreCheck(job.store.url).confirms_checkpoint(
+        job.store.url, job.job_id, attempt=attempt, checkpoint_id=checkpoint_id, savepoint_id=savepoint_id
+    )
+
+
+def test_the_store_confirms_a_checkpoint_of_the_attempt_that_took_it_alone(job: StateJob) -> None:
+    assert confirms(job, attempt=1)
+    assert not confirms(job, attempt=2)
+    assert not confirms(job, attempt=1, checkpoint_id=2)
+    assert not confirms(job, attempt=1, savepoint_id=None)
+
+
+def test_the_store_does_not_confirm_a_checkpoint_of_what_another_attempt_has_committed(job: StateJob) -> None:
+    path = job.layout.manifest(1, "there")
+    mine = read_manifest(job.store, path)
+    job.start(1)
+    job.run_batch({1: 2})
+    position = CommitLog(job.store, job.layout).last()
+    assert position is not None
+    job.store.put(path, encode_manifest(msgspec.structs.replace(mine, log_position=position[0])))
+    assert not confirms(job, attempt=1)

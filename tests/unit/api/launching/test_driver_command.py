@@ -32,21 +32,26 @@ def test_a_driver_gets_no_secret_but_its_own(tmp_path: Path) -> None:
         }
     )
     host = {"PATH": "/bin", "KEYSCALE_DATABASE_URL": "postgresql://u:secret@db/x", "KEYSCALE_TOKEN": "t", "OTHER": "x"}
-    environment = driver_environment(settings, "own", tmp_path / "work", host)
+    environment = driver_environment(settings, "own", tmp_path / "work", host, {})
     assert {"own", "for-the-store"} <= set(environment.values())
     assert not any("secret@" in value for value in environment.values())
     assert not {"KEYSCALE_DATABASE_URL", "KEYSCALE_TOKEN", "OTHER", "KEYSCALE_HOME"} & set(environment)
 
 
-def test_a_driver_gets_the_secrets_that_are_meant_for_jobs(tmp_path: Path) -> None:
-    secret = f"{JOB_SECRET_PREFIX}ORDERS"
-    settings = Settings.from_environment({"KEYSCALE_HOME": str(tmp_path), secret: "hidden"})
-    assert driver_environment(settings, "own", tmp_path / "work", {})[secret] == "hidden"
+def test_a_driver_gets_the_secrets_that_its_job_names_and_no_others(tmp_path: Path) -> None:
+    orders, bills = f"{JOB_SECRET_PREFIX}ORDERS", f"{JOB_SECRET_PREFIX}BILLS"
+    settings = Settings.from_environment({"KEYSCALE_HOME": str(tmp_path), orders: "hidden", bills: "elsewhere"})
+    secrets = settings.job_secrets.variables_of(["ORDERS"])
+    environment = driver_environment(
+        settings, "own", tmp_path / "work", {orders: "hidden", bills: "elsewhere"}, secrets
+    )
+    assert environment[orders] == "hidden"
+    assert "elsewhere" not in environment.values()
     assert "hidden" not in repr(settings)
 
 
 def test_a_driver_can_import_no_package_of_ours_but_keyscale(tmp_path: Path) -> None:
-    environment = driver_environment(Settings(home=tmp_path), "own", tmp_path / "work", os.environ)
+    environment = driver_environment(Settings(home=tmp_path), "own", tmp_path / "work", os.environ, {})
     taken = ("api", "db", "deploy", "jobs", "state", "src", "tests", "bench", "main", "control", "attempt")
     script = f"import importlib.util as u; print(*(name for name in {('keyscale', *taken)} if u.find_spec(name)))"
     program = tmp_path / "program.py"  # beside it, as beside the driver's own, there are modules of any name
@@ -69,7 +74,7 @@ def test_a_job_cannot_override_the_settings_that_guarantees_depend_on(tmp_path: 
 def test_a_cluster_is_used_as_it_is_named(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, spark_master="spark://master:7077")
     assert master_of(settings, 3) == "spark://master:7077"
-    assert "SPARK_LOCAL_IP" not in driver_environment(settings, "t", tmp_path, {})
+    assert "SPARK_LOCAL_IP" not in driver_environment(settings, "t", tmp_path, {}, {})
     command = driver_command(settings, Job(name="x", spark_conf={}), Attempt(number=1, parallelism=3), tmp_path)
     assert not any(part.startswith("spark.driver.bindAddress") for part in command)
 
@@ -79,12 +84,12 @@ def test_a_driver_whose_spark_is_on_this_host_listens_on_loopback_only(tmp_path:
     settings = Settings(home=tmp_path, spark_master=master)
     command = driver_command(settings, Job(name="x", spark_conf={}), Attempt(number=1, parallelism=3), tmp_path)
     assert {"spark.driver.bindAddress=127.0.0.1", "spark.driver.host=127.0.0.1"} <= set(command)
-    assert driver_environment(settings, "t", tmp_path, {})["SPARK_LOCAL_IP"] == "127.0.0.1"
+    assert driver_environment(settings, "t", tmp_path, {}, {})["SPARK_LOCAL_IP"] == "127.0.0.1"
 
 
 def test_attempts_of_a_job_share_their_local_state_and_nothing_else(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
-    runs = [driver_environment(settings, "t", tmp_path / "job" / number / "work", {}) for number in ("1", "2")]
+    runs = [driver_environment(settings, "t", tmp_path / "job" / number / "work", {}, {}) for number in ("1", "2")]
     assert {run["KEYSCALE_LOCAL_STATE_DIR"] for run in runs} == {str(tmp_path / "job" / "state")}
     assert len({run["KEYSCALE_WORK_DIR"] for run in runs}) == 2
 

@@ -176,3 +176,28 @@ def test_a_deleted_jobs_local_files_are_deleted_on_every_disk(launcher: Launcher
     launcher.forget("job")
     assert not disk.exists()
     assert not (launcher._settings.runs_directory / "job").exists()
+
+
+def test_the_log_shows_no_secret_of_the_drivers_environment(launcher: Launcher, tmp_path: Path) -> None:
+    key = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\n-----END KEY-----\n"
+    secrets = {"KEYSCALE_ATTEMPT_TOKEN": "of-this-attempt", "KEYSCALE_JOB_SECRET_DB": "pg://me:hunter2hunter2@db/x"}
+    secrets["KEYSCALE_JOB_SECRET_KEY"] = key
+    directory = tmp_path / "runs" / "job" / "1"
+    launcher.prepare("job", 1)
+    environment = {"PATH": os.defpath, **secrets}
+    script = r"printf 'a \xff b hunter2'; sleep 0.1; printf 'hunter2 c\n'; env; printf 'a last word'"
+    command = [sys.executable, "-I", str(SUPERVISOR), str(directory), "/bin/sh", "-c", script]
+    subprocess.run(command, env=environment, check=True)
+    log = (directory / "driver.log").read_bytes()
+    assert b" b ***** c\n" in log
+    assert log.endswith(b"a last word")
+    for secret in (b"of-this-attempt", b"hunter2", b"MIIEvQIBADANBgkqhkiG9w0B"):
+        assert secret not in log
+    assert (directory / "driver.log").stat().st_mode & 0o077 == 0
+
+
+def test_a_process_that_the_driver_leaves_behind_does_not_keep_its_exit_code_back(
+    launcher: Launcher, attempt: Attempt, run: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    run("sleep 100 & exit 4")
+    wait_until(lambda: launcher.inspect(attempt).exit_code == 4)

@@ -1,0 +1,68 @@
+"""The platform's secrets for jobs: environment variables of the control plane, and files of a directory."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from keyscale.api.errors import SecretUnknownError
+from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+SECRET_NAME_PATTERN = r"^[A-Za-z0-9_]{1,100}$"  # noqa: S105 - the form of a name
+_BYTES_MAX = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class JobSecrets:
+    """Secrets by their names. A job gets those that it names.
+
+    Attributes:
+        variables: Environment variables `KEYSCALE_JOB_SECRET_<NAME>`, by their whole names.
+        directory: Has a file per secret, called by its name. It is read whenever a driver starts, so a changed secret
+            needs no restart of the control plane. A file outranks a variable.
+    """
+
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    directory: Path | None = None
+
+    def require(self, names: Iterable[str]) -> None:
+        """Checks that the platform has secrets of these names.
+
+        Raises:
+            SecretUnknownError: It lacks one.
+        """
+        unknown = sorted(name for name in set(names) if self._find(name) is None)
+        if unknown:
+            raise SecretUnknownError(f"there is no secret {', '.join(unknown)}")
+
+    def variables_of(self, names: Iterable[str] | None) -> dict[str, str]:
+        """Returns the variables with these secrets, for a driver's environment; None: with all of them.
+
+        One that is gone is left out: the job says itself what it misses.
+        """
+        wanted = self._names() if names is None else set(names)
+        found = {name: self._find(name) for name in wanted}
+        return {f"{JOB_SECRET_PREFIX}{name}": value for name, value in found.items() if value is not None}
+
+    def _names(self) -> set[str]:
+        of_variables = {name.removeprefix(JOB_SECRET_PREFIX) for name in self.variables}
+        return of_variables | {file.name for file in self._files()}
+
+    def _find(self, name: str) -> str | None:
+        if not re.fullmatch(SECRET_NAME_PATTERN, name):
+            return None
+        for file in self._files():
+            if file.name == name:
+                return file.read_text()[:_BYTES_MAX].removesuffix("\n")
+        return self.variables.get(JOB_SECRET_PREFIX + name) or None
+
+    def _files(self) -> Iterable[Path]:
+        if self.directory is None or not self.directory.is_dir():
+            return []
+        files = self.directory.iterdir()  # Kubernetes mounts links to files, beside hidden directories
+        return [file for file in files if re.fullmatch(SECRET_NAME_PATTERN, file.name) and file.is_file()]

@@ -1,0 +1,111 @@
+"""What a driver's report may say. Pure: facts in, the reason to refuse it out.
+
+A driver runs its user's code, so what it reports is a claim. It can change its own job's history alone, only as its own
+attempt, and only so that the job can still be started.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keyscale.db.statuses import AttemptStage
+from keyscale.jobs.protocol.messages import CheckpointStatus, DriverState
+from keyscale.state.identifiers import CheckpointId, JobId
+from keyscale.state.layout import Layout, location_of
+from keyscale.state.objects.opening import canonical_url
+
+if TYPE_CHECKING:
+    from keyscale.jobs.protocol.messages import CheckpointReport, CommandResult, Heartbeat
+
+CHECKPOINT_ID_STEP_MAX = 1_000_000
+"""How far a checkpoint's number may be above all known ones: reports get lost while the control plane is away."""
+OPERATORS_MAX = 1000
+_BATCH_ID_MAX = 1 << 53
+
+_AS_STANDBY = frozenset({DriverState.STANDBY, DriverState.FAILED, DriverState.FENCED})
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """The facts about the attempt that reports.
+
+    Attributes:
+        job_id: Its job.
+        store_url: The root of the job's snapshots.
+        number: Its number.
+        stage: Its stage.
+        parallelism: Its parallelism.
+        max_parallelism: The number of the job's key groups.
+        newest_checkpoint_id: The highest number of a checkpoint that the job's drivers have reported; 0: none.
+    """
+
+    job_id: str
+    store_url: str
+    number: int
+    stage: AttemptStage
+    parallelism: int
+    max_parallelism: int
+    newest_checkpoint_id: int = 0
+
+    def location(self, checkpoint_id: int, savepoint_id: str | None) -> str:
+        """Returns the one location at which the job's drivers publish this manifest."""
+        path = Layout(JobId(self.job_id)).manifest(CheckpointId(checkpoint_id), savepoint_id)
+        return location_of(canonical_url(self.store_url), path)
+
+
+def why_not_checkpoint(report: CheckpointReport, by: Reporter) -> str | None:
+    """Returns why a report of a checkpoint cannot be true; None if it can."""
+    id_max = by.newest_checkpoint_id + CHECKPOINT_ID_STEP_MAX
+    is_completed = report.status is CheckpointStatus.COMPLETED
+    subtasks = {(subtask.operator_uid, subtask.index) for subtask in report.subtasks}
+    rules = (
+        (1 <= report.checkpoint_id <= id_max, f"checkpoint_id is not from 1 to {id_max}"),
+        (report.is_savepoint == (report.savepoint_id is not None), "a savepoint, and nothing else, has a savepoint_id"),
+        (
+            report.external_path == (by.location(report.checkpoint_id, report.savepoint_id) if is_completed else None),
+            "a completed checkpoint, and no other, has the external_path at which the job publishes its manifest",
+        ),
+        (report.batch_id is None or -1 <= report.batch_id <= _BATCH_ID_MAX, "batch_id is out of range"),
+        (
+            all(1 <= subsumed < report.checkpoint_id for subsumed in report.subsumed_checkpoint_ids),
+            "a checkpoint subsumes only those before it",
+        ),
+        (len(subtasks) == len(report.subtasks), "a subtask is reported twice"),
+        (len({uid for uid, _ in subtasks}) <= OPERATORS_MAX, f"there are more than {OPERATORS_MAX} operators"),
+        (all(0 <= index < by.parallelism for _, index in subtasks), "the attempt does not have such a subtask"),
+        (
+            all(0 <= one.key_group_start <= one.key_group_end < by.max_parallelism for one in report.subtasks),
+            "the job does not have such key groups",
+        ),
+    )
+    return next((reason for holds, reason in rules if not holds), None)
+
+
+def why_not_heartbeat(message: Heartbeat, by: Reporter) -> str | None:
+    """Returns why a heartbeat cannot be true; None if it can."""
+    if by.stage is AttemptStage.STANDBY and message.state not in _AS_STANDBY:
+        return f"a standby has no assignment and cannot be {message.state}"
+    if by.stage is AttemptStage.STANDBY and (message.first_commit or message.last_commit or message.results):
+        return "a standby commits nothing and has no commands"
+    for commit in (message.first_commit, message.last_commit):
+        if commit is not None and not 0 <= commit.batch_id <= _BATCH_ID_MAX:
+            return "a batch_id is out of range"
+    return None
+
+
+def why_not_result(result: CommandResult, savepoint_id: str | None, by: Reporter) -> str | None:
+    """Returns why a command's result cannot be true; None if it can.
+
+    Args:
+        result: The result.
+        savepoint_id: The savepoint that the command takes; None: it takes none.
+        by: The attempt that the command was given to.
+    """
+    newest = by.newest_checkpoint_id
+    if result.checkpoint_id is not None and not 1 <= result.checkpoint_id <= newest + CHECKPOINT_ID_STEP_MAX:
+        return "the result's checkpoint_id is out of range"
+    expected = by.location(0, savepoint_id) if savepoint_id is not None else None
+    if savepoint_id is not None and result.status == "COMPLETED" and result.location != expected:
+        return "the result's location is not where the job publishes this savepoint"
+    return None

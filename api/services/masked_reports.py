@@ -1,0 +1,51 @@
+"""Drivers' reports without the secrets of their jobs: a driver masks them itself, but its job can make it not to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from keyscale.jobs.protocol.messages import CheckpointReport, Failure, Heartbeat
+    from keyscale.jobs.protocol.redaction import Mask
+
+
+def masked_heartbeat(message: Heartbeat, mask: Mask) -> Heartbeat:
+    """Returns a heartbeat with secrets masked in each text that a job can choose."""
+    metrics = message.metrics
+    outage, clean_up = metrics.sink_outage, metrics.clean_up
+    return message.model_copy(
+        update={
+            "failure": _masked(message.failure, mask),
+            "results": [
+                result.model_copy(update={"failure": _masked(result.failure, mask)}) for result in message.results
+            ],
+            "metrics": metrics.model_copy(
+                update={
+                    "last_failure": _masked(metrics.last_failure, mask),
+                    "sink_outage": outage and outage.model_copy(update={"reason": mask(outage.reason)}),
+                    "clean_up": clean_up.model_copy(update={"failure": _masked(clean_up.failure, mask)}),
+                }
+            ),
+        }
+    )
+
+
+def masked_checkpoint(report: CheckpointReport, mask: Mask) -> CheckpointReport:
+    """Returns a checkpoint's report with secrets masked in its failure."""
+    return report.model_copy(update={"failure_message": report.failure_message and mask(report.failure_message)})
+
+
+def _masked(failure: Failure | None, mask: Mask) -> Failure | None:
+    if failure is None:
+        return None
+    return failure.model_copy(
+        update={
+            name: text and mask(text)
+            for name, text in (
+                ("message", failure.message),
+                ("traceback", failure.traceback),
+                ("operator_uid", failure.operator_uid),
+                ("advice", failure.advice),
+            )
+        }
+    )
