@@ -80,7 +80,7 @@ def run(directory: Path, command: list[str]) -> int:
         os.write(log, f"the driver cannot be started: {error}\n".encode())
         return EXIT_CANNOT_RUN
     os.close(of_driver)
-    # A process that the driver has left behind may hold the pipe for ever, and must not keep the exit code back.
+    # A process that the driver has left behind may hold the pipe forever, and must not keep the exit code back.
     copying = threading.Thread(target=copy_masked, args=(output, log, Mask(os.environ)), daemon=True)
     copying.start()
     code = driver.wait()
@@ -92,7 +92,7 @@ def copy_masked(source: int, target: int, mask: Mask) -> None:
     """Copies lines from one descriptor to another, with secrets masked, until the source ends."""
     rest = b""
     while True:
-        # The beginning of a line that pauses may hold the beginning of a secret, so it waits; but not for ever.
+        # The beginning of a line that pauses may hold the beginning of a secret, so it waits; but not forever.
         if rest and (len(rest) > _LINE_BYTES_MAX or not select.select([source], [], [], _PAUSE_S)[0]):
             write_all(target, masked(rest, mask))
             rest = b""

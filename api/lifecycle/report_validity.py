@@ -1,6 +1,6 @@
-"""What a driver's report may say. Pure: facts in, the reason to refuse it out.
+"""Checks of drivers' reports. Pure: facts in, the reason to refuse the report out.
 
-A driver runs its user's code, so what it reports is a claim. It can change its own job's history alone, only as its own
+A driver runs its user's code, so a report is a claim. It can change its own job's history alone, only as its own
 attempt, and only so that the job can still be started.
 """
 
