@@ -300,9 +300,15 @@ class OperatorStateBackend:
         return self._redistributed and self._changes.any
 
     def broadcast_digest(self) -> str:
-        """Returns a digest of the broadcast maps: as long as they are the same in all subtasks, so is the digest."""
-        states = self.snapshot().states
-        maps = [(name, state) for name, state in sorted(states.items()) if state.distribution is Distribution.BROADCAST]
+        """Returns a digest of the broadcast maps: as long as they are the same in all subtasks, so is the digest.
+
+        The order in which entries were put does not count. It may differ, for example if it is that of a set.
+        """
+        maps = [
+            (name, msgspec.structs.replace(state, items=tuple(sorted(state.items))))
+            for name, state in sorted(self.snapshot().states.items())
+            if state.distribution is Distribution.BROADCAST
+        ]
         return hashlib.sha256(msgspec.msgpack.encode(maps)).hexdigest()
 
     @property

@@ -55,6 +55,15 @@ def test_state_that_is_not_declared_again_is_kept(contents, parallelism):
     assert [OperatorStateBackend(each).snapshot() for each in given_out] == given_out
 
 
+def test_the_digest_of_broadcast_state_differs_with_its_maps_alone():
+    def digest(rules, numbers=()):
+        (taken,) = snapshots([numbers], rules)
+        return OperatorStateBackend(taken).broadcast_digest()
+
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}, numbers=[1, 2])
+    assert len({digest(rules) for rules in ({}, {"a": 1}, {"a": 2}, {"b": 1}, {"a": 1, "b": 1})}) == 5
+
+
 def test_a_subtask_without_a_list_stays_without_elements_at_an_unchanged_parallelism():
     first, third = snapshots([[1, 2], [3]], {})
     given_out = redistribute([first, OperatorStateSnapshot(), third], 3)

@@ -159,7 +159,7 @@ def test_a_damaged_entry_is_noticed(tmp_path: Path) -> None:
     log = CommitLog(store, LAYOUT)
     log.append(1, planned(1, 0, a="position"))
     store.put(LAYOUT.log_entry(1), store.get(LAYOUT.log_entry(1)).replace(b"position", b"positiom"))
-    with pytest.raises(DocumentCorruptError):
+    with pytest.raises(DocumentCorruptError, match=LAYOUT.log_entry(1)):
         log.read()
 
 
