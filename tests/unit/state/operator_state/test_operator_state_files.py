@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 
 from keyscale.state.documents.manifest import FileHandle, SnapshotHandle, read_manifest
-from keyscale.state.identifiers import Attempt, JobId
+from keyscale.state.identifiers import Attempt, JobId, SubtaskIndex
 from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.log.resolution import HistoryError, files_after, resolve
 from keyscale.state.objects.errors import ObjectCorruptError
 from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.operator_state.operator_files import OperatorStatePlan, open_operator_state
 from keyscale.state.retention.deletion import delete_planned, gather_facts
 from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion
 from tests.support.state.state_job import JOB, StateJob
@@ -30,6 +31,11 @@ SPLIT = ListStateDescriptor("split", pa.int64())
 UNION = ListStateDescriptor("union", pa.string())
 RULES = MapStateDescriptor("rules", pa.string(), pa.int64())
 A_DAY_MS = 86_400_000
+
+
+@pytest.mark.parametrize("plan", [OperatorStatePlan(), OperatorStatePlan((None, None), inherited=True)])
+def test_a_subtask_without_files_starts_without_operator_state(tmp_path: Path, plan: OperatorStatePlan) -> None:
+    assert open_operator_state(LocalObjectStore(tmp_path), plan, SubtaskIndex(0), 2).is_empty
 
 
 @pytest.fixture
