@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 _CHUNK = 10_000
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.002
 _OPEN_MAX = 64
 _LOST = frozenset({KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET})
 FIXED = {
@@ -65,7 +66,7 @@ class PartitionReader:
         # Events of later ranges, in order. Offsets have gaps, so a chunk as long as a range may hold many records after
         # the range's end, and then the end of the partition.
         self._later: deque[Message] = deque()
-        self.is_closed = False
+        self._closed = Event()
 
     def read(self, start: int, end: int) -> Iterator[list[Message]]:
         """Yields all records from `start` (inclusive) to `end` (exclusive). Offsets have gaps: markers, compaction.
@@ -86,9 +87,13 @@ class PartitionReader:
             raise
         self._next = end
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
     def close(self) -> None:
         if not self.is_closed:
-            self.is_closed = True
+            self._closed.set()
             self._consumer.close()
 
     def _until(self, end: int) -> Iterator[list[Message]]:
@@ -108,12 +113,15 @@ class PartitionReader:
                 )
 
     def _consumed(self) -> list[Message]:
-        # Takes what has arrived already; `consume` with a timeout would wait until the chunk is full.
+        """Takes what has arrived; waits for a moment if nothing has.
+
+        The client itself is never asked to wait: it does so until a time of day, and so for an hour more if the host's
+        clock is set back by one meanwhile.
+        """
         there = self._consumer.consume(_CHUNK, 0)
-        if there:
-            return there
-        one = self._consumer.poll(_POLL_SECONDS)
-        return [] if one is None else [one]
+        if not there:
+            self._closed.wait(_POLL_SECONDS)
+        return there
 
     def _take(self, end: int, found: list[Message]) -> None:
         """Takes the next event, unless it is a record after the range: that and later events stay queued."""

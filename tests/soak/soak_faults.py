@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import psutil
 
 from tests.support.servers.faulty_s3_server import Fault
+from tests.support.servers.host_clock import clock_library, clock_variables, set_clock
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 HOUR_SECONDS = 3600
 DISK_BYTES = 256 << 20
-FAKETIME = "usr/lib/*/faketime/libfaketimeMT.so.1"
 PROCESS_SECONDS = 180.0
 
 
@@ -66,8 +67,7 @@ class SmallDisk:
 
 
 JAVA = """#!/bin/sh
-export LD_PRELOAD={library} FAKETIME_TIMESTAMP_FILE={file} FAKETIME_CACHE_DURATION=1
-export FAKETIME_DONT_FAKE_MONOTONIC=1 FAKETIME_ONLY_CMDS={python}
+export {exports}
 exec {java} "$@"
 """
 
@@ -83,20 +83,18 @@ class HostClock:
 
     def __init__(self, home: Path) -> None:
         self._path = home / "clock"
-        found = sorted(Path("/").glob(FAKETIME))
-        if not found and os.geteuid() == 0 and shutil.which("apt-get"):
-            subprocess.run(["apt-get", "install", "-y", "-q", "faketime"], check=False, capture_output=True)
-            found = sorted(Path("/").glob(FAKETIME))
+        library = clock_library()
         java = shutil.which("java", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ['PATH']}")
         self.variables: dict[str, str] = {}
-        if found and java:
+        if library and java:
             (home / "bin").mkdir(parents=True)
             script = home / "bin" / "java"
-            python = Path(sys.executable).name
-            script.write_text(JAVA.format(library=found[0], file=self._path, python=python, java=java))
+            moved = {**clock_variables(library, self._path), "FAKETIME_ONLY_CMDS": Path(sys.executable).name}
+            exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in moved.items())
+            script.write_text(JAVA.format(exports=exports, java=java))
             script.chmod(0o755)
             self.variables = {"JAVA_HOME": str(home)}
-            self._set(0)
+            set_clock(self._path, 0)
 
     @property
     def is_there(self) -> bool:
@@ -105,16 +103,11 @@ class HostClock:
     @contextlib.contextmanager
     def moved(self, seconds: int) -> Iterator[None]:
         """Has the clock be so many seconds before or after the host's for a while."""
-        self._set(seconds)
+        set_clock(self._path, seconds)
         try:
             yield
         finally:
-            self._set(0)
-
-    def _set(self, seconds: int) -> None:
-        writing = self._path.with_suffix(".writing")
-        writing.write_text(f"{seconds:+d}\n")
-        writing.rename(self._path)
+            set_clock(self._path, 0)
 
 
 @dataclass(slots=True)
