@@ -247,7 +247,7 @@ def show_log(context: Context, reference: str, number: int | None, tail_bytes: i
         attempt = attempts.latest(session, job.id) if number is None else attempts.find(session, job.id, number)
     if attempt is None:
         raise AttemptNotFoundError("the job has never been started" if number is None else "no attempt has this number")
-    here = context.launcher.host
+    here = context.launcher.place
     if attempt.launched_on not in {None, here}:
         raise LogNotHereError(f"the driver was started on {attempt.launched_on}; this control plane is on {here}")
     text, size_bytes = context.launcher.log_tail(job.id, attempt.number, tail_bytes)

@@ -10,7 +10,7 @@ import pytest
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.db.repositories import jobs
-from tests.integration.api.test_access import api_routes
+from tests.support.control_plane.served_routes import api_routes
 from tests.support.error_trees import error_classes
 from tests.support.repository import ROOT
 
@@ -87,7 +87,7 @@ def test_a_log_on_another_host_is_not_taken_for_an_empty_one(
         found = jobs.lock(session, job["id"])
         assert found is not None
         attempt = JobTransaction(session, found).create_attempt(2, Cause.START)
-        attempt.launched_on, attempt.launched_at_ms = context.launcher.host, 1
+        attempt.launched_on, attempt.launched_at_ms = context.launcher.place, 1
     assert client.get("/jobs/flights/logs").json()["text"] == "", "the driver has not written yet"
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
@@ -100,7 +100,7 @@ def test_a_log_on_another_host_is_not_taken_for_an_empty_one(
         found = jobs.lock(session, job["id"])
         assert found is not None
         transaction = JobTransaction(session, found)
-        transaction.attempt(1).launched_on = context.launcher.host
+        transaction.attempt(1).launched_on = context.launcher.place
         transaction.end_attempt(1)
     answer = client.get("/jobs/flights/logs")
     assert (answer.status_code, answer.json()["code"]) == (404, "LOG_NOT_HERE"), "it was deleted"

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fastapi.routing import iter_route_contexts
 
 from keyscale.api.access.tokens import token_sha256
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt, Command
 from keyscale.db.statuses import AttemptStage, CommandKind, CommandStatus, Role
 from tests.integration.api.conftest import add_token
+from tests.support.control_plane.served_routes import Route, served_routes
 from tests.support.repository import DOCS
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
-Route = tuple[str, str]
 NOT_FOUND = {"job_id": "JOB_NOT_FOUND", "operation_id": "OPERATION_NOT_FOUND", "artifact_id": "ARTIFACT_NOT_FOUND"}
 LOWER = {Role.OPERATOR: Role.VIEWER, Role.ADMIN: Role.OPERATOR}
 EVERYBODY, PAGE, ATTEMPT = "everybody", "page", "attempt"
@@ -39,12 +38,6 @@ def documented_rules() -> dict[Route, str]:
     text = (DOCS / "guide" / "access.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([A-Z]+) (/\S*)` \| (\w+) \|", text, re.MULTILINE)
     return {(method, path): rule for method, path, rule in rows}
-
-
-def served_routes(app: FastAPI) -> set[Route]:
-    return {(method, route.path) for route in iter_route_contexts(app.routes) for method in route.methods} - {
-        ("HEAD", "/")
-    }
 
 
 RULES = documented_rules()
