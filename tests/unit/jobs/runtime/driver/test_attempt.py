@@ -209,16 +209,33 @@ def test_a_job_continues_from_its_checkpoint_and_the_log_after_it(store: ObjectS
     assert {"metadata", "offsets/0", "offsets/1", "commits/1"} <= second.positions.keys()
 
 
+class VanishingStore(LocalObjectStore):
+    """An object that was there when somebody looked is deleted just before it is read."""
+
+    doomed: str | None = None
+
+    def get(self, path: str) -> bytes:
+        if path == self.doomed:
+            self.delete([path])
+        return super().get(path)
+
+
 @pytest.mark.parametrize("damaged", ["manifest", "positions"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "deleted"])
 def test_a_damaged_checkpoint_is_skipped_for_the_one_before_it_and_nothing_is_lost(
-    store: ObjectStore, caplog: pytest.LogCaptureFixture, damaged: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damaged: str, damage: str
 ) -> None:
+    store = VanishingStore(tmp_path / "store")
     first = open_attempt(store, assignment(store, 1), OPERATORS)
     older = checkpointed(store, first, 1, 0)
     newer = checkpointed(store, first, 2, 1)
     assert newer.positions is not None
     path = newer.path if damaged == "manifest" else newer.positions.path
-    store.put(path, store.get(path)[:-7])
+    content = store.get(path)
+    if damage == "deleted":
+        store.doomed = path
+    else:
+        store.put(path, content[:-7] if damage == "cut" else content[:-7] + bytes([content[-7] ^ 1]) + content[-6:])
 
     second = open_attempt(store, assignment(store, 2, restore_from=location_of(store.url, newer.path)), OPERATORS)
     assert second.manifest == older
