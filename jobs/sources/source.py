@@ -101,7 +101,8 @@ class Source(ABC):
         """Returns what the source no longer has of the ranges that a batch is to read, by split.
 
         Asked before each batch if `lost_records` is "skip"; `latest` and `read` then need not raise for such losses.
-        The batch reads what is left. Losses are counted, logged and shown. By default there are none.
+        The batch reads what is left. Losses are counted, logged and shown. Otherwise asked before a batch that an
+        earlier run has planned, which then fails if there are any. By default there are none.
         """
         return {}
 

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructField, StructType
 
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.errors import SourceFunctionError
+from keyscale.jobs.errors import SourceFunctionError, SourceRecordsLostError
 from keyscale.jobs.graph.picklable import check_picklable
 from keyscale.jobs.graph.schemas import arrow_schema
 from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin, exception_line, user_traceback
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from keyscale.jobs.sources.positions import SplitRange
-    from keyscale.jobs.sources.source import Position, Source
+    from keyscale.jobs.sources.source import Loss, Position, Source
 
 RECORDS_BEHIND = "records_behind"
 """How many records are left after the planned batch, in what a source in Python reports; left out if not known."""
@@ -133,6 +133,7 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: Mapping[str, Position] | None = None
         self._records_behind: int | None = None
         self._records_lost = 0
+        self._planned: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return BatchPositions().to_json()
@@ -160,7 +161,8 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 latest = within(latest, ends, self._source.records_between)
             following = next_positions(before, positions, latest)
             self._records_behind = records_behind(following.reached, ends, self._source.records_between)
-        return start if following is before else following.to_json()
+        self._planned = start if following is before else following.to_json()
+        return self._planned
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Returns the figures that Spark passes on in its progress as the latest offset."""
@@ -173,6 +175,8 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranges = BatchPositions.from_json(end).ranges()
             if self._source.lost_records == "skip":
                 ranges = self._left_of(ranges)
+            elif end != self._planned:
+                self._check_there(ranges)
         return [_Ranges(part) for part in dealt(ranges, self._readers)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -188,9 +192,25 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         self._source.close()
 
+    def _check_there(self, ranges: Sequence[SplitRange]) -> None:
+        """Checks the ranges of a batch that an earlier run has planned: the source may have lost them since.
+
+        Raises:
+            SourceRecordsLostError: It has lost some.
+        """
+        losses = self._losses(ranges)
+        if losses:
+            raise SourceRecordsLostError(
+                f"the source no longer has all records of {len(losses)} splits that a batch was planned to read, such "
+                f"as {min(losses)!r}"
+            )
+
+    def _losses(self, ranges: Sequence[SplitRange]) -> Mapping[str, Loss]:
+        return self._source.losses({each.split: (each.start, each.end) for each in ranges}) if ranges else {}
+
     def _left_of(self, ranges: Sequence[SplitRange]) -> list[SplitRange]:
         """Returns what the source still has of some ranges, and counts what it has lost."""
-        losses = self._source.losses({each.split: (each.start, each.end) for each in ranges})
+        losses = self._losses(ranges)
         for split, loss in losses.items():
             number = "an unknown number of" if loss.records is None else loss.records
             logger.warning("the source has lost %s records of split %s before they were read", number, split)

@@ -244,6 +244,22 @@ def test_a_topic_that_was_created_again_is_not_taken_for_the_one_it_was(kafka: B
     assert isinstance(error_of(failure), SourceRecordsLostError)
 
 
+@pytest.mark.parametrize("records", [2, 5])
+def test_a_batch_that_an_earlier_run_has_planned_is_not_read_from_another_topic_of_the_name(
+    kafka: Broker, records: int
+) -> None:
+    topic = kafka.create_topic()
+    kafka.send(topic, ["a", "b"])
+    planned = Reading(KafkaSource(kafka.servers, topic)).plan()
+    kafka.recreate_topic(topic)
+    kafka.send(topic, ["x"] * records)
+    again = Reading(KafkaSource(kafka.servers, topic))
+    with pytest.raises(Exception, match="no longer has") as failure:
+        again.rows(planned)
+    assert isinstance(error_of(failure), SourceRecordsLostError)
+    assert failure.match(topic)
+
+
 @pytest.mark.parametrize("limit", [None, 2])
 def test_a_job_may_go_on_with_the_earliest_records_that_have_not_expired(kafka: Broker, limit: int | None) -> None:
     topic = kafka.create_topic()
