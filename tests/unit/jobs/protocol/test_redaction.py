@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from keyscale.jobs.protocol.redaction import mask_known, redact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.mark.parametrize(
@@ -19,6 +24,26 @@ from keyscale.jobs.protocol.redaction import mask_known, redact
 )
 def test_a_secret_is_masked_wherever_it_stands(text: str) -> None:
     assert "hunter2" not in redact(text, {"AWS_SECRET_ACCESS_KEY": "hunter2hunter2"})
+
+
+@pytest.mark.parametrize("case", [str.lower, str.upper, str.title])
+@pytest.mark.parametrize(
+    "before",
+    [
+        "authorization: bearer ",
+        "secret=",
+        "password: ",
+        "passwd=",
+        "db.password.value = ",
+        'token":"',
+        "access_key: '",
+        "access.key=",
+        "accessKey=",
+        "credential-of-ours=",
+    ],
+)
+def test_a_secret_that_nobody_knows_is_masked_by_the_word_before_it(before: str, case: Callable[[str], str]) -> None:
+    assert redact(f"{case(before)}hunter2/hunter2 done", {}) == f"{case(before)}***** done"
 
 
 def test_other_text_stays() -> None:
