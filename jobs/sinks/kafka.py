@@ -1,34 +1,43 @@
-"""The Kafka sink: the records of a batch appear in one transaction with a marker of the batch."""
+"""The Kafka sink: tasks write the records of a batch, each in one transaction with a marker of the batch."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
+from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 from confluent_kafka import KafkaException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as usual in PySpark
 from pyspark.sql.types import StructType
 
-from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError
-from keyscale.jobs.kafka_client import client_settings, error_of, is_away
+from keyscale.jobs.errors import (
+    InvalidTopologyError,
+    SinkOccupiedError,
+    SinkPublishError,
+    SinkRowsRefusedError,
+    SinkUnavailableError,
+)
+from keyscale.jobs.kafka_client import client_settings, error_of
+from keyscale.jobs.operators.failures import typed_failure
 from keyscale.jobs.sinks.dead_letters import DeadLetters
+from keyscale.jobs.sinks.kafka_output import WRITTEN, KafkaOutput, WriteShare
 from keyscale.jobs.sinks.kafka_topics import RECORD_BYTES_MAX, Refusal, TopicDirectory, TopicLimits, payload_bytes
-from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic
-from keyscale.jobs.sinks.published import Published, Step, next_step
+from keyscale.jobs.sinks.published import Published, Step
 from keyscale.jobs.spark_internals.hadoop_files import HadoopDirectory
 from keyscale.state.syncpoint import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import Row
+    from pyspark.sql import Column
 
     from keyscale.jobs.secret import Secret
+    from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic
     from keyscale.jobs.sinks.sink import Sink, SinkContext
 
 logger = logging.getLogger(__name__)
@@ -37,7 +46,8 @@ _COLUMNS = {"key", "value", "topic", "partition", "headers"}
 _PAYLOAD = ("key", "value", "headers")
 _TYPES = {"key": "binary", "partition": "int", "headers": "array<struct<key: string, value: binary>>"}
 _BYTES = "_keyscale_bytes"
-_TRIES = 3
+_TRIES = 2
+_TAKEN_OVER_AT_ONCE = 8
 
 
 class _Token(msgspec.Struct, frozen=True):
@@ -50,15 +60,17 @@ class _Token(msgspec.Struct, frozen=True):
     batch_bytes_max: int = RECORD_BYTES_MAX
     refusal: Refusal | None = None  # the rule for the staged records that are not written; None if all are
     dead_letters: str | None = None
+    shares: int = 1  # the number of transactions in which its records are written
 
 
 class KafkaSink:
     """Writes the columns of Spark's Kafka sink: `value`, and optionally `key`, `topic`, `partition` and `headers`.
 
     Output is exactly once for readers with `isolation.level=read_committed`; others also see records of aborted
-    transactions. `prepare` stages the batch in files. After the commit, `publish` writes them through the driver, in
-    one transaction with a marker in a separate topic, `keyscale-published-<job>-<uid>`. Kafka fences older drivers by
-    the transactional id, and a batch that the marker covers is not written again.
+    transactions. `prepare` stages the batch in files, one or more per subtask. After the commit, `publish` has tasks
+    write them in parallel: each its share, in one transaction with a marker in a separate topic,
+    `keyscale-published-<job>-<uid>`. A share that its marker covers is not written again. Kafka fences the tasks of
+    older drivers by the share's transactional id.
 
     In a topic's partition, the records of a key are in the order in which the key's subtask emitted them. A job that
     goes back to an earlier savepoint writes later records again, since a topic cannot take records back.
@@ -76,6 +88,8 @@ class KafkaSink:
         timeout_ms: How long a transaction may take; the broker must allow it (transaction.max.timeout.ms).
         dead_letters: A sink for refused records, which then do not fail the batch. It gets their columns and `error`,
             in batches that have any.
+        writers: The largest number of tasks that write a batch at a time, each in a transaction of its own; by default
+            as many as Spark runs at a time. With 1 readers see a batch as a whole or not at all.
     """
 
     reads_repeatedly: ClassVar[bool] = False
@@ -89,17 +103,21 @@ class KafkaSink:
         config: Mapping[str, str | int | bool | Secret] | None = None,
         timeout_ms: int = 300_000,
         dead_letters: Sink | None = None,
+        writers: int | None = None,
     ) -> None:
+        if writers is not None and writers < 1:
+            raise InvalidTopologyError(f"a Kafka sink needs at least one writer, not {writers}")
         self._servers = servers
         self._topic = topic
+        self._writers = writers
         self._staging_path = staging.rstrip("/")
         self._config = dict(config or {})
         self._timeout_ms = timeout_ms
         self._dead_letters = DeadLetters(dead_letters)
         self._directory: TopicDirectory | None = None
         self._batch_bytes_max = RECORD_BYTES_MAX
-        self._open: TransactionalTopic | None = None
-        self._marker: Published | None = None
+        self._output: KafkaOutput | None = None
+        self._shares = 0  # which are known to have markers
 
     def prepare(self, frame: DataFrame, context: SinkContext) -> str:
         """Stages the batch.
@@ -126,6 +144,8 @@ class KafkaSink:
         staging = self._staging(token)
         try:
             records.write.parquet(staging.path)
+            files = len(_data_files(staging))
+            token = msgspec.structs.replace(token, shares=max(1, min(files, self._writers or _task_slots())))
             token = self._checked(token, context, limits)
         except Exception:
             with contextlib.suppress(SinkPublishError):  # report the first failure, or that the system is away
@@ -135,7 +155,7 @@ class KafkaSink:
 
     def _checked(self, token: _Token, context: SinkContext, limits: dict[str, TopicLimits]) -> _Token:
         """Stages records that the brokers would refuse as dead letters; returns the token of the others."""
-        staged = _staged_records(self._staging(token).path, token)
+        staged = _staged_records([self._staging(token).path], token)
         if "topic" in staged.columns:
             limits = limits | self._limits({row.topic for row in staged.select("topic").distinct().collect()} - {None})
         refusal = Refusal(limits, int(self._settings.get("message.max.bytes", RECORD_BYTES_MAX)))
@@ -157,7 +177,7 @@ class KafkaSink:
             raise SinkUnavailableError(f"Kafka does not describe its topics: {error_of(failure).name()}") from None
 
     def publish(self, token: str) -> None:
-        """Makes a batch visible in one transaction, unless it is visible already.
+        """Makes a batch visible, each share of it in one transaction, unless it is visible already.
 
         Raises:
             SinkOccupiedError: A newer attempt has taken over.
@@ -166,25 +186,55 @@ class KafkaSink:
         """
         key = msgspec.json.decode(token, type=_Token)
         staging = self._staging(key)
-        if key.batch_bytes_max < self._batch_bytes_max:
-            self._batch_bytes_max, self._open = key.batch_bytes_max, None
-
-        def write() -> None:
-            step = next_step(self._marker, key.attempt, key.batch_id)
-            if step is Step.APPLY and not staging.exists():
-                # Another driver of the job may have written and removed them.
-                self._marker = self._last_marker()
-                step = next_step(self._marker, key.attempt, key.batch_id)
-                if step is Step.APPLY:
-                    raise SinkPublishError(f"the staged records of batch {key.batch_id} of sink {key.uid} are gone")
-            if step is Step.REFUSE:
-                raise SinkOccupiedError(f"a newer attempt than {key.attempt} writes the output of sink {key.uid}")
-            if step is Step.APPLY:
-                self._write(_records(staging, key, self._topic), Published(key.attempt, key.batch_id))
-
-        self._repeat(key, write)
+        self._output_of(key).repeat(lambda opened: self._publish(key, opened, staging))
         self._dead_letters.publish(key.dead_letters)
         staging.delete()
+
+    def _publish(self, key: _Token, opened: TransactionalTopic, staging: HadoopDirectory) -> None:
+        output = self._output_of(key)
+        step = output.step(key.attempt, key.batch_id)
+        if step is Step.APPLY and not staging.exists():
+            # Another driver of the job may have written and removed them.
+            output.close()
+            output.opened()
+            step = output.step(key.attempt, key.batch_id)
+            if step is Step.APPLY:
+                raise SinkPublishError(f"the staged records of batch {key.batch_id} of sink {key.uid} are gone")
+        if step is Step.REFUSE:
+            raise SinkOccupiedError(f"a newer attempt than {key.attempt} writes the output of sink {key.uid}")
+        if step is Step.APPLY:
+            self._write_shares(key, opened, staging)
+            output.write((), Published(key.attempt, key.batch_id))
+            reach("kafka.written")
+
+    def _write_shares(self, key: _Token, opened: TransactionalTopic, staging: HadoopDirectory) -> None:
+        """Writes the staged records in parallel tasks. A share that is written already is left as it is."""
+        if self._shares < key.shares:
+            if opened.shares() < key.shares:
+                opened.add_shares(key.shares)
+            self._shares = key.shares
+        published = Published(key.attempt, key.batch_id)
+        write = WriteShare(self._producer_settings, _name(key), key.uid, self._timeout_ms, published, self._topic)
+        records = reduce(DataFrame.union, self._records_of_shares(key, staging))
+        for left in reversed(range(_TRIES)):
+            try:
+                records.mapInArrow(write.run, WRITTEN).collect()
+            except Exception as failure:
+                error = typed_failure(failure)
+                # A producer that another driver has shut out has been given up: the next task opens one.
+                if not left or not isinstance(error, SinkUnavailableError):
+                    raise error from failure
+            else:
+                return
+
+    def _records_of_shares(self, key: _Token, staging: HadoopDirectory) -> Iterator[DataFrame]:
+        """Yields the records of each share, in one partition: whole files, each with the records of one subtask."""
+        files = _data_files(staging)
+        for share in range(key.shares):
+            records = _staged_records([staging.child(name).path for name in files[share :: key.shares]], key)
+            if key.refusal is not None:
+                records = records.where(_reason(records, self._topic, key.refusal).isNull())
+            yield records.drop(_BYTES).coalesce(1)
 
     def discard(self, token: str) -> None:
         key = msgspec.json.decode(token, type=_Token)
@@ -198,13 +248,10 @@ class KafkaSink:
             SinkOccupiedError: A newer attempt has taken over.
             SinkUnavailableError: The brokers do not answer, or refuse.
         """
-
-        def take_over() -> None:
-            if self._marker is not None and self._marker.attempt > context.attempt:
-                raise SinkOccupiedError(f"attempt {self._marker.attempt} writes the output of sink {context.uid}")
-            self._write((), Published(context.attempt, context.batch_id))
-
-        self._repeat(context, take_over)
+        output = self._output_of(context)
+        published = Published(context.attempt, context.batch_id)
+        output.take_over(published)
+        output.repeat(lambda opened: self._take_over_shares(context, opened.shares(), published))
         staged = self._staged(context.job_id, context.uid)
         left = [name for name in staged.names() if int(name.split("-")[1]) <= context.attempt]
         for name in left:
@@ -213,50 +260,34 @@ class KafkaSink:
             logger.info("sink %s: removed %d batches that earlier runs had staged", context.uid, len(left))
         self._dead_letters.recover(context)
 
-    def _repeat(self, of: SinkContext | _Token, act: Callable[[], None]) -> None:
-        """Runs an action, and retries it if Kafka refuses, each time knowing what is visible.
+    def _take_over_shares(self, context: SinkContext, shares: int, published: Published) -> None:
+        """Shuts older attempts out of every share, so that no task of theirs writes any more."""
+        settings = self._producer_settings
+        outputs = [
+            KafkaOutput(settings, _name(context), context.uid, self._timeout_ms, share) for share in range(shares)
+        ]
+        with ThreadPoolExecutor(_TAKEN_OVER_AT_ONCE, thread_name_prefix="kafka-share") as pool:
+            list(pool.map(lambda output: output.take_over(published), outputs))
+        self._shares = shares
 
-        After an error it is unknown whether the transaction was committed. Opening a new producer settles that, and the
-        marker tells. A late driver of an older attempt is fenced in the same way, and finally gives up.
-        """
-        for left in reversed(range(_TRIES)):
-            try:
-                if self._open is None:
-                    self._open = self._opened(of)
-                    self._marker = self._last_marker()
-                act()
-            except KafkaException as failure:
-                self._open = None
-                if not left or is_away(error_of(failure)):
-                    raise SinkUnavailableError(
-                        f"Kafka does not accept the output of sink {of.uid}: {error_of(failure).name()}"
-                    ) from None
-            except BaseException:
-                self._open = None  # a transaction may be open
-                raise
-            else:
-                return
+    def _output_of(self, of: SinkContext | _Token) -> KafkaOutput:
+        """Returns the output of the sink as a whole, whose marker is set once all shares of a batch are written."""
+        if isinstance(of, _Token) and of.batch_bytes_max < self._batch_bytes_max:
+            self._batch_bytes_max = of.batch_bytes_max
+        if self._output is None:
+            self._output = KafkaOutput(self._settings, _name(of), of.uid, self._timeout_ms)
+        return self._output
 
-    def _opened(self, of: SinkContext | _Token) -> TransactionalTopic:
+    @property
+    def _producer_settings(self) -> dict[str, Any]:
         settings = self._settings
         # Records that fit one by one must not be refused because the client sends them together.
         settings["batch.size"] = min(self._batch_bytes_max, int(settings.get("batch.size", RECORD_BYTES_MAX)))
-        return TransactionalTopic(settings, f"{of.job_id}-{of.uid}", self._timeout_ms)
+        return settings
 
     @property
     def _settings(self) -> dict[str, Any]:
         return client_settings(self._servers, self._config, {})
-
-    def _last_marker(self) -> Published | None:
-        assert self._open is not None  # noqa: S101 - `_repeat` has opened it
-        last = self._open.last_marker()
-        return None if last is None else msgspec.json.decode(last, type=Published)
-
-    def _write(self, records: Iterable[Mapping[str, Any]], marker: Published) -> None:
-        assert self._open is not None  # noqa: S101 - `_repeat` has opened it
-        self._open.write(records, msgspec.json.encode(marker))
-        self._marker = marker
-        reach("kafka.written")
 
     def _staged(self, job_id: str, uid: str) -> HadoopDirectory:
         return HadoopDirectory(SparkSession.active(), f"{self._staging_path}/{job_id}/{uid}")
@@ -265,20 +296,20 @@ class KafkaSink:
         return self._staged(key.job_id, key.uid).child(f"{key.batch_id}-{key.attempt}-{key.unique}")
 
 
-def _records(staging: HadoopDirectory, token: _Token, topic: str | None) -> Iterator[dict[str, Any]]:
-    """Yields the staged records file by file. Each file has the records of one subtask in their order."""
-    for name in sorted(staging.names()):
-        if not name.startswith(("_", ".")):
-            records = _staged_records(staging.child(name).path, token)
-            if token.refusal is not None:
-                records = records.where(_reason(records, topic, token.refusal).isNull())
-            rows: Iterator[Row] = records.drop(_BYTES).toLocalIterator(True)
-            for row in rows:
-                yield {**({} if topic is None else {"topic": topic}), **_without_nulls(row)}
+def _task_slots() -> int:
+    return SparkSession.active().sparkContext.defaultParallelism
 
 
-def _staged_records(path: str, token: _Token) -> DataFrame:
-    return SparkSession.active().read.schema(StructType.fromJson(json.loads(token.columns))).parquet(path)
+def _name(of: SinkContext | _Token) -> str:
+    return f"{of.job_id}-{of.uid}"
+
+
+def _data_files(staging: HadoopDirectory) -> list[str]:
+    return sorted(name for name in staging.names() if not name.startswith(("_", ".")))
+
+
+def _staged_records(paths: Sequence[str], token: _Token) -> DataFrame:
+    return SparkSession.active().read.schema(StructType.fromJson(json.loads(token.columns))).parquet(*paths)
 
 
 def _reason(staged: DataFrame, topic: str | None, refusal: Refusal) -> Column:
@@ -293,17 +324,3 @@ def _topic_of(records: DataFrame, topic: str | None) -> Column:
 def _column(records: DataFrame, name: str) -> Column:
     """Returns an optional column; null if the records do not have it."""
     return F.col(name) if name in records.columns else F.lit(None).cast(_TYPES.get(name, "string"))
-
-
-def _without_nulls(row: Row) -> dict[str, Any]:
-    record = {name: value for name, value in row.asDict().items() if value is not None}
-    for name in ("key", "value"):
-        if name in record:
-            record[name] = bytes(record[name])
-    if "headers" in record:
-        record["headers"] = [
-            (each["key"], None if each["value"] is None else bytes(each["value"]))
-            for each in record["headers"]
-            if each is not None
-        ]
-    return record

@@ -1,13 +1,31 @@
-"""A transactional Kafka producer with its topic of markers, for one sink of one job."""
+"""Transactional Kafka producers with their topic of markers, for one sink of one job.
+
+Partition 0 of the topic has the markers of the sink as a whole, each further partition those of one share: the part of
+every batch that one task writes. In a partition of its own no other producer's open transaction hides a marker.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]  # exported, but not in __all__
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, but not in __all__
+    AdminClient,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+)
 
 from keyscale.jobs.kafka_client import answered, error_of, is_away, is_passing
 
@@ -15,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _SECONDS = 30.0  # how long the brokers may take to answer, or to take the next record
+_RETRY_SECONDS = 0.1
 _TOPIC = "keyscale-published-"
 _MARKER_KEY = b"published"
 _MARKER_CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "segment.ms": "3600000"}
@@ -36,14 +55,17 @@ class TransactionalTopic:
         settings: The settings of a client.
         name: The name of the job and the sink together.
         timeout_ms: How long a transaction may take.
+        share: The share that it writes, which has to have a partition of markers; None for the sink as a whole.
     """
 
-    def __init__(self, settings: Mapping[str, Any], name: str, timeout_ms: int) -> None:
+    def __init__(self, settings: Mapping[str, Any], name: str, timeout_ms: int, share: int | None = None) -> None:
         self._settings = dict(settings)
         self._markers = markers_topic(name)
-        self._create_markers()
+        self._partition = 0 if share is None else share + 1
+        if share is None:
+            self._create_markers()
         own = {
-            "transactional.id": f"keyscale-{name}",
+            "transactional.id": f"keyscale-{name}" if share is None else f"keyscale-share-{share}-{name}",
             "transaction.timeout.ms": timeout_ms,
             "enable.idempotence": True,
             "linger.ms": 5,
@@ -53,7 +75,7 @@ class TransactionalTopic:
 
     def last_marker(self) -> bytes | None:
         """Returns the marker that was committed last."""
-        end = self._end_of_markers()
+        end = self._end_of(self._partition)  # only this producer writes there, so no transaction is open
         consumer = Consumer(
             {
                 **self._settings,
@@ -65,7 +87,7 @@ class TransactionalTopic:
             }
         )
         try:
-            consumer.assign([TopicPartition(self._markers, 0, 0)])
+            consumer.assign([TopicPartition(self._markers, self._partition, 0)])
             found: bytes | None = None
             while True:
                 message = consumer.poll(_SECONDS)
@@ -82,13 +104,40 @@ class TransactionalTopic:
         finally:
             consumer.close()
 
+    def shares(self) -> int:
+        """Returns how many shares have a partition of markers."""
+        admin = AdminClient(self._settings)
+        asked = admin.describe_topics(TopicCollection([self._markers]), request_timeout=_SECONDS)
+        return len(answered(asked[self._markers], _SECONDS).partitions) - 1
+
+    def add_shares(self, shares: int) -> None:
+        """Adds partitions of markers until there are as many shares, and waits until brokers know them."""
+        admin = AdminClient(self._settings)
+        made = admin.create_partitions([NewPartitions(self._markers, shares + 1)])
+        try:
+            answered(made[self._markers], _SECONDS)
+        except KafkaException as failure:
+            if error_of(failure).code() != KafkaError.INVALID_PARTITIONS:  # another driver has added them
+                raise
+        give_up = time.monotonic() + _SECONDS
+        while True:
+            try:
+                for partition in range(shares + 1):
+                    self._end_of(partition)
+            except KafkaException:
+                if time.monotonic() > give_up:
+                    raise
+                time.sleep(_RETRY_SECONDS)
+            else:
+                return
+
     def write(self, records: Iterable[Mapping[str, Any]], marker: bytes) -> None:
         """Writes records and the marker in one transaction, however long it takes as long as brokers take records."""
         producer = self._producer
         producer.begin_transaction()
         for record in records:
             self._produce(record)
-        self._produce({"topic": self._markers, "key": _MARKER_KEY, "value": marker, "partition": 0})
+        self._produce({"topic": self._markers, "key": _MARKER_KEY, "value": marker, "partition": self._partition})
         left = len(producer)
         while left:
             before, left = left, producer.flush(_SECONDS)
@@ -125,9 +174,9 @@ class TransactionalTopic:
             if error_of(failure).code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
 
-    def _end_of_markers(self) -> int:
-        """Returns the end of the topic, over all transactions; none of this sink's is open any more."""
-        partition = TopicPartition(self._markers, 0)
+    def _end_of(self, number: int) -> int:
+        """Returns the end of a partition of markers, over all transactions."""
+        partition = TopicPartition(self._markers, number)
         latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         admin = AdminClient(self._settings)
         asked = admin.list_offsets(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 import uuid
 from dataclasses import dataclass, field
 from functools import partial
@@ -145,7 +146,6 @@ class BatchRunner:
         self._topology = topology
         self._info = info
         self._collector = ReportCollector(spark.sparkContext)
-        self._latest_ms = 0
         self._clock_was_behind = False
         self._direct = direct_edges(topology)
         self._time_carries_no_rows = carries_no_rows(topology, self._direct)
@@ -190,7 +190,7 @@ class BatchRunner:
     def _try(self, frame: DataFrame | None, committed: CommittedState, *, is_at_end: bool) -> BatchOutcome:
         run = uuid.uuid4().hex
         self._check_clock(committed.time)
-        began_ms = self._now_ms()
+        began_ms = _elapsed_ms()
         self._collector.clear()
         plan = self._plan(run, committed, is_at_end=is_at_end)
         self._spark.sparkContext.setJobDescription(f"batch {plan.batch_id}")
@@ -221,15 +221,15 @@ class BatchRunner:
             reports=reports,
             times=plan.times,
         )
-        self._activity.ran(began_ms, self._now_ms(), outcome.latest_of_origins(), outcome.latest_of_splits())
+        self._activity.ran(began_ms, _elapsed_ms(), outcome.latest_of_origins(), outcome.latest_of_splits())
         return outcome
 
     def is_due(
         self, time: JobTime, timers: Mapping[OperatorUid, Sequence[NextTimers | None]], *, is_at_end: bool = False
     ) -> bool:
         """Whether a batch of time alone would fire timers if it began now."""
-        self._activity.waited(self._now_ms())
-        times = batch_times(self._topology, time, self._now_ms(), self._activity, is_at_end=is_at_end)
+        self._activity.waited(_elapsed_ms())
+        times = batch_times(self._topology, time, now_ms(), self._activity, is_at_end=is_at_end)
         return any(any(self._due(node, times, timers)) for node in self._topology.operators)
 
     def rehearse(self) -> None:
@@ -302,7 +302,7 @@ class BatchRunner:
                     tokens[node.uid] = _of_sink(node, partial(node.sink.prepare, frames[node.input], context))
 
     def _plan(self, run: str, committed: CommittedState, *, is_at_end: bool) -> _BatchPlan:
-        times = batch_times(self._topology, committed.time, self._now_ms(), self._activity, is_at_end=is_at_end)
+        times = batch_times(self._topology, committed.time, now_ms(), self._activity, is_at_end=is_at_end)
         starts = self._shipment.starts(committed)
         due = {
             # All subtasks take over the operator state of an earlier run in the same batch.
@@ -333,10 +333,6 @@ class BatchRunner:
                 "caught up, processing time stands still: no timers of it fire, and no entries expire by it",
                 behind_ms // 1000,
             )
-
-    def _now_ms(self) -> int:
-        self._latest_ms = max(self._latest_ms, now_ms())  # time never goes back, though the clock may
-        return self._latest_ms
 
     @contextlib.contextmanager
     def _frames(
@@ -421,6 +417,11 @@ def _of_sink(node: SinkNode, operation: Callable[[], _Result]) -> _Result:
         if not isinstance(error, SinkUnavailableError):
             raise
         raise with_origin(error, TaskOrigin(node.uid)) from failure
+
+
+def _elapsed_ms() -> int:
+    """Returns the time of a clock that nobody sets, by which idle sources are found."""
+    return time.monotonic_ns() // 1_000_000
 
 
 def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

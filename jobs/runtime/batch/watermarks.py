@@ -35,7 +35,7 @@ _Input: TypeAlias = "tuple[OperatorUid, str, str | None]"
 
 
 class Activity:
-    """When this attempt last saw records of each origin and split, by operator; in milliseconds since the epoch.
+    """When this attempt last saw records of each origin and split, by operator; in milliseconds of a monotonic clock.
 
     One is idle if it had no records for long although Spark looked for some. The time of a running batch does not
     count, nor does the time in which the job is down.

@@ -7,12 +7,23 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as usual in PySpark
 
 from keyscale import FileSink, KafkaSink, SinkContext
-from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError
+from keyscale.jobs.errors import (
+    InvalidTopologyError,
+    SinkOccupiedError,
+    SinkPublishError,
+    SinkRowsRefusedError,
+    SinkUnavailableError,
+)
+from keyscale.jobs.operators.failures import typed_failure
+from keyscale.jobs.sinks.kafka import _Token
+from keyscale.jobs.sinks.kafka_output import WRITTEN, WriteShare
 from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic
+from keyscale.jobs.sinks.published import Published
 from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
@@ -28,8 +39,10 @@ pytestmark = pytest.mark.spark
 INTERRUPTED = """
 import sys
 from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic
-servers, topic, name = sys.argv[1:]
+servers, topic, name, share = sys.argv[1:]
 opened = TransactionalTopic({"bootstrap.servers": servers}, name, 300_000)
+opened.add_shares(3)
+opened = TransactionalTopic({"bootstrap.servers": servers}, name, 300_000, int(share))
 opened._producer.begin_transaction()
 for number in range(3):
     opened._produce({"topic": topic, "value": str(number).encode()})
@@ -88,18 +101,83 @@ def test_nothing_is_seen_before_publish_and_all_of_it_once_after_any_number_of_t
     assert output.staged() == []
 
 
-def test_a_transaction_that_a_killed_driver_left_open_is_never_seen(spark: SparkSession, output: Output) -> None:
+@pytest.mark.parametrize("share", [0, 2])
+def test_a_transaction_that_a_killed_driver_left_open_is_never_seen(
+    spark: SparkSession, output: Output, share: int
+) -> None:
+    """Whether the batch that is published next has that share or not."""
     sink = output.sink()
     sink.recover(output.context(-1))
     token = sink.prepare(numbers(spark, 0, 3), output.context())
-    command = [sys.executable, "-c", INTERRUPTED, output.kafka.servers, output.topic, f"{output.topic}-out"]
+    command = [sys.executable, "-c", INTERRUPTED, output.kafka.servers, output.topic, f"{output.topic}-out", str(share)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"written\n"
         child.kill()
-    output.sink().publish(token)
+    newer = output.sink()
+    newer.publish(token)
+    newer.recover(output.context(0, attempt=2))
     assert output.values == texts(0, 3)
     assert len(output.kafka.values(output.topic, committed=False)) == 6  # the broker has both: the markers tell
+
+
+def write_first_share(sink: KafkaSink, token: str) -> None:
+    """Does what a driver has done that dies, or sleeps, after the first of its tasks."""
+    key = msgspec.json.decode(token, type=_Token)
+    first, *others = sink._records_of_shares(key, sink._staging(key))
+    assert others
+    output = sink._output_of(key)
+    output.opened().add_shares(key.shares)
+    write = WriteShare(
+        sink._producer_settings,
+        f"{key.job_id}-{key.uid}",
+        key.uid,
+        60_000,
+        Published(key.attempt, key.batch_id),
+        sink._topic,
+    )
+    first.mapInArrow(write.run, WRITTEN).collect()
+
+
+def test_subtasks_records_are_written_by_several_tasks_or_by_one(spark: SparkSession, output: Output) -> None:
+    for batch_id, writers in enumerate([1, None]):
+        sink = output.sink(writers=writers)
+        sink.recover(output.context(batch_id - 1, attempt=batch_id + 1))
+        sink.publish(sink.prepare(numbers(spark, 5 * batch_id, 5 * batch_id + 5), output.context(batch_id, attempt=2)))
+        opened = TransactionalTopic({"bootstrap.servers": output.kafka.servers}, f"{output.topic}-out", 60_000)
+        assert opened.shares() == batch_id + 1
+    assert output.values == texts(0, 10)
+    with pytest.raises(InvalidTopologyError, match="at least one writer"):
+        output.sink(writers=0)
+
+
+def test_a_batch_of_which_a_driver_that_died_has_written_a_share_is_completed_by_the_next(
+    spark: SparkSession, output: Output
+) -> None:
+    sink = output.sink()
+    sink.recover(output.context(-1))
+    token = sink.prepare(numbers(spark, 0, 10), output.context())
+    write_first_share(sink, token)
+    assert 0 < len(output.values) < 10
+    newer = output.sink()
+    newer.publish(token)
+    newer.recover(output.context(0, attempt=2))
+    newer.publish(newer.prepare(numbers(spark, 10, 15), output.context(1, attempt=2)))
+    assert output.values == texts(0, 15)
+
+
+def test_no_share_of_an_older_attempt_is_written_once_a_newer_one_has_begun(
+    spark: SparkSession, output: Output
+) -> None:
+    older = output.sink()
+    older.recover(output.context(-1))
+    older.publish(older.prepare(numbers(spark, 0, 5), output.context(0)))
+    late = older.prepare(numbers(spark, 5, 10), output.context(1))
+    output.sink().recover(output.context(0, attempt=2))
+    with pytest.raises(Exception, match="SINK_OCCUPIED") as failure:
+        write_first_share(older, late)
+    assert isinstance(typed_failure(failure.value), SinkOccupiedError)
+    assert output.values == texts(0, 5)
 
 
 def test_a_driver_that_is_shut_out_by_an_older_one_takes_the_sink_back(spark: SparkSession, output: Output) -> None:

@@ -164,6 +164,26 @@ def test_records_of_a_split_that_is_behind_are_not_late_because_another_one_is_a
     rig.anchor.release()
 
 
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
+def test_a_clock_that_jumps_makes_no_split_idle(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_ms: int
+) -> None:
+    def job(reports: DataStream, output: str) -> None:
+        timed = reports.with_timestamps("delay", split="aircraft", idle_after_ms=600_000)
+        windows = timed.key_by("id").window(TumblingWindows(10)).reduce(lambda first, _: first).uid("windows")
+        windows.sink_to(FileSink(output)).uid("files")
+
+    rig = Rig(spark, tmp_path, declared(spark, tmp_path, job))
+    clock_ms = batch.now_ms()
+    monkeypatch.setattr(batch, "now_ms", lambda: clock_ms)
+    rig.run([("r1", "ahead", 1000), ("r2", "behind", 10)])
+    clock_ms += jump_ms
+    for number in (3, 4):
+        outcome = rig.run([(f"r{number}", "ahead", 1000 + number)])
+    assert outcome.times["windows"].timers_ms == 9
+    rig.anchor.release()
+
+
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_batch_of_time_alone_is_one_job_without_a_frame_where_subtasks_write_all_rows_themselves(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: int

@@ -1,0 +1,196 @@
+"""The output of a Kafka sink with its marker: the sink's as a whole on the driver, that of a share in a task."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+from confluent_kafka import KafkaException
+from pyspark import TaskContext
+
+from keyscale.errors import KeyscaleError
+from keyscale.jobs.errors import SinkOccupiedError, SinkUnavailableError
+from keyscale.jobs.kafka_client import error_of, is_away
+from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin
+from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic
+from keyscale.jobs.sinks.published import Published, Step, next_step
+from keyscale.state.syncpoint import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+_TRIES = 3
+_OPEN_MAX = 16
+
+WRITTEN = "share int"
+"""The schema of what a task returns: its share."""
+
+
+class KafkaOutput:
+    """A transactional producer whose marker is known. It is opened when it is needed, and again after any doubt.
+
+    Args:
+        settings: The settings of a client.
+        name: The name of the job and the sink together.
+        uid: The sink's uid, for errors.
+        timeout_ms: How long a transaction may take.
+        share: The share; None for the sink as a whole.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Any], name: str, uid: str, timeout_ms: int, share: int | None = None
+    ) -> None:
+        self._settings = dict(settings)
+        self._name = name
+        self._uid = uid
+        self._timeout_ms = timeout_ms
+        self._share = share
+        self._open: TransactionalTopic | None = None
+        self._marker: Published | None = None
+
+    def repeat(self, act: Callable[[TransactionalTopic], None]) -> None:
+        """Runs an action, and retries it if Kafka refuses, each time knowing what is visible.
+
+        After an error it is unknown whether the transaction was committed. Opening a new producer settles that, and the
+        marker tells. A late driver of an older attempt is fenced in the same way, and finally gives up.
+
+        Raises:
+            SinkUnavailableError: The brokers do not answer, or refuse.
+        """
+        for left in reversed(range(_TRIES)):
+            try:
+                act(self.opened())
+            except KafkaException as failure:
+                self.close()
+                if not left or is_away(error_of(failure)):
+                    raise _unavailable(self._uid, failure) from None
+            except BaseException:
+                self.close()  # a transaction may be open
+                raise
+            else:
+                return
+
+    def opened(self) -> TransactionalTopic:
+        """Returns the producer, opened and with its marker known. May raise KafkaException."""
+        if self._open is None:
+            opened = TransactionalTopic(self._settings, self._name, self._timeout_ms, self._share)
+            last = opened.last_marker()
+            self._marker = None if last is None else msgspec.json.decode(last, type=Published)
+            self._open = opened
+        return self._open
+
+    def close(self) -> None:
+        """Gives the producer up: the next use opens another one."""
+        self._open = None
+
+    def step(self, attempt: int, batch_id: int) -> Step:
+        """Returns what to do with the output of a batch."""
+        return next_step(self._marker, attempt, batch_id)
+
+    def take_over(self, published: Published) -> None:
+        """Sets the marker for an attempt that starts, which shuts out every older one.
+
+        Raises:
+            SinkOccupiedError: A newer attempt has taken over.
+            SinkUnavailableError: The brokers do not answer, or refuse.
+        """
+
+        def act(_opened: TransactionalTopic) -> None:
+            if self._marker is not None and self._marker.attempt > published.attempt:
+                raise SinkOccupiedError(f"attempt {self._marker.attempt} writes the output of sink {self._uid}")
+            self.write((), published)
+
+        self.repeat(act)
+
+    def write(self, records: Iterable[Mapping[str, Any]], published: Published) -> None:
+        """Writes records and the marker in one transaction. May raise KafkaException."""
+        self.opened().write(records, msgspec.json.encode(published))
+        self._marker = published
+
+
+@dataclass(frozen=True, slots=True)
+class WriteShare:
+    """Writes a partition's records as a share of a batch: in a transaction of its own, with a marker of its own.
+
+    A share that is written already is not written again, whichever task or driver wrote it.
+
+    Attributes:
+        settings: The settings of a client.
+        name: The name of the job and the sink together.
+        uid: The sink's uid.
+        timeout_ms: How long a transaction may take.
+        published: The batch, and its attempt.
+        topic: The topic of all records; None if the records name it.
+    """
+
+    settings: dict[str, Any] = field(repr=False)
+    name: str
+    uid: str
+    timeout_ms: int
+    published: Published
+    topic: str | None
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Writes the records, then yields the share.
+
+        Raises:
+            CarriedFailure: Brokers do not answer or refuse, or a newer attempt has taken over.
+        """
+        task = TaskContext.get()
+        assert task is not None  # noqa: S101 - Spark runs this in a task
+        share = task.partitionId()
+        output = self._output(share)
+        try:
+            self._write(output, batches)
+        except KafkaException as failure:
+            output.close()
+            raise CarriedFailure(_unavailable(self.uid, failure), TaskOrigin(self.uid, share)) from None
+        except KeyscaleError as error:
+            output.close()
+            raise CarriedFailure(error, TaskOrigin(self.uid, share)) from None
+        except BaseException:
+            output.close()
+            raise
+        yield pa.RecordBatch.from_pydict({"share": pa.array([share], pa.int32())})
+
+    def _write(self, output: KafkaOutput, batches: Iterator[pa.RecordBatch]) -> None:
+        output.opened()
+        step = output.step(self.published.attempt, self.published.batch_id)
+        if step is Step.REFUSE:
+            raise SinkOccupiedError(
+                f"a newer attempt than {self.published.attempt} writes the output of sink {self.uid}"
+            )
+        if step is Step.APPLY:
+            output.write(_records(batches, self.topic), self.published)
+            reach("kafka.share_written")
+
+    def _output(self, share: int) -> KafkaOutput:
+        """Returns this worker's output of a share. It stays open: the share's next batch is often written here."""
+        key = (self.name, share, self.timeout_ms, repr(sorted(self.settings.items())))
+        if key not in _outputs:
+            _outputs[key] = KafkaOutput(self.settings, self.name, self.uid, self.timeout_ms, share)
+        _outputs.move_to_end(key)
+        while len(_outputs) > _OPEN_MAX:
+            _outputs.popitem(last=False)
+        return _outputs[key]
+
+
+_outputs: OrderedDict[tuple[str, int, int, str], KafkaOutput] = OrderedDict()
+"""This worker's outputs, the last used one last."""
+
+
+def _records(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[dict[str, Any]]:
+    common = {} if topic is None else {"topic": topic}
+    for batch in batches:
+        for row in batch.to_pylist():
+            record = {name: value for name, value in row.items() if value is not None}
+            if "headers" in record:
+                record["headers"] = [(each["key"], each["value"]) for each in record["headers"] if each is not None]
+            yield {**common, **record}
+
+
+def _unavailable(uid: str, failure: KafkaException) -> SinkUnavailableError:
+    return SinkUnavailableError(f"Kafka does not accept the output of sink {uid}: {error_of(failure).name()}")
