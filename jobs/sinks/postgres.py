@@ -38,6 +38,19 @@ _Place: TypeAlias = tuple[int, int]  # a row's task, and its index in it
 _LOCK = 0x6B657973  # "keys": held while the table of markers is created
 
 
+_SHAPE = """
+SELECT md5(string_agg(part, E'\\n' ORDER BY part)) FROM (
+  SELECT (attnum, attname, atttypid, atttypmod, attcollation, attnotnull, attidentity, attgenerated,
+          pg_get_expr(adbin, adrelid))::text AS part
+    FROM pg_attribute LEFT JOIN pg_attrdef ON (adrelid, adnum) = (attrelid, attnum)
+    WHERE attrelid = %(target)s::regclass AND attnum > 0
+  UNION ALL
+  SELECT (conname, pg_get_constraintdef(oid))::text FROM pg_constraint
+    WHERE conrelid = %(target)s::regclass AND contype = 'c'
+) AS parts
+"""
+
+
 class _Token(msgspec.Struct, frozen=True):
     job_id: str
     uid: str
@@ -52,10 +65,10 @@ class _Token(msgspec.Struct, frozen=True):
 class PostgresSink:
     """Appends each batch's rows to a table, or with `keys` inserts or updates rows by key, exactly once.
 
-    In `prepare` the executors copy the rows into a staging table of the batch. Then they are moved to the target in a
-    transaction that stays open. After the batch's commit, `publish` updates the marker of (job, uid) in
-    `_keyscale_published` in the same transaction, and commits it; if the transaction was lost, it moves the staged rows
-    again. A batch that the marker covers is not published again, and nothing is published once a newer attempt has
+    In `prepare` the executors copy the rows into a staging table, which one batch after another uses. Then they are
+    moved to the target in a transaction that stays open. After the batch's commit, `publish` updates the marker of
+    (job, uid) in `_keyscale_published` in the same transaction, and commits it; if the transaction was lost, it moves
+    the staged rows again. A batch that the marker covers is not published again, and nothing is published once a newer attempt has
     begun. Both tables are created in the schema of the target, where the user needs the right to create tables. The
     rows of a batch are written twice.
 
@@ -93,6 +106,8 @@ class PostgresSink:
         self._batch_column = batch_column
         self._dead_letters = DeadLetters(dead_letters)
         self._has_markers = False
+        self._stages: dict[str, str] = {}  # this run's staging tables, and the shapes that they were made for
+        self._free_stage: str | None = None  # the one that is empty
 
     def prepare(self, frame: DataFrame, context: SinkContext) -> str:
         """Copies the batch into a staging table, and moves it into the target without a commit.
@@ -101,13 +116,12 @@ class PostgresSink:
             SinkRowsRefusedError: The target or its constraints refuse the columns or a row.
             SinkUnavailableError: The database cannot be reached.
         """
-        stage = f"{_stage_prefix(context.job_id, context.uid)}{context.attempt}_{context.batch_id}_{context.unique[:8]}"
         columns = tuple(frame.columns)
-        token = _Token(context.job_id, context.uid, context.batch_id, context.attempt, stage, columns, ())
+        token = _Token(context.job_id, context.uid, context.batch_id, context.attempt, "", columns, ())
         try:
             with self._connection() as connection:
                 _refuse_missing_columns(connection, self._target, self._table, self._needed_columns(columns))
-                connection.execute(_create_stage(self._sibling(stage), self._target))
+                token = msgspec.structs.replace(token, stage=self._staging_table(connection, context))
                 connection.execute(sql.SQL("EXPLAIN ") + self._move(token))  # fails where publish would fail
                 self._create_markers(connection)
             token, letters = self._copied(frame, token)
@@ -120,6 +134,30 @@ class PostgresSink:
             self._discard_quietly(token)
             raise
         return msgspec.json.encode(token).decode()
+
+    def _staging_table(self, connection: psycopg.Connection[Any], context: SinkContext) -> str:
+        """Returns the name of an empty staging table: that of the batch before, or a new one.
+
+        Creating and dropping a table in every batch would bloat PostgreSQL's catalogs. A table is used again once its
+        batch is published, as long as the target's columns and checks are those that it was made with.
+        """
+        prefix = _stage_prefix(context.job_id, context.uid)
+        shape = _shape(connection, self._target)
+        free, self._free_stage = self._free_stage, None
+        if free is not None and self._stages.get(free) == shape and _exists(connection, self._sibling(free)):
+            return free
+        if free is not None:
+            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._sibling(free)))
+            self._stages.pop(free, None)
+        made = f"{prefix}{context.attempt}_{context.batch_id}_{context.unique[:8]}"
+        connection.execute(_create_stage(self._sibling(made), self._target))
+        self._stages[made] = shape
+        return made
+
+    def _emptied(self, stage: str) -> sql.Composed:
+        """Returns the statement that empties a staging table of ours, or drops one that another driver has left."""
+        statement = "TRUNCATE {}" if stage in self._stages else "DROP TABLE IF EXISTS {}"
+        return sql.SQL(statement).format(self._sibling(stage))
 
     def _copied(self, frame: DataFrame, token: _Token) -> tuple[_Token, list[tuple[str, str]]]:
         """Copies the rows into the staging table; returns those that it refuses, as JSON, with the reason."""
@@ -177,7 +215,7 @@ class PostgresSink:
         if self._step(connection, token) is not Step.APPLY:
             return False
         self._set_marker(connection, token.job_id, token.uid, Published(token.attempt, token.batch_id))
-        connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._sibling(token.stage)))
+        connection.execute(self._emptied(token.stage))
         return True
 
     def _step(self, connection: psycopg.Connection[Any], token: _Token) -> Step:
@@ -195,6 +233,8 @@ class PostgresSink:
         key = msgspec.json.decode(token, type=_Token)
         if not OpenMoves.commit(revealed(self._url), key.job_id, key.stage):
             self._publish_staged(key)
+        if key.stage in self._stages:
+            self._free_stage = key.stage
         self._dead_letters.publish(key.dead_letters)
 
     def _publish_staged(self, key: _Token) -> None:
@@ -208,12 +248,17 @@ class PostgresSink:
                     raise SinkPublishError(f"the staged rows of batch {key.batch_id} of sink {key.uid} are gone")
                 connection.execute(self._move(key), {"tasks": list(key.tasks)})
                 self._set_marker(connection, key.job_id, key.uid, Published(key.attempt, key.batch_id))
-            connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._sibling(key.stage)))
+                connection.execute(self._emptied(key.stage))
 
     def discard(self, token: str) -> None:
         key = msgspec.json.decode(token, type=_Token)
         OpenMoves.close(revealed(self._url), key.job_id)
         self._dead_letters.discard(key.dead_letters)
+        if not key.stage:
+            return
+        self._stages.pop(key.stage, None)
+        if self._free_stage == key.stage:
+            self._free_stage = None
         with self._connection() as connection:
             connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._sibling(key.stage)))
 
@@ -225,6 +270,7 @@ class PostgresSink:
             SinkUnavailableError: The database cannot be reached.
         """
         OpenMoves.close(revealed(self._url), context.job_id)
+        self._stages, self._free_stage = {}, None
         with self._connection() as connection:
             end_older_sessions(connection, context)
             self._create_markers(connection)
@@ -353,6 +399,12 @@ def _create_stage(stage: sql.Identifier, target: sql.Identifier) -> sql.Composed
     return sql.SQL("CREATE TABLE {} (LIKE {} " + like + ", {} bigint, {} bigint)").format(
         stage, target, sql.Identifier(TASK_COLUMN), sql.Identifier(ROW_COLUMN)
     )
+
+
+def _shape(connection: psycopg.Connection[Any], target: sql.Identifier) -> str:
+    """Returns a digest of what a staging table takes over from the target: columns with their defaults, and checks."""
+    row = connection.execute(_SHAPE, {"target": target.as_string()}).fetchone()
+    return "" if row is None else str(row[0])
 
 
 def _refuse_missing_columns(

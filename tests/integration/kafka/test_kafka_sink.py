@@ -174,7 +174,7 @@ def test_no_share_of_an_older_attempt_is_written_once_a_newer_one_has_begun(
     older.publish(older.prepare(numbers(spark, 0, 5), output.context(0)))
     late = older.prepare(numbers(spark, 5, 10), output.context(1))
     output.sink().recover(output.context(0, attempt=2))
-    with pytest.raises(Exception, match="SINK_OCCUPIED") as failure:
+    with pytest.raises(Exception, match=SinkOccupiedError.code) as failure:
         write_first_share(older, late)
     assert isinstance(typed_failure(failure.value), SinkOccupiedError)
     assert output.values == texts(0, 5)

@@ -48,9 +48,14 @@ class Database:
     def ids(self) -> list[int]:
         return [row[0] for row in self.rows("SELECT id FROM orders ORDER BY id")]
 
-    def staged(self) -> list[str]:
+    def stages(self) -> list[str]:
+        """The names of the staging tables."""
         rows = self.rows("SELECT tablename FROM pg_tables WHERE starts_with(tablename, '_keyscale_')")
         return sorted(row[0] for row in rows if row[0] != MARKERS)
+
+    def staged(self) -> list[str]:
+        """The names of those that hold rows."""
+        return [name for name in self.stages() if self.rows(f"SELECT 1 FROM {name} LIMIT 1")]  # noqa: S608 - ours
 
 
 @pytest.fixture
@@ -72,6 +77,53 @@ def test_a_batch_is_invisible_before_publish_and_complete_after_it(spark: SparkS
     sink.publish(token)
     assert database.ids() == [1, 2, 3]
     assert database.staged() == []
+
+
+def test_one_batch_after_another_uses_one_staging_table_until_the_target_changes(
+    spark: SparkSession, database: Database
+) -> None:
+    sink = PostgresSink(database.url, "orders")
+    sink.recover(context(-1))
+
+    def publish(batch_id: int) -> list[str]:
+        sink.publish(sink.prepare(ids(spark, batch_id), context(batch_id, unique=f"{batch_id:08}")))
+        return database.stages()
+
+    (first,) = publish(0)
+    assert publish(1) == publish(2) == [first]
+    for batch_id, change in enumerate(
+        [
+            "ALTER id TYPE numeric",
+            "ADD name text DEFAULT 'n' NOT NULL",
+            "ALTER name SET DEFAULT 'm'",
+            "ADD CHECK (id < 100)",
+        ],
+        3,
+    ):
+        (before,) = database.stages()
+        database.run(f"ALTER TABLE orders {change}")
+        assert len({before, *publish(batch_id)}) == 2
+    discarded = sink.prepare(ids(spark, 90), context(7, unique="discards"))
+    sink.discard(discarded)
+    assert database.stages() == []
+    publish(7)
+    assert database.ids() == list(range(8))
+    sink.recover(context(7))
+    assert database.stages() == []
+    publish(8)
+    assert database.ids() == list(range(9))
+
+
+def test_a_table_whose_batch_is_not_published_is_not_used_for_another(spark: SparkSession, database: Database) -> None:
+    sink = PostgresSink(database.url, "orders")
+    sink.publish(sink.prepare(ids(spark, 0), context(0)))
+    first = sink.prepare(ids(spark, 1), context(1, unique="first---"))
+    second = sink.prepare(ids(spark, 2), context(2, unique="second--"))
+    assert len(database.stages()) == 2
+    OpenMoves.close(database.url, "job")
+    sink.publish(first)
+    sink.publish(second)
+    assert database.ids() == [0, 1, 2]
 
 
 def test_a_batch_that_is_published_again_even_by_two_at_once_is_there_once(
@@ -132,7 +184,7 @@ def test_a_run_that_follows_in_the_same_attempt_deletes_what_the_one_before_has_
     PostgresSink(database.url, "orders").prepare(ids(spark, 7), context(0, attempt=2))
     PostgresSink(database.url, "orders").prepare(ids(spark, 8), context(0, attempt=3, unique="cccccccc"))
     PostgresSink(database.url, "orders").recover(context(-1, attempt=2))
-    (newer,) = database.staged()
+    (newer,) = database.stages()
     assert "_3_0_" in newer
 
 
