@@ -12,7 +12,7 @@ import click
 from bench.dedup import DedupSizes, run_dedup
 from bench.environments import PackageError
 from bench.keyed_state import StateSizes, run_state
-from bench.latency import LatencySizes, run_latency
+from bench.latency import LatencySizes, run_intervals, run_latency
 from bench.machine import describe, load
 from bench.measure import CHECKOUT, ContenderFailedError
 from bench.scale import ScaleSizes, run_scale
@@ -130,6 +130,20 @@ def latency(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes:
     """From Kafka to files, beside Spark's dropDuplicates."""
     root, markdown = place
     show(run_latency(root, LatencySizes(**sizes), only, _say), sizes["cores"], markdown)
+
+
+@main.command()
+@click.option("--interval-ms", multiple=True, type=int, default=(0, 500, 1000, 5000), show_default=True)
+@click.option("--rate", default=1000, show_default=True, help="Records per second.")
+@click.option("--seconds", default=90, show_default=True, help="How long they are sent.")
+@click.option("--warm-up-seconds", default=30, show_default=True, help="How long at the start they are not counted.")
+@rounds_option
+@cores_option
+@click.pass_obj
+def intervals(place: tuple[Path, Path | None], /, *, interval_ms: Sequence[int], **sizes: int) -> None:
+    """From Kafka to files with several batch intervals: the delay, the processor time, the output directories."""
+    root, markdown = place
+    show(run_intervals(root, LatencySizes(**sizes), interval_ms, _say), sizes["cores"], markdown)
 
 
 @main.command()

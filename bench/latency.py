@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -60,22 +60,54 @@ def run_latency(root: Path, sizes: LatencySizes, only: Sequence[str], say: Calla
                         continue
                     topic = f"events-{uuid.uuid4().hex}"
                     create_topic(root / "stack", topic, PARTITIONS)
-                    options = {
-                        "topic": topic,
-                        "address": ADDRESS,
-                        "source": kind,
-                        "kafka_jars": str(jars),
-                        "connector_jars": jars_of_connector if kind == "connector" else "",
-                        "payload": str(payload),
-                        "rate": sizes.rate,
-                        "seconds": sizes.seconds,
-                        "warm_up_seconds": sizes.warm_up_seconds,
-                        "cores": sizes.cores,
-                    }
+                    of_connector = {"source": kind, "connector_jars": jars_of_connector}
+                    options = _options(sizes, topic, jars, payload) | (of_connector if kind == "connector" else {})
                     contenders.append(Contender(contender, module, options))
             ordered = contenders if number % 2 == 0 else contenders[::-1]
             finished.append(measure(ordered, 1, root / "work", sizes.cores, say))
     return [_table(Rounds.joined(finished), sizes, source) for source in sources]
+
+
+def run_intervals(
+    root: Path, sizes: LatencySizes, intervals_ms: Sequence[int], say: Callable[[str], None]
+) -> list[Table]:
+    """Start a broker, run our job beside it with each batch interval, in turn, and return the table."""
+    payload = _payload(root / "inputs", sizes)
+    finished: list[Rounds] = []
+    with broker(root / "stack") as jars:
+        for number in range(sizes.rounds):
+            contenders = []
+            for interval_ms in intervals_ms:
+                topic = f"events-{uuid.uuid4().hex}"
+                create_topic(root / "stack", topic, PARTITIONS)
+                options = _options(sizes, topic, jars, payload) | {"batch_interval_ms": interval_ms}
+                contenders.append(Contender(f"{interval_ms} ms", "bench.peers.latency_keyscale", options))
+            ordered = contenders if number % 2 == 0 else contenders[::-1]
+            finished.append(measure(ordered, 1, root / "work", sizes.cores, say))
+    rounds = Rounds.joined(finished)
+    title = f"{sizes.rate:,} records per second from Kafka to files by batch interval; median of {len(rounds)}"
+    table = Table(title, ("interval", "p50 ms", "p99 ms", "worst ms", "CPU s", "directories per day"))
+    for interval_ms in intervals_ms:
+        name = f"{interval_ms} ms"
+        per_day = rounds.median(name, "batches") * 86_400 / sizes.seconds
+        cells = [rounds.median(name, figure) for figure in (*FIGURES, "cpu_seconds")]
+        table.add(name, *map(count, [*cells, per_day]))
+    return [table]
+
+
+def _options(sizes: LatencySizes, topic: str, kafka_jars: Path, payload: Path) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "address": ADDRESS,
+        "source": "python",
+        "kafka_jars": str(kafka_jars),
+        "connector_jars": "",
+        "payload": str(payload),
+        "rate": sizes.rate,
+        "seconds": sizes.seconds,
+        "warm_up_seconds": sizes.warm_up_seconds,
+        "cores": sizes.cores,
+    }
 
 
 def _table(rounds: Rounds, sizes: LatencySizes, source: str) -> Table:

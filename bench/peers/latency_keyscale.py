@@ -23,7 +23,11 @@ def run(**options: Any) -> Mapping[str, Any]:
     with Driver(
         Path(task.work),
         ARTIFACT,
-        {"output": str(task.output), **task.source_parameters()},
+        {
+            "output": str(task.output),
+            "batch_interval_ms": str(task.batch_interval_ms),
+            **task.source_parameters(),
+        },
         cores=task.cores,
         checkpoint_interval_ms=CHECKPOINT_INTERVAL_MS,
         jars=task.connector_jars,
@@ -33,7 +37,7 @@ def run(**options: Any) -> Mapping[str, Any]:
         produce(task)
         answer = wait_for_all(task, lambda: _visible(task.output))
         driver.cancel()
-    return answer
+    return {**answer, "batches": len(list(task.output.glob("batch=*")))}
 
 
 def _visible(output: Path) -> dict[Path, float]:

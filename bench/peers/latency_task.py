@@ -46,6 +46,7 @@ class LatencyTask:
         seconds: How long they are sent.
         warm_up_seconds: How long at the start they are not counted.
         cores: How many tasks run at a time.
+        batch_interval_ms: The least time between the starts of two of our batches.
     """
 
     work: str
@@ -59,6 +60,7 @@ class LatencyTask:
     seconds: int
     warm_up_seconds: int
     cores: int
+    batch_interval_ms: int = 0
 
     @property
     def output(self) -> Path:

@@ -48,6 +48,9 @@ DEFAULT_SETTINGS = MappingProxyType(
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
+        # Internal. On, a union of frames of one partition each has one: the shares of a Kafka sink's batch would be
+        # written one after the other.
+        "spark.sql.unionOutputPartitioning": "false",
         # How long a task waits for its preferred executor before it runs elsewhere.
         "spark.locality.wait": "3s",
         # With a limit of bytes (an internal setting), Spark computes a batch's size at every row, which takes as long

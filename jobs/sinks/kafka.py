@@ -213,12 +213,15 @@ class KafkaSink:
             if opened.shares() < key.shares:
                 opened.add_shares(key.shares)
             self._shares = key.shares
-        published = Published(key.attempt, key.batch_id)
-        write = WriteShare(self._producer_settings, _name(key), key.uid, self._timeout_ms, published, self._topic)
-        records = reduce(DataFrame.union, self._records_of_shares(key, staging))
+        written = [
+            records.mapInArrow(self._share(key, share).run, WRITTEN)
+            for share, records in enumerate(self._records_of_shares(key, staging))
+        ]
         for left in reversed(range(_TRIES)):
             try:
-                records.mapInArrow(write.run, WRITTEN).collect()
+                reduce(
+                    DataFrame.union, written
+                ).collect()  # a share's partition has its number, and so finds its worker
             except Exception as failure:
                 error = typed_failure(failure)
                 # A producer that another driver has shut out has been given up: the next task opens one.
@@ -226,6 +229,10 @@ class KafkaSink:
                     raise error from failure
             else:
                 return
+
+    def _share(self, key: _Token, share: int) -> WriteShare:
+        published = Published(key.attempt, key.batch_id)
+        return WriteShare(self._producer_settings, _name(key), key.uid, self._timeout_ms, published, self._topic, share)
 
     def _records_of_shares(self, key: _Token, staging: HadoopDirectory) -> Iterator[DataFrame]:
         """Yields the records of each share, in one partition: whole files, each with the records of one subtask."""

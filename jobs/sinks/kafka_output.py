@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 from confluent_kafka import KafkaException
-from pyspark import TaskContext
 
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.errors import SinkOccupiedError, SinkUnavailableError
@@ -113,7 +112,7 @@ class KafkaOutput:
 
 @dataclass(frozen=True, slots=True)
 class WriteShare:
-    """Writes a partition's records as a share of a batch: in a transaction of its own, with a marker of its own.
+    """Writes the only partition of a share of a batch: in a transaction of its own, with a marker of its own.
 
     A share that is written already is not written again, whichever task or driver wrote it.
 
@@ -124,6 +123,7 @@ class WriteShare:
         timeout_ms: How long a transaction may take.
         published: The batch, and its attempt.
         topic: The topic of all records; None if the records name it.
+        share: The share.
     """
 
     settings: dict[str, Any] = field(repr=False)
@@ -132,6 +132,7 @@ class WriteShare:
     timeout_ms: int
     published: Published
     topic: str | None
+    share: int
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Writes the records, then yields the share.
@@ -139,22 +140,19 @@ class WriteShare:
         Raises:
             CarriedFailure: Brokers do not answer or refuse, or a newer attempt has taken over.
         """
-        task = TaskContext.get()
-        assert task is not None  # noqa: S101 - Spark runs this in a task
-        share = task.partitionId()
-        output = self._output(share)
+        output = self._output()
         try:
             self._write(output, batches)
         except KafkaException as failure:
             output.close()
-            raise CarriedFailure(_unavailable(self.uid, failure), TaskOrigin(self.uid, share)) from None
+            raise CarriedFailure(_unavailable(self.uid, failure), TaskOrigin(self.uid, self.share)) from None
         except KeyscaleError as error:
             output.close()
-            raise CarriedFailure(error, TaskOrigin(self.uid, share)) from None
+            raise CarriedFailure(error, TaskOrigin(self.uid, self.share)) from None
         except BaseException:
             output.close()
             raise
-        yield pa.RecordBatch.from_pydict({"share": pa.array([share], pa.int32())})
+        yield pa.RecordBatch.from_pydict({"share": pa.array([self.share], pa.int32())})
 
     def _write(self, output: KafkaOutput, batches: Iterator[pa.RecordBatch]) -> None:
         output.opened()
@@ -167,11 +165,11 @@ class WriteShare:
             output.write(_records(batches, self.topic), self.published)
             reach("kafka.share_written")
 
-    def _output(self, share: int) -> KafkaOutput:
-        """Returns this worker's output of a share. It stays open: the share's next batch is often written here."""
-        key = (self.name, share, self.timeout_ms, repr(sorted(self.settings.items())))
+    def _output(self) -> KafkaOutput:
+        """Returns this worker's output of the share. It stays open: the share's next batch is often written here."""
+        key = (self.name, self.share, self.timeout_ms, repr(sorted(self.settings.items())))
         if key not in _outputs:
-            _outputs[key] = KafkaOutput(self.settings, self.name, self.uid, self.timeout_ms, share)
+            _outputs[key] = KafkaOutput(self.settings, self.name, self.uid, self.timeout_ms, self.share)
         _outputs.move_to_end(key)
         while len(_outputs) > _OPEN_MAX:
             _outputs.popitem(last=False)

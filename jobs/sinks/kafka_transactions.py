@@ -84,6 +84,7 @@ class TransactionalTopic:
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 20,  # the end is not told sooner
             }
         )
         try:

@@ -68,9 +68,9 @@ class PostgresSink:
     In `prepare` the executors copy the rows into a staging table, which one batch after another uses. Then they are
     moved to the target in a transaction that stays open. After the batch's commit, `publish` updates the marker of
     (job, uid) in `_keyscale_published` in the same transaction, and commits it; if the transaction was lost, it moves
-    the staged rows again. A batch that the marker covers is not published again, and nothing is published once a newer attempt has
-    begun. Both tables are created in the schema of the target, where the user needs the right to create tables. The
-    rows of a batch are written twice.
+    the staged rows again. A batch that the marker covers is not published again, and nothing is published once a newer
+    attempt has begun. Both tables are created in the schema of the target, where the user needs the right to create
+    tables. The rows of a batch are written twice.
 
     A row that the target refuses, by any constraint or trigger, is found before the batch's commit. It fails the batch,
     or becomes a dead letter. Until the batch is published, other writers of the same keys wait.
