@@ -156,6 +156,26 @@ def test_every_record_of_a_topic_with_offset_gaps_is_read_once_and_read_again_al
     assert seen == expected
 
 
+@pytest.mark.parametrize("limit", [None, 11])
+def test_a_topic_is_read_exactly_while_transactions_are_committed_and_aborted(kafka: Broker, limit: int | None) -> None:
+    topic = kafka.create_topic()
+    reading, seen = Reading(KafkaSource(kafka.servers, topic), limit=limit), []
+    with ThreadPoolExecutor() as pool:
+        sending = pool.submit(kafka.send_in_transactions, topic, transactions=120, aborted_every=4)
+        is_sent = False
+        while (plan := reading.plan()) != reading.at or not is_sent:
+            is_sent = sending.done()
+            if plan == reading.at:
+                continue
+            once = [row["value"].decode() for row in reading.rows(plan)]
+            fresh = Reading(KafkaSource(kafka.servers, topic, config={"client.id": "again"}))
+            fresh.at = reading.at
+            assert [row["value"].decode() for row in fresh.rows(plan)] == once
+            seen += once
+            reading.at = plan
+    assert seen == sending.result()
+
+
 def test_a_range_that_ends_among_fetched_records_leaves_the_rest_to_the_next_one(kafka: Broker) -> None:
     topic = kafka.create_topic()
     expected = kafka.send_in_transactions(topic, transactions=200, aborted_every=3)

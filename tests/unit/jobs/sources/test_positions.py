@@ -15,9 +15,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from keyscale.jobs.errors import NotPicklableError, SourceFunctionError, SourcePositionsError
-from keyscale.jobs.operators.failures import origin_of, typed_failure
+from keyscale.jobs.operators.failures import CarriedFailure, origin_of, typed_failure
 from keyscale.jobs.sources.positions import BatchPositions, SplitRange, dealt, limited, next_positions
-from keyscale.jobs.sources.source import Source
+from keyscale.jobs.sources.source import Loss, Source
 from keyscale.jobs.sources.source_reader import SourceReader, streaming_frame
 
 if TYPE_CHECKING:
@@ -181,6 +181,25 @@ def test_the_backlog_after_a_planned_batch_is_reported_if_the_source_can_tell() 
     planner = reader(opaque, limit=4)
     planner.latestOffset(planner.initialOffset(), ReadMaxRows(4))
     assert planner.reportLatestOffset() is None
+
+
+class Losing(Lists):
+    """Lists that have lost their first records."""
+
+    def losses(self, ranges: Mapping[str, tuple[Position, Position]]) -> Mapping[str, Loss]:
+        return {split: Loss(end, None) for split, (_, end) in ranges.items()}
+
+
+def test_only_a_batch_that_an_earlier_run_has_planned_is_compared_with_what_the_source_has_lost() -> None:
+    source = Losing()
+    source.lists = {"a": []}
+    planner = reader(source)
+    at, _ = batch(planner, planner.initialOffset())
+    source.lists["a"] += [1, 2]
+    planned, values = batch(planner, at)
+    assert values == [1, 2], "the plan is as new as the comparison would be"
+    with pytest.raises(CarriedFailure, match=r"SOURCE_RECORDS_LOST.* 1 splits .* 'a'"):
+        reader(source).partitions(at, planned)
 
 
 def test_positions_of_another_kind_of_source_are_refused() -> None:
