@@ -163,7 +163,7 @@ def test_a_checkpoint_that_could_not_begin_is_not_counted(rigs: list[Rig]) -> No
     long_batch = [CheckpointNotBegunError("a long batch") for _ in range(5)]
     waiting = ScriptedCheckpoints([*long_batch, StoreUnavailableError("away"), *long_batch])
     rig = started(rigs, waiting, tolerable_failed_checkpoints=1)
-    wait_until(lambda: rig.retention_runs or rig.outcome_box.outcome, what="a checkpoint that completes")
+    wait_until(lambda: rig.retention_runs or rig.outcome_box.outcome is not None, what="a checkpoint that completes")
     assert waiting.taken == 12
     assert rig.outcome_box.outcome is None
 
