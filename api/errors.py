@@ -5,7 +5,7 @@ docs/errors.md explains every class under its code. Messages (`detail`) never ho
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from keyscale.errors import KeyscaleError
 
@@ -17,11 +17,13 @@ class ApiError(KeyscaleError):
         title: Describes the error, with the same text for every error of this code.
         status: HTTP status of the answer.
         detail: Describes this very error.
+        retry_after_s: How long to wait before the request is sent again, where waiting can help.
     """
 
     code = "INTERNAL_ERROR"
     title: ClassVar[str] = "The control plane failed"
     status: ClassVar[int] = 500
+    retry_after_s: float = 2.0
     advice = "This is a defect. Find the error in the control plane's log by its time, and report it."
 
     def __init__(self, detail: str = "") -> None:
@@ -98,6 +100,27 @@ class RoleTooLowError(ApiError):
     advice = "`detail` names the role that is needed. Ask an administrator for a token with that role."
 
 
+class RoleMissingError(ApiError):
+    """The issuer knows the user, but the settings give the user no role."""
+
+    code = "ROLE_MISSING"
+    title = "You have no role here"
+    status = 403
+    domain = "user"
+    advice = "Ask an administrator to map one of your groups to a role in KEYSCALE_OIDC_ROLES."
+
+
+class IssuerUnavailableError(ApiError):
+    """The OpenID Connect issuer does not answer, or not as OpenID Connect demands."""
+
+    code = "ISSUER_UNAVAILABLE"
+    title = "The OpenID Connect issuer cannot be used"
+    status = 503
+    domain = "external"
+    retryable = True
+    advice = "Check KEYSCALE_OIDC_ISSUER and that the issuer is running. Tokens of Keyscale's own work without it."
+
+
 class OutOfScopeError(ApiError):
     """A user whose scope covers certain jobs only wants to make another one."""
 
@@ -126,6 +149,24 @@ class TokenNameTakenError(ApiError):
     status = 409
     domain = "user"
     advice = "Choose another name, or revoke that token first."
+
+
+class RateLimitedError(ApiError):
+    """A user or an address sends more requests than are allowed, or too many without a valid token."""
+
+    code = "RATE_LIMITED"
+    title = "Too many requests"
+    status = 429
+    domain = "user"
+    retryable = True
+    advice = "Wait as long as the header Retry-After says. docs/configuration.md lists the limits and their settings."
+
+    def __init__(self, detail: str = "", retry_after_s: float = 2.0) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.detail, self.retry_after_s)
 
 
 class HostNotAllowedError(ApiError):

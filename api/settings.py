@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from keyscale.api.errors import SettingInvalidError
 from keyscale.api.job_secrets import JobSecrets
+from keyscale.certificates import trusted_certificates
+from keyscale.db.statuses import Role
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
 
 if TYPE_CHECKING:
@@ -19,6 +23,29 @@ RESTORE_TIMEOUT_MS = 600_000
 VERIFY_TIMEOUT_MS = 120_000
 _DURATION_MS_MAX = 7 * 24 * 3600 * 1000
 _STORE_VARIABLE_PREFIXES = ("AWS_", "KEYSCALE_S3_", "KEYSCALE_STORE_")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIdSettings:
+    """An OpenID Connect issuer whose users may use the control plane.
+
+    Attributes:
+        issuer: Its URL, exactly as its tokens name it.
+        client_id: Our id at the issuer.
+        client_secret: Our secret at the issuer; None: we have none.
+        audience: The audience of bearer tokens for the API.
+        roles: The roles by values of the claim; `*` is every user.
+        role_claim: The claim, such as `groups`, or `realm_access.roles` for a nested one.
+        scopes: The scopes that a sign-in requests, separated by spaces.
+    """
+
+    issuer: str
+    client_id: str
+    client_secret: str | None = field(default=None, repr=False)
+    audience: str = ""
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    role_claim: str = "groups"
+    scopes: str = "openid profile email"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +66,16 @@ class Settings:
         driver_memory: Heap of a driver's JVM, as Spark writes it.
         restore_timeout_ms: How long the new driver of a rescale may take to restore the savepoint.
         verify_timeout_ms: How long it may then take to commit its first batch.
+        session_hours: How long a browser stays signed in.
+        user_requests_per_second: Requests of one user; 0: without limit.
+        address_requests_per_second: Requests from one address; 0: without limit.
+        failures_per_minute: Requests without a valid token, and failed sign-ins, from one address; 0: without limit.
+        tls_certificate: PEM file with the certificate and its chain; None: plain HTTP.
+        tls_key: PEM file with the certificate's private key.
+        ca_file: PEM file with certificate authorities that drivers, and we as a client of the issuer, trust as well.
+        own_url: The URL at which drivers and commands reach the control plane, if it is not that of `host` and `port`.
+        openid: The issuer whose users may sign in; None: tokens only.
+        trusted_proxies: Addresses whose X-Forwarded-For and X-Forwarded-Proto are believed.
     """
 
     home: Path
@@ -54,12 +91,25 @@ class Settings:
     driver_memory: str = "1g"
     restore_timeout_ms: int = RESTORE_TIMEOUT_MS
     verify_timeout_ms: int = VERIFY_TIMEOUT_MS
+    session_hours: int = 12
+    user_requests_per_second: int = 200
+    address_requests_per_second: int = 1000
+    failures_per_minute: int = 20
+    trusted_proxies: tuple[str, ...] = ()
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    ca_file: Path | None = None
+    own_url: str = ""
+    openid: OpenIdSettings | None = None
 
     @property
     def control_url(self) -> str:
         """The URL at which drivers on this host reach the control plane."""
+        if self.own_url:
+            return self.own_url
+        scheme = "http" if self.tls_certificate is None else "https"
         host = "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 - compared, not bound
-        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
     def runs_directory(self) -> Path:
@@ -87,6 +137,7 @@ class Settings:
         store_url = source.get("KEYSCALE_STORE_URL") or (home / "store").as_uri()
         if not store_url.startswith(("file:///", "s3://")):
             raise SettingInvalidError("KEYSCALE_STORE_URL must begin with file:/// or s3://")
+        certificate, key = _tls_files(source)
         return cls(
             home=home,
             database_url=source.get("KEYSCALE_DATABASE_URL") or None,
@@ -105,7 +156,24 @@ class Settings:
             driver_memory=source.get("KEYSCALE_DRIVER_MEMORY") or "1g",
             restore_timeout_ms=_duration_ms(source, "KEYSCALE_RESTORE_TIMEOUT_MS", RESTORE_TIMEOUT_MS),
             verify_timeout_ms=_duration_ms(source, "KEYSCALE_VERIFY_TIMEOUT_MS", VERIFY_TIMEOUT_MS),
+            session_hours=_number(source, "KEYSCALE_SESSION_HOURS", 12, least=1, most=24 * 365),
+            user_requests_per_second=_number(source, "KEYSCALE_USER_REQUESTS_PER_SECOND", 200),
+            address_requests_per_second=_number(source, "KEYSCALE_ADDRESS_REQUESTS_PER_SECOND", 1000),
+            failures_per_minute=_number(source, "KEYSCALE_FAILURES_PER_MINUTE", 20),
+            tls_certificate=certificate,
+            tls_key=key,
+            ca_file=_ca_file(source),
+            own_url=_url(source, "KEYSCALE_CONTROL_URL"),
+            openid=_openid(source),
+            trusted_proxies=tuple(filter(None, (source.get("KEYSCALE_TRUSTED_PROXIES") or "").split(","))),
         )
+
+
+def _number(source: Mapping[str, str], name: str, default: int, *, least: int = 0, most: int = 1_000_000) -> int:
+    text = source.get(name) or str(default)
+    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+        raise SettingInvalidError(f"{name} must be a number from {least} to {most}")
+    return int(text)
 
 
 def _duration_ms(source: Mapping[str, str], name: str, default_ms: int) -> int:
@@ -121,3 +189,72 @@ def _directory(path: str | None) -> Path | None:
     if not Path(path).is_dir():
         raise SettingInvalidError(f"KEYSCALE_JOB_SECRETS_DIRECTORY: {path} is not a directory")
     return Path(path).absolute()
+
+
+def _tls_files(source: Mapping[str, str]) -> tuple[Path | None, Path | None]:
+    certificate, key = source.get("KEYSCALE_TLS_CERTIFICATE"), source.get("KEYSCALE_TLS_KEY")
+    if not certificate and not key:
+        return None, None
+    if not certificate or not key:
+        raise SettingInvalidError("KEYSCALE_TLS_CERTIFICATE and KEYSCALE_TLS_KEY are needed together")
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except OSError as error:
+        reason = error.strerror or "the files are not a PEM certificate and its unencrypted key"
+        raise SettingInvalidError(f"KEYSCALE_TLS_CERTIFICATE, KEYSCALE_TLS_KEY: {reason}") from error
+    return Path(certificate).absolute(), Path(key).absolute()
+
+
+def _ca_file(source: Mapping[str, str]) -> Path | None:
+    file = source.get("KEYSCALE_CA_FILE")
+    if not file:
+        return None
+    try:
+        trusted_certificates(file)
+    except OSError as error:
+        raise SettingInvalidError(f"KEYSCALE_CA_FILE: {error.strerror or 'it holds no PEM certificate'}") from error
+    return Path(file).absolute()
+
+
+def _url(source: Mapping[str, str], name: str) -> str:
+    text = (source.get(name) or "").rstrip("/")
+    parts = urlsplit(text)
+    if text and (parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment):
+        raise SettingInvalidError(f"{name} must be a URL that begins with https:// or http://")
+    return text
+
+
+def _openid(source: Mapping[str, str]) -> OpenIdSettings | None:
+    issuer = source.get("KEYSCALE_OIDC_ISSUER") or ""
+    if not issuer:
+        return None
+    parts = urlsplit(_url(source, "KEYSCALE_OIDC_ISSUER"))
+    if parts.scheme != "https" and parts.hostname not in LOOPBACK_HOSTS:
+        raise SettingInvalidError("KEYSCALE_OIDC_ISSUER must begin with https://")
+    client_id = source.get("KEYSCALE_OIDC_CLIENT_ID") or ""
+    if not client_id:
+        raise SettingInvalidError("KEYSCALE_OIDC_ISSUER needs KEYSCALE_OIDC_CLIENT_ID")
+    defaults = OpenIdSettings(issuer, client_id)
+    return OpenIdSettings(
+        issuer=issuer,
+        client_id=client_id,
+        client_secret=source.get("KEYSCALE_OIDC_CLIENT_SECRET") or None,
+        audience=source.get("KEYSCALE_OIDC_AUDIENCE") or client_id,
+        roles=_roles(source.get("KEYSCALE_OIDC_ROLES") or ""),
+        role_claim=source.get("KEYSCALE_OIDC_ROLE_CLAIM") or defaults.role_claim,
+        scopes=source.get("KEYSCALE_OIDC_SCOPES") or defaults.scopes,
+    )
+
+
+def _roles(text: str) -> dict[str, Role]:
+    roles = {}
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        value, _, role = pair.rpartition("=")
+        if not value or role.upper() not in Role.__members__:
+            raise SettingInvalidError(
+                "KEYSCALE_OIDC_ROLES must be VALUE=ROLE,... with the roles viewer, operator, admin"
+            )
+        roles[value] = Role(role.upper())
+    if not roles:
+        raise SettingInvalidError("KEYSCALE_OIDC_ROLES is empty: nobody could sign in")
+    return roles

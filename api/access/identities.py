@@ -2,61 +2,31 @@
 
 from __future__ import annotations
 
-import hmac
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
 
+from keyscale.api.access.browser_sessions import SESSION_COOKIE, authenticate_cookie, require_own_page
+from keyscale.api.access.openid import Issuer, looks_issued
+from keyscale.api.access.principal import TOKEN_CHARACTERS_MAX, Principal, authenticate_token
 from keyscale.api.access.tokens import token_sha256
 from keyscale.api.errors import (
     ArtifactNotFoundError,
     JobNotFoundError,
     OperationNotFoundError,
-    OriginNotAllowedError,
+    RateLimitedError,
     RoleTooLowError,
-    TokenExpiredError,
     TokenMissingError,
-    TokenRevokedError,
 )
-from keyscale.clock import now_ms
-from keyscale.db.job_scope import EVERYTHING, JobScope
-from keyscale.db.repositories import artifacts, attempts, jobs, tokens
+from keyscale.db.repositories import artifacts, attempts, events, jobs
 from keyscale.db.statuses import AttemptStage, Role
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
     from starlette.requests import HTTPConnection
 
-    from keyscale.db.models import Token
-
-SESSION_COOKIE = "keyscale_session"
-_TOKEN_CHARACTERS_MAX = 512
-_RANKS = {Role.VIEWER: 0, Role.OPERATOR: 1, Role.ADMIN: 2}
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """A user: the holder of a token.
-
-    Attributes:
-        id: Id of the token.
-        name: The token's name, for people.
-        role: What the user may do.
-        scope: The jobs that the user may do it to.
-        expires_at_ms: When the token expires; None: never.
-    """
-
-    id: str
-    name: str
-    role: Role
-    scope: JobScope = EVERYTHING
-    expires_at_ms: int | None = None
-
-    def may_act_as(self, role: Role) -> bool:
-        """Whether the user has at least the rights of a role."""
-        return _RANKS[self.role] >= _RANKS[role]
+    from keyscale.api.access.rates import Rates
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,39 +42,6 @@ class DriverIdentity:
     job_id: str
     attempt: int
     over: bool
-
-
-def authenticate_token(session: Session, token: str) -> Principal:
-    """Returns the holder of a user's token.
-
-    Raises:
-        TokenMissingError: There is no such token.
-        TokenRevokedError: It has been revoked.
-        TokenExpiredError: It has expired.
-    """
-    if not token or len(token) > _TOKEN_CHARACTERS_MAX:
-        raise TokenMissingError("the token is missing or not valid")
-    digest = token_sha256(token)
-    found = tokens.find(session, digest)
-    # The look-up compares hashes of the whole token, so its timing reveals nothing. This makes it explicit.
-    if found is None or not hmac.compare_digest(found.sha256, digest):
-        raise TokenMissingError("the token is missing or not valid")
-    return holder_of(found)
-
-
-def holder_of(token: Token) -> Principal:
-    """Returns the holder of a stored token.
-
-    Raises:
-        TokenRevokedError: It has been revoked.
-        TokenExpiredError: It has expired.
-    """
-    if token.revoked_at_ms is not None:
-        raise TokenRevokedError(f"the token {token.name} was revoked")
-    if token.expires_at_ms is not None and token.expires_at_ms <= now_ms():
-        raise TokenExpiredError(f"the token {token.name} has expired")
-    scope = JobScope(frozenset(token.job_names), token.job_labels)
-    return Principal(token.id, token.name, token.role, scope, token.expires_at_ms)
 
 
 class RequireRole:
@@ -124,18 +61,31 @@ class RequireRole:
             TokenMissingError: The token is missing or wrong.
             TokenRevokedError: It has been revoked.
             TokenExpiredError: It has expired.
+            IssuerUnavailableError: The issuer of the token does not answer.
+            RoleMissingError: The settings give the issuer's user no role.
             OriginNotAllowedError: Another site sent the cookie.
+            RateLimitedError: The user sends too many requests.
             RoleTooLowError: The token's role does not suffice.
             JobNotFoundError: The job of the path is not in the token's scope.
             OperationNotFoundError: The operation of the path is not in the token's scope.
             ArtifactNotFoundError: The artifact of the path is not in the token's scope.
         """
+        known: Principal | None = getattr(request.state, "user", None)
+        if known is not None:  # checked already, before a large body was read
+            return known
+        rates: Rates = request.app.state.context.rates
         with _sessions(request)() as session:
             user = _authenticate(session, request)
+            _name_origin(user.name, user.id)
+            if (wait_s := rates.per_user.take(user.id)) > 0:
+                raise RateLimitedError(f"{user.name} sends too many requests", wait_s)
             if not user.may_act_as(self.role):
                 raise RoleTooLowError(f"this needs the role {self.role}, and {user.name} has the role {user.role}")
             if not user.scope.is_everything:
+                request.state.is_out_of_scope = True
                 _require_in_scope(session, user, request.path_params)
+                request.state.is_out_of_scope = False
+        request.state.user = user
         return user
 
 
@@ -146,10 +96,11 @@ def require_driver(request: Request) -> DriverIdentity:
         TokenMissingError: The token is missing or not that of an attempt.
     """
     token = bearer_token(request)
-    if token and len(token) <= _TOKEN_CHARACTERS_MAX:
+    if token and len(token) <= TOKEN_CHARACTERS_MAX:
         with _sessions(request)() as session:
             found = attempts.find_by_token(session, token_sha256(token))
         if found is not None:
+            _name_origin(f"attempt {found.number}", f"{found.job_id}/{found.number}")
             return DriverIdentity(found.job_id, found.number, found.stage is AttemptStage.ENDED)
     raise TokenMissingError("the attempt's token is missing or not valid")
 
@@ -166,10 +117,13 @@ def _authenticate(session: Session, request: Request) -> Principal:
     A page's cookie changes something only together with a header that forms of other sites cannot send.
     """
     if bearer := bearer_token(request):
+        issuer: Issuer | None = request.app.state.context.issuer
+        if issuer is not None and looks_issued(bearer):
+            return issuer.authenticate(bearer)
         return authenticate_token(session, bearer)
-    user = authenticate_token(session, request.cookies.get(SESSION_COOKIE, ""))
-    if request.method not in {"GET", "HEAD"} and not _is_own_page(request):
-        raise OriginNotAllowedError("a request with the session's cookie needs the header X-Requested-With: keyscale")
+    user = authenticate_cookie(session, request.cookies.get(SESSION_COOKIE, ""))
+    if request.method not in {"GET", "HEAD"}:
+        require_own_page(request)
     return user
 
 
@@ -186,16 +140,14 @@ def _require_in_scope(session: Session, user: Principal, named: dict[str, str]) 
         raise ArtifactNotFoundError("no artifact has this id")
 
 
+def _name_origin(name: str, user_id: str) -> None:
+    if (origin := events.ORIGIN.get()) is not None:
+        origin.actor, origin.actor_id = name, user_id
+
+
 def _sessions(request: Request) -> sessionmaker[Session]:
     sessions: sessionmaker[Session] = request.app.state.context.sessions
     return sessions
-
-
-def _is_own_page(request: Request) -> bool:
-    if request.headers.get("x-requested-with") != "keyscale":
-        return False
-    origin = request.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
 
 
 User = Annotated[Principal, Depends(RequireRole(Role.VIEWER))]

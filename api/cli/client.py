@@ -10,12 +10,16 @@ import httpx
 
 from keyscale.api.cli.errors import (
     ControlPlaneUnreachableError,
+    InvalidArgumentError,
     OperationFailedError,
     RefusedError,
     UnexpectedAnswerError,
 )
+from keyscale.certificates import trusted_certificates
 
 if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
@@ -39,6 +43,7 @@ class ControlPlane:
             timeout=REQUEST_TIMEOUT_S,
             # A proxy for the internet must not be used for this machine.
             trust_env=urlsplit(connection.url).hostname not in LOOPBACK_HOSTS,
+            verify=_trusted(connection.ca_file),
         )
 
     def __enter__(self) -> Self:
@@ -109,6 +114,14 @@ class ControlPlane:
             raise UnexpectedAnswerError(
                 f"{self.connection.url} did not answer with JSON to {answer.request.url.path}"
             ) from error
+
+
+def _trusted(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        return trusted_certificates(ca_file)
+    except OSError as error:
+        reason = error.strerror or "it holds no PEM certificate"
+        raise InvalidArgumentError(f"--ca-file, KEYSCALE_CA_FILE: {ca_file} cannot be used: {reason}") from error
 
 
 def job_path(job: str, *rest: str | int) -> str:

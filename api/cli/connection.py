@@ -20,10 +20,11 @@ def default_home() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A control plane's address and a token for it."""
+    """A control plane's address, a token for it, and a file with certificate authorities to trust."""
 
     url: str
     token: str
+    ca_file: Path | None = None
 
     @property
     def dashboard_url(self) -> str:
@@ -39,13 +40,14 @@ class Connection:
         return f"Connection(url={self.url!r})"
 
 
-def find_connection(url: str | None, token: str | None, home: Path) -> Connection:
+def find_connection(url: str | None, token: str | None, home: Path, ca_file: Path | None = None) -> Connection:
     """Finds the control plane to talk to.
 
     Args:
         url: From --url or KEYSCALE_URL; None: the address that the control plane of `home` wrote there.
         token: From --token or KEYSCALE_TOKEN; None: the admin token of `home`.
         home: The home directory of a control plane on this machine.
+        ca_file: From --ca-file or KEYSCALE_CA_FILE.
 
     Raises:
         ControlPlaneNotFoundError: The address or the token is missing.
@@ -56,7 +58,7 @@ def find_connection(url: str | None, token: str | None, home: Path) -> Connectio
     secret = token or _read_first_line(home / TOKEN_FILE)
     if not secret:
         raise ControlPlaneNotFoundError(f"no token was given, and there is none in {home}")
-    return Connection(address.rstrip("/"), secret)
+    return Connection(address.rstrip("/"), secret, ca_file)
 
 
 def _read_first_line(path: Path) -> str:

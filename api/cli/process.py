@@ -9,17 +9,18 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import httpx
 
 from keyscale.api.cli.connection import TOKEN_FILE, Connection
 from keyscale.api.cli.errors import StartFailedError
+from keyscale.certificates import trusted_certificates
 from keyscale.installation import IMPORT_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 60.0
@@ -57,7 +58,18 @@ class ControlPlaneProcess:
     @property
     def connection(self) -> Connection:
         """How to talk to it, with its admin token."""
-        return Connection(f"http://127.0.0.1:{self.port}", (self.home / TOKEN_FILE).read_text().strip())
+        return Connection(self.url, (self.home / TOKEN_FILE).read_text().strip(), self.ca_file)
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"{'https' if 'KEYSCALE_TLS_CERTIFICATE' in self.settings else 'http'}://127.0.0.1:{self.port}"
+
+    @property
+    def ca_file(self) -> Path | None:
+        """The certificate authorities of its settings."""
+        file = self.settings.get("KEYSCALE_CA_FILE")
+        return Path(file) if file else None
 
     def start(self) -> None:
         """Starts the process and waits until it reports that it is healthy.
@@ -116,7 +128,9 @@ class ControlPlaneProcess:
         if not (self.home / TOKEN_FILE).exists():
             return False
         try:
-            return httpx.get(f"http://127.0.0.1:{self.port}/health", trust_env=False, timeout=5.0).is_success
+            return httpx.get(
+                f"{self.url}/health", trust_env=False, timeout=5.0, verify=trusted_certificates(self.ca_file)
+            ).is_success
         except httpx.TransportError:
             return False
 

@@ -39,18 +39,26 @@ if TYPE_CHECKING:
     help="Directory of the control plane on this machine.",
 )
 @click.option(
+    "--ca-file",
+    envvar="KEYSCALE_CA_FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="PEM file with certificate authorities to trust besides the usual ones.",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="Print the API's answer as JSON (also an option of each command)."
 )
 @click.version_option(VERSION, message="%(prog)s %(version)s")
 @click.pass_context
-def keyscale(context: click.Context, url: str | None, token: str | None, home: Path, as_json: bool) -> None:
+def keyscale(
+    context: click.Context, /, *, url: str | None, token: str | None, home: Path, ca_file: Path | None, as_json: bool
+) -> None:
     """Stateful PySpark streaming jobs that rescale without rewriting state.
 
     In a checkout, the launcher adds more commands: `demo` runs a job on real input, kills it, rescales it, and compares
     every number; `test` runs every check and test; `check` runs only the checks of the code; `lock` pins the
     requirements again; `docs` generates the reference of the Python API.
     """
-    context.obj = Session(url=url, token=token, home=home.expanduser().absolute(), as_json=as_json)
+    context.obj = Session(url=url, token=token, home=home.expanduser().absolute(), ca_file=ca_file, as_json=as_json)
 
 
 for command in (up, where, health, artifacts, jobs, rescale, savepoints, checkpoints, events, logs, tokens, whoami):

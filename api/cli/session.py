@@ -25,12 +25,13 @@ class Session:
     url: str | None
     token: str | None
     home: Path
+    ca_file: Path | None = None
     as_json: bool = False
 
     @property
     def connection(self) -> Connection:
         """The address and token of the control plane; raises `ControlPlaneNotFoundError` if they are unknown."""
-        return find_connection(self.url, self.token, self.home)
+        return find_connection(self.url, self.token, self.home, self.ca_file)
 
     @property
     def output(self) -> Output:

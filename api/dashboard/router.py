@@ -1,4 +1,4 @@
-"""Serves the pages under /ui, and turns a pasted token into the session's cookie.
+"""Serves the pages under /ui, and begins and ends the sessions of browsers.
 
 The pages hold no data: their modules read it from the public API, which checks the cookie. So a page needs no database,
 and an open page survives an outage of the database.
@@ -6,23 +6,44 @@ and an open page survives an outage of the database.
 
 from __future__ import annotations
 
+import hmac
+import math
 import re
 from pathlib import Path
-from typing import Annotated
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote, unquote
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 
-from keyscale.api.access.identities import SESSION_COOKIE, authenticate_token
-from keyscale.api.errors import OriginNotAllowedError, TokenMissingError
+from keyscale.api.access import browser_sessions
+from keyscale.api.access.browser_sessions import SESSION_COOKIE, require_own_origin
+from keyscale.api.access.openid import SignIn
+from keyscale.api.access.principal import authenticate_token
+from keyscale.api.access.refusals import note_refusal
+from keyscale.api.access.tokens import new_token
+from keyscale.api.errors import (
+    RateLimitedError,
+    RoleMissingError,
+    TokenExpiredError,
+    TokenMissingError,
+    TokenRevokedError,
+)
 from keyscale.api.routers.dependencies import Control  # noqa: TC001 - FastAPI reads the annotation when it starts
+from keyscale.db.repositories import events
+
+if TYPE_CHECKING:
+    from keyscale.api.access.principal import Principal
+    from keyscale.api.errors import ApiError
+    from keyscale.api.services.context import Context
 
 HERE = Path(__file__).parent
 START_PAGE = "/ui/"
-SESSION_SECONDS = 30 * 24 * 3600
+SIGN_IN_COOKIE = "keyscale_sign_in"
+SIGN_IN_SECONDS = 600
+ISSUER_REFUSAL = "The issuer could not sign you in. Try again; the control plane's events hold the reason."
 
 # Only our own files and our own API; no inline script or style; no frame around the page.
 HEADERS = {
@@ -55,9 +76,9 @@ def show_job(request: Request, job: str) -> Response:
 
 
 @router.get("/login")
-def show_login(next: str = START_PAGE) -> Response:  # noqa: A002 - the query parameter's name
-    """Shows the form that takes a token."""
-    return _page("login.html", {"next": _own_path(next), "refusal": ""})
+def show_login(request: Request, next: str = START_PAGE) -> Response:  # noqa: A002 - the query parameter's name
+    """Shows the form that takes a token, and the link to the issuer if there is one."""
+    return _login_page(request, next)
 
 
 @router.post("/login")
@@ -67,31 +88,69 @@ def log_in(
     token: Annotated[str, Form()],
     next: Annotated[str, Form()] = START_PAGE,  # noqa: A002 - the form field's name
 ) -> Response:
-    """Starts a session: the token is kept in a cookie that no script can read and no other site can send."""
-    _refuse_foreign_form(request)
-    token = token.strip()
+    """Begins a session. Its cookie can be read by no script and sent by no other site; the token is not in it."""
+    require_own_origin(request)
+    token, hours = token.strip(), control.settings.session_hours
+    origin = events.ORIGIN.get()
+    if origin is not None and (wait_s := control.rates.failures.wait_s(origin.address)) > 0:
+        return _refused_sign_in(request, next, RateLimitedError("too many sign-ins failed", wait_s))
     try:
-        with control.sessions() as session:
-            authenticate_token(session, token)
-    except TokenMissingError:
-        refusal = "This token is not valid. Copy the whole token, without quotes."
-        return _page("login.html", {"next": _own_path(next), "refusal": refusal}, status=403)
+        with control.sessions.begin() as session:
+            user = authenticate_token(session, token)
+            cookie = browser_sessions.begin(session, user, token=token, hours=hours)
+    except TokenMissingError as error:
+        return _refused_sign_in(request, next, note_refusal(request, error))
     answer = RedirectResponse(_own_path(next), status_code=303, headers=HEADERS)
+    _set_cookie(request, answer, cookie, hours)
+    return answer
+
+
+@router.get("/sign-in")
+def lead_to_issuer(control: Control, request: Request, next: str = START_PAGE) -> Response:  # noqa: A002 - as above
+    """Begins a sign-in at the issuer. Its secrets wait in a cookie of this browser for the way back."""
+    if control.issuer is None:
+        return RedirectResponse("/ui/login", status_code=303, headers=HEADERS)
+    sign_in = SignIn(new_token(), new_token(), new_token() + new_token())
+    url = control.issuer.sign_in_url(sign_in, _redirect_uri(request))
+    answer = RedirectResponse(url, status_code=303, headers=HEADERS)
     answer.set_cookie(
-        SESSION_COOKIE,
-        token,
-        max_age=SESSION_SECONDS,
+        SIGN_IN_COOKIE,
+        ".".join([sign_in.state, sign_in.nonce, sign_in.verifier, quote(_own_path(next), safe="")]),
+        max_age=SIGN_IN_SECONDS,
+        path="/ui/signed-in",
         secure=request.url.scheme == "https",
         httponly=True,
-        samesite="strict",
+        samesite="lax",  # the issuer leads the browser back
     )
     return answer
 
 
+@router.get("/signed-in")
+def come_from_issuer(control: Control, request: Request, state: str = "", code: str = "") -> Response:
+    """Begins a session for the user whom the issuer has sent back, if it is this browser that began the sign-in."""
+    kept = request.cookies.get(SIGN_IN_COOKIE, "").split(".", 3)
+    target = _own_path(unquote(kept[3])) if len(kept) == 4 else START_PAGE
+    try:
+        user = _redeem(control, request, kept, state, code)
+    except (TokenMissingError, RoleMissingError) as error:
+        answer = _refused_sign_in(request, target, note_refusal(request, error), at_issuer=True)
+    else:
+        hours = control.settings.session_hours
+        with control.sessions.begin() as session:
+            cookie = browser_sessions.begin(session, user, token=None, hours=hours)
+        # Not a redirect: on a way that began at another site, browsers do not send a strict cookie.
+        answer = _page("signed_in.html", {"next": target})
+        _set_cookie(request, answer, cookie, hours)
+    answer.delete_cookie(SIGN_IN_COOKIE, path="/ui/signed-in", httponly=True, samesite="lax")
+    return answer
+
+
 @router.post("/logout")
-def log_out(request: Request) -> Response:
-    """Ends the session in this browser; the token itself stays valid."""
-    _refuse_foreign_form(request)
+def log_out(control: Control, request: Request) -> Response:
+    """Ends the session, in the database too; the token that it began with stays valid."""
+    require_own_origin(request)
+    with control.sessions.begin() as session:
+        browser_sessions.end(session, request.cookies.get(SESSION_COOKIE, ""))
     answer = RedirectResponse("/ui/login", status_code=303, headers=HEADERS)
     answer.delete_cookie(SESSION_COOKIE, httponly=True, samesite="strict")
     return answer
@@ -122,8 +181,44 @@ def _own_path(path: str) -> str:
     return path if _OWN_PATH.fullmatch(path) else START_PAGE
 
 
-def _refuse_foreign_form(request: Request) -> None:
-    """Refuses a form that another site's page sent, for example to sign a user in under another name."""
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise OriginNotAllowedError("the form was sent by a page of another origin")
+def _login_page(request: Request, target: str, refusal: str = "", status: int = 200) -> Response:
+    context = request.app.state.context
+    has_issuer = context is not None and context.issuer is not None
+    link = f"/ui/sign-in?next={quote(_own_path(target), safe='')}" if has_issuer else ""
+    return _page("login.html", {"next": _own_path(target), "refusal": refusal, "issuer": link}, status=status)
+
+
+def _redeem(control: Context, request: Request, kept: list[str], state: str, code: str) -> Principal:
+    is_ours = len(kept) == 4 and hmac.compare_digest(kept[0].encode(), state.encode())
+    if control.issuer is None or not is_ours or not code:
+        raise TokenMissingError("the issuer sent nobody back whom this browser has sent there")
+    return control.issuer.redeem(code, SignIn(*kept[:3]), _redirect_uri(request))
+
+
+def _redirect_uri(request: Request) -> str:
+    return f"{request.url.scheme}://{request.headers['host']}/ui/signed-in"
+
+
+def _refused_sign_in(request: Request, target: str, error: ApiError, *, at_issuer: bool = False) -> Response:
+    refusal = {
+        RoleMissingError.code: "You have no role here. Ask an administrator to map one of your groups to a role.",
+        TokenExpiredError.code: "This token has expired. Ask an administrator for a new one.",
+        TokenRevokedError.code: "This token was revoked. Ask an administrator for a new one.",
+        RateLimitedError.code: f"Too many sign-ins failed. Try again in {math.ceil(error.retry_after_s)} seconds.",
+    }.get(error.code, ISSUER_REFUSAL if at_issuer else "This token is not valid. Copy the whole token, without quotes.")
+    status = error.status if isinstance(error, RateLimitedError) else 403
+    answer = _login_page(request, target, refusal, status)
+    if isinstance(error, RateLimitedError):
+        answer.headers["Retry-After"] = str(math.ceil(error.retry_after_s))
+    return answer
+
+
+def _set_cookie(request: Request, answer: Response, cookie: str, hours: int) -> None:
+    answer.set_cookie(
+        SESSION_COOKIE,
+        cookie,
+        max_age=hours * 3600,
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )

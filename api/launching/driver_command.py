@@ -98,6 +98,7 @@ def driver_environment(
         **({"SPARK_LOCAL_IP": "127.0.0.1"} if is_loopback else {}),
         "KEYSCALE_ATTEMPT_TOKEN": token,
         "KEYSCALE_CONTROL_URL": settings.control_url,
+        **({"KEYSCALE_CA_FILE": str(settings.ca_file)} if settings.ca_file else {}),
         "KEYSCALE_LOCAL_STATE_DIR": str(work_directory.parents[1] / "state"),
         "KEYSCALE_WORK_DIR": str(work_directory),
         "PYSPARK_DRIVER_PYTHON": sys.executable,

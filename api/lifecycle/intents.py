@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from keyscale.api.access.identities import Principal
+    from keyscale.api.access.principal import Principal
     from keyscale.db.models import Job
 
 SNAPSHOTS_MAX = 8

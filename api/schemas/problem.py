@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -13,7 +14,6 @@ from keyscale.api.schemas.base import Answer
 if TYPE_CHECKING:
     from keyscale.api.errors import ApiError
 
-_RETRY_AFTER_S = "2"
 _PASSING = frozenset({DatabaseUnavailableError.status, TooManyInFlightError.status})
 
 
@@ -54,7 +54,7 @@ def problem(error: ApiError, **more: Any) -> JSONResponse:
         "retryable": error.retryable,
         **more,
     }
-    headers = {"Retry-After": _RETRY_AFTER_S} if error.status in _PASSING else {}
+    headers = {"Retry-After": str(math.ceil(error.retry_after_s))} if error.status in _PASSING else {}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(body, status_code=error.status, headers=headers, media_type="application/problem+json")

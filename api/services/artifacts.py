@@ -28,7 +28,7 @@ from keyscale.db.repositories import artifacts, events
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keyscale.api.access.identities import Principal
+    from keyscale.api.access.principal import Principal
     from keyscale.api.services.context import Context
 
 CHUNK_BYTES = 1 << 20

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.orm import Session, sessionmaker
 
+    from keyscale.api.access.openid import Issuer
+    from keyscale.api.access.rates import Rates
     from keyscale.api.launching.launcher import Launcher
     from keyscale.api.settings import Settings
     from keyscale.api.store_check import StoreCheck
@@ -30,6 +32,8 @@ class Context:
     sessions: sessionmaker[Session]
     launcher: Launcher
     store: StoreCheck
+    rates: Rates
+    issuer: Issuer | None = None
     wakeup: Wakeup = field(default_factory=Wakeup)
     uploads: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(UPLOADS_MAX))
     pulse: ReconcilerPulse = field(default_factory=ReconcilerPulse)

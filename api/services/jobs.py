@@ -42,7 +42,7 @@ from keyscale.state.keys.key_groups import default_max_parallelism
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from keyscale.api.access.identities import Principal
+    from keyscale.api.access.principal import Principal
     from keyscale.api.schemas.job import HealthItemAnswer, JobRequest, StartRequest
     from keyscale.api.services.context import Context
     from keyscale.db.models import Attempt

@@ -25,7 +25,7 @@ from keyscale.db.statuses import CommandKind, CommandStatus, RescaleStatus
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from keyscale.api.access.identities import Principal
+    from keyscale.api.access.principal import Principal
     from keyscale.api.schemas.job import StopRequest
     from keyscale.api.schemas.operation import OperationRequest, SavepointRequest
     from keyscale.api.services.context import Context

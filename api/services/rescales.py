@@ -14,7 +14,7 @@ from keyscale.db.repositories import commands, rescales
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from keyscale.api.access.identities import Principal
+    from keyscale.api.access.principal import Principal
     from keyscale.api.schemas.rescale import RescaleRequest
     from keyscale.api.services.context import Context
     from keyscale.db.models import Job, Rescale

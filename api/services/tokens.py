@@ -16,7 +16,7 @@ from keyscale.db.statuses import Role
 if TYPE_CHECKING:
     from typing import Any
 
-    from keyscale.api.access.identities import Principal
+    from keyscale.api.access.principal import Principal
     from keyscale.api.schemas.access_token import TokenRequest
     from keyscale.api.services.context import Context
     from keyscale.db.models import Token

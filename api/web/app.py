@@ -9,6 +9,8 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse, RedirectResponse
 
 from keyscale.api.access.identities import User  # noqa: TC001 - FastAPI reads the annotation when it starts
+from keyscale.api.access.openid import Issuer
+from keyscale.api.access.rates import Rates
 from keyscale.api.dashboard import router as dashboard
 from keyscale.api.launching.launcher import Launcher
 from keyscale.api.lifecycle.facts import Timeouts
@@ -31,6 +33,7 @@ from keyscale.api.store_check import StoreCheck
 from keyscale.api.web.error_handlers import add_handlers
 from keyscale.api.web.limits import RequestLimits
 from keyscale.api.web.openapi import describe
+from keyscale.api.web.request_origin import RequestOrigin
 from keyscale.db.engine import open_engine, session_factory
 from keyscale.installation import VERSION
 
@@ -57,6 +60,12 @@ def make_context(settings: Settings, engine: Engine | None = None) -> Context:
         sessions=session_factory(engine),
         launcher=Launcher(settings),
         store=StoreCheck(settings.store_url),
+        rates=Rates(
+            per_user=settings.user_requests_per_second,
+            per_address=settings.address_requests_per_second,
+            failures_per_minute=settings.failures_per_minute,
+        ),
+        issuer=None if settings.openid is None else Issuer(settings.openid, ca_file=settings.ca_file),
     )
 
 
@@ -89,6 +98,8 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         if reconcile:
             removal.close()
             reconciler.close()
+        if context.issuer is not None:
+            context.issuer.close()
         context.engine.dispose()
 
     # FastAPI's documentation pages would load programs from other hosts. The description itself is served to token
@@ -104,6 +115,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     )
     app.state.context = context
     app.add_middleware(RequestLimits, settings=context.settings)
+    app.add_middleware(RequestOrigin, rates=context.rates)  # the outer one: it sees every request
     add_handlers(app)
     for router in (
         artifacts,

@@ -12,6 +12,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
+from keyscale.api.access.refusals import is_refusal, note_refusal
 from keyscale.api.errors import (
     ApiError,
     BodyTooLargeError,
@@ -21,7 +22,9 @@ from keyscale.api.errors import (
     RouteNotFoundError,
 )
 from keyscale.api.schemas.problem import problem
+from keyscale.api.web.request_origin import REQUEST_ID_HEADER
 from keyscale.db.engine import is_database_away
+from keyscale.db.repositories.events import ORIGIN
 from keyscale.jobs.protocol.storable_text import storable
 
 if TYPE_CHECKING:
@@ -36,8 +39,8 @@ def add_handlers(app: FastAPI) -> None:
     """Makes the application answer every error as a problem."""
 
     @app.exception_handler(ApiError)
-    def on_api_error(_: Request, error: ApiError) -> JSONResponse:
-        return problem(error)
+    def on_api_error(request: Request, error: ApiError) -> JSONResponse:
+        return problem(note_refusal(request, error) if is_refusal(request, error) else error)
 
     @app.exception_handler(RequestValidationError)
     def on_invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -76,7 +79,10 @@ def add_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     def on_defect(_: Request, error: Exception) -> JSONResponse:
         logger.error("a request failed", exc_info=error)
-        return problem(ApiError())
+        answer = problem(ApiError())
+        if (origin := ORIGIN.get()) is not None:  # this answer passes no middleware
+            answer.headers[REQUEST_ID_HEADER] = origin.request_id
+        return answer
 
 
 def _methods_of(request: Request) -> list[str]:

@@ -14,12 +14,19 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 _PROBLEM = "#/components/schemas/ProblemAnswer"
-_OF_ALL = (errors.HostNotAllowedError, errors.BodyTooLargeError, errors.DatabaseUnavailableError)
+_OF_ALL = (
+    errors.HostNotAllowedError,
+    errors.BodyTooLargeError,
+    errors.DatabaseUnavailableError,
+    errors.RateLimitedError,
+)
 _OF_TOKENS = (
     errors.TokenMissingError,
     errors.TokenExpiredError,
     errors.TokenRevokedError,
     errors.RoleTooLowError,
+    errors.RoleMissingError,
+    errors.IssuerUnavailableError,
 )
 _OF_CHANGES = (errors.OriginNotAllowedError, errors.OutOfScopeError, errors.TooManyInFlightError)
 _OF_PARAMETERS: dict[str, tuple[type[errors.ApiError], ...]] = {

@@ -21,6 +21,7 @@ from keyscale.api.access.tokens import new_token, token_sha256
 from keyscale.api.errors import ApiError, SettingInvalidError
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
+from keyscale.api.web.request_origin import RequestIdFilter
 from keyscale.clock import now_ms
 from keyscale.db.embedded import EmbeddedPostgres
 from keyscale.db.embedded_keeper import EmbeddedPostgresKeeper
@@ -44,7 +45,10 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def main() -> int:
     """Runs until SIGTERM or SIGINT; drivers run on. Returns the exit code."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(RequestIdFilter())
+    line = "%(asctime)s %(levelname)s %(name)s [%(request_id)s]: %(message)s"
+    logging.basicConfig(level=logging.INFO, handlers=[handler], format=line)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     for number in _ENDING_SIGNALS:
         # Everything is shut down in order. The web server has handlers of its own while it serves, then calls this one.
@@ -110,7 +114,10 @@ def run(settings: Settings, engine: Engine, listener: socket.socket) -> None:
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=_GRACE_S,
-        proxy_headers=False,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
     )
     uvicorn.Server(config).run(sockets=[listener])
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from playwright.sync_api import expect
 
-from keyscale.api.access.identities import SESSION_COOKIE
+from keyscale.api.access.browser_sessions import SESSION_COOKIE
 from keyscale.state.keys.key_groups import key_group_range
 from tests.support.control_plane.running_control_plane import running_control_plane
 from tests.support.servers.browser import new_page, running_browser, sign_in

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import httpx
 from pydantic import ValidationError
 
+from keyscale.certificates import trusted_certificates
 from keyscale.jobs.protocol.messages import (
     Assignment,
     AttachRequest,
@@ -57,11 +58,19 @@ class HttpControl:
     A status of 5xx, 408 or 429 counts as no answer; 410 means that the attempt is over; any other 4xx is a refusal.
     """
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, ca_file: str | None = None) -> None:
+        """Makes a connection.
+
+        Args:
+            url: The control plane's address.
+            token: The attempt's own.
+            ca_file: PEM file with certificate authorities to trust besides the usual ones.
+        """
         self._client = httpx.Client(
             base_url=url.rstrip("/"),
             headers={"Authorization": f"Bearer {token}"},
             timeout=_TIMEOUT_SECONDS,
+            verify=trusted_certificates(ca_file),
             trust_env=False,
         )
 

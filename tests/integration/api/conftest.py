@@ -57,6 +57,7 @@ def settings(tmp_path: Path) -> Settings:
         store_url=(tmp_path / "store").as_uri(),
         artifact_bytes_max=1 << 20,
         job_secrets=JobSecrets({"KEYSCALE_JOB_SECRET_ORDERS": "of-the-orders"}),
+        failures_per_minute=0,  # most tests of refusals send many
     )
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale.installation import VERSION
-from tests.integration.api.conftest import TOKEN
 
 if TYPE_CHECKING:
     import httpx
@@ -34,17 +33,6 @@ def test_a_foreign_host_header_is_refused(client: httpx.Client, host: str) -> No
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost", "LOCALHOST:1", "[::1]:8080"])
 def test_loopback_names_are_ours(client: httpx.Client, host: str) -> None:
     assert client.get("/jobs", headers={"Host": host}).status_code == 200
-
-
-def test_the_pages_cookie_can_read_but_changes_need_a_request_of_our_own_page(anonymous: httpx.Client) -> None:
-    anonymous.cookies.set("keyscale_session", TOKEN)
-    assert anonymous.get("/jobs").status_code == 200
-    post = {"url": "/jobs/none/start"}
-    assert anonymous.post(**post).json()["code"] == "ORIGIN_NOT_ALLOWED"
-    foreign = {"X-Requested-With": "keyscale", "Origin": "http://evil.example"}
-    assert anonymous.post(**post, headers=foreign).json()["code"] == "ORIGIN_NOT_ALLOWED"
-    own = {"X-Requested-With": "keyscale", "Origin": "http://127.0.0.1", "Host": "127.0.0.1"}
-    assert anonymous.post(**post, headers=own).json()["code"] == "JOB_NOT_FOUND"
 
 
 def test_an_oversize_body_is_refused_before_it_is_read(client: httpx.Client) -> None:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import httpx
 from playwright.sync_api import sync_playwright
 
-from keyscale.api.access.identities import SESSION_COOKIE
+from keyscale.api.access.browser_sessions import SESSION_COOKIE
 from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
@@ -50,8 +51,10 @@ def new_page(browser: Browser) -> Iterator[Page]:
 
 
 def sign_in(page: Page, connection: Connection) -> None:
-    """Gives the page's browser the cookie that the login form would give it."""
-    page.context.add_cookies([{"name": SESSION_COOKIE, "value": connection.token, "url": connection.url}])
+    """Gives the page's browser the cookie that the login form gives it."""
+    answer = httpx.post(f"{connection.url}/ui/login", data={"token": connection.token}, trust_env=False)
+    cookie = answer.cookies[SESSION_COOKIE]
+    page.context.add_cookies([{"name": SESSION_COOKIE, "value": cookie, "url": connection.url}])
 
 
 @dataclass

@@ -8,9 +8,13 @@ import pytest
 
 from keyscale.api.errors import SettingInvalidError
 from keyscale.api.settings import Settings
+from keyscale.db.statuses import Role
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+OIDC = {"KEYSCALE_OIDC_CLIENT_ID": "keyscale", "KEYSCALE_OIDC_ROLES": "*=viewer"}
+ISSUER = {"KEYSCALE_OIDC_ISSUER": "https://id.example.com"}
 
 
 def test_settings_have_defaults_for_a_laptop(tmp_path: Path) -> None:
@@ -30,6 +34,19 @@ def test_settings_have_defaults_for_a_laptop(tmp_path: Path) -> None:
         {"KEYSCALE_STORE_URL": "http://x"},
         {"KEYSCALE_RESTORE_TIMEOUT_MS": "10m"},
         {"KEYSCALE_VERIFY_TIMEOUT_MS": "999"},
+        {"KEYSCALE_SESSION_HOURS": "0"},
+        {"KEYSCALE_FAILURES_PER_MINUTE": "-1"},
+        {"KEYSCALE_TLS_CERTIFICATE": "/no/such/file"},
+        {"KEYSCALE_TLS_CERTIFICATE": "/no/such/file", "KEYSCALE_TLS_KEY": "/no/such/file"},
+        {"KEYSCALE_TLS_CERTIFICATE": __file__, "KEYSCALE_TLS_KEY": __file__},
+        {"KEYSCALE_CA_FILE": "/no/such/file"},
+        {"KEYSCALE_CA_FILE": __file__},
+        {"KEYSCALE_CONTROL_URL": "keyscale.example.com"},
+        {"KEYSCALE_OIDC_ISSUER": "http://id.example.com", **OIDC},
+        {"KEYSCALE_OIDC_CLIENT_ID": "", **ISSUER},
+        {"KEYSCALE_OIDC_ROLES": "", **ISSUER, "KEYSCALE_OIDC_CLIENT_ID": "keyscale"},
+        {"KEYSCALE_OIDC_ROLES": "team=root", **ISSUER, "KEYSCALE_OIDC_CLIENT_ID": "keyscale"},
+        {"KEYSCALE_OIDC_ROLES": "viewer", **ISSUER, "KEYSCALE_OIDC_CLIENT_ID": "keyscale"},
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named(variables: dict[str, str]) -> None:
@@ -48,3 +65,17 @@ def test_drivers_get_an_address_that_they_can_connect_to(tmp_path: Path, host: s
 def test_a_home_that_spark_would_split_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingInvalidError, match="comma"):
         Settings.from_environment({"KEYSCALE_HOME": str(tmp_path / "a,b")})
+
+
+def test_the_issuer_and_its_roles_are_settings() -> None:
+    openid = Settings.from_environment({**ISSUER, **OIDC, "KEYSCALE_OIDC_ROLES": "a=b=admin, ops=OPERATOR"}).openid
+    assert openid is not None
+    assert openid.roles == {"a=b": Role.ADMIN, "ops": Role.OPERATOR}
+    assert (openid.audience, openid.role_claim, openid.client_secret) == ("keyscale", "groups", None)
+    assert Settings.from_environment({}).openid is None
+
+
+def test_drivers_and_commands_call_the_url_of_the_setting(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"KEYSCALE_CONTROL_URL": "https://keyscale.example.com/"})
+    assert settings.control_url == "https://keyscale.example.com"
+    assert Settings(home=tmp_path, tls_certificate=tmp_path, port=80).control_url == "https://127.0.0.1:80"

@@ -24,4 +24,4 @@ def test_the_help_names_the_commands_that_only_the_launcher_has(capsys: pytest.C
 
 def test_the_launcher_knows_every_global_option_that_takes_a_value() -> None:
     options = [option for option in keyscale.params if isinstance(option, click.Option) and not option.is_flag]
-    assert {name for option in options for name in option.opts} == {"--url", "--token", "--home"}
+    assert {name for option in options for name in option.opts} == {"--url", "--token", "--home", "--ca-file"}

@@ -1,0 +1,98 @@
+"""Limits of rates: token buckets, one per sender, in a bounded amount of memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SENDERS_MAX = 10_000
+
+
+class RateLimit:
+    """Lets each sender do something `burst` times at once, and from then on `per_second` times a second.
+
+    The buckets are this process's own: each replica counts for itself. When there are too many senders, those that were
+    seen least recently are forgotten, and begin again with a full bucket.
+    """
+
+    def __init__(
+        self,
+        *,
+        per_second: float,
+        burst: float,
+        clock: Callable[[], float] = time.monotonic,
+        senders_max: int = SENDERS_MAX,
+    ) -> None:
+        """Makes a limit.
+
+        Args:
+            per_second: How much a bucket gets back each second; 0: there is no limit.
+            burst: How much a full bucket holds, at least 1.
+            clock: The time in seconds; never goes back.
+            senders_max: How many buckets are kept.
+        """
+        self._per_second = per_second
+        self._burst = max(burst, 1.0)
+        self._clock = clock
+        self._senders_max = senders_max
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what is left, and when that was so
+        self._lock = threading.Lock()
+
+    def take(self, sender: str) -> float:
+        """Takes one from the sender's bucket.
+
+        Returns:
+            0 if there was one; else the seconds until there is one again, and nothing was taken.
+        """
+        if self._per_second == 0:
+            return 0.0
+        with self._lock:
+            now = self._clock()
+            left = self._left(sender, now)
+            wait_s = 0.0 if left >= 1 else (1 - left) / self._per_second
+            self._buckets[sender] = (left - 1 if wait_s == 0 else left, now)
+            self._buckets.move_to_end(sender)
+            if len(self._buckets) > self._senders_max:
+                self._buckets.popitem(last=False)
+            return wait_s
+
+    def wait_s(self, sender: str) -> float:
+        """Returns the seconds until the sender's bucket has one, 0 if it has; takes nothing."""
+        if self._per_second == 0:
+            return 0.0
+        with self._lock:
+            left = self._left(sender, self._clock())
+        return 0.0 if left >= 1 else (1 - left) / self._per_second
+
+    def _left(self, sender: str, now: float) -> float:
+        left, then = self._buckets.get(sender, (self._burst, now))
+        return min(self._burst, left + (now - then) * self._per_second)
+
+
+class Rates:
+    """The limits of one control plane.
+
+    Attributes:
+        per_user: Requests of each user.
+        per_address: Requests from each address, of anybody.
+        failures: Requests from each address without a valid token, sign-ins among them.
+        refusals: Refused requests that become events, from anywhere: nobody can fill the database with them.
+    """
+
+    def __init__(self, *, per_user: int, per_address: int, failures_per_minute: int) -> None:
+        """Makes the limits; each bucket holds five seconds' requests, or a minute's failures.
+
+        Args:
+            per_user: Requests a second of a user; 0: without limit.
+            per_address: Requests a second from an address; 0: without limit.
+            failures_per_minute: Failures a minute from an address; 0: without limit.
+        """
+        self.per_user = RateLimit(per_second=per_user, burst=5 * per_user)
+        self.per_address = RateLimit(per_second=per_address, burst=5 * per_address)
+        self.failures = RateLimit(per_second=failures_per_minute / 60, burst=failures_per_minute)
+        self.refusals = RateLimit(per_second=5, burst=500)

@@ -1,0 +1,91 @@
+"""ASGI middleware that gives each request an id and its sender's address, limits its sender, and logs its end."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+
+from keyscale.api.errors import RateLimitedError
+from keyscale.api.schemas.problem import problem
+from keyscale.db.repositories.events import ORIGIN, Origin
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from keyscale.api.access.rates import Rates
+
+logger = logging.getLogger(__name__)
+
+REQUEST_ID_HEADER = "X-Request-ID"
+_CLIENTS_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
+
+
+class RequestOrigin:
+    """Sets `ORIGIN`, which events and log lines name.
+
+    A client, or a proxy in front of us, may choose the id by the header X-Request-ID.
+    """
+
+    def __init__(self, app: ASGIApp, rates: Rates) -> None:
+        self._app = app
+        self._rates = rates
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        chosen = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
+        client = scope.get("client")
+        origin = Origin(
+            request_id=chosen if _CLIENTS_ID.fullmatch(chosen) else uuid.uuid4().hex,
+            address=client[0] if client else "unknown",
+        )
+        # Never reset: the server answers each request in a context of its own, and a failure is logged after this.
+        ORIGIN.set(origin)
+        began_s, status = time.monotonic(), 500
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = origin.request_id
+            await send(message)
+
+        try:
+            if (wait_s := self._rates.per_address.take(origin.address)) > 0:
+                refusal = RateLimitedError("too many requests came from this address", wait_s)
+                await problem(refusal)(scope, receive, send_with_id)
+            else:
+                await self._app(scope, receive, send_with_id)
+        finally:
+            _log(scope, status, origin, time.monotonic() - began_s)
+
+
+class RequestIdFilter(logging.Filter):
+    """Adds the id of the request that is being answered to log records, `-` where there is none."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        origin = ORIGIN.get()
+        record.request_id = "-" if origin is None else origin.request_id
+        return True
+
+
+def _log(scope: Scope, status: int, origin: Origin, duration_s: float) -> None:
+    # Pages and drivers read and report every second: what succeeds and changes nothing is worth no line.
+    is_routine = scope["method"] in {"GET", "HEAD"} or scope["path"].startswith("/driver/")
+    logger.log(
+        logging.DEBUG if is_routine and status < 400 else logging.INFO,
+        "%s %s: %d in %.0f ms, from %s, by %s",
+        scope["method"],
+        quote(scope["path"]),
+        status,
+        duration_s * 1000,
+        origin.address,
+        origin.actor or "nobody",
+    )

@@ -1,0 +1,274 @@
+"""Users of an OpenID Connect issuer, which runs as a process of its own and signs real tokens."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from keyscale.api.access import openid
+from keyscale.api.access.browser_sessions import SESSION_COOKIE
+from keyscale.api.access.openid import claims_at, role_of
+from keyscale.api.cli.process import free_port
+from keyscale.api.settings import OpenIdSettings
+from keyscale.db.statuses import Role
+from tests.integration.api.conftest import TOKEN
+from tests.support.repository import ROOT
+from tests.support.servers.openid_issuer import CLIENT_ID, CLIENT_SECRET
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from keyscale.api.settings import Settings
+
+PROGRAM = ROOT / "tests" / "support" / "servers" / "openid_issuer.py"
+ROLES = {"platform": Role.ADMIN, "streams": Role.OPERATOR, "everybody": Role.VIEWER}
+OWN = {"X-Requested-With": "keyscale"}
+
+
+class IssuerProcess:
+    """The issuer's process, as tests steer it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._http = httpx.Client(trust_env=False)
+
+    def set(self, **wish: Any) -> dict[str, Any]:
+        answer: dict[str, Any] = self._http.post(f"{self.url}/control", json=wish).json()
+        return answer
+
+    def token(self, *, algorithm: str = "RS256", **claims: Any) -> str:
+        return str(self.set(claims=claims, algorithm=algorithm)["token"])
+
+    def follow(self, url: str) -> str:
+        """Signs in at the issuer, as a browser does, and returns the address that it leads back to."""
+        return str(self._http.get(url).headers["location"])
+
+    def is_up(self) -> bool:
+        try:
+            return self._http.get(f"{self.url}/keys").is_success
+        except httpx.TransportError:
+            return False
+
+    def close(self) -> None:
+        self._http.close()
+
+
+@pytest.fixture
+def issuer() -> Iterator[IssuerProcess]:
+    port = free_port()
+    with subprocess.Popen([sys.executable, PROGRAM, str(port)]) as process:
+        running = IssuerProcess(f"http://127.0.0.1:{port}")
+        wait_until(running.is_up, what="the issuer to answer")
+        yield running
+        running.close()
+        process.terminate()
+
+
+@pytest.fixture
+def settings(settings: Settings, issuer: IssuerProcess) -> Settings:
+    return replace(
+        settings,
+        openid=OpenIdSettings(issuer.url, CLIENT_ID, CLIENT_SECRET, audience=CLIENT_ID, roles=ROLES),
+    )
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def begin(client: httpx.Client, issuer: IssuerProcess) -> str:
+    """Begins a sign-in, and returns the path and query with which the issuer sends the browser back."""
+    leaving = client.get("/ui/sign-in", params={"next": "/ui/jobs/flights"})
+    assert leaving.status_code == 303
+    back = urlsplit(issuer.follow(leaving.headers["location"]))
+    assert f"{back.scheme}://{back.netloc}" == str(client.base_url).rstrip("/")
+    return f"{back.path}?{back.query}"
+
+
+def events(client: httpx.Client) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.get("/events", headers=bearer(TOKEN)).json()["events"]
+    return found
+
+
+# --- pages ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_user_signs_in_at_the_issuer_and_has_the_role_of_the_claim(
+    anonymous: httpx.Client, issuer: IssuerProcess
+) -> None:
+    assert 'href="/ui/sign-in?next=%2Fui%2Fjobs%2Fflights"' in anonymous.get("/ui/login?next=/ui/jobs/flights").text
+    issuer.set(user={"sub": "u-7", "preferred_username": "bob", "groups": ["streams", "everybody"]})
+    answer = anonymous.get(begin(anonymous, issuer))
+    # Not a redirect: a browser sends a strict cookie only if a page of ours leads on, not the issuer.
+    assert answer.status_code == 200
+    assert 'content="0; url=/ui/jobs/flights"' in answer.text
+    sent = answer.headers["set-cookie"]
+    assert all(part in sent for part in (SESSION_COOKIE, "HttpOnly", "SameSite=strict"))
+    me = anonymous.get("/whoami").json()
+    assert (me["name"], me["role"], me["id"]) == ("oidc:bob", "OPERATOR", f"{issuer.url}#u-7")
+    assert anonymous.post("/jobs/none/start", headers=OWN).json()["code"] == "JOB_NOT_FOUND"
+    assert anonymous.get("/tokens").json()["code"] == "ROLE_TOO_LOW"
+    signed_in = next(event for event in events(anonymous) if event["kind"] == "SIGNED_IN")
+    assert (signed_in["actor"], signed_in["address"]) == ("oidc:bob", "127.0.0.1")
+    anonymous.post("/ui/logout")
+    assert anonymous.get("/jobs").status_code == 401
+
+
+def test_a_code_works_once_and_in_the_browser_that_began_only(anonymous: httpx.Client, issuer: IssuerProcess) -> None:
+    back = begin(anonymous, issuer)
+    with httpx.Client(base_url=anonymous.base_url, trust_env=False) as other:
+        assert other.get(back).status_code == 403
+        assert SESSION_COOKIE not in other.cookies
+    begin(anonymous, issuer)  # a newer sign-in: the older state is not this browser's any more
+    assert anonymous.get(back).status_code == 403
+    fresh = begin(anonymous, issuer)
+    assert anonymous.get(fresh).status_code == 200
+    assert anonymous.get(fresh).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"nonce": "of another sign-in"},
+        {"nonce": None},
+        {"aud": "another-client"},
+        {"aud": [CLIENT_ID, "another-client"], "azp": "another-client"},
+        {"iss": "https://evil.example"},
+        {"exp": int(time.time()) - 60},
+        {"exp": None},
+        {"sub": None},
+    ],
+)
+def test_an_id_token_that_is_not_for_this_sign_in_begins_no_session(
+    anonymous: httpx.Client, issuer: IssuerProcess, overrides: dict[str, Any]
+) -> None:
+    issuer.set(overrides=overrides)
+    answer = anonymous.get(begin(anonymous, issuer))
+    assert answer.status_code == 403
+    assert "could not sign you in" in answer.text
+    assert SESSION_COOKIE not in anonymous.cookies
+    assert events(anonymous)[0]["kind"] == "ACCESS_DENIED"
+
+
+def test_a_user_without_a_mapped_value_has_no_role_and_is_told_so(
+    anonymous: httpx.Client, issuer: IssuerProcess
+) -> None:
+    issuer.set(user={"sub": "u-9", "groups": ["strangers"]})
+    answer = anonymous.get(begin(anonymous, issuer))
+    assert answer.status_code == 403
+    assert "no role" in answer.text
+    refused = anonymous.get("/jobs", headers=bearer(issuer.token()))
+    assert (refused.status_code, refused.json()["code"]) == (403, "ROLE_MISSING")
+
+
+def test_the_issuers_refusal_is_shown_on_the_sign_in_page(anonymous: httpx.Client, issuer: IssuerProcess) -> None:
+    state = parse_qs(urlsplit(begin(anonymous, issuer)).query)["state"][0]
+    answer = anonymous.get("/ui/signed-in", params={"error": "access_denied", "state": state})
+    assert answer.status_code == 403
+    assert "could not sign you in" in answer.text
+
+
+def test_an_issuer_that_is_down_is_an_outage_and_tokens_of_our_own_still_work(
+    anonymous: httpx.Client, issuer: IssuerProcess
+) -> None:
+    token = issuer.token()
+    issuer.set(is_down=True)
+    answer = anonymous.get("/jobs", headers=bearer(token))
+    assert (answer.status_code, answer.json()["code"]) == (503, "ISSUER_UNAVAILABLE")
+    assert "retry-after" in answer.headers
+    assert anonymous.get("/ui/sign-in").status_code == 503
+    assert anonymous.get("/jobs", headers=bearer(TOKEN)).status_code == 200
+    issuer.set(is_down=False)
+    assert anonymous.get("/jobs", headers=bearer(token)).status_code == 200
+
+
+# --- bearer tokens --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("group", "role"), [("platform", "ADMIN"), ("streams", "OPERATOR"), ("everybody", "VIEWER")])
+def test_the_issuers_token_opens_the_api_with_the_role_of_the_claim(
+    anonymous: httpx.Client, issuer: IssuerProcess, group: str, role: str
+) -> None:
+    me = anonymous.get("/whoami", headers=bearer(issuer.token(groups=[group]))).json()
+    assert (me["name"], me["role"]) == ("oidc:alice", role)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "claims"),
+    [
+        ("none", {}),
+        ("HS256", {}),
+        ("stranger", {}),
+        ("RS256", {"aud": "another-api"}),
+        ("RS256", {"aud": None}),
+        ("RS256", {"iss": "https://evil.example"}),
+        ("RS256", {"iss": None}),
+        ("RS256", {"exp": int(time.time()) - 60}),
+        ("RS256", {"exp": None}),
+        ("RS256", {"nbf": int(time.time()) + 600}),
+        ("RS256", {"sub": None}),
+    ],
+)
+def test_a_token_that_is_not_the_issuers_for_us_and_valid_now_is_refused(
+    anonymous: httpx.Client, issuer: IssuerProcess, algorithm: str, claims: dict[str, Any]
+) -> None:
+    answer = anonymous.get("/jobs", headers=bearer(issuer.token(algorithm=algorithm, **claims)))
+    assert (answer.status_code, answer.json()["code"]) == (401, "TOKEN_INVALID")
+
+
+def test_a_changed_or_broken_token_is_refused(anonymous: httpx.Client, issuer: IssuerProcess) -> None:
+    head, body, signature = issuer.token().split(".")
+    other = issuer.token(groups=["platform"], extra=1).split(".")[1]
+    for broken in (f"{head}.{other}.{signature}", f"{head}.{body}.", "a.b.c", "..", f"{head}.{body}.{'x' * 20_000}"):
+        answer = anonymous.get("/jobs", headers=bearer(broken))
+        assert (answer.status_code, answer.json()["code"]) == (401, "TOKEN_INVALID")
+
+
+def test_a_new_key_is_found_without_a_restart_and_the_old_one_is_no_longer_trusted(
+    anonymous: httpx.Client, issuer: IssuerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openid, "KEYS_AGE_MIN_S", 0.0)
+    old = issuer.token()
+    assert anonymous.get("/jobs", headers=bearer(old)).status_code == 200
+    issuer.set(rotate=True)
+    assert anonymous.get("/jobs", headers=bearer(issuer.token())).status_code == 200
+    assert anonymous.get("/jobs", headers=bearer(old)).json()["code"] == "TOKEN_INVALID"
+
+
+def test_tokens_with_unknown_keys_do_not_make_us_ask_the_issuer_each_time(
+    anonymous: httpx.Client, issuer: IssuerProcess
+) -> None:
+    assert anonymous.get("/jobs", headers=bearer(issuer.token())).status_code == 200
+    issuer.set(rotate=True)
+    token = issuer.token()
+    before = issuer.set()["key_requests"]
+    for _ in range(20):
+        anonymous.get("/jobs", headers=bearer(token))
+    assert issuer.set()["key_requests"] - before <= 2
+
+
+# --- claims to roles ------------------------------------------------------------------------------------------------
+
+
+def test_a_claim_may_be_a_list_a_text_or_nested() -> None:
+    assert claims_at({"groups": ["a", "b", 1]}, "groups") == {"a", "b"}
+    assert claims_at({"scope": "a b"}, "scope") == {"a", "b"}
+    assert claims_at({"realm_access": {"roles": ["a"]}}, "realm_access.roles") == {"a"}
+    assert claims_at({"https://example.com/roles": ["a"]}, "https://example.com/roles") == {"a"}
+    for claims in ({}, {"groups": None}, {"groups": 1}, {"groups": {"a": 1}}):
+        assert claims_at(claims, "groups") == frozenset()
+
+
+def test_of_several_roles_the_highest_counts_and_a_star_is_everybody() -> None:
+    assert role_of(frozenset({"everybody", "streams"}), ROLES) is Role.OPERATOR
+    assert role_of(frozenset({"strangers"}), ROLES) is None
+    assert role_of(frozenset(), {"*": Role.VIEWER}) is Role.VIEWER
+    assert role_of(frozenset({"platform"}), {"*": Role.VIEWER, **ROLES}) is Role.ADMIN

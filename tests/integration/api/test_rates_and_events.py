@@ -1,0 +1,169 @@
+"""Each request has an id; events say who did it and from where, refused requests too; too many are slowed down."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keyscale.api.web.request_origin import RequestIdFilter
+from keyscale.db.job_scope import JobScope
+from keyscale.db.statuses import Role
+from tests.integration.api.conftest import TOKEN, add_token
+
+if TYPE_CHECKING:
+    import httpx
+
+    from keyscale.api.services.context import Context
+    from keyscale.api.settings import Settings
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def events(client: httpx.Client, kind: str) -> list[dict[str, Any]]:
+    found = client.get("/events", headers=bearer(TOKEN)).json()["events"]
+    return [event for event in found if event["kind"] == kind]
+
+
+def test_every_answer_has_a_request_id_also_those_of_errors(anonymous: httpx.Client) -> None:
+    seen = set()
+    for path, headers in (
+        ("/health", {}),
+        ("/jobs", {}),
+        ("/nowhere", {}),
+        ("/ui/login", {}),
+        ("/jobs", {"Host": "evil.example"}),
+    ):
+        seen.add(anonymous.get(path, headers=headers).headers["x-request-id"])
+    assert len(seen) == 5
+    assert all(re.fullmatch(r"[0-9a-f]{32}", request_id) for request_id in seen)
+
+
+def test_a_defect_is_answered_and_logged_with_the_request_id(
+    anonymous: httpx.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("keyscale.api.services.tokens.list_all", fail)
+    caplog.handler.addFilter(RequestIdFilter())
+    answer = anonymous.get("/tokens", headers=bearer(TOKEN))
+    assert (answer.status_code, answer.json()["code"]) == (500, "INTERNAL_ERROR")
+    logged = {record.request_id for record in caplog.records if record.message == "a request failed"}
+    assert logged == {answer.headers["x-request-id"]}
+
+
+@pytest.mark.parametrize("chosen", ["deploy-2026.11_24", "a" * 64])
+def test_a_client_may_choose_the_request_id(anonymous: httpx.Client, chosen: str) -> None:
+    assert anonymous.get("/health", headers={"X-Request-ID": chosen}).headers["x-request-id"] == chosen
+
+
+@pytest.mark.parametrize("chosen", ["short", "a" * 65, "with space in", "new\tline-here"])
+def test_an_unfit_request_id_is_replaced(anonymous: httpx.Client, chosen: str) -> None:
+    assert anonymous.get("/health", headers={"X-Request-ID": chosen}).headers["x-request-id"] != chosen
+
+
+def test_log_lines_name_request_user_and_address_and_no_token(
+    anonymous: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.handler.addFilter(RequestIdFilter())
+    caplog.set_level(logging.INFO)
+    answer = anonymous.post("/jobs/a%0Ab/start", headers=bearer(TOKEN))
+    lines = [record for record in caplog.records if record.name.endswith("request_origin")]
+    assert [record.request_id for record in lines] == [answer.headers["x-request-id"]]
+    assert re.fullmatch(r"POST /jobs/a%0Ab/start: 404 in \d+ ms, from 127.0.0.1, by admin", lines[0].message)
+    assert TOKEN not in caplog.text
+
+
+def test_an_event_says_who_did_it_from_where_and_in_which_request(anonymous: httpx.Client) -> None:
+    answer = anonymous.post("/artifacts", files={"file": ("a.py", b"print(1)\n")}, headers=bearer(TOKEN))
+    (event,) = events(anonymous, "ARTIFACT_UPLOADED")
+    me = anonymous.get("/whoami", headers=bearer(TOKEN)).json()
+    assert (event["actor"], event["actor_id"]) == ("admin", me["id"])
+    assert (event["address"], event["request_id"]) == ("127.0.0.1", answer.headers["x-request-id"])
+
+
+def test_every_kind_of_refused_request_is_an_event(anonymous: httpx.Client, context: Context) -> None:
+    with context.sessions.begin() as session:
+        add_token(session, "expired", Role.ADMIN, expires_at_ms=1)
+        add_token(session, "viewer", Role.VIEWER)
+        add_token(session, "scoped", Role.OPERATOR, JobScope(labels={"team": "b"}))
+    artifact = anonymous.post("/artifacts", files={"file": ("a.py", b"print(1)\n")}, headers=bearer("scoped")).json()
+    body = {"name": "a", "artifact_id": artifact["id"]}
+    attempts = [
+        ("wrong", "GET", "/jobs", "TOKEN_INVALID", "unknown"),
+        ("expired", "GET", "/jobs", "TOKEN_EXPIRED", "unknown"),
+        ("viewer", "POST", "/jobs/a/start", "ROLE_TOO_LOW", "viewer"),
+        ("scoped", "GET", "/jobs/a", "JOB_NOT_FOUND", "scoped"),
+        ("scoped", "POST", "/jobs", "OUT_OF_SCOPE", "scoped"),
+        ("wrong", "POST", "/driver/heartbeat", "TOKEN_INVALID", "unknown"),
+    ]
+    for token, method, path, code, actor in attempts:
+        answer = anonymous.request(method, path, headers=bearer(token), json=body if method == "POST" else None)
+        assert answer.json()["code"] == code
+        event = events(anonymous, "ACCESS_DENIED")[0]
+        assert (event["details"]["code"], event["actor"]) == (code, actor)
+        assert (event["address"], event["request_id"]) == ("127.0.0.1", answer.headers["x-request-id"])
+        assert (event["details"]["method"], event["details"]["path"]) == (method, path)
+        assert token not in event["message"] or token in path
+    assert len(events(anonymous, "ACCESS_DENIED")) == len(attempts)
+    assert anonymous.get("/jobs/none", headers=bearer(TOKEN)).status_code == 404  # an administrator's typo is none
+    assert len(events(anonymous, "ACCESS_DENIED")) == len(attempts)
+
+
+class TestLimits:
+    """With small limits, so that a few requests exceed them."""
+
+    @pytest.fixture
+    def settings(self, settings: Settings) -> Settings:
+        return replace(settings, user_requests_per_second=2, failures_per_minute=3)
+
+    def test_a_user_who_sends_too_many_requests_is_told_when_to_go_on_and_others_are_served(
+        self, anonymous: httpx.Client, context: Context
+    ) -> None:
+        with context.sessions.begin() as session:
+            add_token(session, "viewer", Role.VIEWER)
+        answers = [anonymous.get("/jobs", headers=bearer("viewer")) for _ in range(40)]
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert answers[0].status_code == 200
+        assert {(answer.json()["code"], answer.headers["retry-after"]) for answer in refused} == {("RATE_LIMITED", "1")}
+        assert anonymous.get("/jobs", headers=bearer(TOKEN)).status_code == 200
+
+    def test_an_address_that_sends_wrong_tokens_is_slowed_down_and_a_right_one_still_works(
+        self, anonymous: httpx.Client
+    ) -> None:
+        answers = [anonymous.get("/jobs", headers=bearer("wrong")) for _ in range(6)]
+        assert [answer.status_code for answer in answers] == [401, 401, 401, 429, 429, 429]
+        assert 1 <= int(answers[-1].headers["retry-after"]) <= 20
+        assert anonymous.get("/jobs", headers=bearer(TOKEN)).status_code == 200
+        assert len(events(anonymous, "ACCESS_DENIED")) == 3  # the others fill no database
+
+    def test_failed_sign_ins_are_slowed_down_before_the_token_is_looked_at(self, anonymous: httpx.Client) -> None:
+        for _ in range(3):
+            assert anonymous.post("/ui/login", data={"token": "wrong"}).status_code == 403
+        answer = anonymous.post("/ui/login", data={"token": TOKEN})
+        assert answer.status_code == 429
+        assert 1 <= int(answer.headers["retry-after"]) <= 20
+        assert "Try again in" in answer.text
+
+    def test_a_driver_without_a_valid_token_is_told_so_however_often_it_asks(self, anonymous: httpx.Client) -> None:
+        codes = {anonymous.post("/driver/heartbeat", headers=bearer("wrong"), json={}).status_code for _ in range(10)}
+        assert codes == {401}
+
+
+class TestAddressLimit:
+    @pytest.fixture
+    def settings(self, settings: Settings) -> Settings:
+        return replace(settings, address_requests_per_second=1)
+
+    def test_an_address_that_sends_too_many_requests_gets_429_with_a_request_id(self, anonymous: httpx.Client) -> None:
+        answers = [anonymous.get("/ui/login") for _ in range(20)]
+        refused = [answer for answer in answers if answer.status_code == 429]
+        assert refused
+        assert {(answer.json()["code"], answer.headers["retry-after"]) for answer in refused} == {("RATE_LIMITED", "1")}
+        assert all("x-request-id" in answer.headers for answer in refused)

@@ -1,0 +1,112 @@
+"""A control plane that serves TLS, and its clients: the command line, drivers and browsers."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+import trustme
+
+from keyscale.certificates import trusted_certificates
+from keyscale.installation import IMPORT_PATH
+from keyscale.jobs.protocol.messages import AttachRequest
+from keyscale.jobs.runtime.driver.control import HttpControl
+from keyscale.jobs.runtime.errors import ControlRefusedError, ControlUnreachableError
+from tests.support.control_plane.running_control_plane import running_control_plane
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.control_plane.running_control_plane import RunningControlPlane
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the certificate and key of 127.0.0.1, and the authority that signed the certificate."""
+    directory = tmp_path_factory.mktemp("certificates")
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(directory / "ca.pem")
+    issued.private_key_pem.write_to_path(directory / "key.pem")
+    for part in issued.cert_chain_pems:
+        part.write_to_path(directory / "certificate.pem", append=True)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def platform(files: Path) -> Iterator[RunningControlPlane]:
+    settings = {
+        "KEYSCALE_TLS_CERTIFICATE": str(files / "certificate.pem"),
+        "KEYSCALE_TLS_KEY": str(files / "key.pem"),
+        "KEYSCALE_CA_FILE": str(files / "ca.pem"),
+    }
+    with running_control_plane(settings) as running:
+        yield running
+
+
+def command(platform: RunningControlPlane, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": os.defpath, "PYTHONPATH": str(IMPORT_PATH), **variables}
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "keyscale.api.cli", "--home", str(platform.home), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_commands_trust_the_authority_of_the_option_or_the_setting_and_no_other(
+    platform: RunningControlPlane, files: Path
+) -> None:
+    assert (platform.home / "address").read_text().startswith("https://127.0.0.1:")
+    by_option = command(platform, "--ca-file", str(files / "ca.pem"), "jobs", "list")
+    by_setting = command(platform, "jobs", "list", KEYSCALE_CA_FILE=str(files / "ca.pem"))
+    assert [by_option.returncode, by_setting.returncode] == [0, 0], by_option.stderr + by_setting.stderr
+    without = command(platform, "jobs", "list")
+    assert without.returncode == 1
+    assert "CLI_CONTROL_PLANE_UNREACHABLE" in without.stderr
+    assert "certificate" in without.stderr
+    for name in ("missing.pem", "key.pem"):
+        wrong = command(platform, "--ca-file", str(files / name), "jobs", "list")
+        assert (wrong.returncode, "CLI_INVALID_ARGUMENT" in wrong.stderr) == (1, True), wrong.stderr
+
+
+def test_a_driver_trusts_the_authority_of_the_setting_and_no_other(platform: RunningControlPlane, files: Path) -> None:
+    request = AttachRequest(pid=1, host="here", spark_ui_url=None)
+    url = platform.process.connection.url
+    trusting = HttpControl(url, "not-an-attempts-token", ca_file=str(files / "ca.pem"))
+    with pytest.raises(ControlRefusedError, match="401"):
+        trusting.attach(request)
+    trusting.close()
+    distrusting = HttpControl(url, "not-an-attempts-token")
+    with pytest.raises(ControlUnreachableError, match="certificate"):
+        distrusting.attach(request)
+    distrusting.close()
+
+
+def test_over_tls_the_sessions_cookie_is_sent_over_tls_only(platform: RunningControlPlane, files: Path) -> None:
+    connection = platform.process.connection
+    with httpx.Client(
+        base_url=connection.url, verify=trusted_certificates(files / "ca.pem"), trust_env=False
+    ) as client:
+        answer = client.post("/ui/login", data={"token": connection.token}, headers={"Origin": connection.url})
+        assert answer.status_code == 303
+        assert "; Secure" in answer.headers["set-cookie"]
+        assert client.get("/whoami").json()["role"] == "ADMIN"
+
+
+def test_plain_http_and_old_tls_get_no_answer(platform: RunningControlPlane, files: Path) -> None:
+    url = platform.process.connection.url
+    with pytest.raises(httpx.TransportError):
+        httpx.get(url.replace("https:", "http:") + "/health", trust_env=False)
+    old = trusted_certificates(files / "ca.pem")
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"):
+        old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"{url}/health", verify=old, trust_env=False)

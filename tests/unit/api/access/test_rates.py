@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+
+from keyscale.api.access.rates import RateLimit
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_burst_passes_and_then_the_rate() -> None:
+    clock = Clock()
+    limit = RateLimit(per_second=2, burst=3, clock=clock)
+    assert [limit.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
+    clock.now += 0.5
+    assert (limit.take("a"), limit.take("a")) == (0, 0.5)
+
+
+def test_one_sender_does_not_use_up_the_bucket_of_another() -> None:
+    limit = RateLimit(per_second=1, burst=1, clock=Clock())
+    assert limit.take("a") == 0
+    assert limit.take("a") == 1
+    assert limit.take("b") == 0
+
+
+def test_a_bucket_never_holds_more_than_a_burst() -> None:
+    clock = Clock()
+    limit = RateLimit(per_second=10, burst=2, clock=clock)
+    limit.take("a")
+    clock.now += 3600
+    assert [limit.take("a") for _ in range(3)] == [0, 0, 0.1]
+
+
+def test_a_refused_request_takes_nothing_so_that_waiting_as_told_is_enough() -> None:
+    clock = Clock()
+    limit = RateLimit(per_second=1, burst=1, clock=clock)
+    limit.take("a")
+    assert [limit.take("a") for _ in range(5)] == [1] * 5
+    assert limit.wait_s("a") == 1
+    clock.now += 1
+    assert limit.wait_s("a") == 0
+    assert limit.take("a") == 0
+
+
+def test_without_a_rate_there_is_no_limit() -> None:
+    limit = RateLimit(per_second=0, burst=0, clock=Clock())
+    assert {limit.take("a") for _ in range(1000)} == {0}
+    assert limit.wait_s("a") == 0
+
+
+@pytest.mark.parametrize("senders", [3, 1000])
+def test_memory_is_bounded_however_many_senders_there_are(senders: int) -> None:
+    limit = RateLimit(per_second=1, burst=1, clock=Clock(), senders_max=10)
+    for number in range(senders):
+        limit.take(f"{number}")
+    assert len(limit._buckets) == min(senders, 10)
