@@ -180,6 +180,13 @@ def test_after_a_driver_died_in_a_stop_the_savepoint_is_looked_up_in_the_store()
     assert isinstance(step.missing, ReplaceAttempt)
 
 
+def test_drivers_that_die_in_a_stop_are_replaced_with_longer_and_longer_delays_too() -> None:
+    step = step_of(stopping(active=lost(), consecutive_failures=3))
+    assert isinstance(step, CheckSavepoint)
+    assert isinstance(step.missing, ReplaceAttempt)
+    assert (step.missing.consecutive_failures, step.missing.backoff_ms) == (4, 4000)
+
+
 def test_a_stop_without_a_savepoint_is_repeated_by_the_next_attempt() -> None:
     assert step_of(stopping(active=None, restarts=1)) == CreateAttempt(2, Cause.RECOVER)
     assert step_of(stopping(active=attempt(2))) == ReassignStop("op", 2)

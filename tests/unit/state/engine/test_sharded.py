@@ -155,6 +155,23 @@ def test_the_last_key_is_that_of_the_last_shard_that_has_one(engine: ShardedEngi
     assert engine.last_key("s", b"", key(400)) == key(5, b"\2")
 
 
+def test_a_single_shard_answers_for_all(tmp_path: Path) -> None:
+    engine = ShardedEngine([(KeyGroupRange(2, 4), NotingEngine())])
+    engine.write([Mutation("s", key(2), b"a"), Mutation("t", key(2), b"of t"), Mutation("s", key(4), b"c")])
+    engine.write_runs([SortedRun("s", [key(3)], [b"b"])])
+    run = SortedRun("s", [key(3, b"x"), key(4, b"x")], [b"bx", b"cx"])
+    assert engine.split(run) == [run]
+    engine.write_sorted_file(run, tmp_path / "file")
+    engine.ingest("s", [tmp_path / "file"])
+    entries = {key(2): b"a", key(3): b"b", key(3, b"x"): b"bx", key(4): b"c", key(4, b"x"): b"cx"}
+    assert list(engine.scan("s", b"", None)) == list(entries.items())
+    assert list(engine.scan("s", key(3), key(4, b"x"), 2)) == list(entries.items())[1:3]
+    assert [engine.get("s", each) for each in entries] == list(entries.values())
+    assert engine.get_many("s", [key(4), key(2), key(3, b"y")]) == [b"c", b"a", None]
+    assert engine.get_many("t", [key(2)]) == [engine.get("t", key(2))] == [b"of t"]
+    assert engine.last_key("s", key(2), key(4)) == key(3, b"x")
+
+
 def test_a_write_reaches_the_shards_of_its_keys_in_one_call_each(
     engine: ShardedEngine, shards: list[NotingEngine]
 ) -> None:

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
+from keyscale.state.documents.job_time import JobTime
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
 from keyscale.state.documents.manifest import (
     FileHandle,
@@ -217,6 +218,14 @@ def test_what_is_fixed_by_the_history_cannot_change(max_parallelism: int, hash_i
     assert (free.max_parallelism, free.hash_id) == (max_parallelism, hash_id)
     assert (resumed(base).max_parallelism, resumed(base).hash_id) == (128, HashId.SPARK)
     assert (resumed(None, after=0).max_parallelism, resumed(None, after=0).hash_id) == (None, None)
+
+
+def test_the_time_is_that_of_the_manifest_until_a_batch_is_committed() -> None:
+    base = msgspec.structs.replace(manifest(), time=JobTime(time_batches=3))
+    assert resumed(base).time == JobTime(time_batches=3)
+    later = msgspec.structs.replace(committed(1, 5), time=JobTime(time_batches=4))
+    assert resumed(base, later).time == JobTime(time_batches=4)
+    assert resumed(manifest()).time == resumed(None, after=0).time == JobTime()
 
 
 def test_a_missing_position_is_refused() -> None:

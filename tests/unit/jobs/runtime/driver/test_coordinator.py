@@ -218,6 +218,15 @@ def test_the_minimum_pause_after_a_checkpoint_is_kept(rigs: list[Rig]) -> None:
     assert paused.checkpoints.taken == 1
 
 
+def test_the_minimum_pause_is_also_kept_after_a_checkpoint_that_could_not_begin(rigs: list[Rig]) -> None:
+    waiting = ScriptedCheckpoints([CheckpointNotBegunError("a long batch")])
+    paused, other = started(rigs, waiting, min_pause_ms=3_600_000), started(rigs)
+    wait_until(lambda: paused.checkpoints.taken, what="the first try")
+    taken = other.checkpoints.taken
+    wait_until(lambda: other.checkpoints.taken > taken + 2, what="checkpoints of the same interval without a pause")
+    assert paused.checkpoints.taken == 1
+
+
 def test_a_closed_coordinator_does_not_end_the_run() -> None:
     rig = Rig(tolerable_failed_checkpoints=0)
     entered, go_on = threading.Event(), threading.Event()
