@@ -2,7 +2,18 @@ from __future__ import annotations
 
 import ast
 
-from keyscale.api.lifecycle.transitions import SETTLED, TRANSITIONS, Action, is_allowed, may_follow
+import pytest
+
+from keyscale.api.lifecycle.transitions import (
+    SETTLED,
+    TRANSITIONS,
+    Action,
+    TransitionError,
+    enter,
+    is_allowed,
+    may_follow,
+)
+from keyscale.db.models import Job
 from keyscale.db.statuses import JobStatus
 from tests.support.repository import ROOT
 
@@ -24,6 +35,19 @@ def test_a_settled_job_only_starts_and_only_a_settled_job_is_deleted() -> None:
         if status in SETTLED:
             assert TRANSITIONS[status] == {JobStatus.SUBMITTING}
         assert may_follow(status, status)
+
+
+@pytest.mark.parametrize("before", JobStatus)
+def test_a_job_enters_a_status_that_may_follow_and_no_other(before: JobStatus) -> None:
+    for status in JobStatus:
+        job = Job(name="x", status=before)
+        if status is before or status in TRANSITIONS[before]:
+            enter(job, status)
+            assert job.status is status
+        else:
+            with pytest.raises(TransitionError):
+                enter(job, status)
+            assert job.status is before
 
 
 def test_only_transitions_write_a_jobs_status() -> None:
