@@ -13,11 +13,15 @@ from keyscale.api.launching.driver_command import (
     driver_command,
     driver_environment,
     master_of,
+    share_of_cluster,
+    spark_home,
     stays_on_loopback,
 )
 from keyscale.api.settings import Settings
 from keyscale.db.models import Attempt, Job
+from keyscale.installation import DRIVER_PROGRAM, IMPORT_PATH
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
+from keyscale.jobs.protocol.spark_settings import LOCAL_SETTINGS, REQUIRED_SETTINGS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,3 +108,60 @@ def test_a_driver_takes_one_core_per_subtask_of_a_cluster_unless_the_job_says_ot
     for conf, cores in (({}, 3), ({"spark.cores.max": "8"}, 8)):
         command = driver_command(settings, Job(name="x", spark_conf=conf), Attempt(number=1, parallelism=3), tmp_path)
         assert f"spark.cores.max={cores}" in command
+
+
+def options_of(command: list[str]) -> dict[str, str]:
+    """The Spark settings of a command line."""
+    values = (command[place + 1] for place, part in enumerate(command) if part == "--conf")
+    return dict(value.split("=", 1) for value in values)
+
+
+def test_a_driver_has_exactly_this_environment(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, host="cp.example", port=80, spark_master="spark://master:7077")
+    environment = driver_environment(
+        settings, "own", tmp_path / "job" / "1", {"TZ": "UTC", "PATH": "/bin", "X": "y"}, {"SECRET": "s"}
+    )
+    assert environment == {
+        "PATH": "/bin",
+        "TZ": "UTC",
+        "SECRET": "s",
+        **settings.store_environment,
+        "KEYSCALE_ATTEMPT_TOKEN": "own",
+        "KEYSCALE_CONTROL_URL": "http://cp.example:80",
+        "KEYSCALE_LOCAL_STATE_DIR": str(tmp_path / "state"),
+        "KEYSCALE_WORK_DIR": str(tmp_path / "job" / "1"),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(IMPORT_PATH),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONUNBUFFERED": "1",
+        "SPARK_HOME": str(spark_home()),
+    }
+    assert driver_environment(settings, "own", tmp_path / "job" / "1", {}, {})["PATH"] == os.defpath
+
+
+def test_an_attempts_command_names_its_job_its_folders_and_the_driver(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, spark_master="spark://master:7077", driver_memory="700m")
+    command = driver_command(settings, Job(name="bills", spark_conf={}), Attempt(number=7, parallelism=3), tmp_path)
+    assert command[:3] == [str(spark_home() / "bin" / "spark-submit"), "--master", "spark://master:7077"]
+    assert command[-1] == str(DRIVER_PROGRAM)
+    options = options_of(command)
+    assert list(options) == sorted(options)
+    assert {
+        "spark.app.name": "keyscale-bills-7",
+        "spark.driver.memory": "700m",
+        "spark.local.dir": str(tmp_path / "spark"),
+        "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
+        "spark.cores.max": "3",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "10s",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        **REQUIRED_SETTINGS,
+    }.items() <= options.items()
+    assert not LOCAL_SETTINGS.keys() & options.keys()
+    local = options_of(
+        driver_command(
+            Settings(home=tmp_path), Job(name="x", spark_conf={}), Attempt(number=1, parallelism=1), tmp_path
+        )
+    )
+    assert LOCAL_SETTINGS.items() <= local.items()
+    assert not share_of_cluster(1).keys() & local.keys()
