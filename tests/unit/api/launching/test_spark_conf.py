@@ -23,7 +23,7 @@ def test_keys_that_are_not_on_the_list_are_named_up_to_five_of_them_and_shortene
     assert "spark.f" not in str(refused.value)
 
 
-@pytest.mark.parametrize("value", ["", ".", "a b", "$(id)", "a/b", "ä", "x" * 101, "1\n"])
+@pytest.mark.parametrize("value", ["", ".", "-", "_", "a b", "$(id)", "a/b", "ä", "x" * 101, "1\n"])
 def test_a_value_that_is_no_plain_word_is_refused_with_its_key(value: str) -> None:
     with pytest.raises(SparkConfNotAllowedError, match=r"spark\.driver\.memory"):
         check_spark_conf({"spark.executor.memory": "2g", "spark.driver.memory": value})
