@@ -42,3 +42,10 @@ def test_secrets_that_a_process_knows_are_masked_there(monkeypatch: pytest.Monke
 
 def test_a_setting_that_is_no_secret_is_used_as_it_is() -> None:
     assert revealed("orders") == "orders"
+
+
+def test_a_secret_that_was_revealed_is_masked_although_its_variable_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEYSCALE_JOB_SECRET_GONE", "hunter3hunter3")
+    assert Secret("GONE").reveal() == "hunter3hunter3"
+    monkeypatch.delenv("KEYSCALE_JOB_SECRET_GONE")
+    assert without_secrets("hunter3hunter3") == "*****"

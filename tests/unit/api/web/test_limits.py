@@ -120,3 +120,8 @@ def test_a_length_that_is_no_number_is_refused(settings: Settings, length: bytes
 
 def test_what_is_no_request_goes_through_unchecked(settings: Settings) -> None:
     assert send(settings, host=None, kind="lifespan") == OK
+
+
+@pytest.mark.parametrize("path", ["/jobs/\x00", "/jobs/\ud800"])
+def test_a_path_with_a_character_that_no_name_has_leads_nowhere(settings: Settings, path: str) -> None:
+    assert send(settings, path=path) == 404

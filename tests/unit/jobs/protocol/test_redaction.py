@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.jobs.protocol.redaction import mask_known, redact
+from keyscale.jobs.protocol.redaction import mask_known, redact, redact_named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,3 +84,23 @@ def test_source_lines_with_the_word_password_stay_where_only_known_secrets_are_m
 
 def test_of_two_secrets_of_which_one_begins_with_the_other_nothing_is_left() -> None:
     assert mask_known("abcdef123", {"A_TOKEN": "abcdef", "B_TOKEN": "abcdef123"}) == "*****"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("api_key", "anything at all", "*****"),
+        ("parallelism", "4", "4"),
+        ("database", "postgresql://app:hunter2%2Fx@db:5432/orders", "postgresql://app:*****@db:5432/orders"),
+        ("database", "host=db password=hunter2x", "host=db password=*****"),
+        ("header", "Bearer hunter2hunter2", "Bearer *****"),
+        ("database", "host=db password=abcdef passwd=abcdefgh", "host=db password=***** passwd=*****"),
+    ],
+)
+def test_a_parameter_is_masked_by_its_name_or_in_part_by_its_form(name: str, value: str, shown: str) -> None:
+    assert redact_named(name, value) == shown
+
+
+def test_a_quoted_secret_is_masked_to_its_last_character() -> None:
+    shown = "two\nlines of hunter2"
+    assert mask_known(f"KeyError: {shown!r}", {"A_TOKEN": shown}) == "KeyError: '*****'"

@@ -305,7 +305,7 @@ class StoreWithASlash(LocalObjectStore):
 
 
 def test_a_checkpoint_in_a_store_whose_url_ends_in_a_slash_is_found(tmp_path: Path) -> None:
-    store = StoreWithASlash(tmp_path / "store")
+    store = StoreWithASlash(tmp_path / "storeX")
     manifest = checkpointed(store, open_attempt(store, assignment(store, 1), OPERATORS), 1, 0)
     location = location_of(store.url, manifest.path)
     assert open_attempt(store, assignment(store, 2, restore_from=location), OPERATORS).manifest == manifest
