@@ -44,6 +44,16 @@ class RequestInvalidError(ApiError):
     advice = "`errors` names each wrong field. GET /openapi.json describes every request."
 
 
+class CursorInvalidError(ApiError):
+    """The parameter `after` is not a cursor of the list."""
+
+    code = "CURSOR_INVALID"
+    title = "The cursor is not one of this list"
+    status = 422
+    domain = "user"
+    advice = "Send the `next` of an earlier answer of the same list unchanged, or leave `after` out to begin again."
+
+
 class RouteNotFoundError(ApiError):
     """There is nothing at this path."""
 
@@ -454,6 +464,28 @@ class DatabaseUnavailableError(ApiError):
     domain = "external"
     retryable = True
     advice = "Running jobs go on. Start PostgreSQL again; the control plane reconnects by itself."
+
+
+class DatabaseBusyError(ApiError):
+    """PostgreSQL gave the request up, because it stood in the way of another one."""
+
+    code = "DATABASE_BUSY"
+    title = "Another request stood in the way"
+    status = 503
+    domain = "external"
+    retryable = True
+    advice = "Nothing was changed. Send the request again."
+
+
+class DatabaseSlowError(ApiError):
+    """A statement took longer than its limit of time. PostgreSQL answers, but not fast enough."""
+
+    code = "DATABASE_SLOW"
+    title = "The database took too long"
+    status = 503
+    domain = "external"
+    retryable = True
+    advice = "Nothing was changed. Send the request again; if this repeats, look for load or locks in PostgreSQL."
 
 
 class StoreUnavailableError(ApiError):

@@ -76,6 +76,10 @@ class Settings:
         own_url: The URL at which drivers and commands reach the control plane, if it is not that of `host` and `port`.
         openid: The issuer whose users may sign in; None: tokens only.
         trusted_proxies: Addresses whose X-Forwarded-For and X-Forwarded-Proto are believed.
+        keep_checkpoints: Checkpoints in the history of a job; those that are in the store stay in any case.
+        keep_checkpoint_details: How many of these keep the figures of their subtasks.
+        keep_attempts: Ended attempts in the history of a job.
+        keep_event_days: Age of the oldest events.
     """
 
     home: Path
@@ -101,6 +105,10 @@ class Settings:
     ca_file: Path | None = None
     own_url: str = ""
     openid: OpenIdSettings | None = None
+    keep_checkpoints: int = 1000
+    keep_checkpoint_details: int = 100
+    keep_attempts: int = 100
+    keep_event_days: int = 90
 
     @property
     def control_url(self) -> str:
@@ -166,6 +174,10 @@ class Settings:
             own_url=_url(source, "KEYSCALE_CONTROL_URL"),
             openid=_openid(source),
             trusted_proxies=tuple(filter(None, (source.get("KEYSCALE_TRUSTED_PROXIES") or "").split(","))),
+            keep_checkpoints=_number(source, "KEYSCALE_KEEP_CHECKPOINTS", 1000, least=1),
+            keep_checkpoint_details=_number(source, "KEYSCALE_KEEP_CHECKPOINT_DETAILS", 100, least=1),
+            keep_attempts=_number(source, "KEYSCALE_KEEP_ATTEMPTS", 100, least=1),
+            keep_event_days=_number(source, "KEYSCALE_KEEP_EVENT_DAYS", 90, least=1),
         )
 
 

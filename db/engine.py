@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_MS = 8_000  # a server that runs ends a slow statement before its client gives up
+_GIVEN_UP = frozenset({"40P01", "40001", "55P03"})  # a deadlock, a serialization failure, a lock not to be had
+_QUERY_CANCELED = "57014"
 
 
 def open_engine(url: str | URL, *, connections: int = 10, connections_spare: int = 20) -> Engine:
@@ -33,6 +35,7 @@ def open_engine(url: str | URL, *, connections: int = 10, connections_spare: int
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
         pool_pre_ping=True,
+        hide_parameters=True,  # errors are logged, and a parameter may be a secret
         pool_size=connections,
         max_overflow=connections_spare,
         pool_timeout=CONNECT_TIMEOUT_S,
@@ -73,8 +76,24 @@ def session_factory(engine: Engine) -> sessionmaker[Session]:
     return sessionmaker(engine, expire_on_commit=False)
 
 
+def is_given_up(error: Exception) -> bool:
+    """Whether PostgreSQL gave up a transaction that stood in another one's way: a deadlock, a lock not to be had."""
+    return _sqlstate(error) in _GIVEN_UP
+
+
+def is_too_slow(error: Exception) -> bool:
+    """Whether PostgreSQL ended a statement because it took longer than `STATEMENT_TIMEOUT_MS`."""
+    return _sqlstate(error) == _QUERY_CANCELED
+
+
 def is_database_away(error: Exception) -> bool:
-    """Whether an error means that PostgreSQL does not answer, rather than that a query is wrong."""
+    """Whether an error means that PostgreSQL does not answer, rather than that a query is wrong or took too long."""
+    if is_given_up(error) or is_too_slow(error):
+        return False
     if isinstance(error, (OperationalError, InterfaceError, PoolTimeoutError)):
         return True
     return isinstance(error, DBAPIError) and error.connection_invalidated
+
+
+def _sqlstate(error: Exception) -> str | None:
+    return getattr(getattr(error, "orig", None), "sqlstate", None)

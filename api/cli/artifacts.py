@@ -56,7 +56,7 @@ def upload(session: Session, file: Path) -> None:
 def list_artifacts(session: Session) -> None:
     """List all artifacts."""
     with session.control_plane() as control_plane:
-        answer = control_plane.get("/artifacts")
+        answer = control_plane.get_list("/artifacts", "artifacts")
     session.output.table(answer, answer["artifacts"], COLUMNS)
 
 

@@ -123,7 +123,7 @@ def trigger_savepoint(session: Session, job: str, savepoint_id: str | None, no_w
 def list_savepoints(session: Session, job: str) -> None:
     """List a job's savepoints, the latest first."""
     with session.control_plane() as control_plane:
-        answer = control_plane.get(job_path(job, "savepoints"))
+        answer = control_plane.get_list(job_path(job, "savepoints"), "savepoints")
     rows = [{**savepoint, **(savepoint["operation"] or {})} for savepoint in answer["savepoints"]]
     session.output.table(answer, rows, SAVEPOINT_COLUMNS)
 

@@ -62,6 +62,15 @@ class ControlPlane:
         """Returns the answer to a GET."""
         return self._json(self.request("GET", path, params=query))
 
+    def get_list(self, path: str, field: str) -> dict[str, Any]:
+        """Returns a whole list in the form of its first part: all parts are read, one after the other."""
+        answer = self.get(path)
+        part = answer
+        while part["next"] is not None:
+            part = self.get(path, after=part["next"])
+            answer[field] += part[field]
+        return {**answer, "next": None}
+
     def post(self, path: str, body: dict[str, Any] | None = None, **query: str | int | bool) -> Any:
         """Returns the answer to a POST of JSON."""
         return self._json(self.request("POST", path, json=body if body is not None else {}, params=query))

@@ -149,7 +149,7 @@ def job_request(
 def list_jobs(session: Session) -> None:
     """List all jobs."""
     with session.control_plane() as control_plane:
-        answer = control_plane.get("/jobs")
+        answer = control_plane.get_list("/jobs", "jobs")
     session.output.table(answer, answer["jobs"], COLUMNS)
 
 

@@ -99,22 +99,15 @@ class FactReader:
 
     def _rescale(self, session: Session, job: Job, rescale: Rescale) -> RescaleFacts:
         command = commands.find(session, rescale_command_id(rescale.id))
-        tried = attempts.list_of(session, rescale.job_id)
+        old = attempts.find(session, rescale.job_id, rescale.old_attempt)
         return RescaleFacts(
             phase=rescale.phase,
             to_parallelism=rescale.to_parallelism,
             command=self._command(command) if command else None,
-            tries=sum(attempt.cause == Cause.RESCALE and attempt.number > rescale.old_attempt for attempt in tried),
+            tries=attempts.count_after(session, rescale.job_id, rescale.old_attempt, Cause.RESCALE),
             phase_age_ms=self._stopwatch.elapsed_ms(("rescale", rescale.id), rescale.phase),
             checkpoint_timeout_ms=CheckpointSettings.model_validate(job.checkpoints).timeout_ms,
-            batch_duration_ms=next(
-                (
-                    (one.metrics or {}).get("batch_duration_ms", 0.0)
-                    for one in tried
-                    if one.number == rescale.old_attempt
-                ),
-                0.0,
-            ),
+            batch_duration_ms=((old.metrics if old else None) or {}).get("batch_duration_ms", 0.0),
         )
 
 

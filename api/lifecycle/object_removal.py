@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from keyscale.clock import now_ms
 from keyscale.db.models import DeletedJob
-from keyscale.db.repositories import deleted_jobs, events
+from keyscale.db.repositories import checkpoints, deleted_jobs, events
 from keyscale.errors import KeyscaleError
 from keyscale.state.identifiers import JobId
 from keyscale.state.layout import location_of
@@ -29,6 +29,8 @@ LOOK_S = 2.0
 SETTLED_MS = 60 * 60 * 1000
 """A process that still wrote for a job when it was deleted has ended after this long."""
 RETRY_MS = 60_000
+ROWS_AT_ONCE = 500
+"""A checkpoint has a row per operator and subtask; one statement must not run into its time limit."""
 
 
 class ObjectRemoval:
@@ -65,6 +67,8 @@ class ObjectRemoval:
             job = deleted_jobs.first_due(session, now_ms())
         if job is None:
             return False
+        if not self._remove_rows(job):
+            return True
         is_last = now_ms() >= job.deleted_at_ms + SETTLED_MS
         try:
             done = delete_job_objects(
@@ -80,6 +84,17 @@ class ObjectRemoval:
         else:
             self._passed(job, done, is_last=is_last)
         return True
+
+    def _remove_rows(self, job: DeletedJob) -> bool:
+        """Deletes the job's checkpoints, a few at a time; returns whether its objects are to be deleted, too."""
+        while not self._closing.is_set():
+            with self._sessions.begin() as session:
+                if checkpoints.delete_some(session, job.job_id, ROWS_AT_ONCE):
+                    continue
+                if job.keep_objects and (row := session.get(DeletedJob, job.job_id)) is not None:
+                    session.delete(row)
+                return not job.keep_objects
+        return False
 
     def _run(self) -> None:
         while not self._closing.wait(LOOK_S):

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, File, Form, Response, UploadFile
 
 from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import Control
+from keyscale.api.routers.dependencies import Control, ListingOf
 from keyscale.api.routers.guarded_route import UploadRoute
 from keyscale.api.schemas.artifact import ArtifactAnswer, ArtifactList
 from keyscale.api.schemas.base import NAME_PATTERN
@@ -36,9 +36,9 @@ def upload_artifact(
 
 
 @router.get("")
-def list_artifacts(control: Control, user: User) -> ArtifactList:
+def list_artifacts(control: Control, user: User, listing: ListingOf) -> ArtifactList:
     """Lists the artifacts that the user may see, the newest first."""
-    return artifacts.list_all(control, user)
+    return artifacts.list_all(control, user, listing)
 
 
 @router.get("/{artifact_id}")

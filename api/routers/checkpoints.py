@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import CheckpointNumber, Control, Limit
+from keyscale.api.routers.dependencies import CheckpointNumber, Control, ListingOf
 from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.checkpoint import CheckpointConfigAnswer, CheckpointDetailAnswer, CheckpointsAnswer
 from keyscale.api.schemas.operation import OperationAccepted, OperationRequest
@@ -21,9 +21,9 @@ def trigger_checkpoint(
 
 
 @router.get("")
-def show_checkpoints(control: Control, _: User, job_id: str, limit: Limit = 100) -> CheckpointsAnswer:
+def show_checkpoints(control: Control, _: User, job_id: str, listing: ListingOf) -> CheckpointsAnswer:
     """Shows counts, summary, latest and history of a job's checkpoints and savepoints, under Flink's names."""
-    return checkpoints.show_statistics(control, job_id, limit)
+    return checkpoints.show_statistics(control, job_id, listing)
 
 
 @router.get("/config")

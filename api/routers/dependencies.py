@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Query, Request
 
 from keyscale.api.services.context import Context
+from keyscale.api.services.cursors import Listing
 
 
 def _context(request: Request) -> Context:
@@ -14,6 +15,14 @@ def _context(request: Request) -> Context:
 
 Control = Annotated[Context, Depends(_context)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="The longest list to return.")]
+After = Annotated[str | None, Query(max_length=1000, description="The `next` of the answer before.")]
+
+
+def _listing(limit: Limit = 100, after: After = None) -> Listing:
+    return Listing(limit, after)
+
+
+ListingOf = Annotated[Listing, Depends(_listing)]
 
 NUMBER_MAX = (1 << 63) - 1
 """The largest number that a column holds."""

@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from keyscale.api.access.identities import User
-from keyscale.api.routers.dependencies import Control, Limit
+from keyscale.api.routers.dependencies import Control, ListingOf
 from keyscale.api.schemas.job import EventList
 from keyscale.api.services import jobs
 
@@ -11,9 +11,9 @@ router = APIRouter(prefix="/events", tags=["events"])
 
 
 @router.get("")
-def list_all_events(control: Control, user: User, limit: Limit = 200) -> EventList:
+def list_all_events(control: Control, user: User, listing: ListingOf) -> EventList:
     """Lists what has happened to all jobs and artifacts in the user's scope, the newest first.
 
     Administrators also see sign-ins, refused requests and changes of tokens, and the addresses that requests came from.
     """
-    return jobs.list_events(control, user, None, limit)
+    return jobs.list_events(control, user, None, listing)

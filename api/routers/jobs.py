@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import AttemptNumber, Control, Limit
+from keyscale.api.routers.dependencies import AttemptNumber, Control, ListingOf
 from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.job import (
     AttemptList,
@@ -32,9 +32,9 @@ def create_job(control: Control, user: Operator, request: JobRequest) -> JobAnsw
 
 
 @router.get("")
-def list_jobs(control: Control, user: User) -> JobList:
+def list_jobs(control: Control, user: User, listing: ListingOf) -> JobList:
     """Lists the jobs in the user's scope, the newest first."""
-    return jobs.list_all(control, user)
+    return jobs.list_all(control, user, listing)
 
 
 @router.get("/{job_id}")
@@ -74,15 +74,15 @@ def cancel_job(control: Control, user: Operator, job_id: str) -> JobAnswer:
 
 
 @router.get("/{job_id}/attempts")
-def list_attempts(control: Control, _: User, job_id: str) -> AttemptList:
+def list_attempts(control: Control, _: User, job_id: str, listing: ListingOf) -> AttemptList:
     """Lists a job's attempts, the newest first."""
-    return jobs.list_attempts(control, job_id)
+    return jobs.list_attempts(control, job_id, listing)
 
 
 @router.get("/{job_id}/events")
-def list_events(control: Control, user: User, job_id: str, limit: Limit = 200) -> EventList:
+def list_events(control: Control, user: User, job_id: str, listing: ListingOf) -> EventList:
     """Lists what has happened to a job, the newest first."""
-    return jobs.list_events(control, user, job_id, limit)
+    return jobs.list_events(control, user, job_id, listing)
 
 
 @router.get("/{job_id}/logs")

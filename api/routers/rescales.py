@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import Control
+from keyscale.api.routers.dependencies import Control, ListingOf
 from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.rescale import RescaleAnswer, RescaleList, RescaleRequest
 from keyscale.api.services import rescales
@@ -18,9 +18,9 @@ def rescale_job(control: Control, user: Operator, job_id: str, request: RescaleR
 
 
 @router.get("/rescales")
-def list_rescales(control: Control, _: User, job_id: str) -> RescaleList:
+def list_rescales(control: Control, _: User, job_id: str, listing: ListingOf) -> RescaleList:
     """Lists a job's rescales, the newest first."""
-    return rescales.list_of(control, job_id)
+    return rescales.list_of(control, job_id, listing)
 
 
 @router.get("/rescales/{rescale_id}")

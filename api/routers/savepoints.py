@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import Control
+from keyscale.api.routers.dependencies import Control, ListingOf
 from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.operation import OperationAccepted, SavepointAnswer, SavepointList, SavepointRequest
 from keyscale.api.services import operations
@@ -20,9 +20,9 @@ def trigger_savepoint(
 
 
 @router.get("")
-def list_savepoints(control: Control, _: User, job_id: str) -> SavepointList:
+def list_savepoints(control: Control, _: User, job_id: str, listing: ListingOf) -> SavepointList:
     """Lists a job's savepoints, including those of stops and rescales, the newest first."""
-    return operations.list_savepoints(control, job_id)
+    return operations.list_savepoints(control, job_id, listing)
 
 
 @router.get("/{savepoint_id}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyscale.api.schemas.base import Answer, example
+from keyscale.api.schemas.base import Answer, ListAnswer, example
 from keyscale.db.statuses import ArtifactKind
 
 
@@ -30,7 +30,7 @@ class ArtifactAnswer(Answer):
     created_at_ms: int
 
 
-class ArtifactList(Answer):
+class ArtifactList(ListAnswer):
     """All artifacts, the newest first."""
 
     artifacts: list[ArtifactAnswer]

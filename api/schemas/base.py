@@ -38,6 +38,12 @@ class Answer(BaseModel):
     model_config = ConfigDict(frozen=True, from_attributes=True)
 
 
+class ListAnswer(Answer):
+    """Base of lists."""
+
+    next: str | None = Field(default=None, description="Send it as `after` for the rest of the list; None at the end.")
+
+
 class FailureAnswer(Answer):
     """Why something failed."""
 

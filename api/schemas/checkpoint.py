@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from keyscale.api.schemas.base import Answer
+from keyscale.api.schemas.base import Answer, ListAnswer
 from keyscale.db.statuses import CheckpointStatus
 
 
@@ -32,7 +32,10 @@ class RangeAnswer(Answer):
 
 
 class CountsAnswer(Answer):
-    """The numbers of a job's checkpoints. `completed` includes those that were discarded later."""
+    """The numbers of a job's checkpoints.
+
+    `completed` includes those that were discarded later, and `restored` is about the attempts in the job's history.
+    """
 
     restored: int
     total: int
@@ -42,7 +45,7 @@ class CountsAnswer(Answer):
 
 
 class SummaryAnswer(Answer):
-    """Statistics over the completed checkpoints."""
+    """Statistics over the latest 1,000 completed checkpoints."""
 
     checkpointed_size: StatisticsAnswer
     state_size: StatisticsAnswer
@@ -94,7 +97,7 @@ class LatestAnswer(Answer):
     restored: RestoredAnswer | None
 
 
-class CheckpointsAnswer(Answer):
+class CheckpointsAnswer(ListAnswer):
     """Statistics of a job's checkpoints."""
 
     counts: CountsAnswer

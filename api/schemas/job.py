@@ -7,7 +7,16 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, field_validator
 
 from keyscale.api.job_secrets import SECRET_NAME_PATTERN
-from keyscale.api.schemas.base import NAME_PATTERN, Answer, FailureAnswer, Labels, OperationId, Request, example
+from keyscale.api.schemas.base import (
+    NAME_PATTERN,
+    Answer,
+    FailureAnswer,
+    Labels,
+    ListAnswer,
+    OperationId,
+    Request,
+    example,
+)
 from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
 from keyscale.jobs.protocol.messages import CheckpointSettings, DriverMetrics, RestartStrategy, SecretReference
 from keyscale.jobs.protocol.redaction import redact_named
@@ -133,7 +142,7 @@ class AttemptAnswer(Answer):
     metrics: DriverMetrics | None
 
 
-class AttemptList(Answer):
+class AttemptList(ListAnswer):
     """A job's attempts, the newest first."""
 
     attempts: list[AttemptAnswer]
@@ -146,6 +155,13 @@ class HealthItemAnswer(Answer):
     message: str
     since_ms: int
     advice: str | None = None
+
+
+class LatestCheckpointAnswer(Answer):
+    """The latest completed checkpoint of a job."""
+
+    id: int
+    completed_at_ms: int | None
 
 
 class JobAnswer(Answer):
@@ -176,6 +192,7 @@ class JobAnswer(Answer):
         restarts=0,
         attempt=None,
         rescale_id=None,
+        latest_checkpoint={"id": 12, "completed_at_ms": 1_795_000_060_000},
         stop_operation_id=None,
         failure=None,
         health=[],
@@ -207,6 +224,7 @@ class JobAnswer(Answer):
     restarts: int = Field(description="How often the driver was replaced after a failure.")
     attempt: AttemptAnswer | None = Field(description="The attempt that may run the job now, else the last one.")
     rescale_id: str | None = Field(description="Id of the rescale in progress.")
+    latest_checkpoint: LatestCheckpointAnswer | None = Field(description="The latest completed checkpoint.")
     stop_operation_id: str | None = Field(description="Id of the last stop with a savepoint.")
     failure: FailureAnswer | None = Field(description="Why the job FAILED or restarts.")
     health: list[HealthItemAnswer] = Field(
@@ -221,7 +239,7 @@ class JobAnswer(Answer):
         }
 
 
-class JobList(Answer):
+class JobList(ListAnswer):
     """All jobs, the newest first."""
 
     jobs: list[JobAnswer]
@@ -242,7 +260,7 @@ class EventAnswer(Answer):
     details: dict[str, Any]
 
 
-class EventList(Answer):
+class EventList(ListAnswer):
     """Events, the newest first."""
 
     events: list[EventAnswer]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from keyscale.api.schemas.base import Answer, FailureAnswer, OperationId, Request, example
+from keyscale.api.schemas.base import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
 from keyscale.db.statuses import CommandKind, CommandStatus
 
 
@@ -69,7 +69,7 @@ class SavepointAnswer(OperationAnswer):
     savepoint_id: str
 
 
-class SavepointList(Answer):
+class SavepointList(ListAnswer):
     """A job's savepoints, the newest first."""
 
     savepoints: list[SavepointAnswer]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from keyscale.api.schemas.base import Answer, FailureAnswer, OperationId, Request, example
+from keyscale.api.schemas.base import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
 from keyscale.db.statuses import RescalePhase, RescaleStatus
 
 
@@ -74,7 +74,7 @@ class RescaleAnswer(Answer):
     failure: FailureAnswer | None
 
 
-class RescaleList(Answer):
+class RescaleList(ListAnswer):
     """A job's rescales, the newest first."""
 
     rescales: list[RescaleAnswer]

@@ -21,6 +21,7 @@ from keyscale.api.schemas.artifact import ArtifactAnswer, ArtifactList
 from keyscale.api.schemas.base import NAME_PATTERN
 from keyscale.api.services.artifact_inspection import inspect_artifact
 from keyscale.api.services.artifact_inspector import ENDINGS
+from keyscale.api.services.cursors import write_cursor
 from keyscale.clock import now_ms
 from keyscale.db.models import Artifact
 from keyscale.db.repositories import artifacts, events
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.access.principal import Principal
     from keyscale.api.services.context import Context
+    from keyscale.api.services.cursors import Listing
 
 CHUNK_BYTES = 1 << 20
 
@@ -92,11 +94,12 @@ def upload(
     return ArtifactAnswer.model_validate(artifact), True
 
 
-def list_all(context: Context, user: Principal) -> ArtifactList:
+def list_all(context: Context, user: Principal, listing: Listing) -> ArtifactList:
     """Lists the artifacts that a user may see."""
     with context.sessions() as session:
-        found = artifacts.list_all(session, scope=user.scope, user_id=user.id)
-    return ArtifactList(artifacts=[ArtifactAnswer.model_validate(artifact) for artifact in found])
+        found = artifacts.list_page(session, listing.page(int, str), scope=user.scope, user_id=user.id)
+    shown = [ArtifactAnswer.model_validate(artifact) for artifact in found.rows]
+    return ArtifactList(artifacts=shown, next=write_cursor(found.next))
 
 
 def show(context: Context, artifact_id: str) -> ArtifactAnswer:

@@ -24,6 +24,7 @@ from keyscale.api.schemas.checkpoint import (
     SubtasksSummary,
     SummaryAnswer,
 )
+from keyscale.api.services.cursors import write_cursor
 from keyscale.api.services.jobs import require_job
 from keyscale.db.repositories import attempts, checkpoints
 from keyscale.db.statuses import CheckpointStatus
@@ -36,46 +37,52 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from keyscale.api.services.context import Context
+    from keyscale.api.services.cursors import Listing
     from keyscale.db.models import Checkpoint, CheckpointSubtask
 
-SUMMARY_CHECKPOINTS_MAX = 10_000
+SUMMARY_CHECKPOINTS_MAX = 1000
 _DONE = frozenset({CheckpointStatus.COMPLETED, CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED})
 
 
-def show_statistics(context: Context, reference: str, limit: int) -> CheckpointsAnswer:
+def show_statistics(context: Context, reference: str, listing: Listing) -> CheckpointsAnswer:
     """Shows counts, summary, latest and history.
 
     Raises:
         JobNotFoundError: There is no such job.
+        CursorInvalidError: The listing's cursor is not one of checkpoints.
     """
     with context.sessions() as session:
         job = require_job(session, reference)
-        found = checkpoints.list_of(session, job.id, limit=SUMMARY_CHECKPOINTS_MAX)
+        page = checkpoints.list_page(session, job.id, listing.page(int))
         counts = checkpoints.counts(session, job.id)
-        restored = _restores(session, job.id)
-    done = [checkpoint for checkpoint in found if checkpoint.status in _DONE]
+        done = checkpoints.sizes(session, job.id, _DONE, SUMMARY_CHECKPOINTS_MAX)
+        completed = checkpoints.latest(session, job.id, CheckpointStatus.COMPLETED, is_savepoint=False)
+        savepoint = checkpoints.latest(session, job.id, CheckpointStatus.COMPLETED, is_savepoint=True)
+        failed = checkpoints.latest(session, job.id, CheckpointStatus.FAILED)
+        restores, restored = _restores(session, job.id)
     return CheckpointsAnswer(
         counts=CountsAnswer(
-            restored=len(restored),
+            restored=restores,
             total=sum(counts.values()),
             in_progress=counts.get(CheckpointStatus.IN_PROGRESS, 0),
             completed=sum(counts.get(status, 0) for status in _DONE),
             failed=counts.get(CheckpointStatus.FAILED, 0),
         ),
         summary=SummaryAnswer(
-            checkpointed_size=summarize([checkpoint.checkpointed_size for checkpoint in done]),
-            state_size=summarize([checkpoint.state_size for checkpoint in done]),
-            end_to_end_duration=summarize([checkpoint.end_to_end_duration for checkpoint in done]),
-            processed_data=summarize([checkpoint.processed_records for checkpoint in done]),
+            checkpointed_size=summarize([one.checkpointed_size for one in done]),
+            state_size=summarize([one.state_size for one in done]),
+            end_to_end_duration=summarize([one.end_to_end_duration for one in done]),
+            processed_data=summarize([one.processed_records for one in done]),
             persisted_data=summarize([0 for _ in done]),
         ),
         latest=LatestAnswer(
-            completed=_first(found, CheckpointStatus.COMPLETED, is_savepoint=False),
-            savepoint=_first(found, CheckpointStatus.COMPLETED, is_savepoint=True),
-            failed=_first(found, CheckpointStatus.FAILED),
-            restored=restored[0] if restored else None,
+            completed=_answer(completed) if completed else None,
+            savepoint=_answer(savepoint) if savepoint else None,
+            failed=_answer(failed) if failed else None,
+            restored=restored,
         ),
-        history=[_answer(checkpoint) for checkpoint in found[:limit]],
+        history=[_answer(checkpoint) for checkpoint in page.rows],
+        next=write_cursor(page.next),
     )
 
 
@@ -156,31 +163,18 @@ def spread(values: Sequence[int]) -> RangeAnswer:
     return RangeAnswer(min=min(values), max=max(values), avg=sum(values) // len(values))
 
 
-def _restores(session: Session, job_id: str) -> list[RestoredAnswer]:
-    """Returns the job's restores, the newest first; attempts that never finished their restore do not count."""
-    restored = []
-    for attempt in attempts.list_of(session, job_id):
-        if attempt.restored_at_ms is None or attempt.restore_from is None:
-            continue
-        source = checkpoints.find_by_path(session, job_id, attempt.restore_from)
-        restored.append(
-            RestoredAnswer(
-                id=source.checkpoint_id if source else 0,
-                restore_timestamp=attempt.restored_at_ms,
-                is_savepoint=source.is_savepoint if source else "/savepoints/" in attempt.restore_from,
-                external_path=attempt.restore_from,
-            )
-        )
-    return restored
-
-
-def _first(
-    found: Sequence[Checkpoint], status: CheckpointStatus, *, is_savepoint: bool | None = None
-) -> CheckpointAnswer | None:
-    for checkpoint in found:
-        if checkpoint.status is status and is_savepoint in {None, checkpoint.is_savepoint}:
-            return _answer(checkpoint)
-    return None
+def _restores(session: Session, job_id: str) -> tuple[int, RestoredAnswer | None]:
+    """Returns how many restores the job has finished, and the latest one."""
+    count, attempt = attempts.restores(session, job_id)
+    if attempt is None or attempt.restored_at_ms is None or attempt.restore_from is None:
+        return count, None
+    source = checkpoints.find_by_path(session, job_id, attempt.restore_from)
+    return count, RestoredAnswer(
+        id=source.checkpoint_id if source else 0,
+        restore_timestamp=attempt.restored_at_ms,
+        is_savepoint=source.is_savepoint if source else "/savepoints/" in attempt.restore_from,
+        external_path=attempt.restore_from,
+    )
 
 
 def _answer(checkpoint: Checkpoint) -> CheckpointAnswer:

@@ -17,7 +17,7 @@ from keyscale.api.lifecycle.report_validity import (
 )
 from keyscale.api.services.masked_reports import masked_checkpoint, masked_heartbeat
 from keyscale.clock import now_ms
-from keyscale.db.models import Checkpoint, CheckpointSubtask
+from keyscale.db.models import Checkpoint
 from keyscale.db.repositories import artifacts, attempts, checkpoints, commands, events, jobs, rescales
 from keyscale.db.statuses import AttemptStage, CheckpointStatus, CommandStatus, RescalePhase
 from keyscale.jobs.protocol.messages import (
@@ -161,7 +161,7 @@ def report_checkpoint(context: Context, driver: DriverIdentity, report: Checkpoi
         mask = Mask(context.launcher.secrets_of(job, attempt.number))
         _store_checkpoint(found, driver.attempt, status, masked_checkpoint(report, mask))
         session.flush()
-        checkpoints.replace_subtasks(session, found, [_subtask(found, subtask) for subtask in report.subtasks])
+        checkpoints.store_subtasks(session, found, [_subtask(subtask) for subtask in report.subtasks])
         checkpoints.mark_subsumed(session, job.id, report.subsumed_checkpoint_ids)
 
 
@@ -304,12 +304,7 @@ def _store_checkpoint(checkpoint: Checkpoint, attempt: int, status: CheckpointSt
     checkpoint.failure_timestamp = now_ms() if status is CheckpointStatus.FAILED else None
 
 
-def _subtask(checkpoint: Checkpoint, report: SubtaskCheckpointReport) -> CheckpointSubtask:
-    fields: dict[str, Any] = report.model_dump()
-    return CheckpointSubtask(
-        **{name: value for name, value in fields.items() if name not in {"index", "status"}},
-        job_id=checkpoint.job_id,
-        checkpoint_id=checkpoint.checkpoint_id,
-        subtask=report.index,
-        status=CheckpointStatus(report.status),
-    )
+def _subtask(report: SubtaskCheckpointReport) -> dict[str, Any]:
+    """Returns a subtask's columns, without the key of its checkpoint."""
+    columns = {name: value for name, value in report.model_dump().items() if name not in {"index", "status"}}
+    return {**columns, "subtask": report.index, "status": CheckpointStatus(report.status)}

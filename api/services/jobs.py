@@ -28,24 +28,29 @@ from keyscale.api.schemas.job import (
     EventList,
     JobAnswer,
     JobList,
+    LatestCheckpointAnswer,
     LogAnswer,
 )
+from keyscale.api.services.cursors import write_cursor
 from keyscale.api.services.job_health import health_of
 from keyscale.clock import now_ms
 from keyscale.db.models import DeletedJob, Job
-from keyscale.db.repositories import artifacts, attempts, events, jobs, rescales
+from keyscale.db.repositories import artifacts, attempts, checkpoints, events, jobs, rescales
 from keyscale.db.statuses import ArtifactKind, AttemptStage, DesiredState, JobStatus, Role
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.redaction import redact
 from keyscale.state.keys.key_groups import default_max_parallelism
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy.orm import Session
 
     from keyscale.api.access.principal import Principal
     from keyscale.api.schemas.job import HealthItemAnswer, JobRequest, StartRequest
     from keyscale.api.services.context import Context
-    from keyscale.db.models import Attempt
+    from keyscale.api.services.cursors import Listing
+    from keyscale.db.models import Artifact, Attempt
 
 MAX_PARALLELISM_LIMIT = 32768
 _ID_LOOKALIKE = re.compile(r"[0-9a-f]{32}")
@@ -175,10 +180,16 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
         left = [attempt.number for attempt in attempts.unreaped(session, job.id)]
         session.delete(job)
         at_ms = now_ms()
-        if not keep_objects:
-            session.add(
-                DeletedJob(job_id=job.id, name=job.name, store_url=job.store_url, deleted_at_ms=at_ms, due_at_ms=at_ms)
+        session.add(
+            DeletedJob(
+                job_id=job.id,
+                name=job.name,
+                store_url=job.store_url,
+                keep_objects=keep_objects,
+                deleted_at_ms=at_ms,
+                due_at_ms=at_ms,
             )
+        )
         events.record(
             session,
             job_id=job.id,
@@ -193,10 +204,11 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
     context.launcher.forget(job.id)
 
 
-def list_all(context: Context, user: Principal) -> JobList:
+def list_all(context: Context, user: Principal, listing: Listing) -> JobList:
     """Lists the jobs in a user's scope."""
     with context.sessions() as session:
-        return JobList(jobs=[job_answer(session, job) for job in jobs.list_all(session, user.scope)])
+        found = jobs.list_page(session, listing.page(int, str), user.scope)
+        return JobList(jobs=_answers(session, found.rows), next=write_cursor(found.next))
 
 
 def show(context: Context, reference: str) -> JobAnswer:
@@ -209,18 +221,19 @@ def show(context: Context, reference: str) -> JobAnswer:
         return job_answer(session, require_job(session, reference))
 
 
-def list_attempts(context: Context, reference: str) -> AttemptList:
+def list_attempts(context: Context, reference: str, listing: Listing) -> AttemptList:
     """Lists a job's attempts.
 
     Raises:
         JobNotFoundError: There is no such job.
     """
     with context.sessions() as session:
-        found = attempts.list_of(session, require_job(session, reference).id)
-    return AttemptList(attempts=[AttemptAnswer.model_validate(attempt) for attempt in found])
+        found = attempts.list_page(session, require_job(session, reference).id, listing.page(int))
+    shown = [AttemptAnswer.model_validate(attempt) for attempt in found.rows]
+    return AttemptList(attempts=shown, next=write_cursor(found.next))
 
 
-def list_events(context: Context, user: Principal, reference: str | None, limit: int) -> EventList:
+def list_events(context: Context, user: Principal, reference: str | None, listing: Listing) -> EventList:
     """Lists what has happened to a job, or to everything in the user's scope if `reference` is None.
 
     Raises:
@@ -229,9 +242,10 @@ def list_events(context: Context, user: Principal, reference: str | None, limit:
     with context.sessions() as session:
         job_id = None if reference is None else require_job(session, reference).id
         is_admin = user.may_act_as(Role.ADMIN)
-        found = events.list_of(session, job_id, limit=limit, scope=user.scope, with_access=is_admin)
+        found = events.list_page(session, job_id, listing.page(int), scope=user.scope, with_access=is_admin)
     hidden = {} if is_admin else {"address": None}
-    return EventList(events=[EventAnswer.model_validate(event).model_copy(update=hidden) for event in found])
+    shown = [EventAnswer.model_validate(event).model_copy(update=hidden) for event in found.rows]
+    return EventList(events=shown, next=write_cursor(found.next))
 
 
 def show_log(context: Context, reference: str, number: int | None, tail_bytes: int) -> LogAnswer:
@@ -275,17 +289,40 @@ def require_job(session: Session, reference: str, *, lock: bool = False) -> Job:
 
 def job_answer(session: Session, job: Job) -> JobAnswer:
     """Returns a job as the API shows it."""
-    artifact = artifacts.find(session, job.artifact_id)
-    attempt = attempts.of_stage(session, job.id, AttemptStage.ACTIVE) or attempts.latest(session, job.id)
-    rescale = rescales.running(session, job.id)
+    [answer] = _answers(session, [job])
+    return answer
+
+
+def _answers(session: Session, found: Sequence[Job]) -> list[JobAnswer]:
+    """Returns jobs as the API shows them, by a number of statements that does not grow with the number of jobs."""
+    ids = [job.id for job in found]
+    programs = artifacts.find_all(session, {job.artifact_id for job in found})
+    current = attempts.current_of(session, ids)
+    running = rescales.running_of(session, ids)
+    latest = checkpoints.latest_of(session, ids)
+    return [
+        _answer(job, programs.get(job.artifact_id), current.get(job.id), running.get(job.id), latest.get(job.id))
+        for job in found
+    ]
+
+
+def _answer(
+    job: Job,
+    artifact: Artifact | None,
+    attempt: Attempt | None,
+    rescale_id: str | None,
+    checkpoint: tuple[int, int | None] | None,
+) -> JobAnswer:
     shown = {name: getattr(job, name) for name in JobAnswer.model_fields if hasattr(job, name)}
+    latest = None if checkpoint is None else LatestCheckpointAnswer(id=checkpoint[0], completed_at_ms=checkpoint[1])
     return JobAnswer.model_validate(
         {
             **shown,
             "artifact_name": artifact.name if artifact else "",
             "artifact_version": artifact.version if artifact else 0,
             "attempt": AttemptAnswer.model_validate(attempt) if attempt else None,
-            "rescale_id": rescale.id if rescale else None,
+            "rescale_id": rescale_id,
+            "latest_checkpoint": latest,
             "health": _health(attempt),
         }
     )

@@ -18,6 +18,7 @@ from keyscale.api.schemas.operation import (
     SavepointAnswer,
     SavepointList,
 )
+from keyscale.api.services.cursors import write_cursor
 from keyscale.api.services.jobs import require_job
 from keyscale.db.repositories import commands, rescales
 from keyscale.db.statuses import CommandKind, CommandStatus, RescaleStatus
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from keyscale.api.schemas.job import StopRequest
     from keyscale.api.schemas.operation import OperationRequest, SavepointRequest
     from keyscale.api.services.context import Context
+    from keyscale.api.services.cursors import Listing
     from keyscale.db.models import Command, Job, Rescale
 
 
@@ -93,7 +95,7 @@ def trigger_savepoint(
     return _trigger(context, user, reference, request.savepoint_id, CommandKind.SAVEPOINT)
 
 
-def list_savepoints(context: Context, reference: str) -> SavepointList:
+def list_savepoints(context: Context, reference: str, listing: Listing) -> SavepointList:
     """Lists a job's savepoints.
 
     Raises:
@@ -101,8 +103,10 @@ def list_savepoints(context: Context, reference: str) -> SavepointList:
     """
     with context.sessions() as session:
         job = require_job(session, reference)
-        found = commands.savepoints(session, job.id)
-    return SavepointList(savepoints=[_savepoint_answer(command) for command in found])
+        found = commands.savepoints(session, job.id, listing.page(int, str))
+    return SavepointList(
+        savepoints=[_savepoint_answer(command) for command in found.rows], next=write_cursor(found.next)
+    )
 
 
 def show_savepoint(context: Context, reference: str, savepoint_id: str) -> SavepointAnswer:

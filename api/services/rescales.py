@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from keyscale.api.errors import OperationIdTakenError, ParallelismUnchangedError, RescaleNotFoundError
 from keyscale.api.lifecycle import intents
 from keyscale.api.schemas.rescale import PhaseAnswer, RescaleAnswer, RescaleList
+from keyscale.api.services.cursors import write_cursor
 from keyscale.api.services.jobs import check_parallelism, require_job
 from keyscale.db.repositories import commands, rescales
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from keyscale.api.access.principal import Principal
     from keyscale.api.schemas.rescale import RescaleRequest
     from keyscale.api.services.context import Context
+    from keyscale.api.services.cursors import Listing
     from keyscale.db.models import Job, Rescale
 
 
@@ -44,15 +46,15 @@ def request_rescale(context: Context, user: Principal, reference: str, request: 
     return rescale_answer(rescale)
 
 
-def list_of(context: Context, reference: str) -> RescaleList:
+def list_of(context: Context, reference: str, listing: Listing) -> RescaleList:
     """Lists a job's rescales.
 
     Raises:
         JobNotFoundError: There is no such job.
     """
     with context.sessions() as session:
-        found = rescales.list_of(session, require_job(session, reference).id)
-    return RescaleList(rescales=[rescale_answer(rescale) for rescale in found])
+        found = rescales.list_page(session, require_job(session, reference).id, listing.page(int, str))
+    return RescaleList(rescales=[rescale_answer(rescale) for rescale in found.rows], next=write_cursor(found.next))
 
 
 def show(context: Context, reference: str, rescale_id: str) -> RescaleAnswer:

@@ -14,6 +14,7 @@ from keyscale.api.access.rates import Rates
 from keyscale.api.dashboard import router as dashboard
 from keyscale.api.launching.launcher import Launcher
 from keyscale.api.lifecycle.facts import Timeouts
+from keyscale.api.lifecycle.history_retention import HistoryPolicy, HistoryRetention
 from keyscale.api.lifecycle.object_removal import ObjectRemoval
 from keyscale.api.lifecycle.reconciler import Reconciler
 from keyscale.api.routers import (
@@ -69,6 +70,16 @@ def make_context(settings: Settings, engine: Engine | None = None) -> Context:
     )
 
 
+def history_policy(settings: Settings) -> HistoryPolicy:
+    """Returns the history that is kept, as the settings say."""
+    return HistoryPolicy(
+        checkpoints=settings.keep_checkpoints,
+        detailed_checkpoints=settings.keep_checkpoint_details,
+        attempts=settings.keep_attempts,
+        event_days=settings.keep_event_days,
+    )
+
+
 def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     """Returns the application.
 
@@ -91,11 +102,14 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
             ),
         )
         removal = ObjectRemoval(context.sessions, context.pulse)
+        retention = HistoryRetention(context.sessions, context.pulse, history_policy(context.settings))
         if reconcile:
             reconciler.start()
             removal.start()
+            retention.start()
         yield
         if reconcile:
+            retention.close()
             removal.close()
             reconciler.close()
         if context.issuer is not None:

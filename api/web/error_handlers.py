@@ -16,6 +16,8 @@ from keyscale.api.access.refusals import is_refusal, note_refusal
 from keyscale.api.errors import (
     ApiError,
     BodyTooLargeError,
+    DatabaseBusyError,
+    DatabaseSlowError,
     DatabaseUnavailableError,
     MethodNotAllowedError,
     RequestInvalidError,
@@ -23,8 +25,8 @@ from keyscale.api.errors import (
 )
 from keyscale.api.schemas.problem import problem
 from keyscale.api.web.request_origin import REQUEST_ID_HEADER
-from keyscale.db.engine import is_database_away
 from keyscale.db.repositories.events import ORIGIN
+from keyscale.db.engine import is_database_away, is_given_up, is_too_slow
 from keyscale.jobs.protocol.storable_text import storable
 
 if TYPE_CHECKING:
@@ -70,11 +72,7 @@ def add_handlers(app: FastAPI) -> None:
     @app.exception_handler(DBAPIError)
     @app.exception_handler(PoolTimeoutError)
     def on_database_error(_: Request, error: Exception) -> JSONResponse:
-        if is_database_away(error):
-            logger.warning("the database does not answer: %s", type(error).__name__)
-            return problem(DatabaseUnavailableError())
-        logger.error("a query failed", exc_info=error)
-        return problem(ApiError())
+        return problem(_database_problem(error))
 
     @app.exception_handler(Exception)
     def on_defect(_: Request, error: Exception) -> JSONResponse:
@@ -83,6 +81,22 @@ def add_handlers(app: FastAPI) -> None:
         if (origin := ORIGIN.get()) is not None:  # this answer passes no middleware
             answer.headers[REQUEST_ID_HEADER] = origin.request_id
         return answer
+
+
+def _database_problem(error: Exception) -> ApiError:
+    """Returns and logs the meaning of a failed statement; never its parameters, which may hold a secret."""
+    reason = getattr(error, "orig", None) or type(error).__name__
+    if is_database_away(error):
+        logger.warning("the database does not answer: %s", type(error).__name__)
+        return DatabaseUnavailableError()
+    if is_given_up(error):
+        logger.warning("a request stood in the way of another one: %s", reason)
+        return DatabaseBusyError()
+    if is_too_slow(error):
+        logger.warning("a statement took too long: %s", reason)
+        return DatabaseSlowError()
+    logger.error("a statement failed: %s", reason, exc_info=error)
+    return ApiError()
 
 
 def _methods_of(request: Request) -> list[str]:

@@ -19,6 +19,8 @@ _OF_ALL = (
     errors.BodyTooLargeError,
     errors.DatabaseUnavailableError,
     errors.RateLimitedError,
+    errors.DatabaseBusyError,
+    errors.DatabaseSlowError,
 )
 _OF_TOKENS = (
     errors.TokenMissingError,
@@ -87,6 +89,8 @@ def _refusals(path: str, method: str, operation: dict[str, Any]) -> Iterator[typ
     parameters = operation.get("parameters", [])
     if parameters or "requestBody" in operation:
         yield errors.RequestInvalidError
+    if any(parameter["name"] == "after" for parameter in parameters):
+        yield errors.CursorInvalidError
     if "{" in path:
         yield errors.RouteNotFoundError
     for parameter in parameters:

@@ -6,7 +6,7 @@ from keyscale.db.models.access_token import Token
 from keyscale.db.models.artifact import Artifact, ArtifactChunk
 from keyscale.db.models.attempt import Attempt
 from keyscale.db.models.browser_session import BrowserSession
-from keyscale.db.models.checkpoint import Checkpoint, CheckpointSubtask
+from keyscale.db.models.checkpoint import Checkpoint, CheckpointDay, CheckpointSubtask
 from keyscale.db.models.command import Command
 from keyscale.db.models.deleted_job import DeletedJob
 from keyscale.db.models.event import Event
@@ -20,6 +20,7 @@ __all__ = [
     "Attempt",
     "BrowserSession",
     "Checkpoint",
+    "CheckpointDay",
     "CheckpointSubtask",
     "Command",
     "DeletedJob",

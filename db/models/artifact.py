@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import LargeBinary, UniqueConstraint
+from sqlalchemy import Index, LargeBinary, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from keyscale.db.base import Base, closed_set
@@ -16,7 +16,7 @@ class Artifact(Base):
     """
 
     __tablename__ = "artifacts"
-    __table_args__ = (UniqueConstraint("name", "version"),)
+    __table_args__ = (UniqueConstraint("name", "version"), Index("ix_artifacts_created_at_ms", "created_at_ms", "id"))
 
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str]

@@ -16,6 +16,7 @@ class Attempt(Base):
 
     __tablename__ = "attempts"
     __table_args__ = (
+        Index("ix_attempts_unreaped", "job_id", postgresql_where=text("stage <> 'ENDED' OR NOT reaped")),
         Index("uq_attempts_one_active", "job_id", unique=True, postgresql_where=text("stage = 'ACTIVE'")),
         Index("uq_attempts_one_standby", "job_id", unique=True, postgresql_where=text("stage = 'STANDBY'")),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ForeignKey, ForeignKeyConstraint
+from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from keyscale.db.base import Base, closed_set
@@ -10,11 +10,18 @@ from keyscale.db.statuses import CheckpointStatus
 
 
 class Checkpoint(Base):
-    """A checkpoint or savepoint of a job, as its driver reported it. The columns are named as in Flink's statistics."""
+    """A checkpoint or savepoint of a job, as its driver reported it. The columns are named as in Flink's statistics.
+
+    The rows of a deleted job are removed later, a few at a time: there may be millions.
+    """
 
     __tablename__ = "checkpoints"
+    __table_args__ = (
+        Index("ix_checkpoints_status", "job_id", "status", "is_savepoint", "checkpoint_id"),
+        Index("ix_checkpoints_external_path", "job_id", "external_path"),
+    )
 
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    job_id: Mapped[str] = mapped_column(primary_key=True)
     checkpoint_id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     attempt: Mapped[int]
     status: Mapped[CheckpointStatus] = mapped_column(closed_set(CheckpointStatus, "status"))
@@ -32,6 +39,22 @@ class Checkpoint(Base):
     num_acknowledged_subtasks: Mapped[int]
     failure_timestamp: Mapped[int | None]
     failure_message: Mapped[str | None]
+
+
+class CheckpointDay(Base):
+    """The checkpoints of a job that began on one day (UTC, counted from 1970) and whose rows were removed since."""
+
+    __tablename__ = "checkpoint_days"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    day: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    completed: Mapped[int]
+    failed: Mapped[int]
+    checkpointed_size: Mapped[int]
+    state_size_max: Mapped[int]
+    end_to_end_duration: Mapped[int]
+    end_to_end_duration_max: Mapped[int]
+    processed_records: Mapped[int]
 
 
 class CheckpointSubtask(Base):

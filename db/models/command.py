@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ForeignKey
+from sqlalchemy import ForeignKey, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from keyscale.db.base import Base, closed_set
@@ -19,9 +19,10 @@ class Command(Base):
     """
 
     __tablename__ = "commands"
+    __table_args__ = (Index("ix_commands_created_at_ms", "job_id", "created_at_ms", "id"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     attempt: Mapped[int]
     kind: Mapped[CommandKind] = mapped_column(closed_set(CommandKind, "kind"))
     savepoint_id: Mapped[str | None]

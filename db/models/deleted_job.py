@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sqlalchemy import false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from keyscale.db.base import Base
@@ -18,6 +19,7 @@ class DeletedJob(Base):
     job_id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str]
     store_url: Mapped[str]
+    keep_objects: Mapped[bool] = mapped_column(default=False, server_default=false())
     deleted_at_ms: Mapped[int]
     due_at_ms: Mapped[int]
     failure_code: Mapped[str | None]

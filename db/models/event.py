@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Identity
+from sqlalchemy import BigInteger, Identity, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from keyscale.db.base import Base
@@ -17,10 +17,11 @@ class Event(Base):
     """
 
     __tablename__ = "events"
+    __table_args__ = (Index("ix_events_job", "job_id", "id"),)
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
-    job_id: Mapped[str | None] = mapped_column(index=True)
-    at_ms: Mapped[int]
+    job_id: Mapped[str | None]
+    at_ms: Mapped[int] = mapped_column(index=True)
     kind: Mapped[str]
     actor: Mapped[str]
     actor_id: Mapped[str | None]

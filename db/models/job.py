@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ForeignKey, false
+from sqlalchemy import ForeignKey, Index, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from keyscale.db.base import Base, closed_set
@@ -15,6 +15,7 @@ class Job(Base):
     """A job: its specification, the state that its user wants, and its status."""
 
     __tablename__ = "jobs"
+    __table_args__ = (Index("ix_jobs_created_at_ms", "created_at_ms", "id"),)
 
     id: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(unique=True)

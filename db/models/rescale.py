@@ -16,11 +16,12 @@ class Rescale(Base):
 
     __tablename__ = "rescales"
     __table_args__ = (
+        Index("ix_rescales_requested_at_ms", "job_id", "requested_at_ms", "id"),
         Index("uq_rescales_one_running", "job_id", unique=True, postgresql_where=text("status = 'IN_PROGRESS'")),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
     status: Mapped[RescaleStatus] = mapped_column(closed_set(RescaleStatus, "status"))
     phase: Mapped[RescalePhase] = mapped_column(closed_set(RescalePhase, "phase"))
     phases: Mapped[list[dict[str, Any]]]

@@ -9,9 +9,10 @@ from sqlalchemy.dialects.postgresql import insert
 
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import Artifact, ArtifactChunk, Job
+from keyscale.db.repositories.pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator
 
     from sqlalchemy.orm import Session
 
@@ -23,10 +24,19 @@ def lock_writers(session: Session) -> None:
     session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITERS_LOCK})
 
 
-def list_all(session: Session, *, scope: JobScope = EVERYTHING, user_id: str = "") -> Sequence[Artifact]:
+def list_page(
+    session: Session, page: PageRequest, *, scope: JobScope = EVERYTHING, user_id: str = ""
+) -> Page[Artifact]:
     """Returns the artifacts that a user may see, the newest first."""
-    statement = select(Artifact).where(_visible(scope, user_id))
-    return session.scalars(statement.order_by(Artifact.created_at_ms.desc(), Artifact.id)).all()
+    return read_page(
+        session, select(Artifact).where(_visible(scope, user_id)), (Artifact.created_at_ms, Artifact.id), page
+    )
+
+
+def find_all(session: Session, artifact_ids: Collection[str]) -> dict[str, Artifact]:
+    """Returns artifacts by their ids."""
+    found = session.scalars(select(Artifact).where(Artifact.id.in_(artifact_ids)))
+    return {artifact.id: artifact for artifact in found}
 
 
 def find(session: Session, artifact_id: str) -> Artifact | None:

@@ -4,20 +4,53 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, true
+from sqlalchemy.orm import aliased
 
-from keyscale.db.models import Attempt
+from keyscale.db.models import Attempt, Job
+from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import AttemptStage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from sqlalchemy.orm import Session
 
 
-def list_of(session: Session, job_id: str) -> Sequence[Attempt]:
+def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Attempt]:
     """Returns a job's attempts, the newest first."""
-    return session.scalars(select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number.desc())).all()
+    return read_page(session, select(Attempt).where(Attempt.job_id == job_id), (Attempt.number,), page)
+
+
+def current_of(session: Session, job_ids: Collection[str]) -> dict[str, Attempt]:
+    """Returns for each job the attempt that may run it, else its newest one."""
+    newest = (
+        select(Attempt)
+        .where(Attempt.job_id == Job.id)
+        .order_by(Attempt.number.desc())
+        .limit(1)
+        .correlate(Job)
+        .lateral("newest")
+    )
+    latest = session.scalars(
+        select(aliased(Attempt, newest)).select_from(Job).join(newest, true()).where(Job.id.in_(job_ids))
+    )
+    found = {attempt.job_id: attempt for attempt in latest}
+    active = select(Attempt).where(Attempt.job_id.in_(job_ids), Attempt.stage == AttemptStage.ACTIVE)
+    return found | {attempt.job_id: attempt for attempt in session.scalars(active)}
+
+
+def count_after(session: Session, job_id: str, number: int, cause: str) -> int:
+    """Returns how many of a job's attempts after one were created for a cause."""
+    counted = select(func.count()).where(Attempt.job_id == job_id, Attempt.number > number, Attempt.cause == cause)
+    return session.scalar(counted) or 0
+
+
+def restores(session: Session, job_id: str) -> tuple[int, Attempt | None]:
+    """Returns how many of a job's attempts have restored state, and the newest of them."""
+    done = (Attempt.job_id == job_id, Attempt.restored_at_ms.is_not(None), Attempt.restore_from.is_not(None))
+    newest = session.scalars(select(Attempt).where(*done).order_by(Attempt.number.desc()).limit(1)).first()
+    return session.scalar(select(func.count()).where(*done)) or 0, newest
 
 
 def find(session: Session, job_id: str, number: int, *, lock: bool = False) -> Attempt | None:

@@ -2,32 +2,98 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import and_, delete, func, or_, select, true, update
+from sqlalchemy.dialects.postgresql import insert
 
-from keyscale.db.models import Checkpoint, CheckpointSubtask
+from keyscale.db.models import Checkpoint, CheckpointDay, CheckpointSubtask, Job
+from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import CheckpointStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
     from sqlalchemy.orm import Session
 
 
-def list_of(session: Session, job_id: str, *, limit: int) -> Sequence[Checkpoint]:
-    """Returns the newest checkpoints and savepoints of a job."""
-    return session.scalars(
-        select(Checkpoint).where(Checkpoint.job_id == job_id).order_by(Checkpoint.checkpoint_id.desc()).limit(limit)
-    ).all()
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The figures of one completed checkpoint."""
+
+    checkpointed_size: int
+    state_size: int
+    end_to_end_duration: int
+    processed_records: int
+
+
+def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Checkpoint]:
+    """Returns the checkpoints and savepoints of a job, the newest first."""
+    return read_page(session, select(Checkpoint).where(Checkpoint.job_id == job_id), (Checkpoint.checkpoint_id,), page)
 
 
 def counts(session: Session, job_id: str) -> dict[CheckpointStatus, int]:
-    """Returns the number of a job's checkpoints and savepoints per status."""
-    rows = session.execute(
+    """Returns the number of a job's checkpoints and savepoints per status, with those that were removed since."""
+    kept = session.execute(
         select(Checkpoint.status, func.count()).where(Checkpoint.job_id == job_id).group_by(Checkpoint.status)
     )
-    return dict(rows.all())
+    found = dict(kept.all())
+    removed = session.execute(
+        select(func.coalesce(func.sum(CheckpointDay.completed), 0), func.coalesce(func.sum(CheckpointDay.failed), 0))
+        .where(CheckpointDay.job_id == job_id)
+    ).one()  # fmt: skip
+    for status, number in zip((CheckpointStatus.SUBSUMED, CheckpointStatus.FAILED), removed, strict=True):
+        found[status] = found.get(status, 0) + int(number)
+    return found
+
+
+def sizes(session: Session, job_id: str, statuses: Collection[CheckpointStatus], limit: int) -> Sequence[Sizes]:
+    """Returns the figures of the newest checkpoints that have one of the statuses."""
+    rows = session.execute(
+        select(
+            Checkpoint.checkpointed_size,
+            Checkpoint.state_size,
+            Checkpoint.end_to_end_duration,
+            Checkpoint.processed_records,
+        )
+        .where(Checkpoint.job_id == job_id, Checkpoint.status.in_(statuses))
+        .order_by(Checkpoint.checkpoint_id.desc())
+        .limit(limit)
+    )
+    return [Sizes(*row) for row in rows]
+
+
+def latest(
+    session: Session, job_id: str, status: CheckpointStatus, *, is_savepoint: bool | None = None
+) -> Checkpoint | None:
+    """Returns a job's newest checkpoint or savepoint with a status."""
+    statement = select(Checkpoint).where(Checkpoint.job_id == job_id, Checkpoint.status == status)
+    if is_savepoint is not None:
+        statement = statement.where(Checkpoint.is_savepoint.is_(is_savepoint))
+    return session.scalars(statement.order_by(Checkpoint.checkpoint_id.desc()).limit(1)).first()
+
+
+def latest_of(session: Session, job_ids: Collection[str]) -> dict[str, tuple[int, int | None]]:
+    """Returns the number of each job's latest completed checkpoint, and when it was complete."""
+    newest = (
+        select(Checkpoint.checkpoint_id, Checkpoint.latest_ack_timestamp)
+        .where(
+            Checkpoint.job_id == Job.id,
+            Checkpoint.status == CheckpointStatus.COMPLETED,
+            Checkpoint.is_savepoint.is_(False),
+        )
+        .order_by(Checkpoint.checkpoint_id.desc())
+        .limit(1)
+        .correlate(Job)
+        .lateral("newest")
+    )
+    rows = session.execute(
+        select(Job.id, newest.c.checkpoint_id, newest.c.latest_ack_timestamp)
+        .join(newest, true())
+        .where(Job.id.in_(job_ids))
+    )
+    return {job_id: (number, at_ms) for job_id, number, at_ms in rows}
 
 
 def find(session: Session, job_id: str, checkpoint_id: int) -> Checkpoint | None:
@@ -59,14 +125,45 @@ def subtasks(session: Session, job_id: str, checkpoint_id: int) -> Sequence[Chec
     ).all()
 
 
-def replace_subtasks(session: Session, checkpoint: Checkpoint, rows: Iterable[CheckpointSubtask]) -> None:
-    """Replaces the subtasks of an older report with those of a newer one."""
+def store_subtasks(session: Session, checkpoint: Checkpoint, rows: Sequence[dict[str, Any]]) -> None:
+    """Stores the subtasks of a report: writes those that differ from an older one, deletes those that it lacks."""
+    highest: dict[str, int] = {}
+    for row in rows:
+        highest[row["operator_uid"]] = max(row["subtask"], highest.get(row["operator_uid"], 0))
+    mine = CheckpointSubtask
     session.execute(
-        delete(CheckpointSubtask).where(
-            CheckpointSubtask.job_id == checkpoint.job_id, CheckpointSubtask.checkpoint_id == checkpoint.checkpoint_id
+        delete(mine).where(
+            mine.job_id == checkpoint.job_id,
+            mine.checkpoint_id == checkpoint.checkpoint_id,
+            or_(
+                mine.operator_uid.not_in(highest),
+                *(and_(mine.operator_uid == uid, mine.subtask > index) for uid, index in highest.items()),
+            ),
         )
     )
-    session.add_all(rows)
+    if not rows:
+        return
+    statement = insert(CheckpointSubtask)
+    facts = [column.name for column in CheckpointSubtask.__table__.columns if not column.primary_key]
+    statement = statement.on_conflict_do_update(
+        index_elements=["job_id", "checkpoint_id", "operator_uid", "subtask"],
+        set_={name: statement.excluded[name] for name in facts},
+        where=or_(*(getattr(mine, name).is_distinct_from(statement.excluded[name]) for name in facts)),
+    )
+    keys = {"job_id": checkpoint.job_id, "checkpoint_id": checkpoint.checkpoint_id}
+    session.execute(statement, [{**keys, **row} for row in rows])
+
+
+def delete_some(session: Session, job_id: str, limit: int) -> int:
+    """Deletes some of a deleted job's checkpoints, with their subtasks; returns how many."""
+    some = select(Checkpoint.checkpoint_id).where(Checkpoint.job_id == job_id).limit(limit)
+    gone = session.scalars(
+        delete(Checkpoint)
+        .where(Checkpoint.job_id == job_id, Checkpoint.checkpoint_id.in_(some))
+        .returning(Checkpoint.checkpoint_id)
+        .execution_options(synchronize_session=False)
+    )
+    return len(gone.all())
 
 
 def mark_subsumed(session: Session, job_id: str, checkpoint_ids: Sequence[int]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import func, select, text
 
 from keyscale.db.models import Command
+from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import CommandKind, CommandStatus
 
 if TYPE_CHECKING:
@@ -41,13 +42,11 @@ def count_pending(session: Session, job_id: str) -> int:
     return session.scalar(statement) or 0
 
 
-def savepoints(session: Session, job_id: str) -> Sequence[Command]:
+def savepoints(session: Session, job_id: str, page: PageRequest) -> Page[Command]:
     """Returns the commands that take a savepoint, the newest first."""
-    return session.scalars(
-        select(Command)
-        .where(Command.job_id == job_id, Command.kind.in_((CommandKind.SAVEPOINT, CommandKind.STOP_WITH_SAVEPOINT)))
-        .order_by(Command.created_at_ms.desc(), Command.id)
-    ).all()
+    kinds = (CommandKind.SAVEPOINT, CommandKind.STOP_WITH_SAVEPOINT)
+    statement = select(Command).where(Command.job_id == job_id, Command.kind.in_(kinds))
+    return read_page(session, statement, (Command.created_at_ms, Command.id), page)
 
 
 def find_savepoint(session: Session, job_id: str, savepoint_id: str) -> Command | None:

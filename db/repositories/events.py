@@ -10,10 +10,9 @@ from sqlalchemy import select
 
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import Event, Job
+from keyscale.db.repositories.pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sqlalchemy.orm import Session
 
 ACCESS_KINDS = frozenset({"ACCESS_DENIED", "SIGNED_IN", "SIGNED_OUT", "TOKEN_CREATED", "TOKEN_REVOKED"})
@@ -63,28 +62,28 @@ def record(
     session.add(event)
 
 
-def list_of(
+def list_page(
     session: Session,
     job_id: str | None,
+    page: PageRequest,
     *,
-    limit: int,
     scope: JobScope = EVERYTHING,
     with_access: bool = True,
-) -> Sequence[Event]:
+) -> Page[Event]:
     """Returns the newest events.
 
     Args:
         session: The transaction.
         job_id: The job that they are about; None: any.
-        limit: How many.
+        page: The part of the list.
         scope: Leaves out events of other jobs, and of none, unless it is everything.
         with_access: Whether events about users and tokens are among them.
     """
-    statement = select(Event).order_by(Event.id.desc()).limit(limit)
+    statement = select(Event)
     if job_id is not None:
         statement = statement.where(Event.job_id == job_id)
     if not scope.is_everything:
         statement = statement.where(Event.job_id.in_(select(Job.id).where(scope.criterion())))
     if not with_access:
         statement = statement.where(Event.kind.not_in(ACCESS_KINDS))
-    return session.scalars(statement).all()
+    return read_page(session, statement, (Event.id,), page)

@@ -8,6 +8,7 @@ from sqlalchemy import or_, select
 
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import Attempt, Command, Job, Rescale
+from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
 
 if TYPE_CHECKING:
@@ -16,9 +17,14 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 
-def list_all(session: Session, scope: JobScope = EVERYTHING) -> Sequence[Job]:
+def list_page(session: Session, page: PageRequest, scope: JobScope = EVERYTHING) -> Page[Job]:
     """Returns the jobs of a scope, the newest first."""
-    return session.scalars(select(Job).where(scope.criterion()).order_by(Job.created_at_ms.desc(), Job.id)).all()
+    return read_page(session, select(Job).where(scope.criterion()), (Job.created_at_ms, Job.id), page)
+
+
+def ids(session: Session) -> Sequence[str]:
+    """Returns the ids of all jobs."""
+    return session.scalars(select(Job.id).order_by(Job.id)).all()
 
 
 def find(session: Session, reference: str, *, lock: bool = False, scope: JobScope = EVERYTHING) -> Job | None:

@@ -7,19 +7,27 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from keyscale.db.models import Rescale
+from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import RescaleStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection
 
     from sqlalchemy.orm import Session
 
 
-def list_of(session: Session, job_id: str) -> Sequence[Rescale]:
+def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Rescale]:
     """Returns a job's rescales, the newest first."""
-    return session.scalars(
-        select(Rescale).where(Rescale.job_id == job_id).order_by(Rescale.requested_at_ms.desc(), Rescale.id)
-    ).all()
+    key = (Rescale.requested_at_ms, Rescale.id)
+    return read_page(session, select(Rescale).where(Rescale.job_id == job_id), key, page)
+
+
+def running_of(session: Session, job_ids: Collection[str]) -> dict[str, str]:
+    """Returns the ids of the rescales in progress, by job."""
+    running = select(Rescale.job_id, Rescale.id).where(
+        Rescale.job_id.in_(job_ids), Rescale.status == RescaleStatus.IN_PROGRESS
+    )
+    return dict(session.execute(running).all())
 
 
 def find(session: Session, rescale_id: str) -> Rescale | None:

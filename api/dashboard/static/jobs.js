@@ -7,14 +7,8 @@ import { poll } from "./poll.js";
 
 const COLUMNS = ["Status", "Parallelism", "Last checkpoint", "Input rate", "Uptime"];
 const ENDED = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
-const CHECKPOINT_MAX_AGE_MS = 5000;
-
-/** The latest completed checkpoint of each job, requested less often than the rest. */
-const checkpoints = new Map();
-
 poll(async () => {
-  const { jobs } = await get("/jobs");
-  await Promise.all(jobs.map(refreshCheckpoint));
+  const jobs = await allJobs();
   byId("loading").hidden = true;
   byId("table").hidden = jobs.length === 0;
   byId("empty").hidden = jobs.length > 0;
@@ -23,11 +17,14 @@ poll(async () => {
   keyed(byId("jobs"), jobs, (job) => job.id, createRow, updateRow);
 });
 
-async function refreshCheckpoint(job) {
-  const known = checkpoints.get(job.id);
-  if (known && Date.now() - known.askedAt < CHECKPOINT_MAX_AGE_MS) return;
-  const { latest } = await get(`/jobs/${encodeURIComponent(job.id)}/checkpoints`);
-  checkpoints.set(job.id, { askedAt: Date.now(), completed: latest.completed });
+async function allJobs() {
+  const jobs = [];
+  for (let after = ""; after !== null;) {
+    const page = await get(`/jobs?limit=500${after && `&after=${after}`}`);
+    jobs.push(...page.jobs);
+    after = page.next;
+  }
+  return jobs;
 }
 
 function createRow(job) {
@@ -47,8 +44,8 @@ function updateRow(row, job) {
   setText(name.firstElementChild, job.name);
   setPill(status.firstElementChild, job.status);
   setText(parallelism, job.parallelism);
-  const completed = checkpoints.get(job.id)?.completed;
-  setText(checkpoint, completed ? `#${completed.id}, ${ago(completed.latest_ack_timestamp)}` : NONE);
+  const completed = job.latest_checkpoint;
+  setText(checkpoint, completed ? `#${completed.id}, ${ago(completed.completed_at_ms)}` : NONE);
   setText(input, ended ? NONE : rate(job.attempt?.metrics?.input_records_per_second));
   setText(uptime, ended || !job.started_at_ms ? NONE : duration(Date.now() - job.started_at_ms));
 }

@@ -27,7 +27,7 @@ def test_a_created_job_is_shown_by_id_and_by_name(client: httpx.Client, job: dic
     assert (job["parallelism"], job["max_parallelism"], job["artifact_version"]) == (2, 16, 1)
     assert client.get(f"/jobs/{job['id']}").json() == job
     assert client.get("/jobs/flights").json() == job
-    assert client.get("/jobs").json() == {"jobs": [job]}
+    assert client.get("/jobs").json() == {"jobs": [job], "next": None}
 
 
 def test_the_default_of_max_parallelism_is_that_of_flink(client: httpx.Client, job: dict[str, Any]) -> None:

@@ -1,0 +1,127 @@
+"""The retention of history: rows that nobody looks up any more are removed, by policy, a few at a time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from keyscale.clock import now_ms
+from keyscale.db.repositories import events, history, jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.orm import Session, sessionmaker
+
+    from keyscale.api.lifecycle.reconciler import ReconcilerPulse
+
+logger = logging.getLogger(__name__)
+
+PASS_S = 600.0
+ROWS_AT_ONCE = 2000
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPolicy:
+    """The history that is kept.
+
+    Attributes:
+        checkpoints: Checkpoints and savepoints per job; completed ones stay whatever their number.
+        detailed_checkpoints: Those of them whose subtasks are kept.
+        attempts: Ended attempts per job.
+        event_days: Age of the oldest events in days.
+    """
+
+    checkpoints: int = 1000
+    detailed_checkpoints: int = 100
+    attempts: int = 100
+    event_days: int = 90
+
+
+class HistoryRetention:
+    """A thread that removes what the policy does not keep; may be killed between any two lines.
+
+    An event, HISTORY_REMOVED, tells after each pass how much it has removed.
+
+    Args:
+        sessions: The database.
+        pulse: Shows whether this control plane leads; only then it works.
+        policy: What is kept.
+    """
+
+    def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse, policy: HistoryPolicy) -> None:
+        self._sessions = sessions
+        self._pulse = pulse
+        self._policy = policy
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="history-retention", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread after the present transaction."""
+        self._closing.set()
+        self._thread.join()
+
+    def run(self) -> Counter[str]:
+        """Makes one pass; returns how many rows it has removed, by table."""
+        policy, removed = self._policy, Counter[str]()
+        with self._sessions() as session:
+            job_ids = jobs.ids(session)
+        for job_id in job_ids:
+            for table, keep, remove in (
+                ("checkpoint_subtasks", policy.detailed_checkpoints, history.remove_subtasks),
+                ("checkpoints", policy.checkpoints, history.remove_checkpoints),
+                ("attempts", policy.attempts, history.remove_attempts),
+            ):
+                removed[table] += self._repeat(
+                    lambda session, job_id=job_id, keep=keep, remove=remove: remove(  # type: ignore[misc]
+                        session, job_id, keep=keep, some=ROWS_AT_ONCE
+                    )
+                )
+        before_ms = now_ms() - policy.event_days * _DAY_MS
+        removed["events"] += self._repeat(
+            lambda session: history.remove_events(session, before_ms=before_ms, some=ROWS_AT_ONCE)
+        )
+        self._report(removed)
+        return removed
+
+    def _repeat(self, remove: Callable[[Session], int]) -> int:
+        total = 0
+        while not self._closing.is_set():
+            with self._sessions.begin() as session:
+                gone = remove(session)
+            total += gone
+            if gone < ROWS_AT_ONCE:
+                break
+        return total
+
+    def _report(self, removed: Counter[str]) -> None:
+        if not removed.total():
+            return
+        counts = {table: number for table, number in removed.items() if number}
+        told = ", ".join(f"{number} of {table}" for table, number in counts.items())
+        with self._sessions.begin() as session:
+            events.record(
+                session,
+                job_id=None,
+                at_ms=now_ms(),
+                kind="HISTORY_REMOVED",
+                message=f"removed rows by the retention of history: {told}",
+                rows=counts,
+            )
+
+    def _run(self) -> None:
+        while not self._closing.wait(PASS_S):
+            try:
+                if self._pulse.role == "leader":
+                    self.run()
+            except SQLAlchemyError:
+                logger.warning("old history cannot be removed; trying again", exc_info=True)

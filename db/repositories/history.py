@@ -1,0 +1,109 @@
+"""Removes what nobody looks up any more, a few rows at a time: no statement may run into its time limit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import text
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+_CHECKPOINTS = """
+WITH gone AS (
+    DELETE FROM checkpoints WHERE job_id = :job_id AND checkpoint_id IN (
+        SELECT checkpoint_id FROM checkpoints
+        WHERE job_id = :job_id AND status IN ('SUBSUMED', 'DISCARDED', 'FAILED') AND checkpoint_id <= (
+            SELECT checkpoint_id FROM checkpoints WHERE job_id = :job_id
+            ORDER BY checkpoint_id DESC OFFSET :keep LIMIT 1
+        )
+        ORDER BY checkpoint_id LIMIT :some
+    )
+    RETURNING *
+), added AS (
+    INSERT INTO checkpoint_days AS days (job_id, day, completed, failed, checkpointed_size, state_size_max,
+                                         end_to_end_duration, end_to_end_duration_max, processed_records)
+    SELECT job_id, trigger_timestamp / 86400000, count(*) FILTER (WHERE status <> 'FAILED'),
+           count(*) FILTER (WHERE status = 'FAILED'), sum(checkpointed_size), max(state_size),
+           sum(end_to_end_duration), max(end_to_end_duration), sum(processed_records)
+    FROM gone GROUP BY 1, 2
+    ON CONFLICT (job_id, day) DO UPDATE SET
+        completed = days.completed + excluded.completed,
+        failed = days.failed + excluded.failed,
+        checkpointed_size = days.checkpointed_size + excluded.checkpointed_size,
+        state_size_max = greatest(days.state_size_max, excluded.state_size_max),
+        end_to_end_duration = days.end_to_end_duration + excluded.end_to_end_duration,
+        end_to_end_duration_max = greatest(days.end_to_end_duration_max, excluded.end_to_end_duration_max),
+        processed_records = days.processed_records + excluded.processed_records
+)
+SELECT count(*) FROM gone
+"""
+
+_SUBTASKS = """
+WITH gone AS (
+    DELETE FROM checkpoint_subtasks WHERE ctid = ANY (ARRAY(
+        SELECT parts.ctid FROM checkpoint_subtasks parts
+        JOIN checkpoints whole USING (job_id, checkpoint_id)
+        WHERE parts.job_id = :job_id AND whole.status IN ('SUBSUMED', 'DISCARDED', 'FAILED')
+          AND parts.checkpoint_id <= (
+            SELECT checkpoint_id FROM checkpoints WHERE job_id = :job_id
+            ORDER BY checkpoint_id DESC OFFSET :keep LIMIT 1
+        )
+        LIMIT :some
+    ))
+    RETURNING 1
+)
+SELECT count(*) FROM gone
+"""
+
+_ATTEMPTS = """
+WITH gone AS (
+    DELETE FROM attempts WHERE job_id = :job_id AND number IN (
+        SELECT number FROM attempts
+        WHERE job_id = :job_id AND stage = 'ENDED' AND reaped AND number <= (
+            SELECT number FROM attempts WHERE job_id = :job_id ORDER BY number DESC OFFSET :keep LIMIT 1
+        )
+        ORDER BY number LIMIT :some
+    )
+    RETURNING 1
+)
+SELECT count(*) FROM gone
+"""
+
+_EVENTS = """
+WITH gone AS (
+    DELETE FROM events WHERE id IN (SELECT id FROM events WHERE at_ms < :before_ms ORDER BY at_ms LIMIT :some)
+    RETURNING 1
+)
+SELECT count(*) FROM gone
+"""
+
+
+def remove_checkpoints(session: Session, job_id: str, *, keep: int, some: int) -> int:
+    """Removes old checkpoints that are no longer in the store, and adds them to the sums of their days.
+
+    Args:
+        session: The transaction.
+        job_id: The job.
+        keep: How many of its newest checkpoints and savepoints stay; completed ones always do.
+        some: The most rows to remove at once.
+
+    Returns:
+        How many were removed.
+    """
+    return session.scalar(text(_CHECKPOINTS), {"job_id": job_id, "keep": keep, "some": some}) or 0
+
+
+def remove_subtasks(session: Session, job_id: str, *, keep: int, some: int) -> int:
+    """Removes the subtasks of checkpoints that are no longer in the store, except those of the newest `keep`."""
+    return session.scalar(text(_SUBTASKS), {"job_id": job_id, "keep": keep, "some": some}) or 0
+
+
+def remove_attempts(session: Session, job_id: str, *, keep: int, some: int) -> int:
+    """Removes ended attempts except the newest `keep`."""
+    return session.scalar(text(_ATTEMPTS), {"job_id": job_id, "keep": keep, "some": some}) or 0
+
+
+def remove_events(session: Session, *, before_ms: int, some: int) -> int:
+    """Removes events from before a time."""
+    return session.scalar(text(_EVENTS), {"before_ms": before_ms, "some": some}) or 0

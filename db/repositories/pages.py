@@ -1,0 +1,62 @@
+"""Pages of a query: each begins after the last row of the one before, so that no page costs more than the first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from sqlalchemy import tuple_
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Select
+    from sqlalchemy.orm import InstrumentedAttribute, Session
+
+LIMIT_MAX = 1000
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """The wanted part of a list.
+
+    Attributes:
+        limit: The largest number of rows.
+        after: The key of the last row of the page before; None: the first page.
+    """
+
+    limit: int = LIMIT_MAX
+    after: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Row]):
+    """A part of a list, and the key after which the next part begins; None at the end."""
+
+    rows: Sequence[Row]
+    next: tuple[Any, ...] | None
+
+
+def read_page(
+    session: Session,
+    statement: Select[Row],
+    key: Sequence[InstrumentedAttribute[Any]],
+    wanted: PageRequest,
+) -> Page[Row]:
+    """Returns a page in descending order of a unique key, by one statement.
+
+    Args:
+        session: The transaction.
+        statement: Selects the whole list, of one entity.
+        key: The columns of the key; an index in this order makes every page equally fast.
+        wanted: The part of it.
+    """
+    if wanted.after is not None:
+        statement = statement.where(tuple_(*key) < wanted.after)
+    statement = statement.order_by(*(column.desc() for column in key)).limit(wanted.limit + 1)
+    rows = session.scalars(statement).all()
+    if len(rows) <= wanted.limit:
+        return Page(rows, None)
+    last = rows[wanted.limit - 1]
+    return Page(rows[: wanted.limit], tuple(getattr(last, column.key) for column in key))

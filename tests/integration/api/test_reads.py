@@ -1,0 +1,122 @@
+"""Reads cost the same however much there is: a constant number of statements, pages by key, and no cross reads."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import event, text
+from sqlalchemy.orm import Session
+
+from bench.api_rows import fill
+from tests.support.control_plane.served_routes import api_routes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx
+    from fastapi import FastAPI
+
+    from keyscale.api.services.context import Context
+
+STATEMENTS_MAX = 15
+LISTS = {
+    "/jobs": ("jobs", "id"),
+    "/artifacts": ("artifacts", "id"),
+    "/events": ("events", "id"),
+    "/jobs/{job_id}/events": ("events", "id"),
+    "/jobs/{job_id}/attempts": ("attempts", "number"),
+    "/jobs/{job_id}/checkpoints": ("history", "id"),
+    "/jobs/{job_id}/savepoints": ("savepoints", "id"),
+    "/jobs/{job_id}/rescales": ("rescales", "id"),
+}
+INDEXED = {
+    "jobs ORDER BY created_at_ms DESC, id DESC": "ix_jobs_created_at_ms",
+    "events WHERE job_id = 'x' ORDER BY id DESC": "ix_events_job",
+    "commands WHERE job_id = 'x' ORDER BY created_at_ms DESC, id DESC": "ix_commands_created_at_ms",
+}
+
+
+@contextmanager
+def statements(context: Context) -> Iterator[list[str]]:
+    """Counts the statements that the control plane sends to the database."""
+    sent: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        sent.append(statement)
+
+    event.listen(context.engine, "before_cursor_execute", note)
+    yield sent
+    event.remove(context.engine, "before_cursor_execute", note)
+
+
+@pytest.fixture
+def filled(context: Context, client: httpx.Client) -> httpx.Client:
+    """A client of a control plane with 40 jobs that have a history."""
+    with Session(context.engine) as session, session.begin():
+        fill(session, jobs=40, checkpoints=30, subtasks=2, attempts=5, events=20)
+    return client
+
+
+def reads(app: FastAPI) -> list[str]:
+    paths = [path for method, path in api_routes(app) if (method == "GET" and "{" in path) or path in LISTS]
+    return sorted({path for path in paths if not path.startswith(("/driver", "/openapi"))})
+
+
+def test_every_read_takes_a_constant_number_of_statements(app: FastAPI, context: Context, filled: httpx.Client) -> None:
+    few, many = {"limit": 2}, {"limit": 40}
+    names = {"job_id": "job-7", "checkpoint_id": "7", "artifact_id": "artifact-0", "savepoint_id": "savepoint-7-1",
+             "rescale_id": "rescale-7-1", "operation_id": "savepoint-7-1", "token_id": "x"}  # fmt: skip
+    counted = 0
+    for route in reads(app):
+        path = route.format(**names)
+        counts = []
+        for limits in (few, many):
+            with statements(context) as sent:
+                answer = filled.get(path, params=limits)
+            assert answer.status_code in {200, 404}, (path, answer.text)
+            counts.append(len(sent))
+        assert counts[0] == counts[1] <= STATEMENTS_MAX, (path, counts, sent)
+        counted += 1
+    assert counted > 15
+
+
+@pytest.mark.parametrize("route", LISTS)
+def test_a_list_is_read_page_by_page_without_gaps_or_repetitions(filled: httpx.Client, route: str) -> None:
+    path, (field, key) = route.format(job_id="job-7"), LISTS[route]
+    whole = filled.get(path, params={"limit": 1000}).json()
+    wanted = [row[key] for row in whole[field]]
+    assert whole["next"] is None
+    assert len(wanted) == len(set(wanted)) > (1 if route == "/artifacts" else 4)
+    seen: list[Any] = []
+    after = None
+    for _ in range(len(wanted) + 1):
+        answer = filled.get(path, params={"limit": 3} | ({"after": after} if after else {})).json()
+        seen += [row[key] for row in answer[field]]
+        after = answer["next"]
+        if after is None:
+            break
+    assert seen == wanted
+
+
+def test_a_cursor_of_another_list_or_a_made_up_one_is_refused(filled: httpx.Client) -> None:
+    cursor = filled.get("/jobs", params={"limit": 1}).json()["next"]
+    assert cursor
+    for path in ("/events", "/jobs/job-7/checkpoints"):
+        answer = filled.get(path, params={"after": cursor})
+        assert (answer.status_code, answer.json()["code"]) == (422, "CURSOR_INVALID"), path
+    for made_up in ("", "x", "%00", "W10", "WzFd", "bnVsbA", "W251bGwsbnVsbF0", "é", "W1siYSJdLCJiIl0"):
+        answer = filled.get("/jobs", params={"after": made_up})
+        assert (answer.status_code, answer.json()["code"]) == (422, "CURSOR_INVALID"), made_up
+
+
+@pytest.mark.usefixtures("filled")
+def test_lists_are_read_from_indices_that_have_their_order(context: Context) -> None:
+    with context.engine.connect() as connection:
+        connection.execute(text("SET enable_seqscan = off"))
+        connection.execute(text("ANALYZE"))
+        for query, index in INDEXED.items():
+            plan = "\n".join(connection.scalars(text(f"EXPLAIN SELECT * FROM {query} LIMIT 3")))  # noqa: S608 - constants
+            assert index in plan, plan
+            assert "Sort" not in plan, plan
