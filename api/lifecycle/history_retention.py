@@ -77,9 +77,9 @@ class HistoryRetention:
             job_ids = jobs.ids(session)
         for job_id in job_ids:
             for table, keep, remove in (
+                ("attempts", policy.attempts, history.remove_attempts),
                 ("checkpoint_subtasks", policy.detailed_checkpoints, history.remove_subtasks),
                 ("checkpoints", policy.checkpoints, history.remove_checkpoints),
-                ("attempts", policy.attempts, history.remove_attempts),
             ):
                 removed[table] += self._repeat(
                     lambda session, job_id=job_id, keep=keep, remove=remove: remove(  # type: ignore[misc]

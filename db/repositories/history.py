@@ -16,6 +16,9 @@ WITH gone AS (
         WHERE job_id = :job_id AND status IN ('SUBSUMED', 'DISCARDED', 'FAILED') AND checkpoint_id <= (
             SELECT checkpoint_id FROM checkpoints WHERE job_id = :job_id
             ORDER BY checkpoint_id DESC OFFSET :keep LIMIT 1
+        ) AND NOT EXISTS (
+            SELECT 1 FROM attempts
+            WHERE attempts.job_id = :job_id AND attempts.restore_from = checkpoints.external_path
         )
         ORDER BY checkpoint_id LIMIT :some
     )
@@ -81,6 +84,8 @@ SELECT count(*) FROM gone
 
 def remove_checkpoints(session: Session, job_id: str, *, keep: int, some: int) -> int:
     """Removes old checkpoints that are no longer in the store, and adds them to the sums of their days.
+
+    One that a kept attempt was restored from stays.
 
     Args:
         session: The transaction.
