@@ -43,7 +43,7 @@ def test_only_the_history_of_the_policy_is_kept_and_the_counts_stay(
     assert after["latest"] == before["latest"]
     with context.sessions() as session:
         kept = session.scalar(select(func.count()).select_from(Checkpoint)) or 0
-        assert kept == 2 * (50 + 2 + 3), "older savepoints are in the store, and attempts were restored from three others"
+        assert kept == 2 * (50 + 2 + 3), "older savepoints stay, and three that attempts were restored from"
         assert removed["checkpoints"] == 2 * 250 - kept
         assert (
             session.scalar(select(func.sum(CheckpointDay.completed + CheckpointDay.failed))) == removed["checkpoints"]
