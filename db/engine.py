@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 5
 STATEMENT_TIMEOUT_MS = 8_000  # a server that runs ends a slow statement before its client gives up
-_GIVEN_UP = frozenset({"40P01", "40001", "55P03"})  # a deadlock, a serialization failure, a lock not to be had
+_GIVEN_UP = frozenset({"40P01", "40001", "55P03"})  # a deadlock, a serialization failure, a lock that is not available
 _QUERY_CANCELED = "57014"
 
 
@@ -77,7 +77,7 @@ def session_factory(engine: Engine) -> sessionmaker[Session]:
 
 
 def is_given_up(error: Exception) -> bool:
-    """Whether PostgreSQL gave up a transaction that stood in another one's way: a deadlock, a lock not to be had."""
+    """Whether PostgreSQL gave up a transaction that stood in another one's way, as in a deadlock."""
     return _sqlstate(error) in _GIVEN_UP
 
 

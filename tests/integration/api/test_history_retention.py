@@ -1,4 +1,4 @@
-"""The history of jobs does not grow for ever, and what is removed still counts."""
+"""The history of jobs does not grow without limit, and what is removed still counts."""
 
 from __future__ import annotations
 
