@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bench.api import ApiSizes, run_api
 from bench.dedup import DedupSizes, run_dedup
 from bench.environments import PackageError
 from bench.keyed_state import StateSizes, run_state
@@ -176,6 +177,19 @@ def scale(place: tuple[Path, Path | None], /, *, keys: Sequence[int], **sizes: i
     """Deduplication on top of a large state, restored from a savepoint."""
     root, markdown = place
     show(run_scale(root, ScaleSizes(keys, **sizes), _say), sizes["cores"], markdown)
+
+
+@main.command()
+@click.option("--jobs", default=1000, show_default=True, help="Jobs in the database.")
+@click.option("--checkpoints", default=1_000_000, show_default=True, help="Checkpoints in the database.")
+@click.option("--rate", default=100, show_default=True, help="Requests per second.")
+@click.option("--seconds", default=60, show_default=True, help="How long they are sent.")
+@cores_option
+@click.pass_obj
+def api(place: tuple[Path, Path | None], /, **sizes: int) -> None:
+    """Reads of the REST API, with a long history in the database."""
+    _, markdown = place
+    show(run_api(ApiSizes(**sizes), _say), sizes["cores"], markdown)
 
 
 def show(tables: Iterable[Table], cores: int, markdown: Path | None) -> None:

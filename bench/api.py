@@ -1,0 +1,127 @@
+"""`python -m bench api`: a steady rate of reads of the REST API, with the history of many jobs in the database."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.orm import Session
+
+from bench.api_rows import fill
+from bench.table import Table, count, decimal
+from keyscale.api.cli.process import ControlPlaneProcess, free_port
+from keyscale.clock import now_ms
+from keyscale.db.embedded import EmbeddedPostgres
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keyscale.api.cli.connection import Connection
+
+SENDERS = 32
+TIMEOUT_S = 30.0
+TARGET_P99_MS = 50
+READS = {
+    "list of jobs, 50 a page": "/jobs?limit=50",
+    "list of jobs, a later page": "/jobs?limit=50&after={cursor}",
+    "a job": "/jobs/job-{job}",
+    "checkpoints of a job, 20 a page": "/jobs/job-{job}/checkpoints?limit=20",
+    "a checkpoint with its subtasks": "/jobs/job-{job}/checkpoints/{checkpoint}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSizes:
+    """How much of it.
+
+    Attributes:
+        jobs: Jobs in the database.
+        checkpoints: Checkpoints in the database, shared out evenly.
+        rate: Requests per second, in turn of each kind.
+        seconds: How long they are sent.
+        cores: The cores of the machine, on which everything runs, the sender too.
+    """
+
+    jobs: int
+    checkpoints: int
+    rate: int
+    seconds: int
+    cores: int
+
+
+def run_api(sizes: ApiSizes, say: Callable[[str], None]) -> list[Table]:
+    """Starts a control plane with the embedded PostgreSQL, fills it, and reads from it at a steady rate."""
+    # Not below the benchmark's root: as root, PostgreSQL runs as another user, who may not enter private directories.
+    with tempfile.TemporaryDirectory(prefix="keyscale-bench-", ignore_cleanup_errors=True) as directory:
+        process = ControlPlaneProcess(Path(directory) / "home", free_port())
+        process.start()
+        try:
+            say("filling the database")
+            _fill(process.home, sizes)
+            say(f"{sizes.rate} requests per second for {sizes.seconds} s")
+            return [_table(_send(process.connection, sizes), sizes)]
+        finally:
+            process.stop()
+
+
+def _fill(home: Path, sizes: ApiSizes) -> None:
+    url = EmbeddedPostgres(home / "postgres").url
+    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"))  # without limits of time
+    with Session(engine) as session, session.begin():
+        each = sizes.checkpoints // sizes.jobs
+        fill(session, jobs=sizes.jobs, checkpoints=each, subtasks=2, attempts=10, events=20, now_ms=now_ms())
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM ANALYZE"))
+    engine.dispose()
+
+
+def _send(connection: Connection, sizes: ApiSizes) -> dict[str, list[float]]:
+    """Returns the milliseconds from the moment when each request was due to its whole answer, by kind."""
+    own = threading.local()
+    took: dict[str, list[float]] = {kind: [] for kind in READS}
+    headers = {"Authorization": f"Bearer {connection.token}"}
+    cursor = httpx.get(f"{connection.url}/jobs?limit=500", headers=headers, trust_env=False).json()["next"]
+    chance = random.Random(7)
+    begin = time.monotonic() + 1
+
+    def send(kind: str, path: str, due: float) -> None:
+        if not hasattr(own, "client"):
+            own.client = httpx.Client(base_url=connection.url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
+        time.sleep(max(0.0, due - time.monotonic()))
+        own.client.get(path).raise_for_status()
+        took[kind].append(1000 * (time.monotonic() - due))
+
+    with ThreadPoolExecutor(SENDERS) as senders:
+        kinds = list(READS)
+        sent = []
+        for number in range(sizes.rate * sizes.seconds):
+            kind = kinds[number % len(kinds)]
+            each = sizes.checkpoints // sizes.jobs
+            job, checkpoint = chance.randint(1, sizes.jobs), chance.randint(max(1, each - 50), each)
+            path = READS[kind].format(cursor=cursor, job=job, checkpoint=checkpoint)
+            sent.append(senders.submit(send, kind, path, begin + number / sizes.rate))
+        for one in sent:
+            one.result()
+    return took
+
+
+def _table(took: dict[str, list[float]], sizes: ApiSizes) -> Table:
+    title = f"{sizes.rate} reads per second, {sizes.jobs:,} jobs and {sizes.checkpoints:,} checkpoints in the database"
+    table = Table(title, ("read", "requests", "p50 ms", "p99 ms", "worst ms"))
+    everything = [one for values in took.values() for one in values]
+    for kind, values in (*took.items(), ("all", everything)):
+        cuts = statistics.quantiles(values, n=100)
+        table.add(kind, count(len(values)), decimal(cuts[49]), decimal(cuts[98]), decimal(max(values)))
+    table.notes.append(f"target: a p99 of at most {TARGET_P99_MS} ms")
+    table.notes.append("from the moment when a request is due; the sender and PostgreSQL use the same cores")
+    return table
