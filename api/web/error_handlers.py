@@ -25,8 +25,8 @@ from keyscale.api.errors import (
 )
 from keyscale.api.schemas.problem import problem
 from keyscale.api.web.request_origin import REQUEST_ID_HEADER
-from keyscale.db.repositories.events import ORIGIN
 from keyscale.db.engine import is_database_away, is_given_up, is_too_slow
+from keyscale.db.repositories.events import ORIGIN
 from keyscale.jobs.protocol.storable_text import storable
 
 if TYPE_CHECKING:
