@@ -534,6 +534,20 @@ class LeadershipLostError(ApiError):
     advice = "Nothing is wrong: the replica was stopped or cut off for a while, and the new leader carries on."
 
 
+class JobUserError(ApiError):
+    """A job's user of the operating system cannot be made, or a directory of the job's is not what it should be."""
+
+    code = "JOB_USER_UNAVAILABLE"
+    title = "The job cannot run as a user of its own"
+    status = 500
+    domain = "external"
+    retryable = True
+    advice = (
+        "`detail` names the user or directory. Set KEYSCALE_JOB_USERS to a range of numbers that no account has, and "
+        "remove what is in the way."
+    )
+
+
 class SettingInvalidError(ApiError):
     """An environment variable of the control plane has an invalid value."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import ssl
 from dataclasses import dataclass, field
@@ -63,6 +64,8 @@ class Settings:
         artifact_bytes_max: Largest size of an upload.
         store_environment: Variables that only the object store's client reads; passed on to drivers.
         job_secrets: The secrets that jobs may name.
+        job_users: Range of users for jobs, or `off`; None: a default range, where jobs can have users of their own.
+        job_group: A group of all these users, for files that jobs share.
         driver_memory: Heap of a driver's JVM, as Spark writes it.
         restore_timeout_ms: How long the new driver of a rescale may take to restore the savepoint.
         verify_timeout_ms: How long it may then take to commit its first batch.
@@ -92,6 +95,8 @@ class Settings:
     artifact_bytes_max: int = 256 << 20
     store_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     job_secrets: JobSecrets = field(default_factory=JobSecrets)
+    job_users: str | None = None
+    job_group: int | None = None
     driver_memory: str = "1g"
     restore_timeout_ms: int = RESTORE_TIMEOUT_MS
     verify_timeout_ms: int = VERIFY_TIMEOUT_MS
@@ -161,6 +166,8 @@ class Settings:
                 {name: value for name, value in source.items() if name.startswith(JOB_SECRET_PREFIX)},
                 _directory(source.get("KEYSCALE_JOB_SECRETS_DIRECTORY")),
             ),
+            job_users=source.get("KEYSCALE_JOB_USERS") or None,
+            job_group=_group(source.get("KEYSCALE_JOB_GROUP")),
             driver_memory=source.get("KEYSCALE_DRIVER_MEMORY") or "1g",
             restore_timeout_ms=_duration_ms(source, "KEYSCALE_RESTORE_TIMEOUT_MS", RESTORE_TIMEOUT_MS),
             verify_timeout_ms=_duration_ms(source, "KEYSCALE_VERIFY_TIMEOUT_MS", VERIFY_TIMEOUT_MS),
@@ -270,3 +277,14 @@ def _roles(text: str) -> dict[str, Role]:
     if not roles:
         raise SettingInvalidError("KEYSCALE_OIDC_ROLES is empty: nobody could sign in")
     return roles
+
+
+def _group(name: str | None) -> int | None:
+    if not name:
+        return None
+    if name.isascii() and name.isdigit():
+        return int(name)
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise SettingInvalidError(f"KEYSCALE_JOB_GROUP: there is no group {name}") from None

@@ -98,7 +98,7 @@ class EmbeddedPostgres:
         for directory in (self.root, self.socket_directory):
             _make_private(directory, user)
             if user:
-                _let_enter(directory.parent)
+                let_enter(directory.parent)
         if user:
             _let_read(_programs().parent)
 
@@ -236,7 +236,7 @@ def _make_private(directory: Path, user: pwd.struct_passwd | None) -> None:
         os.close(descriptor)
 
 
-def _let_enter(directory: Path) -> None:
+def let_enter(directory: Path) -> None:
     """Lets everybody enter `directory` and the directories above it, but not list them."""
     for step in (directory, *directory.parents):
         mode = step.stat().st_mode
@@ -246,7 +246,7 @@ def _let_enter(directory: Path) -> None:
 
 def _let_read(installation: Path) -> None:
     """Lets everybody read and run PostgreSQL's programs, which a umask of 077 at installation would prevent."""
-    _let_enter(installation)
+    let_enter(installation)
     for path in installation.rglob("*"):
         if path.is_symlink():
             continue

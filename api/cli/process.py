@@ -86,7 +86,8 @@ class ControlPlaneProcess:
             "KEYSCALE_HOST": "127.0.0.1",
             "KEYSCALE_PORT": str(self.port),
         }
-        with self.log.open("ab") as log:
+        # The first line holds the admin's token.
+        with open(self.log, "ab", opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "keyscale.api.web"],
                 env=environment,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from keyscale.api.launching.supervisor import DRIVER_USER_VARIABLE
 from keyscale.api.settings import LOOPBACK_HOSTS
 from keyscale.installation import DRIVER_PROGRAM, IMPORT_PATH
 from keyscale.jobs.protocol.class_archive import ClassArchive
@@ -17,6 +18,7 @@ from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE, withou
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from keyscale.api.launching.isolation import JobUser
     from keyscale.api.settings import Settings
     from keyscale.db.models import Attempt, Job
 
@@ -76,7 +78,13 @@ def driver_command(settings: Settings, job: Job, attempt: Attempt, work_director
 
 
 def driver_environment(
-    settings: Settings, token: str, work_directory: Path, host: Mapping[str, str], secrets: Mapping[str, str]
+    settings: Settings,
+    token: str,
+    work_directory: Path,
+    host: Mapping[str, str],
+    secrets: Mapping[str, str],
+    *,
+    user: JobUser | None = None,
 ) -> dict[str, str]:
     """Returns the complete environment of a driver, without the database's address and without users' tokens.
 
@@ -87,6 +95,7 @@ def driver_environment(
             next attempt finds files that it need not download: on this host and, at the same path, on any other one.
         host: The control plane's environment. Only harmless variables are passed on.
         secrets: Variables with the secrets that the job names.
+        user: The job's own user, whom the supervisor makes the driver's; None: the control plane's user.
     """
     inherited = {name: host[name] for name in _INHERITED if name in host}
     is_loopback = stays_on_loopback(settings.spark_master)
@@ -95,6 +104,7 @@ def driver_environment(
         **inherited,
         **secrets,
         **settings.store_environment,
+        **({} if user is None else {"HOME": str(work_directory), DRIVER_USER_VARIABLE: user.text}),
         **({"SPARK_LOCAL_IP": "127.0.0.1"} if is_loopback else {}),
         "KEYSCALE_ATTEMPT_TOKEN": token,
         "KEYSCALE_CONTROL_URL": settings.control_url,

@@ -18,6 +18,7 @@ import psutil
 
 from keyscale.api.access.tokens import new_token, token_sha256
 from keyscale.api.launching.driver_command import driver_command, driver_environment
+from keyscale.api.launching.isolation import Isolation, JobUser, give_to, local_directory, make_directory, owner_of
 from keyscale.api.launching.processes import (
     GONE,
     ProcessState,
@@ -25,9 +26,13 @@ from keyscale.api.launching.processes import (
     processes_of,
     read_exit_code,
     read_supervisor,
+    strays_of,
 )
+from keyscale.db.embedded import let_enter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from keyscale.api.settings import Settings
     from keyscale.db.models import Attempt, Job
 
@@ -49,8 +54,9 @@ class Seen:
 class Launcher:
     """Starts drivers on this host. Each run has a directory; see `keyscale.api.launching.supervisor` for its files."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, isolation: Isolation | None = None) -> None:
         self._settings = settings
+        self.isolation = isolation or Isolation(why_not="it was not asked for")
         self.host = platform.node()
         # Replicas on the same host have homes of their own, and see only the runs under them.
         self.place = f"{self.host}:{settings.home}"
@@ -64,7 +70,8 @@ class Launcher:
             up.
         """
         directory = self._run_directory(job_id, attempt)
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for part in (self._settings.runs_directory, directory.parent, directory):
+            make_directory(part, enter=self.isolation.count > 0)
         file = directory / "token"
         if not file.exists():
             fresh = directory / "token.new"
@@ -79,7 +86,10 @@ class Launcher:
         directory = self._run_directory(job.id, attempt.number)
         work = directory / "work"
         secrets = self._settings.job_secrets.variables_of(job.secrets)
-        environment = driver_environment(self._settings, (directory / "token").read_text(), work, os.environ, secrets)
+        token = (directory / "token").read_text()
+        user = self.isolation.user(job.user_number)
+        self._make_directories_of_job(job, work, user)
+        environment = driver_environment(self._settings, token, work, os.environ, secrets, user=user)
         command = driver_command(self._settings, job, attempt, work)
         process: subprocess.Popen[bytes] | None = None
         try:
@@ -117,7 +127,9 @@ class Launcher:
     def kill(self, job_id: str, attempt: int) -> None:
         """Kills every process of an attempt, and waits until they are gone or the kernel takes too long."""
         directory = self._run_directory(job_id, attempt)
-        processes = processes_of(directory)
+        self._kill_all(processes_of(directory, owner_of(directory / "work")))
+
+    def _kill_all(self, processes: Sequence[psutil.Process]) -> None:
         for process in processes:
             try:
                 process.kill()
@@ -129,6 +141,8 @@ class Launcher:
         """Kills the remaining processes and deletes what only the run needed; the log stays."""
         self.kill(job_id, attempt)
         directory = self._run_directory(job_id, attempt)
+        if (uid := owner_of(directory / "work")) is not None:
+            self._kill_all(strays_of(directory.parent, uid))
         (directory / "token").unlink(missing_ok=True)
         shutil.rmtree(directory / "work", ignore_errors=True)
         self._launched.pop((job_id, attempt), None)
@@ -136,10 +150,36 @@ class Launcher:
     def forget(self, job_id: str) -> None:
         """Deletes the logs of a deleted job and its local files on this host."""
         directory = self._settings.runs_directory / job_id
-        for subtask in directory.glob("state/*/attempt-*/*/subtask-*"):
-            if subtask.is_symlink():  # its files are on another disk
-                shutil.rmtree(subtask.readlink(), ignore_errors=True)
+        links = [path for path in directory.glob("state/*/attempt-*/*/subtask-*") if path.is_symlink()]
+        elsewhere = [str(path.readlink()) for path in links]  # on another disk
+        if (uid := owner_of(directory / "state")) is not None:
+            self._kill_all(strays_of(directory, uid))
+            if elsewhere:
+                # The job has made the links, and may have let them lead anywhere: its own user deletes what it can.
+                command = ["rm", "-rf", "--", *elsewhere]
+                subprocess.run(command, check=False, user=uid, group=uid, extra_groups=[], stderr=subprocess.DEVNULL)  # noqa: S603
+        else:
+            for place in elsewhere:
+                shutil.rmtree(place, ignore_errors=True)
         shutil.rmtree(directory, ignore_errors=True)
+        if (objects := local_directory(self._settings.store_url)) is not None and (objects / job_id).is_dir():
+            make_directory(objects / job_id, owner=JobUser(os.geteuid(), os.getegid()))  # its savepoints stay
+
+    def _make_directories_of_job(self, job: Job, work: Path, user: JobUser | None) -> None:
+        """Makes the directories that a job's processes write, so that nobody else can read them."""
+        if not self._settings.spark_master.startswith("local"):
+            return  # executors run as another user, perhaps on another host
+        for directory in (work, work.parents[1] / "state"):
+            make_directory(directory, owner=user)
+        if (objects := local_directory(job.store_url)) is not None:
+            if not objects.exists():
+                objects.mkdir(parents=True, mode=0o711)
+            if user is not None:
+                let_enter(objects)
+            make_directory(objects / job.id, owner=user)
+            if user is not None:
+                give_to(objects / job.id, user)
+                give_to(work.parents[1] / "state", user)
 
     def secrets_of(self, job: Job, attempt: int) -> dict[str, str]:
         """Returns the variables with an attempt's secrets: those of its job and, while it runs here, its token."""

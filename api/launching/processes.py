@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 _START_TIME_TOLERANCE_S = 1.0
@@ -84,23 +85,55 @@ def driver_state(pid: int, session: int) -> ProcessState:
     return ProcessState.SUSPENDED if status == psutil.STATUS_STOPPED else ProcessState.ALIVE
 
 
-def processes_of(directory: Path) -> list[psutil.Process]:
+def processes_of(directory: Path, uid: int | None = None) -> list[psutil.Process]:
     """Returns all processes of a run: those of its session that have its work directory in their environment.
 
     Spark's Python workers leave the process group, but not the session. The environment distinguishes them from
-    processes of a later session with the same number.
+    processes of a later session with the same number. So does a job's own user, whatever environment a process has.
+
+    Args:
+        directory: The run's directory.
+        uid: The job's own user; None: it runs as the control plane's.
     """
     supervisor = read_supervisor(directory)
     if supervisor is None:
         return []
     marker = str(directory / "work")
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.pid == os.getpid() or os.getsid(process.pid) != supervisor.pid:
-                continue
-            if process.environ().get("KEYSCALE_WORK_DIR") == marker:
-                found.append(process)
-        except (*GONE, psutil.AccessDenied, ProcessLookupError):
-            continue
-    return found
+    return [
+        process
+        for process in _others()
+        if _session_of(process) == supervisor.pid
+        and (_has_work_directory(process, marker) or (uid is not None and _uid_of(process) == uid))
+    ]
+
+
+def strays_of(job_directory: Path, uid: int) -> list[psutil.Process]:
+    """Returns the processes of a job's own user that have left the sessions of the job's runs."""
+    supervisors = [read_supervisor(path.parent) for path in job_directory.glob("*/process.json")]
+    running = {supervisor.pid for supervisor in supervisors if supervisor is not None and supervisor.is_alive()}
+    return [process for process in _others() if _uid_of(process) == uid and _session_of(process) not in running]
+
+
+def _others() -> Iterator[psutil.Process]:
+    return (process for process in psutil.process_iter() if process.pid != os.getpid())
+
+
+def _session_of(process: psutil.Process) -> int | None:
+    try:
+        return os.getsid(process.pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
+def _uid_of(process: psutil.Process) -> int | None:
+    try:
+        return process.uids().real
+    except (*GONE, psutil.AccessDenied):
+        return None
+
+
+def _has_work_directory(process: psutil.Process, directory: str) -> bool:
+    try:
+        return process.environ().get("KEYSCALE_WORK_DIR") == directory
+    except (*GONE, psutil.AccessDenied, ProcessLookupError):
+        return False

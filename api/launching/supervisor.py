@@ -9,14 +9,18 @@ afterwards. It writes into the run directory:
     driver.log     the driver's output, with the secrets of its environment masked
     exit_code      written when the driver has ended
 
+The driver may run as another user, who can neither read nor change these files.
+
 It imports nothing of Keyscale but the mask, so that it starts fast.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -31,6 +35,11 @@ from keyscale.jobs.protocol.redaction import Mask
 
 EXIT_SUPERVISED_ALREADY = 0
 EXIT_CANNOT_RUN = 127
+DRIVER_USER_VARIABLE = "KEYSCALE_DRIVER_USER"
+"""The driver's user, if it is not the supervisor's: uid, gid and further groups, separated by colons."""
+PROCESSES_MAX = 8192
+"""Processes and threads of all attempts of a job whose user is its own."""
+_PR_SET_NO_NEW_PRIVS = 38
 _CHUNK_BYTES = 1 << 16
 _LINE_BYTES_MAX = 1 << 20
 _PAUSE_S = 1.0
@@ -72,20 +81,41 @@ def run(directory: Path, command: list[str]) -> int:
     """Runs the driver until it ends; returns its exit code, by the shell's convention if a signal ended it."""
     log = os.open(directory / "driver.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     output, of_driver = os.pipe()
+    mask = Mask(os.environ)
+    user = [int(number) for number in os.environ.pop(DRIVER_USER_VARIABLE, "").split(":") if number]
+    if user:
+        give_up_privileges()
     try:
         driver = subprocess.Popen(  # noqa: S603 - the launcher made the command
-            command, stdin=subprocess.DEVNULL, stdout=of_driver, stderr=subprocess.STDOUT, cwd=directory
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=of_driver,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            user=user[0] if user else None,
+            group=user[1] if user else None,
+            extra_groups=user[2:] if user else None,
         )
     except OSError as error:
         os.write(log, f"the driver cannot be started: {error}\n".encode())
         return EXIT_CANNOT_RUN
     os.close(of_driver)
     # A process that the driver has left behind may hold the pipe forever, and must not keep the exit code back.
-    copying = threading.Thread(target=copy_masked, args=(output, log, Mask(os.environ)), daemon=True)
+    copying = threading.Thread(target=copy_masked, args=(output, log, mask), daemon=True)
     copying.start()
     code = driver.wait()
     copying.join(_LAST_WORDS_S)
     return code if code >= 0 else 128 - code
+
+
+def give_up_privileges() -> None:
+    """Keeps this process and those that it starts from getting more rights, such as by a setuid program.
+
+    Their memory is not written to disk when they crash, and a job cannot fill the host with processes.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES_MAX, PROCESSES_MAX))
 
 
 def copy_masked(source: int, target: int, mask: Mask) -> None:

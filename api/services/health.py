@@ -52,6 +52,7 @@ def look(context: Context) -> tuple[dict[str, Any], list[ApiError]]:
         "store": _state(StoreUnavailableError.code in codes),
         "reconciler": _state(ReconcilerDownError.code in codes),
         "leader": leader,
+        "isolation": context.launcher.isolation.why_not or "ok",
     }, found
 
 

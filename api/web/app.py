@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
+    from keyscale.api.launching.isolation import Isolation
     from keyscale.api.settings import Settings
 
 DESCRIPTION = """Runs stateful PySpark streaming jobs and changes their parallelism.
@@ -52,14 +53,20 @@ Times are milliseconds since the epoch, durations are milliseconds, sizes are by
 `Authorization: Bearer <token>`."""
 
 
-def make_context(settings: Settings, engine: Engine | None = None) -> Context:
-    """Returns a control plane's parts. Its database must have been migrated."""
+def make_context(settings: Settings, engine: Engine | None = None, isolation: Isolation | None = None) -> Context:
+    """Returns a control plane's parts. Its database must have been migrated.
+
+    Args:
+        settings: Its settings.
+        engine: Its database; None: that of the settings.
+        isolation: The users of jobs; None: jobs run as the control plane's user.
+    """
     engine = engine or open_engine(settings.database_url or "")
     return Context(
         settings=settings,
         engine=engine,
         sessions=session_factory(engine),
-        launcher=Launcher(settings),
+        launcher=Launcher(settings, isolation),
         store=StoreCheck(settings.store_url),
         rates=Rates(
             per_user=settings.user_requests_per_second,

@@ -19,11 +19,12 @@ from sqlalchemy.exc import OperationalError
 
 from keyscale.api.access.tokens import new_token, token_sha256
 from keyscale.api.errors import ApiError, SettingInvalidError
+from keyscale.api.launching.isolation import isolation_here, make_directory
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
 from keyscale.api.web.request_origin import RequestIdFilter
 from keyscale.clock import now_ms
-from keyscale.db.embedded import EmbeddedPostgres
+from keyscale.db.embedded import EmbeddedPostgres, let_enter
 from keyscale.db.embedded_keeper import EmbeddedPostgresKeeper
 from keyscale.db.engine import open_engine, session_factory
 from keyscale.db.errors import DatabaseError
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sqlalchemy import Engine
+
+    from keyscale.api.launching.isolation import Isolation
+
+logger = logging.getLogger(__name__)
 
 _GRACE_S = 5
 _ADMIN = "admin"
@@ -65,7 +70,7 @@ def main() -> int:
 
 def serve(settings: Settings) -> int:
     """Starts the embedded database if the settings name no other one, serves, and stops that database again."""
-    settings.home.mkdir(parents=True, exist_ok=True)
+    isolation = prepare_home(settings)
     embedded = EmbeddedPostgres(settings.home / "postgres") if settings.database_url is None else None
     with alone_in(settings.home), listen(settings) as listener:
         settings = replace(settings, port=listener.getsockname()[1])
@@ -80,7 +85,7 @@ def serve(settings: Settings) -> int:
             write_privately(settings.home / "address", settings.control_url)
             sys.stdout.write(f"Keyscale is at {settings.control_url}\nToken: {token} (in {settings.token_file})\n")
             sys.stdout.flush()
-            run(settings, engine, listener)
+            run(settings, engine, listener, isolation)
         finally:
             for number in _ENDING_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)  # the database must be stopped completely
@@ -105,9 +110,29 @@ def alone_in(home: Path) -> Iterator[None]:
         yield
 
 
-def run(settings: Settings, engine: Engine, listener: socket.socket) -> None:
+def prepare_home(settings: Settings) -> Isolation:
+    """Makes the directories in which nobody else may read, and returns the users of jobs.
+
+    Raises:
+        SettingInvalidError: The settings demand users of jobs that cannot be had.
+    """
+    settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    isolation = isolation_here(settings)
+    if isolation.why_not is not None:
+        logger.warning("jobs run as the user of the control plane: %s", isolation.why_not)
+    is_shared = isolation.count > 0
+    make_directory(settings.home, enter=is_shared)
+    make_directory(settings.runs_directory, enter=is_shared)
+    if settings.store_url == (settings.home / "store").as_uri():
+        make_directory(settings.home / "store", enter=is_shared)
+    if is_shared:
+        let_enter(settings.home)
+    return isolation
+
+
+def run(settings: Settings, engine: Engine, listener: socket.socket, isolation: Isolation) -> None:
     """Serves requests until a signal arrives."""
-    app = create_app(make_context(settings, engine))
+    app = create_app(make_context(settings, engine, isolation))
     config = uvicorn.Config(
         app,
         log_config=None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, false
+from sqlalchemy import ForeignKey, Identity, Index, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from keyscale.db.base import Base, closed_set
@@ -25,6 +25,7 @@ class Job(Base):
     hash_id: Mapped[str]
     labels: Mapped[dict[str, str]] = mapped_column(default=dict, server_default="{}")
     parameters: Mapped[dict[str, Any]]
+    user_number: Mapped[int] = mapped_column(Identity(), unique=True)  # chooses the user that the job runs as
     secrets: Mapped[list[str] | None]  # names; None: the job was created before jobs named secrets, and gets all
     spark_conf: Mapped[dict[str, str]]
     checkpoints: Mapped[dict[str, Any]]

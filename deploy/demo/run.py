@@ -6,6 +6,7 @@ import shutil
 import signal
 import threading
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from keyscale.api.cli.client import ControlPlane, job_path
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from keyscale.deploy.demo.scenario import Scenario
+
+
+# The one job is ours, and reads and writes in the directory of the user who runs the demo.
+_TRUSTED = MappingProxyType({"KEYSCALE_JOB_USERS": "off"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ class Demo:
             DemoError: The demo did not complete.
         """
         self._clear()
-        control_plane = ControlPlaneProcess(self.home, self.port, self.settings)
+        control_plane = ControlPlaneProcess(self.home, self.port, {**_TRUSTED, **self.settings})
         try:
             verdict = self._run_on(control_plane)
             show_verdict(self.console, verdict)

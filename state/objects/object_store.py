@@ -148,10 +148,14 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
-def probe(store: ObjectStore) -> None:
+def probe(store: ObjectStore, prefix: str = "") -> None:
     """Checks that a store can guarantee exactly once, before anything relies on it.
 
     Creates one object twice under `probe/`, reads it back, and deletes it.
+
+    Args:
+        store: The store.
+        prefix: The beginning of the object's path, where only a part of the store may be written.
 
     Raises:
         ConditionalCreateUnsupportedError: The second create succeeded: the store ignores the condition.
@@ -159,7 +163,7 @@ def probe(store: ObjectStore) -> None:
         StoreUnavailableError: The store is unreachable.
         StoreRefusedError: The credentials or the bucket are wrong.
     """
-    path = f"probe/{uuid.uuid4().hex}"
+    path = f"{prefix}probe/{uuid.uuid4().hex}"
     try:
         _probe(store, path)
     except BaseException:

@@ -193,7 +193,7 @@ class Execution:
     def _open(self) -> OpenAttempt:
         context, after = self._context, self._after
         if after is None or after._opened is None:
-            self._retries.run(lambda: probe(context.store))
+            self._retries.run(lambda: probe(context.store, Layout(self._info.job_id).job))
             opened = open_attempt(context.store, context.assignment, self._operators, self._source_uids)
             reach("run.fenced")
         else:

@@ -34,11 +34,14 @@ class RunningControlPlane:
 
 @contextmanager
 def running_control_plane(settings: Mapping[str, str] | None = None) -> Iterator[RunningControlPlane]:
-    """Starts a control plane on a fresh home; ends it and everything that it has started afterwards."""
+    """Starts a control plane on a fresh home; ends it and everything that it has started afterwards.
+
+    As root, jobs do not run as users of their own unless the settings say so: tests' directories are root's alone.
+    """
     # Not pytest's tmp_path: as root, PostgreSQL runs as another user, who may not enter root's private directories.
     with tempfile.TemporaryDirectory(prefix="keyscale-home-", ignore_cleanup_errors=True) as directory:
         home = Path(directory) / "home"
-        process = ControlPlaneProcess(home, free_port(), settings or {})
+        process = ControlPlaneProcess(home, free_port(), {"KEYSCALE_JOB_USERS": "off", **(settings or {})})
         try:
             process.start()
             running = RunningControlPlane(process)

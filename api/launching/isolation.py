@@ -1,0 +1,245 @@
+"""Users of the operating system for jobs: each job's processes run as a user of their own, where that is possible."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from keyscale.api.errors import JobUserError, SettingInvalidError
+from keyscale.db.embedded import let_enter
+from keyscale.installation import IMPORT_PATH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from keyscale.api.settings import Settings
+
+ACCOUNT_PREFIX = "keyscale-job-"
+DEFAULT_RANGE = "50000-59999"
+OFF = "off"
+_UID_MAX = (1 << 32) - 2
+
+
+@dataclass(frozen=True, slots=True)
+class JobUser:
+    """A job's user: its number, its group, and a further group that all jobs share, if there is one."""
+
+    uid: int
+    gid: int
+    shared_gid: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The user as the supervisor reads it: uid, gid and further groups."""
+        return ":".join(str(number) for number in (self.uid, self.gid, self.shared_gid) if number is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """Whether jobs run as users of their own.
+
+    Attributes:
+        first_uid: The first number of the range of users.
+        count: The size of the range; 0: all jobs run as the control plane's user.
+        shared_gid: A group of all jobs, for files that they share; None: there is none.
+        why_not: Why jobs do not have users of their own; None: they have.
+    """
+
+    first_uid: int = 0
+    count: int = 0
+    shared_gid: int | None = None
+    why_not: str | None = None
+
+    def uid(self, user_number: int) -> int | None:
+        """Returns the uid of the job with this number; None without isolation."""
+        return None if self.count == 0 else self.first_uid + user_number % self.count
+
+    def user(self, user_number: int) -> JobUser | None:
+        """Returns a job's user, whose account is made at first use; None without isolation.
+
+        Java refuses to run as a number without an account.
+
+        Raises:
+            JobUserError: The account cannot be made, or belongs to somebody else.
+        """
+        uid = self.uid(user_number)
+        if uid is None:
+            return None
+        return JobUser(uid, _account(uid).pw_gid, self.shared_gid)
+
+
+def isolation_of(settings: Settings, *, is_root: bool, mapped_uids: Iterable[tuple[int, int]]) -> Isolation:
+    """Decides whether jobs run as users of their own. Pure.
+
+    Args:
+        settings: The control plane's.
+        is_root: Whether the control plane may become other users.
+        mapped_uids: The numbers of users that exist here, as first number and size: a container may have few.
+
+    Raises:
+        SettingInvalidError: The settings demand users that cannot be had.
+    """
+    if settings.job_users == OFF:
+        return Isolation(why_not="KEYSCALE_JOB_USERS is off")
+    reason, (first, count) = None, parsed_range(settings.job_users or DEFAULT_RANGE)
+    if not is_root:
+        reason = "the control plane does not run as root"
+    elif not settings.spark_master.startswith("local"):
+        reason = "executors of a cluster run as the cluster's user"
+    elif not any(start <= first and first + count <= start + size for start, size in mapped_uids):
+        reason = f"this container does not have the users {first} to {first + count - 1}"
+    if reason is None:
+        return Isolation(first, count, settings.job_group)
+    if settings.job_users is not None:
+        raise SettingInvalidError(f"KEYSCALE_JOB_USERS: jobs cannot have users of their own: {reason}")
+    return Isolation(why_not=reason)
+
+
+def parsed_range(text: str) -> tuple[int, int]:
+    """Returns the first number and the size of a range of users, such as `50000-59999`.
+
+    Raises:
+        SettingInvalidError: It is not a range without root.
+    """
+    first, dash, last = text.partition("-")
+    if not (dash and all(part.isascii() and part.isdigit() for part in (first, last))):
+        raise SettingInvalidError("KEYSCALE_JOB_USERS must be a range of user numbers, such as 50000-59999, or off")
+    if not 1 <= int(first) <= int(last) <= _UID_MAX:
+        raise SettingInvalidError("KEYSCALE_JOB_USERS must be ascending and must not contain 0, which is root")
+    return int(first), int(last) - int(first) + 1
+
+
+def isolation_here(settings: Settings) -> Isolation:
+    """Returns the isolation of jobs on this host, and lets jobs' users enter the directories that they need.
+
+    Raises:
+        SettingInvalidError: The settings demand users that cannot be had.
+    """
+    isolation = isolation_of(settings, is_root=os.geteuid() == 0, mapped_uids=_mapped_uids())
+    if isolation.count == 0:
+        return isolation
+    for place in (IMPORT_PATH, Path(sys.prefix), Path(sys.base_prefix), *(IMPORT_PATH / "keyscale").iterdir()):
+        let_enter(place.resolve())
+    reason = _why_python_fails(isolation.first_uid)
+    if reason is None:
+        return isolation
+    if settings.job_users is not None:
+        raise SettingInvalidError(f"KEYSCALE_JOB_USERS: jobs cannot have users of their own: {reason}")
+    return Isolation(why_not=reason)
+
+
+def make_directory(path: Path, *, owner: JobUser | None = None, enter: bool = False) -> None:
+    """Makes a directory that only its owner may read, or corrects one that exists.
+
+    Args:
+        path: The directory; its parent must be a directory of ours.
+        owner: The job whose directory it is; None: ours.
+        enter: Whether jobs' users may enter it, without listing it.
+
+    Raises:
+        JobUserError: Something else has its name, such as a link.
+    """
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise JobUserError(f"{path} is not a directory of ours: {error.strerror}") from error
+    try:
+        if owner is not None:
+            os.fchown(descriptor, owner.uid, owner.gid)
+        os.fchmod(descriptor, 0o711 if enter else 0o700)
+    finally:
+        os.close(descriptor)
+
+
+def give_to(directory: Path, user: JobUser) -> None:
+    """Gives everything below a directory to a job's user, unless it is the user's already; follows no links.
+
+    It is the control plane's where the job has run as the control plane's user before.
+    """
+    for _, folders, files, descriptor in os.fwalk(directory):
+        for name in (*folders, *files):
+            if os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_uid == os.geteuid():
+                os.chown(name, user.uid, user.gid, dir_fd=descriptor, follow_symlinks=False)
+
+
+def owner_of(path: Path) -> int | None:
+    """Returns the job's user who owns a directory; None if it is not there or the control plane's own."""
+    try:
+        uid = path.lstat().st_uid
+    except FileNotFoundError:
+        return None
+    return None if uid == os.geteuid() else uid
+
+
+def local_directory(store_url: str) -> Path | None:
+    """Returns the directory of a store on this host; None for any other store."""
+    parts = urlsplit(store_url)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def _account(uid: int) -> pwd.struct_passwd:
+    name = f"{ACCOUNT_PREFIX}{uid}"
+    try:
+        found = pwd.getpwuid(uid)
+    except KeyError:
+        made = subprocess.run(  # noqa: S603 - constant arguments and a number
+            [  # noqa: S607 - a program of the system
+                "useradd",
+                "--uid",
+                str(uid),
+                "--user-group",
+                "--no-create-home",
+                "--home-dir",
+                "/nonexistent",
+                "--shell",
+                "/usr/sbin/nologin",
+                name,
+            ],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        try:
+            found = pwd.getpwuid(uid)  # also if another process made it first
+        except KeyError:
+            raise JobUserError(f"the user {name} cannot be made: {made.stderr.strip()}") from None
+    if found.pw_name != name:
+        raise JobUserError(f"the user {uid} is {found.pw_name}, and not a job's")
+    return found
+
+
+def _why_python_fails(uid: int) -> str | None:
+    """Returns why a job's user cannot run the platform's Python; None if it can."""
+    program = "import keyscale.jobs.protocol.messages, pyspark"
+    tried = subprocess.run(  # noqa: S603 - our own Python
+        [sys.executable, "-P", "-c", program],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd="/",
+        env={"PYTHONPATH": str(IMPORT_PATH), "PYTHONDONTWRITEBYTECODE": "1"},
+        user=uid,
+        group=uid,
+        extra_groups=[],
+    )
+    if tried.returncode == 0:
+        return None
+    said = (tried.stderr.strip().splitlines() or [f"exit code {tried.returncode}"])[-1]
+    return f"another user than root cannot run {sys.executable}: {said}"
+
+
+def _mapped_uids() -> list[tuple[int, int]]:
+    try:
+        lines = Path("/proc/self/uid_map").read_text().splitlines()
+    except FileNotFoundError:
+        return [(0, _UID_MAX + 1)]
+    return [(int(first), int(size)) for first, _, size in map(str.split, lines)]
