@@ -296,6 +296,16 @@ class ReportInvalidError(ApiError):
     advice = "Nothing was stored. If the job's code does not send reports of its own, this is a defect: report it."
 
 
+class JobLimitError(ApiError):
+    """A job asks for more cores, memory, executors or subtasks than the platform gives to a job."""
+
+    code = "JOB_LIMIT_EXCEEDED"
+    title = "The job asks for more than it may have"
+    status = 422
+    domain = "user"
+    advice = "Ask for less, or raise the limit: docs/configuration.md lists the settings KEYSCALE_JOB_..._MAX."
+
+
 class SecretUnknownError(ApiError):
     """A job names a secret that the platform does not have."""
 

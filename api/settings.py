@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from keyscale.api.errors import SettingInvalidError
+from keyscale.api.job_limits import JobLimits
 from keyscale.api.job_secrets import JobSecrets
 from keyscale.certificates import trusted_certificates
 from keyscale.db.statuses import Role
@@ -64,6 +65,8 @@ class Settings:
         artifact_bytes_max: Largest size of an upload.
         store_environment: Variables that only the object store's client reads; passed on to drivers.
         job_secrets: The secrets that jobs may name.
+        job_limits: The most that a job may ask for.
+        spark_secret: Shared by all processes of a Spark cluster, which then prove to each other that they know it.
         job_users: Range of users for jobs, or `off`; None: a default range, where jobs can have users of their own.
         job_group: A group of all these users, for files that jobs share.
         driver_memory: Heap of a driver's JVM, as Spark writes it.
@@ -95,6 +98,8 @@ class Settings:
     artifact_bytes_max: int = 256 << 20
     store_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     job_secrets: JobSecrets = field(default_factory=JobSecrets)
+    job_limits: JobLimits = field(default_factory=JobLimits)
+    spark_secret: str = field(default="", repr=False)
     job_users: str | None = None
     job_group: int | None = None
     driver_memory: str = "1g"
@@ -166,6 +171,8 @@ class Settings:
                 {name: value for name, value in source.items() if name.startswith(JOB_SECRET_PREFIX)},
                 _directory(source.get("KEYSCALE_JOB_SECRETS_DIRECTORY")),
             ),
+            job_limits=JobLimits.from_environment(source),
+            spark_secret=source.get("KEYSCALE_SPARK_SECRET") or "",
             job_users=source.get("KEYSCALE_JOB_USERS") or None,
             job_group=_group(source.get("KEYSCALE_JOB_GROUP")),
             driver_memory=source.get("KEYSCALE_DRIVER_MEMORY") or "1g",

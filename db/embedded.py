@@ -27,10 +27,26 @@ from urllib.parse import quote
 
 from keyscale.db.errors import EmbeddedPostgresError
 
-DATABASE_USER = "keyscale"
+DATABASE_USER = "control_plane"
+SUPERUSER = "keyscale"
+"""Owns the cluster; nobody can log in as it, because it has no password."""
 SYSTEM_USER = "keyscale-db"
 MAX_CONNECTIONS = 100
 START_TIMEOUT_S = 60
+_ROLE_MADE = "role-made"
+_GIVE_TABLES = f"""
+DO $$ DECLARE found regclass; BEGIN
+FOR found IN SELECT oid FROM pg_class WHERE relkind IN ('r', 'p', 'v') AND relnamespace = 'public'::regnamespace
+LOOP EXECUTE format('ALTER TABLE %s OWNER TO {DATABASE_USER}', found); END LOOP; END $$
+"""  # noqa: S608 - our own names
+_ROLE_STATEMENTS = (
+    f"DO $$ BEGIN CREATE ROLE {DATABASE_USER} LOGIN CREATEDB; EXCEPTION WHEN duplicate_object THEN NULL; END $$",
+    f"ALTER ROLE {SUPERUSER} PASSWORD NULL",
+    f"ALTER DATABASE postgres OWNER TO {DATABASE_USER}",
+    f"ALTER SCHEMA public OWNER TO {DATABASE_USER}",
+    _GIVE_TABLES,
+)
+"""Makes the role; each statement may run again. In an earlier version the superuser was the only role."""
 _SOCKET_NAME = ".s.PGSQL.5432"
 _SOCKET_PATH_BYTES_MAX = 100  # the kernel's limit is 107 with the terminator, that of macOS is 103
 
@@ -61,6 +77,9 @@ class EmbeddedPostgres:
             self._prepare_directories()
             if not (self.root / "data" / "PG_VERSION").exists():
                 self._initialize()
+            if not (self.root / _ROLE_MADE).exists():
+                self.stop()
+                self._make_role()
             if not self.is_running():
                 self._launch()
         except OSError as error:
@@ -114,19 +133,32 @@ class EmbeddedPostgres:
             os.chown(password, user.pw_uid, user.pw_gid)
         # The directory is renamed when it is complete: initdb writes PG_VERSION early.
         fresh = self.root / "data.new"
+        (self.root / _ROLE_MADE).unlink(missing_ok=True)
         if fresh.exists():
             shutil.rmtree(fresh)
         self._run(
             "initdb",
             "--auth=scram-sha-256",
             f"--pwfile={password}",
-            f"--username={DATABASE_USER}",
+            f"--username={SUPERUSER}",
             "--encoding=UTF8",
             "--locale=C",
             "-D",
             str(fresh),
         )
         fresh.rename(data)
+
+    def _make_role(self) -> None:
+        """Makes the control plane's role, which is no superuser, and gives it all that there is.
+
+        The server must not run: its single-user mode alone may do this, as nobody can log in as the superuser.
+        """
+        password = (self.root / "password").read_text().strip()
+        statements = (*_ROLE_STATEMENTS, f"ALTER ROLE {DATABASE_USER} PASSWORD '{password}'")
+        text = "".join(f"{' '.join(statement.split())}\n" for statement in statements)  # it reads one per line
+        quiet = ("-c", "log_min_error_statement=panic")  # an error would show the password
+        self._run("postgres", "--single", *quiet, "-D", str(self.root / "data"), "postgres", text=text)
+        (self.root / _ROLE_MADE).touch(mode=0o600)
 
     def _launch(self) -> None:
         options = f"-c listen_addresses='' -c max_connections={MAX_CONNECTIONS} -k '{self.socket_directory}'"
@@ -153,13 +185,16 @@ class EmbeddedPostgres:
         short = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"keyscale-{os.geteuid()}-{short}"
 
-    def _run(self, program: str, *arguments: str, check: bool = True) -> int:
+    def _run(self, program: str, *arguments: str, check: bool = True, text: str = "") -> int:
         user = _unprivileged_user()
-        with tempfile.TemporaryFile() as output:  # not a pipe: the server would inherit it and keep it open
+        # Files and not pipes: the server would inherit these and keep them open.
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as statements:
+            statements.write(text.encode())
+            statements.seek(0)
             finished = subprocess.run(  # noqa: S603 - a program of a package that we installed, with our own arguments
                 [str(_programs() / program), *arguments],
                 check=False,
-                stdin=subprocess.DEVNULL,
+                stdin=statements,
                 stdout=output,
                 stderr=output,
                 cwd="/",
@@ -169,9 +204,10 @@ class EmbeddedPostgres:
                 group=user.pw_gid if user else None,
                 extra_groups=[] if user else None,
             )
-            if check and finished.returncode != 0:
-                output.seek(0)
-                said = output.read().decode(errors="replace").strip()
+            output.seek(0)
+            said = output.read().decode(errors="replace").strip()
+            has_failed = finished.returncode != 0 or (text and "ERROR:" in said)  # single-user mode goes on after one
+            if check and has_failed:
                 raise EmbeddedPostgresError(f"{program} failed: {said[-2000:]}{self._log_tail()}")
         return finished.returncode
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 STANDALONE_SCHEME = "spark://"
 TASK_TRIES = 4
+SPARK_SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105 - Spark's name for it; a setting could be seen by other users
 # The variables that any program needs. Drivers inherit nothing else from the control plane. A sync point is a named
 # place in the code where fault tests hold a process.
 _INHERITED = (
@@ -63,6 +64,7 @@ def driver_command(settings: Settings, job: Job, attempt: Attempt, work_director
         **DEFAULT_SETTINGS,
         **ClassArchive.of_environment().settings(),
         **(LOCAL_SETTINGS if stays_on_loopback(master) else {}),
+        **authentication(settings, master),
         **(share_of_cluster(attempt.parallelism) if master.startswith(STANDALONE_SCHEME) else {}),
         "spark.driver.memory": settings.driver_memory,
         **job.spark_conf,
@@ -106,6 +108,7 @@ def driver_environment(
         **settings.store_environment,
         **({} if user is None else {"HOME": str(work_directory), DRIVER_USER_VARIABLE: user.text}),
         **({"SPARK_LOCAL_IP": "127.0.0.1"} if is_loopback else {}),
+        **({SPARK_SECRET_VARIABLE: settings.spark_secret} if settings.spark_secret else {}),
         "KEYSCALE_ATTEMPT_TOKEN": token,
         "KEYSCALE_CONTROL_URL": settings.control_url,
         **({"KEYSCALE_CA_FILE": str(settings.ca_file)} if settings.ca_file else {}),
@@ -118,6 +121,16 @@ def driver_environment(
         "PYTHONUNBUFFERED": "1",
         "SPARK_HOME": str(spark_home()),
     }
+
+
+def authentication(settings: Settings, master: str) -> dict[str, str]:
+    """Returns the settings by which Spark's processes accept only each other.
+
+    In local mode Spark makes up the secret. A cluster's is given to its processes by whoever starts them.
+    """
+    if master.startswith("local"):
+        return {"spark.authenticate": "true"}
+    return {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"} if settings.spark_secret else {}
 
 
 def share_of_cluster(parallelism: int) -> dict[str, str]:

@@ -65,6 +65,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         ArtifactNotRunnableError: The artifact is a jar.
         ParallelismInvalidError: A parallelism is out of range.
         SparkConfNotAllowedError: The job may not choose this setting.
+        JobLimitError: The job asks for more than it may have.
         SecretUnknownError: The platform does not have a secret that the job names.
         JobNameTakenError: There is a job of this name.
         OutOfScopeError: The user may not make this job.
@@ -73,6 +74,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
     max_parallelism = _max_parallelism(request)
     check_parallelism(request.parallelism, max_parallelism)
     check_spark_conf(request.spark_conf)
+    context.settings.job_limits.check(request.parallelism, request.spark_conf)
     if _ID_LOOKALIKE.fullmatch(request.name):
         raise RequestInvalidError("name: it looks like the id of a job")
     if len(request.parameters) > _PARAMETERS_MAX:

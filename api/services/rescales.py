@@ -39,6 +39,7 @@ def request_rescale(context: Context, user: Principal, reference: str, request: 
         rescale = _find_repeated(session, job, chosen, request.parallelism)
         if rescale is None:
             check_parallelism(request.parallelism, job.max_parallelism)
+            context.settings.job_limits.check_parallelism(request.parallelism)
             if request.parallelism == job.parallelism and rescales.running(session, job.id) is None:
                 raise ParallelismUnchangedError(f"the job's parallelism is {job.parallelism}")
             rescale = intents.rescale(session, job, user, chosen, request.parallelism)

@@ -19,6 +19,7 @@ from sqlalchemy.exc import OperationalError
 
 from keyscale.api.access.tokens import new_token, token_sha256
 from keyscale.api.errors import ApiError, SettingInvalidError
+from keyscale.api.launching.driver_command import stays_on_loopback
 from keyscale.api.launching.isolation import isolation_here, make_directory
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
@@ -120,6 +121,8 @@ def prepare_home(settings: Settings) -> Isolation:
     isolation = isolation_here(settings)
     if isolation.why_not is not None:
         logger.warning("jobs run as the user of the control plane: %s", isolation.why_not)
+    if not stays_on_loopback(settings.spark_master) and not settings.spark_secret:
+        logger.warning("Spark's processes trust everybody on their network: KEYSCALE_SPARK_SECRET is not set")
     is_shared = isolation.count > 0
     make_directory(settings.home, enter=is_shared)
     make_directory(settings.runs_directory, enter=is_shared)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from keyscale.db.embedded import EmbeddedPostgres
+from keyscale.db.embedded import DATABASE_USER, SUPERUSER, EmbeddedPostgres
 from keyscale.db.embedded_keeper import EmbeddedPostgresKeeper
 from keyscale.db.errors import EmbeddedPostgresError
 from keyscale.installation import IMPORT_PATH
@@ -60,6 +60,36 @@ def test_it_asks_for_its_password_and_listens_on_no_network(root: Path) -> None:
         psycopg.connect(postgres.url.replace(secret, "wrong"))
     assert (root / "password").stat().st_mode & 0o077 == 0
     assert root.stat().st_mode & 0o077 == 0
+
+
+def test_the_role_that_it_is_used_with_is_no_superuser_and_nobody_can_log_in_as_one(root: Path) -> None:
+    postgres = EmbeddedPostgres(root)
+    postgres.start()
+    assert query(postgres, "SELECT rolsuper FROM pg_roles WHERE rolname = current_user") is False
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        query(postgres, "COPY (VALUES (1)) TO PROGRAM 'true'")
+    with pytest.raises(psycopg.OperationalError, match="password"):
+        psycopg.connect(postgres.url.replace(f"//{DATABASE_USER}:", f"//{SUPERUSER}:"))
+
+
+def test_tables_of_a_cluster_whose_one_role_was_a_superuser_are_the_new_roles(root: Path) -> None:
+    postgres = EmbeddedPostgres(root)
+    postgres.start()
+    query(postgres, "CREATE TABLE kept AS VALUES (7)")
+    postgres.stop()
+    as_before = (
+        f"ALTER TABLE kept OWNER TO {SUPERUSER}",
+        f"ALTER DATABASE postgres OWNER TO {SUPERUSER}",
+        "ALTER SCHEMA public OWNER TO pg_database_owner",
+        f"DROP ROLE {DATABASE_USER}",
+    )
+    text = "".join(f"{statement}\n" for statement in as_before)
+    postgres._run("postgres", "--single", "-D", str(root / "data"), "postgres", text=text)
+    (root / "role-made").unlink()
+    postgres.start()
+    assert query(postgres, "SELECT * FROM kept") == 7
+    query(postgres, "ALTER TABLE kept ADD COLUMN more int")
+    assert (root / "role-made").exists()
 
 
 def test_it_outlives_the_process_that_started_it_and_the_next_one_finds_it(root: Path) -> None:

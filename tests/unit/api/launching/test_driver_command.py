@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale.api.launching.driver_command import (
+    SPARK_SECRET_VARIABLE,
     driver_command,
     driver_environment,
     master_of,
@@ -165,3 +166,13 @@ def test_an_attempts_command_names_its_job_its_folders_and_the_driver(tmp_path: 
     )
     assert LOCAL_SETTINGS.items() <= local.items()
     assert not share_of_cluster(1).keys() & local.keys()
+def test_sparks_processes_accept_only_each_other_by_a_secret_that_no_command_line_shows(tmp_path: Path) -> None:
+    attempt, job = Attempt(number=1, parallelism=3), Job(name="x", spark_conf={})
+    assert "spark.authenticate=true" in driver_command(Settings(home=tmp_path), job, attempt, tmp_path)
+    cluster = Settings(home=tmp_path, spark_master="spark://master:7077", spark_secret="of-the-cluster")  # noqa: S106
+    command = driver_command(cluster, job, attempt, tmp_path)
+    assert {"spark.authenticate=true", "spark.network.crypto.enabled=true"} <= set(command)
+    assert not any("of-the-cluster" in part for part in command)
+    assert driver_environment(cluster, "t", tmp_path, {}, {})[SPARK_SECRET_VARIABLE] == cluster.spark_secret
+    without = Settings(home=tmp_path, spark_master="spark://master:7077")
+    assert "spark.authenticate=true" not in driver_command(without, job, attempt, tmp_path)
