@@ -20,9 +20,10 @@ def temporary_postgres() -> Iterator[str]:
     """Starts a PostgreSQL on a fresh directory; yields its URL; stops it and deletes its data afterwards."""
     with running_postgres() as server:
         # No test of this server cuts its power, and a disk that many tests share is slow to sync.
-        with psycopg.connect(server.url, autocommit=True) as connection:
-            connection.execute("ALTER SYSTEM SET fsync = off")
-            connection.execute("SELECT pg_reload_conf()")
+        data = server.root / "data"
+        with (data / "postgresql.auto.conf").open("a") as settings:
+            settings.write("fsync = off\n")
+        server._run("pg_ctl", "-D", str(data), "reload")
         yield server.url
 
 
