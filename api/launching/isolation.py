@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -125,6 +126,8 @@ def isolation_here(settings: Settings) -> Isolation:
     isolation = isolation_of(settings, is_root=os.geteuid() == 0, mapped_uids=_mapped_uids())
     if isolation.count == 0:
         return isolation
+    if shutil.which("useradd") is None:
+        return Isolation(why_not="the program useradd is not installed")
     for place in (IMPORT_PATH, Path(sys.prefix), Path(sys.base_prefix), *(IMPORT_PATH / "keyscale").iterdir()):
         let_enter(place.resolve())
     reason = _why_python_fails(isolation.first_uid)
