@@ -166,6 +166,8 @@ def test_an_attempts_command_names_its_job_its_folders_and_the_driver(tmp_path: 
     )
     assert LOCAL_SETTINGS.items() <= local.items()
     assert not share_of_cluster(1).keys() & local.keys()
+
+
 def test_sparks_processes_accept_only_each_other_by_a_secret_that_no_command_line_shows(tmp_path: Path) -> None:
     attempt, job = Attempt(number=1, parallelism=3), Job(name="x", spark_conf={})
     assert "spark.authenticate=true" in driver_command(Settings(home=tmp_path), job, attempt, tmp_path)
