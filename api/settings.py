@@ -122,7 +122,7 @@ class Settings:
 
     @property
     def control_url(self) -> str:
-        """The URL at which drivers on this host reach the control plane."""
+        """The URL at which drivers and other replicas reach the control plane."""
         if self.own_url:
             return self.own_url
         scheme = "http" if self.tls_certificate is None else "https"

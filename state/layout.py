@@ -5,6 +5,7 @@
     <job>/shared/<sha256>-<attempt>-<n>                          snapshot files that several checkpoints may reference
     <job>/chk-<n>/manifest.json                                  a checkpoint, beside the files that only it references
     <job>/savepoints/<id>/manifest.json                          a savepoint, beside all of its files
+    control-planes/<name>.json                                   the address of a replica of the control plane
 
 A shared file's name carries the attempt and the checkpoint that uploaded it. So a name that the clean-up has looked at
 is never used again: an older attempt's driver that is still alive cannot delete a file that a newer attempt has just
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 POSITION_DIGITS = 20
 MANIFEST_NAME = "manifest.json"
+CONTROL_PLANES = "control-planes/"
 NAME_BYTES_MAX = 200
 
 _MANIFEST_PATH = re.compile(r"(?P<root>.*?/?)(?P<job>[^/]+)/(?:chk-\d+|savepoints/[^/]+)/manifest\.json")
@@ -60,6 +62,11 @@ def path_segment(name: str) -> str:
     if not name or len(segment) > NAME_BYTES_MAX:
         raise InvalidNameError(f"a name must have 1 to {NAME_BYTES_MAX} bytes in its quoted form")
     return segment
+
+
+def control_plane(name: str) -> str:
+    """Returns the path of the address of a replica of the control plane."""
+    return f"{CONTROL_PLANES}{path_segment(name)}.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,12 +22,15 @@ from keyscale.api.errors import (
 )
 from keyscale.db.repositories import artifacts, attempts, events, jobs
 from keyscale.db.statuses import AttemptStage, Role
+from keyscale.jobs.protocol.storable_text import is_storable
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
     from starlette.requests import HTTPConnection
 
     from keyscale.api.access.rates import Rates
+
+_ATTEMPT_NUMBER = re.compile(r"[0-9]{1,12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,24 @@ def require_driver(request: Request) -> DriverIdentity:
     raise TokenMissingError("the attempt's token is missing or not valid")
 
 
+def require_known_attempt(request: Request) -> str:
+    """Returns the hash of the token of an attempt: the one that the query names as `<job>:<number>`, or the sender's.
+
+    Raises:
+        TokenMissingError: It names none.
+    """
+    job_id, _, number = request.query_params.get("attempt", "").partition(":")
+    with _sessions(request)() as session:
+        if job_id and is_storable(job_id) and _ATTEMPT_NUMBER.fullmatch(number):
+            found = attempts.find(session, job_id, int(number))
+        else:
+            token = bearer_token(request)[:TOKEN_CHARACTERS_MAX]
+            found = attempts.find_by_token(session, token_sha256(token)) if token else None
+    if found is None or found.token_sha256 is None:
+        raise TokenMissingError("the attempt is not known")
+    return found.token_sha256
+
+
 def bearer_token(request: HTTPConnection) -> str:
     """Returns the token of the Authorization header, or an empty string."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -153,4 +175,5 @@ def _sessions(request: Request) -> sessionmaker[Session]:
 User = Annotated[Principal, Depends(RequireRole(Role.VIEWER))]
 Operator = Annotated[Principal, Depends(RequireRole(Role.OPERATOR))]
 Admin = Annotated[Principal, Depends(RequireRole(Role.ADMIN))]
+ProvableAttempt = Annotated[str, Depends(require_known_attempt)]
 Driver = Annotated[DriverIdentity, Depends(require_driver)]

@@ -91,6 +91,8 @@ class Launcher:
         self._make_directories_of_job(job, work, user)
         environment = driver_environment(self._settings, token, work, os.environ, secrets, user=user)
         command = driver_command(self._settings, job, attempt, work)
+        environment["KEYSCALE_ATTEMPT"] = f"{job.id}:{attempt.number}"
+        environment["KEYSCALE_JOB_STORE_URL"] = job.store_url
         process: subprocess.Popen[bytes] | None = None
         try:
             process = subprocess.Popen(  # noqa: S603 - the command is ours; a job's settings are on an allow-list

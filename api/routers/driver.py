@@ -3,10 +3,11 @@
 from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 
-from keyscale.api.access.identities import Driver
+from keyscale.api.access.identities import Driver, ProvableAttempt
 from keyscale.api.routers.dependencies import Control
 from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.services import drivers
+from keyscale.jobs.protocol.control_address import Proof, prove
 from keyscale.jobs.protocol.messages import (
     AttachRequest,
     AttachResponse,
@@ -22,6 +23,12 @@ router = APIRouter(prefix="/driver", tags=["driver"], include_in_schema=False, r
 def attach(control: Control, driver: Driver, request: AttachRequest) -> AttachResponse:
     """A driver asks for work."""
     return drivers.attach(control, driver, request)
+
+
+@router.get("/proof")
+def prove_knowledge(control: Control, attempt: ProvableAttempt, nonce: str = "") -> Proof:
+    """A driver that has lost its control plane asks whether this one knows its attempt. It sends no token."""
+    return Proof(proof=prove(attempt, nonce, control.settings.control_url))
 
 
 @router.get("/artifact")

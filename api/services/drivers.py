@@ -127,7 +127,10 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         ]
     if is_news:
         context.wakeup.ring()
-    return HeartbeatResponse(commands=without_result if attempt.driver_state == DriverState.RUNNING else [])
+    return HeartbeatResponse(
+        commands=without_result if attempt.driver_state == DriverState.RUNNING else [],
+        control_urls=context.announcer.urls,
+    )
 
 
 def report_checkpoint(context: Context, driver: DriverIdentity, report: CheckpointReport) -> None:

@@ -13,6 +13,7 @@ from keyscale.api.access.openid import Issuer
 from keyscale.api.access.rates import Rates
 from keyscale.api.dashboard import router as dashboard
 from keyscale.api.launching.launcher import Launcher
+from keyscale.api.lifecycle.announcer import Announcer
 from keyscale.api.lifecycle.facts import Timeouts
 from keyscale.api.lifecycle.history_retention import HistoryPolicy, HistoryRetention
 from keyscale.api.lifecycle.object_removal import ObjectRemoval
@@ -62,11 +63,12 @@ def make_context(settings: Settings, engine: Engine | None = None, isolation: Is
         isolation: The users of jobs; None: jobs run as the control plane's user.
     """
     engine = engine or open_engine(settings.database_url or "")
+    sessions, launcher = session_factory(engine), Launcher(settings, isolation)
     return Context(
         settings=settings,
         engine=engine,
-        sessions=session_factory(engine),
-        launcher=Launcher(settings, isolation),
+        sessions=sessions,
+        launcher=launcher,
         store=StoreCheck(settings.store_url),
         rates=Rates(
             per_user=settings.user_requests_per_second,
@@ -74,6 +76,7 @@ def make_context(settings: Settings, engine: Engine | None = None, isolation: Is
             failures_per_minute=settings.failures_per_minute,
         ),
         issuer=None if settings.openid is None else Issuer(settings.openid, ca_file=settings.ca_file),
+        announcer=Announcer(sessions, place=launcher.place, url=settings.control_url, store_url=settings.store_url),
     )
 
 
@@ -114,8 +117,10 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
             reconciler.start()
             removal.start()
             retention.start()
+            context.announcer.start()
         yield
         if reconcile:
+            context.announcer.close()
             retention.close()
             removal.close()
             reconciler.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 
@@ -27,7 +28,8 @@ class RequestLimits:
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
-        self._hosts = LOOPBACK_HOSTS | settings.allowed_hosts | {settings.host.lower()}
+        advertised = _host_name(urlsplit(settings.control_url).netloc)
+        self._hosts = LOOPBACK_HOSTS | settings.allowed_hosts | {settings.host.lower(), advertised}
         self._upload_bytes_max = settings.artifact_bytes_max + MULTIPART_OVERHEAD_BYTES
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

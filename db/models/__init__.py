@@ -12,6 +12,7 @@ from keyscale.db.models.deleted_job import DeletedJob
 from keyscale.db.models.event import Event
 from keyscale.db.models.job import Job
 from keyscale.db.models.leader import Leader
+from keyscale.db.models.replica import Replica
 from keyscale.db.models.rescale import Rescale
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Event",
     "Job",
     "Leader",
+    "Replica",
     "Rescale",
     "Token",
 ]

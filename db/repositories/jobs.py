@@ -54,6 +54,11 @@ def id_of_operation(session: Session, operation_id: str) -> str | None:
     return session.scalars(commanded.union_all(rescaled)).first()
 
 
+def stores_in_use(session: Session) -> Sequence[str]:
+    """Returns the stores of all jobs that should run."""
+    return session.scalars(select(Job.store_url).where(Job.desired == DesiredState.RUNNING).distinct()).all()
+
+
 def ids_to_reconcile(session: Session) -> Sequence[str]:
     """Returns the jobs that run, should run, should stop, or still have processes."""
     unfinished = select(Attempt.job_id).where(or_(Attempt.stage != AttemptStage.ENDED, Attempt.reaped.is_(False)))

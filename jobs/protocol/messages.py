@@ -5,6 +5,7 @@ attempt, so messages do not repeat them.
 
     POST /driver/attach        AttachRequest     -> AttachResponse      ask for work; again if the answer is "wait"
     GET  /driver/artifact                        -> the artifact's bytes
+    GET  /driver/proof                           -> Proof               before a driver trusts another address
     POST /driver/heartbeat     Heartbeat         -> HeartbeatResponse   state and metrics up, commands down
     POST /driver/checkpoints   CheckpointReport  -> 204                 idempotent by checkpoint_id
 
@@ -414,6 +415,9 @@ class HeartbeatResponse(Message):
     """The commands without a result yet."""
 
     commands: list[Command] = Field(default_factory=list)
+    control_urls: list[str] = Field(
+        default_factory=list, description="Addresses of the control plane's replicas that are alive."
+    )
 
 
 class SubtaskCheckpointReport(Message):

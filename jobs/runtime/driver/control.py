@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import httpx
@@ -23,6 +24,8 @@ from keyscale.jobs.runtime.errors import AttemptOverError, ControlRefusedError, 
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from keyscale.jobs.runtime.driver.control_search import ControlSearch
 
 Answer = TypeVar("Answer", bound=Message)
 
@@ -56,23 +59,24 @@ class HttpControl:
     """The control plane's `/driver/...` routes.
 
     A status of 5xx, 408 or 429 counts as no answer; 410 means that the attempt is over; any other 4xx is a refusal.
+    After no answer, or one from a control plane that does not know the attempt, the next message goes to another
+    control plane, if one is found.
+
+    Args:
+        url: The address of the control plane.
+        token: The attempt's token.
+        search: Finds another control plane.
+        ca_file: PEM file with certificate authorities to trust besides the usual ones.
     """
 
-    def __init__(self, url: str, token: str, ca_file: str | None = None) -> None:
-        """Makes a connection.
-
-        Args:
-            url: The control plane's address.
-            token: The attempt's own.
-            ca_file: PEM file with certificate authorities to trust besides the usual ones.
-        """
-        self._client = httpx.Client(
-            base_url=url.rstrip("/"),
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=_TIMEOUT_SECONDS,
-            verify=trusted_certificates(ca_file),
-            trust_env=False,
-        )
+    def __init__(
+        self, url: str, token: str, search: ControlSearch | None = None, ca_file: str | None = None
+    ) -> None:
+        self._token = token
+        self._search = search
+        self._trusted = trusted_certificates(ca_file)
+        self._lock = threading.Lock()
+        self._client = self._connect(url.rstrip("/"))
 
     def attach(self, request: AttachRequest) -> AttachResponse:
         return self._parsed(self._post("/driver/attach", request), AttachResponse)
@@ -87,7 +91,10 @@ class HttpControl:
             raise ControlUnreachableError(str(error)) from error
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
-        return self._parsed(self._post("/driver/heartbeat", heartbeat), HeartbeatResponse)
+        response = self._parsed(self._post("/driver/heartbeat", heartbeat), HeartbeatResponse)
+        if self._search is not None:
+            self._search.remember(response.control_urls)
+        return response
 
     def report_checkpoint(self, report: CheckpointReport) -> None:
         self._post("/driver/checkpoints", report)
@@ -95,15 +102,40 @@ class HttpControl:
     def close(self) -> None:
         self._client.close()
 
+    def _connect(self, url: str) -> httpx.Client:
+        return httpx.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {self._token}"},
+            timeout=_TIMEOUT_SECONDS,
+            verify=self._trusted,
+            trust_env=False,
+        )
+
     def _post(self, path: str, message: Message) -> httpx.Response:
+        client = self._client
         try:
-            response = self._client.post(
+            response = client.post(
                 path, content=message.model_dump_json(), headers={"Content-Type": "application/json"}
             )
         except httpx.TransportError as error:
+            self._turn_from(client)
             raise ControlUnreachableError(str(error)) from error
+        if response.is_server_error or response.status_code == httpx.codes.UNAUTHORIZED:
+            self._turn_from(client)
         _check(response)
         return response
+
+    def _turn_from(self, client: httpx.Client) -> None:
+        """Sends later messages to another control plane, if there is one that knows the attempt."""
+        if self._search is None:
+            return
+        with self._lock:
+            if self._client is not client:
+                return
+            url = self._search.find(besides=str(client.base_url).rstrip("/"))
+            if url is not None:
+                # The old client is not closed: another thread may be waiting for its answer.
+                self._client = self._connect(url)
 
     @staticmethod
     def _parsed(response: httpx.Response, kind: type[Answer]) -> Answer:

@@ -8,6 +8,8 @@ Start it so (the launcher and tests do):
 Environment:
     KEYSCALE_CONTROL_URL: base address of the control plane, e.g. http://127.0.0.1:8080; `/driver/...` is added to it.
     KEYSCALE_ATTEMPT_TOKEN: the attempt's bearer token; needed with KEYSCALE_CONTROL_URL.
+    KEYSCALE_ATTEMPT: the attempt, as <job>:<number>, and KEYSCALE_JOB_STORE_URL: the job's store. With both, a driver
+        whose control plane does not answer looks for another one.
     KEYSCALE_WORK_DIR: a local directory for Spark's checkpoint directory, state files and the artifact. Ephemeral:
         the driver reads nothing there that an earlier process has written. Give each attempt its own, and delete it
         afterwards.
@@ -49,10 +51,12 @@ from pyspark.sql import SparkSession
 
 from keyscale.jobs.protocol.messages import AttachRequest, AttachResponse, DriverState, Heartbeat
 from keyscale.jobs.runtime.driver.control import FileControl, HttpControl
+from keyscale.jobs.runtime.driver.control_search import ControlSearch
 from keyscale.jobs.runtime.driver.job_run import JobRun
 from keyscale.jobs.runtime.driver.reporter import HEARTBEAT_INTERVAL_SECONDS
 from keyscale.jobs.runtime.driver.warm_up import WarmUp
 from keyscale.jobs.runtime.errors import AttemptOverError, ControlError, ControlRefusedError, DriverEnvironmentError
+from keyscale.state.objects.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,6 +84,8 @@ class DriverEnvironment:
     local_root: Path
     control_url: str | None
     attempt_token: str
+    attempt: str
+    store_url: str
     assignment_file: Path | None
     artifact_file: Path | None
 
@@ -100,14 +106,18 @@ class DriverEnvironment:
         local_root = Path(variables.get("KEYSCALE_LOCAL_STATE_DIR") or work_dir / "state").absolute()
         if file := variables.get("KEYSCALE_ASSIGNMENT_FILE"):
             artifact = Path(required("KEYSCALE_ARTIFACT_FILE")).absolute()
-            return cls(work_dir, local_root, None, "", Path(file).absolute(), artifact)
+            return cls(work_dir, local_root, None, "", "", "", Path(file).absolute(), artifact)
         url, token = required("KEYSCALE_CONTROL_URL"), required("KEYSCALE_ATTEMPT_TOKEN")
-        return cls(work_dir, local_root, url, token, None, None)
+        attempt, store_url = variables.get("KEYSCALE_ATTEMPT", ""), variables.get("KEYSCALE_JOB_STORE_URL", "")
+        return cls(work_dir, local_root, url, token, attempt, store_url, None, None)
 
     def channel(self) -> ControlChannel:
         if self.assignment_file is not None and self.artifact_file is not None:
             return FileControl(self.assignment_file, self.artifact_file)
-        return HttpControl(self.control_url or "", self.attempt_token)
+        search = None
+        if self.attempt and self.store_url:
+            search = ControlSearch(self.attempt, self.attempt_token, lambda: open_store(self.store_url))
+        return HttpControl(self.control_url or "", self.attempt_token, search)
 
 
 def main() -> int:

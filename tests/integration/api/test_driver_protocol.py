@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.api.access.tokens import token_sha256
+from keyscale.api.lifecycle.announcer import Announcer
 from keyscale.api.lifecycle.intents import SNAPSHOTS_MAX
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.db.repositories import jobs
 from keyscale.db.statuses import AttemptStage, JobStatus
+from keyscale.jobs.protocol.control_address import prove, read_addresses
 from keyscale.state.documents.manifest import Manifest, SnapshotKind, write_manifest
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId
 from keyscale.state.keys.hashing import HashId
@@ -182,7 +184,7 @@ def test_a_standby_waits_and_an_ended_attempt_is_sent_away(
 ) -> None:
     standby = attempt(AttemptStage.STANDBY)
     assert driver(standby, "attach", **ATTACH).json()["decision"] == "wait"
-    assert driver(standby, "heartbeat", state="STANDBY").json() == {"commands": []}
+    assert driver(standby, "heartbeat", state="STANDBY").json()["commands"] == []
     end(standby)
     assert driver(standby, "attach", **ATTACH).json()["decision"] == "exit"
     assert driver(standby, "heartbeat", state="STANDBY").status_code == 410
@@ -194,7 +196,7 @@ def test_commands_are_given_until_their_result_has_arrived(
 ) -> None:
     number = attempt()
     client.post("/jobs/flights/stop", json={"operation_id": "end-of-day", "drain": True})
-    assert driver(number, "heartbeat", state="RESTORING").json() == {"commands": []}
+    assert driver(number, "heartbeat", state="RESTORING").json()["commands"] == []
     wanted = {"id": "end-of-day", "kind": "STOP_WITH_SAVEPOINT", "savepoint_id": "end-of-day", "drain": True}
     for _ in range(2):
         assert driver(number, "heartbeat", state="RUNNING").json() == {"commands": [wanted]}
@@ -494,3 +496,33 @@ def test_faults_of_a_running_job_are_in_its_health(
     }
     driver(number, "heartbeat", state="RUNNING")
     assert client.get("/jobs/flights").json()["health"] == []
+
+
+def test_a_control_plane_proves_that_it_knows_an_attempt(
+    context: Context, job: dict[str, Any], attempt: Callable[..., int], anonymous: httpx.Client
+) -> None:
+    number = attempt()
+    answer = anonymous.get("/driver/proof", params={"attempt": f"{job['id']}:{number}", "nonce": "n"})
+    expected = prove(token_sha256(f"driver-{number}"), "n", context.settings.control_url)
+    assert answer.json() == {"proof": expected}
+    for unknown in (f"{job['id']}:2", f"{job['id']}:{10**30}", "x:1", "x\0:1", ":", ""):
+        refused = anonymous.get("/driver/proof", params={"attempt": unknown, "nonce": "n"})
+        assert (refused.status_code, refused.json()["code"]) == (401, "TOKEN_INVALID"), unknown
+
+
+def test_a_heartbeat_is_answered_with_the_replicas_that_are_alive(
+    context: Context, attempt: Callable[..., int], driver: Driver, settings: Settings
+) -> None:
+    store_url = settings.store_url
+    other = Announcer(context.sessions, place="elsewhere", url="http://elsewhere:1", store_url=store_url)
+    other.announce()
+    context.announcer.announce()
+    number = attempt()
+    urls = driver(number, "heartbeat", state="RUNNING").json()["control_urls"]
+    assert set(urls) == {"http://elsewhere:1", settings.control_url}
+    assert {address.url for address in read_addresses(open_store(store_url))} == set(urls)
+    other.start()
+    other.close()
+    context.announcer.announce()
+    assert context.announcer.urls == [settings.control_url]
+    assert [address.url for address in read_addresses(open_store(store_url))] == [settings.control_url]

@@ -15,6 +15,7 @@ from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from keyscale.deploy.demo.reference import Check
     from tests.support.control_plane.running_control_plane import RunningControlPlane
@@ -27,11 +28,19 @@ STEP_TIMEOUT_S = 300.0
 class FlightsJob:
     """One job of the flights example and its input and output."""
 
-    def __init__(self, control_plane: RunningControlPlane, *, reports: int = 12_000, files: int = 24) -> None:
+    def __init__(
+        self,
+        control_plane: RunningControlPlane,
+        *,
+        reports: int = 12_000,
+        files: int = 24,
+        data: Path | None = None,
+    ) -> None:
         self.control_plane = control_plane
         self.reports = departure_reports(reports)
-        self.input = control_plane.home / "data" / "input"
-        self.output = control_plane.home / "data" / "output"
+        data = data or control_plane.home / "data"
+        self.input = data / "input"
+        self.output = data / "output"
         self.input.mkdir(parents=True)
         self._deliveries = plan_deliveries(reports, files, SEED)
         self._next_file = 0

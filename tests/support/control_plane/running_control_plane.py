@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from keyscale.api.cli.client import ControlPlane
 from keyscale.api.cli.process import ControlPlaneProcess, free_port
 from keyscale.deploy.demo.home_processes import end_processes, processes_of
+from tests.support.servers.postgres import running_postgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,9 +30,30 @@ class RunningControlPlane:
         """Kills it as a crash would; drivers and the database go on."""
         self.process.kill()
 
-    def start_again(self) -> None:
-        """Starts another one on the same home and port."""
+    def start_again(self, port: int | None = None) -> None:
+        """Starts another one on the same home, and on the same port unless another one is given."""
+        if port is not None:
+            self.process.port = port
+            self.api.close()
         self.process.start()
+        if port is not None:
+            self.api = ControlPlane(self.process.connection)
+
+    @property
+    def url(self) -> str:
+        return self.process.connection.url
+
+    def leads(self) -> bool:
+        """Whether it is the leader, by its own account."""
+        answer = self.api.get("/health")
+        return bool(answer["role"] == "leader")
+
+    def stop_by_signal(self) -> None:
+        """Stops it as a hung host would, until `go_on`."""
+        psutil.Process(self.process.pid).suspend()
+
+    def go_on(self) -> None:
+        psutil.Process(self.process.pid).resume()
 
 
 @contextmanager
@@ -50,3 +74,19 @@ def running_control_plane(settings: Mapping[str, str] | None = None) -> Iterator
         finally:
             process.stop()
             end_processes(processes_of(home))
+
+
+@contextmanager
+def replicas(settings: Mapping[str, str] | None = None) -> Iterator[tuple[RunningControlPlane, RunningControlPlane]]:
+    """Starts two control planes on one database and one store; the first one leads.
+
+    Args:
+        settings: Further settings of the first one.
+    """
+    with running_postgres() as postgres, tempfile.TemporaryDirectory(prefix="keyscale-store-") as store:
+        shared = {"KEYSCALE_DATABASE_URL": postgres.url, "KEYSCALE_STORE_URL": Path(store).as_uri()}
+        with (
+            running_control_plane({**shared, **(settings or {})}) as first,
+            running_control_plane(shared) as second,
+        ):
+            yield first, second

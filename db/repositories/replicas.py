@@ -1,0 +1,40 @@
+"""Queries on replicas. All times are those of the database's clock, which every replica shares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import BigInteger, cast, delete, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from keyscale.db.models import Replica
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy.orm import Session
+
+SEEN_WITHIN_MS = 30_000
+_NOW_MS = cast(func.extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
+
+
+def announce(session: Session, replica_id: str, url: str) -> None:
+    """Notes that a replica is alive, and forgets those that have not been for long."""
+    session.execute(
+        insert(Replica)
+        .values(id=replica_id, url=url, seen_at_ms=_NOW_MS)
+        .on_conflict_do_update(index_elements=[Replica.id], set_={"url": url, "seen_at_ms": _NOW_MS})
+    )
+    session.execute(delete(Replica).where(Replica.seen_at_ms < _NOW_MS - 100 * SEEN_WITHIN_MS))
+
+
+def withdraw(session: Session, replica_id: str) -> None:
+    """Forgets a replica that ends."""
+    session.execute(delete(Replica).where(Replica.id == replica_id))
+
+
+def urls(session: Session) -> Sequence[str]:
+    """Returns the addresses of the replicas that are alive, the one seen last first."""
+    return session.scalars(
+        select(Replica.url).where(Replica.seen_at_ms > _NOW_MS - SEEN_WITHIN_MS).order_by(Replica.seen_at_ms.desc())
+    ).all()

@@ -1,0 +1,70 @@
+"""The addresses of control planes, kept in the object store, where drivers find them; and how an address is verified.
+
+Each replica of the control plane keeps one object, `control-planes/<name>.json`, up to date. A driver whose control
+plane does not answer reads them all. Anybody who may write to the store can add an address, so a driver first asks who
+is there: it sends a nonce, and only a control plane that knows the hash of the attempt's token can make the proof. The
+proof covers the address, so that nobody can have it made elsewhere. The token itself is sent only after that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import ValidationError
+
+from keyscale.jobs.protocol.messages import Message
+from keyscale.state.layout import CONTROL_PLANES, control_plane
+from keyscale.state.objects.errors import ObjectNotFoundError
+
+if TYPE_CHECKING:
+    from keyscale.state.objects.object_store import ObjectStore
+
+ADDRESSES_MAX = 100
+FORGOTTEN_AFTER_MS = 24 * 3600 * 1000
+
+
+class ControlAddress(Message):
+    """The address of a control plane, as it was at one time."""
+
+    version: Literal[1] = 1
+    url: str
+    recorded_at_ms: int
+
+
+class Proof(Message):
+    """A control plane's proof that it knows an attempt."""
+
+    proof: str
+
+
+def publish(store: ObjectStore, name: str, address: ControlAddress) -> None:
+    """Writes a replica's address into the store, and deletes those that nobody has written for long."""
+    store.put(control_plane(name), address.model_dump_json().encode())
+    oldest_ms = address.recorded_at_ms - FORGOTTEN_AFTER_MS
+    store.delete([info.path for info in store.list(CONTROL_PLANES) if info.modified_ms < oldest_ms])
+
+
+def withdraw(store: ObjectStore, name: str) -> None:
+    """Removes a replica's address from the store."""
+    store.delete([control_plane(name)])
+
+
+def read_addresses(store: ObjectStore) -> list[ControlAddress]:
+    """Returns the addresses in the store, the newest first. Objects that are none are left out."""
+    found = []
+    for position, info in enumerate(store.list(CONTROL_PLANES)):
+        if position >= ADDRESSES_MAX:
+            break
+        try:
+            found.append(ControlAddress.model_validate(json.loads(store.get(info.path))))
+        except (ObjectNotFoundError, ValidationError, ValueError):
+            continue
+    return sorted(found, key=lambda address: address.recorded_at_ms, reverse=True)
+
+
+def prove(token_sha256: str, nonce: str, url: str) -> str:
+    """Returns the proof that the control plane at an address knows the token's hash."""
+    return hmac.new(token_sha256.encode(), f"{nonce} {url}".encode(), hashlib.sha256).hexdigest()

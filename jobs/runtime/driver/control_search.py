@@ -1,0 +1,103 @@
+"""Finds another control plane when a driver's own does not answer."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+import httpx
+from pydantic import ValidationError
+
+from keyscale.certificates import trusted_certificates
+from keyscale.errors import KeyscaleError
+from keyscale.jobs.protocol.control_address import Proof, prove, read_addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from keyscale.state.objects.object_store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+PROOF_TIMEOUT_S = 3.0
+SEARCH_PAUSE_S = 2.0
+
+
+class ControlSearch:
+    """Looks for control planes that know this attempt: first those that the last one named, then those in the store.
+
+    Args:
+        attempt: The attempt, as `<job>:<number>`.
+        token: Its token, which is sent to nobody here.
+        open_store: Opens the job's store.
+        monotonic: A clock in seconds.
+        ca_file: PEM file with certificate authorities to trust besides the usual ones.
+    """
+
+    def __init__(
+        self,
+        attempt: str,
+        token: str,
+        open_store: Callable[[], ObjectStore],
+        monotonic: Callable[[], float] = time.monotonic,
+        ca_file: str | None = None,
+    ) -> None:
+        self._trusted = trusted_certificates(ca_file)
+        self._attempt = attempt
+        self._token_sha256 = hashlib.sha256(token.encode()).hexdigest()
+        self._open_store = open_store
+        self._monotonic = monotonic
+        self._known: list[str] = []
+        self._next_at_s = float("-inf")
+
+    def remember(self, urls: Iterable[str]) -> None:
+        """Keeps the addresses that the control plane has just named."""
+        self._known = list(urls)
+
+    def find(self, besides: str) -> str | None:
+        """Returns the address of a control plane that knows this attempt.
+
+        It returns None if none is found, and right after a search.
+
+        Args:
+            besides: The address that does not answer.
+        """
+        if self._monotonic() < self._next_at_s:
+            return None
+        tried = {besides}
+        try:
+            for url in self._candidates():
+                if url not in tried and self._is_proven(url):
+                    logger.warning("the control plane at %s does not answer; the one at %s does", besides, url)
+                    return url
+                tried.add(url)
+        finally:
+            self._next_at_s = self._monotonic() + SEARCH_PAUSE_S
+        return None
+
+    def _candidates(self) -> Iterator[str]:
+        yield from self._known
+        try:
+            yield from (address.url for address in read_addresses(self._open_store()))
+        except (KeyscaleError, OSError) as error:
+            logger.info("the store does not tell other control planes: %s", error)
+
+    def _is_proven(self, url: str) -> bool:
+        """Whether the control plane at an address knows this attempt."""
+        nonce = secrets.token_hex(16)
+        try:
+            answer = httpx.get(
+                f"{url.rstrip('/')}/driver/proof",
+                params={"attempt": self._attempt, "nonce": nonce},
+                timeout=PROOF_TIMEOUT_S,
+                verify=self._trusted,
+                trust_env=False,
+            )
+            proof = Proof.model_validate_json(answer.content).proof if answer.is_success else ""
+        except (httpx.HTTPError, httpx.InvalidURL, ValidationError):
+            return False
+        return hmac.compare_digest(proof.encode(), prove(self._token_sha256, nonce, url).encode())
