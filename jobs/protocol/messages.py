@@ -14,15 +14,30 @@ Any message may arrive twice or late, so all are idempotent.
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from keyscale.jobs.protocol.chosen import Chosen
 from keyscale.jobs.protocol.storable_text import StorableText
 
 FAILURE_TIMES_MAX = 100
+DURATION_MS_MAX = 365 * 24 * 3600 * 1000
+COUNT_MAX = 1_000_000
+
+
+def _finite(number: float) -> float:
+    return number if math.isfinite(number) else 0.0
+
+
+Whole = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+"""A number that fits into a column of the database."""
+Measured = Annotated[int, Field(ge=-(2**64), le=2**64)]
+"""A measured number, kept as JSON; a watermark may be at either end of its range, and a lag beyond it."""
+Measure = Annotated[float, AfterValidator(_finite)]
+"""A measured number with a fraction. A driver that divides by nothing sends 0."""
 
 
 class Message(BaseModel):
@@ -66,20 +81,31 @@ class CommandKind(StrEnum):
 class CheckpointSettings(Message):
     """How often a job's checkpoints are taken and how many are kept."""
 
-    interval_ms: int = Field(default=10_000, ge=100, description="Time between the starts of two checkpoints.")
+    interval_ms: int = Field(
+        default=10_000, ge=100, le=DURATION_MS_MAX, description="Time between the starts of two checkpoints."
+    )
     min_pause_ms: int = Field(
-        default=0, ge=0, description="Minimum time between the end of one checkpoint and the start of the next."
+        default=0,
+        ge=0,
+        le=DURATION_MS_MAX,
+        description="Minimum time between the end of one checkpoint and the start of the next.",
     )
     timeout_ms: int = Field(
-        default=600_000, ge=1000, description="A checkpoint that is not complete this long after it began has failed."
+        default=600_000,
+        ge=1000,
+        le=DURATION_MS_MAX,
+        description="A checkpoint that is not complete this long after it began has failed.",
     )
-    retained_count: int = Field(default=3, ge=1, description="Number of completed checkpoints that are kept.")
+    retained_count: int = Field(
+        default=3, ge=1, le=COUNT_MAX, description="Number of completed checkpoints that are kept."
+    )
     tolerable_failed_checkpoints: int = Field(
-        default=10, ge=0, description="Consecutive failures before the job fails."
+        default=10, ge=0, le=COUNT_MAX, description="Consecutive failures before the job fails."
     )
     store_outage_max_ms: int = Field(
         default=300_000,
         ge=0,
+        le=DURATION_MS_MAX,
         description="How long a batch waits for an unavailable object store or sink before it fails.",
     )
 
@@ -95,20 +121,27 @@ class FixedDelayRestart(Chosen):
 
     type: Literal["fixed-delay"] = "fixed-delay"
     attempts: int = Field(
-        default=1, ge=1, description="Number of restarts. It counts again when the job's user starts it."
+        default=1, ge=1, le=COUNT_MAX, description="Number of restarts. It counts again when the job's user starts it."
     )
-    delay_ms: int = Field(default=1000, ge=0, description="Delay between a failure and the restart.")
+    delay_ms: int = Field(
+        default=1000, ge=0, le=DURATION_MS_MAX, description="Delay between a failure and the restart."
+    )
 
 
 class ExponentialDelayRestart(Chosen):
     """Restarts after growing delays; the delay is reset when the job has run well for a while."""
 
     type: Literal["exponential-delay"] = "exponential-delay"
-    initial_backoff_ms: int = Field(default=1000, ge=1, description="Delay before the first restart.")
-    max_backoff_ms: int = Field(default=60_000, ge=1, description="Maximum delay.")
+    initial_backoff_ms: int = Field(
+        default=1000, ge=1, le=DURATION_MS_MAX, description="Delay before the first restart."
+    )
+    max_backoff_ms: int = Field(default=60_000, ge=1, le=DURATION_MS_MAX, description="Maximum delay.")
     backoff_multiplier: float = Field(default=1.5, ge=1, le=100, description="Factor from one delay to the next.")
     reset_backoff_threshold_ms: int = Field(
-        default=3_600_000, ge=1, description="After this time without a failure, the next delay is the initial one."
+        default=3_600_000,
+        ge=1,
+        le=DURATION_MS_MAX,
+        description="After this time without a failure, the next delay is the initial one.",
     )
     jitter_factor: float = Field(
         default=0.1, ge=0, le=1, description="Random jitter: the share by which a delay may be longer or shorter."
@@ -135,9 +168,11 @@ class FailureRateRestart(Chosen):
         default=1, ge=1, le=FAILURE_TIMES_MAX - 1, description="With more failures in an interval the job fails."
     )
     failure_rate_interval_ms: int = Field(
-        default=60_000, ge=1, description="Length of the interval in which failures are counted."
+        default=60_000, ge=1, le=DURATION_MS_MAX, description="Length of the interval in which failures are counted."
     )
-    delay_ms: int = Field(default=1000, ge=0, description="Delay between a failure and the restart.")
+    delay_ms: int = Field(
+        default=1000, ge=0, le=DURATION_MS_MAX, description="Delay between a failure and the restart."
+    )
 
 
 RestartStrategy = Annotated[
@@ -149,8 +184,8 @@ RestartStrategy = Annotated[
 class FailureHistory(Message):
     """The failures of a job since its user started it: their number, and the ascending times of the latest ones."""
 
-    count: int = 0
-    times_ms: list[int] = Field(default_factory=list, max_length=FAILURE_TIMES_MAX)
+    count: Whole = 0
+    times_ms: list[Whole] = Field(default_factory=list, max_length=FAILURE_TIMES_MAX)
 
 
 class SecretReference(Message):
@@ -207,7 +242,7 @@ class Assignment(Message):
 class AttachRequest(Message):
     """The request for work of a driver whose Spark session is up."""
 
-    pid: int
+    pid: int = Field(ge=1, le=2**31 - 1)
     host: StorableText
     spark_ui_url: StorableText | None = None
 
@@ -217,7 +252,7 @@ class AttachResponse(Message):
 
     decision: Literal["run", "wait", "exit"]
     assignment: Assignment | None = None
-    retry_after_ms: int = 200
+    retry_after_ms: Whole = 200
 
 
 class Command(Message):
@@ -242,7 +277,7 @@ class Failure(Message):
     message: StorableText
     traceback: StorableText | None = None
     operator_uid: StorableText | None = None
-    subtask: int | None = None
+    subtask: Whole | None = None
     advice: StorableText | None = Field(default=None, description="Advice for the user.")
     final: bool = Field(default=False, description="Whether the restart strategy has given up.")
 
@@ -253,62 +288,62 @@ class CommandResult(Message):
     command_id: StorableText
     status: Literal["COMPLETED", "FAILED"]
     location: StorableText | None = Field(default=None, description="Location of a savepoint's manifest.")
-    checkpoint_id: int | None = None
+    checkpoint_id: Whole | None = None
     failure: Failure | None = None
 
 
 class Commit(Message):
     """A durably committed batch, with the time of the commit in milliseconds since the epoch."""
 
-    batch_id: int
-    at_ms: int
+    batch_id: Whole
+    at_ms: Whole
 
 
 class SubtaskMetrics(Message):
     """Metrics of one subtask in the last batch."""
 
-    index: int
-    read_records: int = 0
-    write_records: int = 0
-    busy_ratio: float = Field(
+    index: Measured
+    read_records: Measured = 0
+    write_records: Measured = 0
+    busy_ratio: Measure = Field(
         default=0.0,
         description="Share of the time since the previous batch in which the subtask ran, and waited neither for"
         " records nor for the reader of its rows.",
     )
-    input_ms: float = Field(default=0.0, description="Time waiting for records, and so for the shuffle.")
-    open_ms: float = Field(default=0.0, description="Time to open or rebuild its state.")
-    process_ms: float = Field(default=0.0, description="Time to run the operator.")
-    output_ms: float = Field(
+    input_ms: Measure = Field(default=0.0, description="Time waiting for records, and so for the shuffle.")
+    open_ms: Measure = Field(default=0.0, description="Time to open or rebuild its state.")
+    process_ms: Measure = Field(default=0.0, description="Time to run the operator.")
+    output_ms: Measure = Field(
         default=0.0, description="Time waiting for the reader of its rows, or writing them to the sink."
     )
-    store_ms: float = Field(
+    store_ms: Measure = Field(
         default=0.0, description="Time waiting for the object store, which no other of these times includes."
     )
-    finish_ms: float = Field(default=0.0, description="Time to make its changes part of its local state.")
-    processor_ms: float = Field(
+    finish_ms: Measure = Field(default=0.0, description="Time to make its changes part of its local state.")
+    processor_ms: Measure = Field(
         default=0.0, description="Processor time of its Python worker, with all threads, while it ran."
     )
-    largest_key_group: int | None = Field(default=None, description="The key group with the most of its records.")
-    largest_key_group_records: int = Field(
+    largest_key_group: Measured | None = Field(default=None, description="The key group with the most of its records.")
+    largest_key_group_records: Measured = Field(
         default=0, description="Number of records of that key group; of all together, see read_records."
     )
-    state_bytes: int = Field(default=0, description="Estimated size of its state on its host.")
+    state_bytes: Measured = Field(default=0, description="Estimated size of its state on its host.")
 
 
 class OperatorMetrics(Message):
     """Metrics of one operator in the last batch."""
 
     uid: StorableText
-    read_records: int = Field(default=0, description="Records read since the driver started.")
-    write_records: int = Field(default=0, description="Records emitted to all outputs since the driver started.")
-    late_records: int = Field(
+    read_records: Measured = Field(default=0, description="Records read since the driver started.")
+    write_records: Measured = Field(default=0, description="Records emitted to all outputs since the driver started.")
+    late_records: Measured = Field(
         default=0,
         description="Late records, and records without event time, since the driver started:"
         " dropped or sent to a side output.",
     )
-    watermark_ms: int | None = Field(default=None, description="Event time up to which its timers have fired.")
-    watermark_lag_ms: int | None = Field(default=None, description="How far the watermark is behind the clock.")
-    event_time_lag_ms: int | None = Field(
+    watermark_ms: Measured | None = Field(default=None, description="Event time up to which its timers have fired.")
+    watermark_lag_ms: Measured | None = Field(default=None, description="How far the watermark is behind the clock.")
+    event_time_lag_ms: Measured | None = Field(
         default=None,
         description="How far the batch's latest event was behind the clock when the batch was committed.",
     )
@@ -319,21 +354,23 @@ class SinkOutage(Message):
     """A sink whose system does not answer, so that batches wait."""
 
     uid: StorableText = Field(description="The sink's uid.")
-    since_ms: int
+    since_ms: Measured
     reason: StorableText
 
 
 class CleanUp(Message):
     """The driver's clean-up of the object store: passes that delete what no retained checkpoint needs."""
 
-    passes: int = Field(default=0, description="Passes that have ended without a failure since the driver started.")
-    last_at_ms: int | None = Field(default=None, description="Time when the last of these ended.")
-    deleted_objects: int = Field(default=0, description="Objects that they have deleted.")
-    deleted_bytes: int = Field(default=0, description="Size of these objects.")
-    removed_writes: int = Field(
+    passes: Measured = Field(
+        default=0, description="Passes that have ended without a failure since the driver started."
+    )
+    last_at_ms: Measured | None = Field(default=None, description="Time when the last of these ended.")
+    deleted_objects: Measured = Field(default=0, description="Objects that they have deleted.")
+    deleted_bytes: Measured = Field(default=0, description="Size of these objects.")
+    removed_writes: Measured = Field(
         default=0, description="Unfinished writes of killed processes that they have removed from the store."
     )
-    failing_since_ms: int | None = Field(
+    failing_since_ms: Measured | None = Field(
         default=None, description="Time since which passes fail and delete nothing; None if the last one ended well."
     )
     failure: Failure | None = Field(default=None, description="Why the last pass failed.")
@@ -342,48 +379,52 @@ class CleanUp(Message):
 class DriverMetrics(Message):
     """Rates and sizes since the driver started, or over its last batches."""
 
-    batches: int = 0
-    input_records: int = 0
-    output_records: int = 0
-    input_records_per_second: float = Field(
+    batches: Measured = 0
+    input_records: Measured = 0
+    output_records: Measured = 0
+    input_records_per_second: Measure = Field(
         default=0.0, description="Rate of arriving records, including waits for input."
     )
-    processed_records_per_second: float = Field(default=0.0, description="Rate of processed records while batches run.")
-    batch_duration_ms: float = Field(
+    processed_records_per_second: Measure = Field(
+        default=0.0, description="Rate of processed records while batches run."
+    )
+    batch_duration_ms: Measure = Field(
         default=0.0, description="Time to run a batch and to append its commit to the log."
     )
-    batch_plan_ms: float = Field(
+    batch_plan_ms: Measure = Field(
         default=0.0, description="Time before that to plan the batch, and to append the plan to the log."
     )
-    batch_append_ms: float = Field(
+    batch_append_ms: Measure = Field(
         default=0.0, description="Time to append the commit to the log; a part of batch_duration_ms."
     )
-    batch_publish_ms: float = Field(default=0.0, description="Time after the commit to publish the output.")
-    busy_ratio: float = Field(default=0.0, description="Share of the time in which batches run.")
+    batch_publish_ms: Measure = Field(default=0.0, description="Time after the commit to publish the output.")
+    busy_ratio: Measure = Field(default=0.0, description="Share of the time in which batches run.")
     waits_for_input: bool = Field(default=False, description="Whether the last look for input found none.")
-    subtask_runs: int = Field(default=0, description="Number of tasks with state.")
-    subtask_runs_moved: int = Field(
+    subtask_runs: Measured = Field(default=0, description="Number of tasks with state.")
+    subtask_runs_moved: Measured = Field(
         default=0, description="Tasks that ran on another executor than the subtask's previous task."
     )
-    subtask_runs_rebuilt: int = Field(default=0, description="Tasks that rebuilt their state from the object store.")
-    pending_records: int | None = Field(
+    subtask_runs_rebuilt: Measured = Field(
+        default=0, description="Tasks that rebuilt their state from the object store."
+    )
+    pending_records: Measured | None = Field(
         default=None,
         description="Number of records that the last batch left in its sources; None if they do not report it.",
     )
-    lost_records: int = Field(
+    lost_records: Measured = Field(
         default=0,
         description="Number of records that sources had lost before the job could read them, since the driver started.",
     )
-    lost_records_since_ms: int | None = Field(
+    lost_records_since_ms: Measured | None = Field(
         default=None, description="Time at which the driver first found records lost; None if it found none."
     )
-    state_bytes: int = Field(
+    state_bytes: Measured = Field(
         default=0,
         description="Estimated size of the state on its hosts after the last batch; 0 before the first one. The files"
         " of a checkpoint have another size, its state_size.",
     )
     operators: list[OperatorMetrics] = Field(default_factory=list)
-    store_away_since_ms: int | None = Field(
+    store_away_since_ms: Measured | None = Field(
         default=None,
         description="Time since which the object store does not answer and batches wait; None if it answers.",
     )
@@ -405,7 +446,7 @@ class Heartbeat(Message):
     state: DriverState
     first_commit: Commit | None = Field(default=None, description="First batch that this attempt committed.")
     last_commit: Commit | None = None
-    restored_at_ms: int | None = Field(default=None, description="Time when the state of every subtask was restored.")
+    restored_at_ms: Whole | None = Field(default=None, description="Time when the state of every subtask was restored.")
     metrics: DriverMetrics = DriverMetrics()
     results: list[CommandResult] = Field(default_factory=list)
     failure: Failure | None = None
@@ -424,44 +465,44 @@ class SubtaskCheckpointReport(Message):
     """One subtask's part of a checkpoint, with field names of Flink's REST API."""
 
     operator_uid: StorableText
-    index: int
-    key_group_start: int
-    key_group_end: int
+    index: Whole
+    key_group_start: Whole
+    key_group_end: Whole
     status: CheckpointStatus
-    ack_timestamp: int | None = None
-    end_to_end_duration: int = Field(default=0, description="ms from the trigger to this subtask's acknowledgement")
-    start_delay: int = Field(default=0, description="ms from the trigger to the start of the synchronous part")
-    sync_duration: int = Field(default=0, description="ms that the subtask was stopped")
-    async_duration: int = Field(default=0, description="ms of upload")
-    checkpointed_size: int = Field(default=0, description="bytes uploaded for this checkpoint")
-    state_size: int = Field(default=0, description="bytes of the whole state")
-    files: int = 0
-    entries: int = Field(
+    ack_timestamp: Whole | None = None
+    end_to_end_duration: Whole = Field(default=0, description="ms from the trigger to this subtask's acknowledgement")
+    start_delay: Whole = Field(default=0, description="ms from the trigger to the start of the synchronous part")
+    sync_duration: Whole = Field(default=0, description="ms that the subtask was stopped")
+    async_duration: Whole = Field(default=0, description="ms of upload")
+    checkpointed_size: Whole = Field(default=0, description="bytes uploaded for this checkpoint")
+    state_size: Whole = Field(default=0, description="bytes of the whole state")
+    files: Whole = 0
+    entries: Whole = Field(
         default=0, description="estimated entries of the state; overwritten ones count until compaction"
     )
-    key_group_entries: list[int] = Field(
+    key_group_entries: list[Whole] = Field(
         default_factory=list, description="estimated entries per key group, in order; empty if there are very many"
     )
-    key_group_bytes: list[int] = Field(default_factory=list, description="estimated bytes per key group, likewise")
+    key_group_bytes: list[Whole] = Field(default_factory=list, description="estimated bytes per key group, likewise")
 
 
 class CheckpointReport(Message):
     """The progress of a checkpoint or savepoint. COMPLETED is sent only after its manifest is published."""
 
-    checkpoint_id: int
+    checkpoint_id: Whole
     status: CheckpointStatus
     is_savepoint: bool = False
     savepoint_id: StorableText | None = None
-    trigger_timestamp: int
-    latest_ack_timestamp: int | None = None
-    end_to_end_duration: int = 0
-    checkpointed_size: int = 0
-    state_size: int = 0
-    processed_records: int = Field(default=0, description="input records since the previous checkpoint")
+    trigger_timestamp: Whole
+    latest_ack_timestamp: Whole | None = None
+    end_to_end_duration: Whole = 0
+    checkpointed_size: Whole = 0
+    state_size: Whole = 0
+    processed_records: Whole = Field(default=0, description="input records since the previous checkpoint")
     external_path: StorableText | None = Field(default=None, description="location of the manifest")
-    batch_id: int | None = Field(default=None, description="the batch after which the state was captured")
+    batch_id: Whole | None = Field(default=None, description="the batch after which the state was captured")
     failure_message: StorableText | None = None
     subtasks: list[SubtaskCheckpointReport] = Field(default_factory=list)
-    subsumed_checkpoint_ids: list[int] = Field(
+    subsumed_checkpoint_ids: list[Whole] = Field(
         default_factory=list, description="checkpoints that the retention policy drops with this one"
     )

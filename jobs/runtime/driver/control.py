@@ -69,9 +69,7 @@ class HttpControl:
         ca_file: PEM file with certificate authorities to trust besides the usual ones.
     """
 
-    def __init__(
-        self, url: str, token: str, search: ControlSearch | None = None, ca_file: str | None = None
-    ) -> None:
+    def __init__(self, url: str, token: str, search: ControlSearch | None = None, ca_file: str | None = None) -> None:
         self._token = token
         self._search = search
         self._trusted = trusted_certificates(ca_file)

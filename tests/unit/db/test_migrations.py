@@ -120,3 +120,30 @@ def test_a_database_of_a_newer_version_is_refused(postgres_url: str) -> None:
     with pytest.raises(SchemaTooNewError, match="9999"):
         migrate(engine)
     engine.dispose()
+
+
+def test_a_delay_that_no_version_can_work_with_is_lowered_when_the_database_is_migrated(postgres_url: str) -> None:
+    engine = open_engine(postgres_url)
+    config = alembic_config()
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0011")
+        connection.execute(
+            text(
+                "INSERT INTO artifacts (id, name, version, filename, kind, sha256, size_bytes, created_at_ms)"
+                " VALUES ('a', 'a', 1, 'a.py', 'PYTHON', 'x', 1, 1)"
+            )
+        )
+        columns = {column["name"]: column for column in inspect(connection).get_columns("jobs")}
+        row = {name: "1" for name, column in columns.items() if not column["nullable"] and column["default"] is None}
+        row |= {"id": "j", "artifact_id": "a", "desired": "STOPPED", "status": "STOPPED"}
+        row |= {name: "{}" for name, column in columns.items() if str(column["type"]) == "JSONB" and name in row}
+        row |= {"restart": '{"type": "fixed-delay", "delay_ms": 10000000000000000000, "attempts": 2}'}
+        names = ", ".join(row)
+        values = ", ".join(f"'{value}'" for value in row.values())
+        connection.execute(text(f"INSERT INTO jobs ({names}) VALUES ({values})"))  # noqa: S608 - constants
+    migrate(engine)
+    with engine.connect() as connection:
+        restart = connection.scalar(text("SELECT restart FROM jobs"))
+        assert restart == {"type": "fixed-delay", "delay_ms": 31_536_000_000, "attempts": 2}
+    engine.dispose()

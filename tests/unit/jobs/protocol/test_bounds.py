@@ -1,0 +1,52 @@
+"""Every number that a user or a driver sends has bounds: one without could overflow a column, a clock or a timer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from keyscale.jobs.protocol.messages import (
+    AttachRequest,
+    CheckpointReport,
+    CheckpointSettings,
+    DriverMetrics,
+    Heartbeat,
+    RestartStrategy,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SENT = [AttachRequest, CheckpointReport, CheckpointSettings, Heartbeat, RestartStrategy]
+
+
+def whole_numbers(schema: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every place of a JSON schema where a whole number may be."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from whole_numbers(part, place)
+    elif isinstance(schema, dict):
+        if schema.get("type") == "integer":
+            yield place, schema
+        for name, part in schema.items():
+            yield from whole_numbers(part, f"{place}.{name}")
+
+
+@pytest.mark.parametrize("sent", SENT, ids=str)
+def test_every_whole_number_has_bounds(sent: Any) -> None:
+    found = list(whole_numbers(TypeAdapter(sent).json_schema()))
+    assert found
+    assert [place for place, schema in found if not {"minimum", "maximum"} <= schema.keys()] == []
+
+
+@pytest.mark.parametrize("delay_ms", [10**19, -1, 31_536_000_001])
+def test_a_delay_out_of_bounds_is_refused(delay_ms: int) -> None:
+    with pytest.raises(ValidationError, match="delay_ms"):
+        TypeAdapter(RestartStrategy).validate_python({"type": "fixed-delay", "delay_ms": delay_ms})
+
+
+def test_a_measure_that_is_no_number_is_zero() -> None:
+    sent = DriverMetrics.model_validate_json('{"busy_ratio": NaN, "batch_duration_ms": Infinity, "batch_plan_ms": 1.5}')
+    assert (sent.busy_ratio, sent.batch_duration_ms, sent.batch_plan_ms) == (0.0, 0.0, 1.5)
