@@ -10,6 +10,7 @@ Environment:
     KEYSCALE_ATTEMPT_TOKEN: the attempt's bearer token; needed with KEYSCALE_CONTROL_URL.
     KEYSCALE_ATTEMPT: the attempt, as <job>:<number>, and KEYSCALE_JOB_STORE_URL: the job's store. With both, a driver
         whose control plane does not answer looks for another one.
+    KEYSCALE_CA_FILE: a PEM file with certificate authorities that a control plane's certificate may be from.
     KEYSCALE_WORK_DIR: a local directory for Spark's checkpoint directory, state files and the artifact. Ephemeral:
         the driver reads nothing there that an earlier process has written. Give each attempt its own, and delete it
         afterwards.
@@ -88,6 +89,7 @@ class DriverEnvironment:
     store_url: str
     assignment_file: Path | None
     artifact_file: Path | None
+    ca_file: str | None
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> DriverEnvironment:
@@ -106,18 +108,21 @@ class DriverEnvironment:
         local_root = Path(variables.get("KEYSCALE_LOCAL_STATE_DIR") or work_dir / "state").absolute()
         if file := variables.get("KEYSCALE_ASSIGNMENT_FILE"):
             artifact = Path(required("KEYSCALE_ARTIFACT_FILE")).absolute()
-            return cls(work_dir, local_root, None, "", "", "", Path(file).absolute(), artifact)
+            return cls(work_dir, local_root, None, "", "", "", Path(file).absolute(), artifact, None)
         url, token = required("KEYSCALE_CONTROL_URL"), required("KEYSCALE_ATTEMPT_TOKEN")
         attempt, store_url = variables.get("KEYSCALE_ATTEMPT", ""), variables.get("KEYSCALE_JOB_STORE_URL", "")
-        return cls(work_dir, local_root, url, token, attempt, store_url, None, None)
+        ca_file = variables.get("KEYSCALE_CA_FILE") or None
+        return cls(work_dir, local_root, url, token, attempt, store_url, None, None, ca_file)
 
     def channel(self) -> ControlChannel:
         if self.assignment_file is not None and self.artifact_file is not None:
             return FileControl(self.assignment_file, self.artifact_file)
         search = None
         if self.attempt and self.store_url:
-            search = ControlSearch(self.attempt, self.attempt_token, lambda: open_store(self.store_url))
-        return HttpControl(self.control_url or "", self.attempt_token, search)
+            search = ControlSearch(
+                self.attempt, self.attempt_token, lambda: open_store(self.store_url), ca_file=self.ca_file
+            )
+        return HttpControl(self.control_url or "", self.attempt_token, search, self.ca_file)
 
 
 def main() -> int:

@@ -15,7 +15,7 @@ import trustme
 from keyscale.certificates import trusted_certificates
 from keyscale.installation import IMPORT_PATH
 from keyscale.jobs.protocol.messages import AttachRequest
-from keyscale.jobs.runtime.driver.control import HttpControl
+from keyscale.jobs.runtime.driver.main import DriverEnvironment
 from keyscale.jobs.runtime.errors import ControlRefusedError, ControlUnreachableError
 from tests.support.control_plane.running_control_plane import running_control_plane
 
@@ -79,12 +79,16 @@ def test_the_commands_trust_the_authority_of_the_option_or_the_setting_and_no_ot
 
 def test_a_driver_trusts_the_authority_of_the_setting_and_no_other(platform: RunningControlPlane, files: Path) -> None:
     request = AttachRequest(pid=1, host="here", spark_ui_url=None)
-    url = platform.process.connection.url
-    trusting = HttpControl(url, "not-an-attempts-token", ca_file=str(files / "ca.pem"))
+    variables = {
+        "KEYSCALE_WORK_DIR": str(files),
+        "KEYSCALE_CONTROL_URL": platform.process.connection.url,
+        "KEYSCALE_ATTEMPT_TOKEN": "not-an-attempts-token",
+    }
+    trusting = DriverEnvironment.read({**variables, "KEYSCALE_CA_FILE": str(files / "ca.pem")}).channel()
     with pytest.raises(ControlRefusedError, match="401"):
         trusting.attach(request)
     trusting.close()
-    distrusting = HttpControl(url, "not-an-attempts-token")
+    distrusting = DriverEnvironment.read(variables).channel()
     with pytest.raises(ControlUnreachableError, match="certificate"):
         distrusting.attach(request)
     distrusting.close()
