@@ -211,7 +211,7 @@ class SinkPublishError(JobError):
     domain = "external"
     retryable = True
     advice = (
-        "Check that the output's file system exists and is writable."
+        "Check that the output's file system exists, and that the user whom the job runs as may write to it."
         " The job publishes the batch again at its next start."
     )
 

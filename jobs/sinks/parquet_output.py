@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from keyscale.jobs.errors import SinkPublishError, SinkUnavailableError
 from keyscale.jobs.operators.column_values import grouped
 from keyscale.jobs.spark_internals.arrow_schemas import spark_schema_of
+from keyscale.jobs.spark_internals.hadoop_files import LOCAL_REFUSALS
 from keyscale.state.identifiers import SubtaskIndex
 
 if TYPE_CHECKING:
@@ -168,13 +169,13 @@ def file_failures(path: str) -> Iterator[None]:
     """Turns errors of the file system below a path into ours.
 
     Raises:
-        SinkPublishError: There is no such file or directory.
+        SinkPublishError: The file system refuses: waiting would not help.
         SinkUnavailableError: The file system failed, for example because it is full.
     """
     try:
         yield
     except OSError as failure:
-        kind = SinkPublishError if isinstance(failure, FileNotFoundError) else SinkUnavailableError
+        kind = SinkPublishError if isinstance(failure, LOCAL_REFUSALS) else SinkUnavailableError
         raise kind(f"the file system of {path} failed: {failure.strerror or type(failure).__name__}") from failure
 
 

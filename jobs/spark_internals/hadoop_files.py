@@ -36,6 +36,8 @@ _REFUSALS = frozenset(
     }
 )
 """Failures that do not pass with time."""
+LOCAL_REFUSALS = (FileNotFoundError, NotADirectoryError, PermissionError)
+"""The same, of the operating system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ class HadoopDirectory:
             Path(local).mkdir(parents=True, exist_ok=True)
             Path(local, name).touch()
         except OSError as failure:
-            raise SinkUnavailableError(f"the file system of {self.path} failed: {failure.strerror}") from failure
+            kind = SinkPublishError if isinstance(failure, LOCAL_REFUSALS) else SinkUnavailableError
+            raise kind(f"the file system of {self.path} failed: {failure.strerror}") from failure
 
     def _read(self, files: Any, path: Any) -> str:
         stream = files.open(path)

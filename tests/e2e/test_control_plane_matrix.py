@@ -64,7 +64,8 @@ def test_an_operation_ends_and_the_job_is_exact_whenever_the_leader_is_lost(
 
                 def lose() -> None:
                     alone.kill()
-                    alone.process.settings = {}
+                    for setting in held:
+                        del alone.process.settings[setting]
                     alone.start_again()
 
                 operate(job, is_held, lose, lambda: None)

@@ -214,9 +214,7 @@ class SoakRig:
     def _worker(self) -> list[psutil.Process]:
         """One of the Python workers, of which each is a child of a daemon."""
         jvms = [parent for driver in self._driver() if (parent := driver.parent())]
-        daemons = [
-            each for jvm in jvms for each in jvm.children(recursive=True) if "pyspark" in " ".join(each.cmdline())
-        ]
+        daemons = [each for jvm in jvms for each in jvm.children(recursive=True) if "pyspark" in _command(each)]
         workers = [each for daemon in daemons for each in daemon.children() if each not in self._driver()]
         return [self.chance.choice(workers)] if workers else []
 
@@ -239,7 +237,12 @@ def _found(which: Processes) -> list[psutil.Process]:
 
 
 def _is_java_of(process: psutil.Process, marker: str) -> bool:
+    command = _command(process)
+    return "java" in command.partition(" ")[0] and marker in command
+
+
+def _command(process: psutil.Process) -> str:
+    """Returns a process's command line; nothing if it has ended, though its parent has not noticed yet."""
     with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-        command = process.cmdline()
-        return bool(command) and "java" in command[0] and any(marker in part for part in command)
-    return False
+        return " ".join(process.cmdline())
+    return ""

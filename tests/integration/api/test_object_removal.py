@@ -95,6 +95,7 @@ def test_the_objects_of_a_deleted_job_are_deleted_and_its_savepoints_stay(
 def test_the_objects_stay_on_request(client: httpx.Client, state: StateJob, removal: ObjectRemoval) -> None:
     before = objects(state)
     assert client.delete(f"/jobs/{state.job_id}", params={"keep_objects": True}).status_code == 204
+    assert removal.run_due(), "its checkpoints in the database"
     assert not removal.run_due()
     assert objects(state) == before
     assert "kept its objects" in told(client, "JOB_DELETED")[0]["message"]

@@ -132,6 +132,12 @@ def test_a_task_whose_directory_is_gone_fails_and_creates_none(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("refusal", [FileNotFoundError, NotADirectoryError, PermissionError])
+def test_a_directory_that_refuses_is_not_waited_for(refusal: type[OSError]) -> None:
+    with pytest.raises(SinkPublishError, match="failed: no"), parquet_output.file_failures("/out"):
+        raise refusal(1, "no")
+
+
 def test_a_full_disk_is_awaited() -> None:
     with pytest.raises(SinkUnavailableError, match="No space left"), parquet_output.file_failures("/out"):
         Path("/dev/full").write_text("full")
