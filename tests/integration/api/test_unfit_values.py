@@ -181,6 +181,10 @@ def test_a_failure_whose_text_cannot_be_stored_is_still_shown(
         for path, message in messages_with(text).items():
             answer = client.post(f"/driver/{path}", content=json.dumps(message).encode("ascii"), headers=headers)
             assert answer.is_success, (path, answer.text)
+        for name in ("savepoint_id", "external_path"):  # a failed checkpoint has neither
+            false = {**messages_with(text)["checkpoints"], name: text}
+            answer = client.post("/driver/checkpoints", content=json.dumps(false).encode("ascii"), headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (422, "REPORT_INVALID")
         shown = client.get("/jobs/flights").json()["attempt"]["failure"]
         assert shown["code"] == "JOB_SCRIPT_FAILED"
         assert shown["message"] == f"ValueError: plate {storable(text)}"
@@ -211,8 +215,6 @@ def messages_with(text: str) -> dict[str, dict[str, Any]]:
             "status": "FAILED",
             "trigger_timestamp": 1,
             "failure_message": f"no space {text}",
-            "savepoint_id": text,
-            "external_path": text,
             "subtasks": [subtask],
         },
     }

@@ -209,7 +209,7 @@ def test_a_merge_catches_up_with_large_batches_by_their_sorted_files(tmp_path: P
     job.checkpoint()
     job.run_batch(dict.fromkeys(range(1_000, 22_000), 3))
     job.run_batch(dict.fromkeys(range(500, 2_000), 3))
-    assert list(job.local_root.rglob("tail/**/*.sst")), "no changelog was large enough for a sorted file"
+    assert list(job.local_root.rglob("catch-up/**/*.sst")), "no changelog was large enough for a sorted file"
     assert job.consolidate()
     job.run_batch({1: 1})
     assert leftovers(job) == []
