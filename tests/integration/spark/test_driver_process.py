@@ -104,7 +104,7 @@ def test_a_checkpoint_that_could_not_begin_during_a_long_batch_is_no_failed_one(
 def test_batches_begin_no_sooner_than_the_jobs_interval_says_and_an_idle_job_is_seen_to_wait(
     job: ChainJob, drivers: list[DriverProcess]
 ) -> None:
-    interval_ms = 1500
+    interval_ms = 800
     driver = DriverProcess.start(job.home / "first")
     drivers.append(driver)
     driver.assign(job.assignment(1).model_copy(update={"batch_interval_ms": interval_ms}))
