@@ -18,6 +18,11 @@ In Keyscale the directory is ephemeral: its files are in the commit log before t
 writes a fresh directory from the log. Spark then runs a planned batch again with the same positions, or plans the
 next one.
 
+How often Spark compacts a source's log it derives from the numbers of the last two compacted files, or of the only
+one: after 19 alone it goes on by twenties, after 39 alone by tens, and it stops for good if entry 49 is not compacted
+then. The recorded positions have the last compacted file only. So the directory that Spark starts from has an empty one
+before it, at a distance of ours, and compacts what Spark would look for.
+
 The commit log has `N.compact.added` instead of `N.compact`: only the lines that entry N adds, so that a plan is as
 long as its batch has files. They are put together again from the entries before.
 
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
 _SOURCE_LOG_ENTRY = re.compile(r"(?P<folder>sources/\d+)/(?P<number>\d+)(?P<compact>\.compact)?(?P<added>\.added)?")
 _BATCH_ENTRY = re.compile(r"(?P<folder>offsets|commits)/(?P<batch>\d+)")
 _ADDED = ".added"
+_COMPACT_INTERVAL = 10  # Spark's default of spark.sql.streaming.fileSource.log.compactInterval
 _QUERY = "metadata"
 _OFFSETS_HEADER_LINES = 2
 _NOTHING_READ = "-"
@@ -95,14 +101,15 @@ class PositionsDirectory:
             FileExistsError: The directory exists.
         """
         self._path.mkdir(parents=True)
-        for name, content in positions.items():
+        files = with_compacted(positions)
+        for name, content in files.items():
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts:
                 raise PositionsCorruptError("a recorded source position has a path outside the checkpoint directory")
             target = self._path / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(content, encoding="utf-8")
-        self._seen = set(positions)
+        self._seen = set(files)
 
     def read_new(self) -> dict[str, str]:
         """Returns the files that Spark has added since the last call, content by relative path.
@@ -146,6 +153,51 @@ def _shortened(name: str, content: str, files: Mapping[str, str]) -> tuple[str, 
     if before is None or lines[: len(before)] != before:
         return name, content
     return f"{name}{_ADDED}", "\n".join([header, *lines[len(before) :]])
+
+
+def with_compacted(positions: Mapping[str, str]) -> dict[str, str]:
+    """Returns positions in which the compacted files of each source's log are those that Spark looks for.
+
+    Raises:
+        PositionsCorruptError: Entries of a source's log are missing.
+    """
+    files = dict(positions)
+    logs: dict[str, list[re.Match[str]]] = {}
+    for name in positions:
+        if entry := _SOURCE_LOG_ENTRY.fullmatch(name):
+            logs.setdefault(entry["folder"], []).append(entry)
+    for folder, entries in logs.items():
+        compacted = max((int(entry["number"]) for entry in entries if entry["compact"]), default=None)
+        if compacted is None:
+            continue
+        interval = _compact_interval(compacted)
+        latest = max(int(entry["number"]) for entry in entries)
+        wanted = latest - (latest + 1) % interval
+        if wanted != compacted:
+            files[f"{folder}/{wanted}.compact"] = _compacted(positions, folder, wanted)
+        for entry in entries:
+            if int(entry["number"]) < wanted or (int(entry["number"]) == wanted and not entry["compact"]):
+                del files[entry[0]]
+        if wanted >= interval:
+            header, _, _ = files[f"{folder}/{wanted}.compact"].partition("\n")
+            files[f"{folder}/{wanted - interval}.compact"] = header
+    return files
+
+
+def _compact_interval(compacted: int) -> int:
+    """Returns an interval that a compacted file of this number fits: about as many entries as Spark's default."""
+    entries = compacted + 1
+    return next((each for each in range(_COMPACT_INTERVAL, entries) if entries % each == 0), entries)
+
+
+def _compacted(files: Mapping[str, str], folder: str, number: int) -> str:
+    """Returns an entry of a source's log together with all before it, as a compacted file."""
+    before = _lines_before(files, folder, number)
+    content = files.get(f"{folder}/{number}")
+    if before is None or content is None:
+        raise PositionsCorruptError(f"entries up to {folder}/{number} are missing in the recorded source positions")
+    header, *added = content.split("\n")
+    return "\n".join([header, *before, *added])
 
 
 def _lines_before(files: Mapping[str, str], folder: str, number: int) -> list[str] | None:

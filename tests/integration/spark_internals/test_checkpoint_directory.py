@@ -130,6 +130,23 @@ def test_a_compacted_source_log_is_put_together_again_from_shortened_plans(spark
     assert further.batches == {23: [100]}
 
 
+def test_a_query_that_starts_again_anywhere_between_compactions_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark derives from the compacted files how often it compacts; after 19 alone it would do so by twenties."""
+    write(tmp_path, "second/only.json", 1000)
+    recorded: dict[str, str] = {}
+    seen: list[int] = []
+    for start, end in [(0, 21), (21, 51), (51, 53), (53, 61), (61, 62)]:
+        for number in range(start, end):
+            write(tmp_path, f"first/{number:02}.json", number)
+        reading = Reading(spark, tmp_path, recorded, f"until-{end}")
+        reading.finish()
+        for batch_id, planned in sorted(reading.planned.items()):
+            recorded = merged(recorded, shortened(planned, recorded), batch_id)
+        recorded = with_commit(recorded, max(reading.planned))
+        seen += [number for batch in reading.batches.values() for number in batch]
+    assert sorted(seen) == [*range(62), 1000]
+
+
 def test_the_state_of_spark_s_own_operators_is_seen_by_its_directory(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path, "in/a.json", 1)
     directory = PositionsDirectory(tmp_path / "positions")

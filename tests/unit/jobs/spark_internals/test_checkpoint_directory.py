@@ -13,6 +13,7 @@ from keyscale.jobs.spark_internals.checkpoint_directory import (
     merged,
     shortened,
     with_commit,
+    with_compacted,
 )
 
 if TYPE_CHECKING:
@@ -151,3 +152,41 @@ def test_a_compacted_log_that_does_not_continue_the_entries_before_stays_whole()
 def test_missing_entries_of_a_shortened_log_are_noticed() -> None:
     with pytest.raises(PositionsCorruptError):
         merged({"sources/0/8": "v1\n8"}, {"sources/0/9.compact.added": "v1\n9"}, 9)
+
+
+def derived_interval(names: list[str], default: int = 10) -> int:
+    """How often Spark compacts a source's log by its files' names (CompactibleFileStreamLog)."""
+    found = sorted((int(name.split(".")[0]) for name in names if name.endswith(".compact")), reverse=True)
+    if len(found) >= 2:
+        return found[0] - found[1]
+    if not found or found[0] + 1 <= default:
+        return found[0] + 1 if found else default
+    entries = found[0] + 1
+    if default < entries // 2:
+        return next((each for each in range(default, entries // 2 + 1) if entries % each == 0), entries)
+    return entries
+
+
+@given(compacted=st.integers(0, 120), later=st.integers(0, 40))
+def test_spark_finds_the_compacted_file_that_it_looks_for(compacted: int, later: int) -> None:
+    latest = compacted + later
+    lines = [f"file-{number}" for number in range(latest + 1)]
+    positions = {f"sources/0/{compacted}.compact": "\n".join(["v1", *lines[: compacted + 1]])}
+    positions |= {f"sources/0/{number}": f"v1\n{lines[number]}" for number in range(compacted + 1, latest + 1)}
+    files = {name.removeprefix("sources/0/"): content for name, content in with_compacted(positions).items()}
+    interval = derived_interval(list(files))
+    expected = latest - (latest + 1) % interval
+    read = files[f"{expected}.compact"].split("\n")[1:] if expected >= 0 else []
+    for number in range(expected + 1, latest + 1):
+        read += files[str(number)].split("\n")[1:]
+    assert read == lines
+
+
+def test_a_source_s_log_without_a_compacted_file_stays_as_it_is() -> None:
+    positions = {f"sources/0/{number}": "v1\na" for number in range(5)} | {"offsets/4": OFFSETS}
+    assert with_compacted(positions) == positions
+
+
+def test_a_source_s_log_with_a_gap_is_refused() -> None:
+    with pytest.raises(PositionsCorruptError):
+        with_compacted({"sources/0/39.compact": "v1\na", "sources/0/49": "v1\nb"})
