@@ -220,6 +220,25 @@ class Assignment(Message):
         default="no_claim",
         description="With claim, the job owns the savepoint in restore_from, and deletes it once it is subsumed.",
     )
+    restore_mode: Literal["continue", "rewind", "stateless"] = Field(
+        default="continue",
+        description=(
+            "continue: from the job's own history; restore_from says where to look. rewind: from exactly the snapshot"
+            " in restore_from; what the job has committed since is disowned. stateless: without state, and from the"
+            " sources' beginning."
+        ),
+    )
+    restore_id: str | None = Field(
+        default=None,
+        description=(
+            "Names the wish to rewind, or to start without state. An attempt whose wish an earlier attempt has already"
+            " carried out continues from there. Without a name every attempt carries it out."
+        ),
+    )
+    allow_non_restored_state: bool = Field(
+        default=False,
+        description="Whether state that the program no longer has is dropped; otherwise such a start is refused.",
+    )
     next_checkpoint_id: int = Field(
         default=1, ge=1, description="Number of the next checkpoint; numbers are never reused."
     )

@@ -26,6 +26,8 @@ class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
         operators: What each operator declares, by uid.
         rewinds: The history continues from `restored_from` itself; batches committed after that are disowned.
         claims: `restored_from` belongs to the job from now on (claim mode CLAIM).
+        restore_id: The wish by which it rewinds, so that it is carried out once; None: it had no name.
+        dropped_operators: Operators whose state is gone from here on, as the program no longer has them.
     """
 
     attempt: Attempt
@@ -37,6 +39,8 @@ class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
     operators: dict[OperatorUid, OperatorDeclaration]
     rewinds: bool = False
     claims: bool = False
+    restore_id: str | None = None
+    dropped_operators: tuple[OperatorUid, ...] = ()
 
 
 class BatchPlanned(msgspec.Struct, frozen=True, tag="batch_planned"):

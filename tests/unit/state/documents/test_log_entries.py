@@ -1,0 +1,45 @@
+"""The bytes of the log's entries, compared with golden files: entries once written stay readable."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
+from keyscale.state.documents.manifest import OperatorDeclaration
+from keyscale.state.identifiers import Attempt, BatchId, JobId, OperatorUid
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.layout import Layout
+from keyscale.state.log.commit_log import CommitLog
+from keyscale.state.objects.local_store import LocalObjectStore
+from tests.support.repository import GOLDEN
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COUNTS = OperatorUid("counts")
+ENTRIES: list[LogEntry] = [
+    AttemptOpened(Attempt(1), 2, 128, HashId.SPARK, None, 1000, {COUNTS: OperatorDeclaration((("id", "int64"),))}),
+    BatchPlanned(Attempt(1), BatchId(0), {"offsets/0": "v1"}),
+    BatchCommitted(Attempt(1), BatchId(0), {COUNTS: [None, None]}, {"files": "token"}, 2000, 5, 3),
+    AttemptOpened(Attempt(2), 2, 128, HashId.SPARK, "job/chk-1/manifest.json", 3000, {}, rewinds=True, claims=True),
+    AttemptOpened(
+        Attempt(3),
+        2,
+        128,
+        HashId.SPARK,
+        "other/savepoints/a/manifest.json",
+        4000,
+        {},
+        rewinds=True,
+        restore_id="wish",
+        dropped_operators=(COUNTS,),
+    ),
+]
+"""All but the last one are as the first version of the format has them, without the fields that were added later."""
+
+
+def test_the_golden_entries_are_read_as_they_were_written(tmp_path: Path) -> None:
+    store, layout = LocalObjectStore(tmp_path), Layout(JobId("job"))
+    for position in range(1, len(ENTRIES) + 1):
+        store.put(layout.log_entry(position), (GOLDEN / "log-v1" / f"{position}.json").read_bytes())
+    assert [entry for _, entry in CommitLog(store, layout).read()] == ENTRIES
