@@ -141,14 +141,22 @@ def check_same_key(stored: KeyedSchema, declared: pa.Schema) -> None:
 def register(stored: StateSchema | None, descriptor: StateDescriptor) -> tuple[StateSchema, int]:
     """Returns the schema of a state after the declaration of `descriptor`, and the number of the format for new values.
 
-    Pure, so that all subtasks with the same stored schema get the same result.
-
     Raises:
         StateSchemaMismatchError: The kind, or a type in the stored key, differs, or stored values cannot be read as the
             declared type.
         UnsupportedTypeError: A type cannot be stored.
     """
-    declared = declare(descriptor)
+    return evolved(stored, declare(descriptor))
+
+
+def evolved(stored: StateSchema | None, declared: StateSchema) -> tuple[StateSchema, int]:
+    """Returns what `register` does, for a declared schema, which has one format.
+
+    Pure, so that all subtasks with the same stored schema get the same result, and so does a plan.
+
+    Raises:
+        StateSchemaMismatchError: As in `register`.
+    """
     if stored is None:
         return declared, 0
     if (stored.kind, stored.map_key, stored.namespace) != (declared.kind, declared.map_key, declared.namespace):

@@ -340,13 +340,24 @@ class OperatorStateBackend:
         if stored is None:
             return None
         declared_key = None if key_type is None else type_to_json(key_type)
-        readable = can_read(type_from_json(stored.value_type), type_from_json(type_to_json(value_type)))
-        if stored.distribution is not distribution or stored.key_type != declared_key or not readable:
-            raise StateSchemaMismatchError(
-                f"operator state {descriptor.name!r} is stored as {stored.distribution} of {stored.key_type} "
-                f"{stored.value_type} and declared as {distribution} of {declared_key} {type_to_json(value_type)}"
-            )
+        check_readable(
+            descriptor.name, stored, StoredOperatorState(distribution, type_to_json(value_type), (), declared_key)
+        )
         return stored
+
+
+def check_readable(name: str, stored: StoredOperatorState, declared: StoredOperatorState) -> None:
+    """Checks that a stored operator state can be read as it is declared. Pure; the items do not count.
+
+    Raises:
+        StateSchemaMismatchError: It cannot.
+    """
+    readable = can_read(type_from_json(stored.value_type), type_from_json(declared.value_type))
+    if stored.distribution is not declared.distribution or stored.key_type != declared.key_type or not readable:
+        raise StateSchemaMismatchError(
+            f"operator state {name!r} is stored as {stored.distribution} of {stored.key_type} "
+            f"{stored.value_type} and declared as {declared.distribution} of {declared.key_type} {declared.value_type}"
+        )
 
 
 def _checked(values: Iterable[Any]) -> list[Any]:

@@ -7,25 +7,80 @@ dropped; a list or map whose parts can be read. Fields are matched by name.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from decimal import Context, Decimal
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+
+class Rule(StrEnum):
+    """How a part of a written type is read as the same part of another type."""
+
+    WIDENED = "widened"
+    ADDED_FIELD = "added field"  # read as null
+    DROPPED_FIELD = "dropped field"
+    MOVED_FIELDS = "moved fields"  # found by their names
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A part of a type that differs between what is written and what is wanted.
+
+    Attributes:
+        rule: How the part is read.
+        path: The part: names of fields, `[]` for a list's elements and `{}` for a map's values; empty for the type.
+        written: Its type as written; None for a field that is added.
+        wanted: Its type as wanted; None for a field that is dropped.
+    """
+
+    rule: Rule
+    path: str
+    written: pa.DataType | None
+    wanted: pa.DataType | None
 
 
 def can_read(written: pa.DataType, wanted: pa.DataType) -> bool:
     """Returns whether values written with one type can be read as another."""
+    return written == wanted or all(each.rule is not Rule.UNREADABLE for each in differences(written, wanted))
+
+
+def differences(written: pa.DataType, wanted: pa.DataType) -> Iterator[Difference]:
+    """Yields the parts in which two types differ, and how each is read; one is unreadable if the types do not fit."""
     types = pa.types
     if types.is_struct(written) and types.is_struct(wanted):
-        return all(can_read(written.field(f.name).type, f.type) for f in wanted if written.get_field_index(f.name) >= 0)
-    if _is_list(written) and _is_list(wanted):
-        return can_read(written.value_type, wanted.value_type)
-    if types.is_map(written) and types.is_map(wanted):
-        return bool(written.key_type == wanted.key_type) and can_read(written.item_type, wanted.item_type)
-    return bool(written == wanted) or _is_widened(written, wanted)
+        yield from _struct_differences(written, wanted)
+    elif _is_list(written) and _is_list(wanted):
+        yield from _below("[]", differences(written.value_type, wanted.value_type))
+    elif types.is_map(written) and types.is_map(wanted) and written.key_type == wanted.key_type:
+        yield from _below("{}", differences(written.item_type, wanted.item_type))
+    elif written != wanted:
+        yield Difference(Rule.WIDENED if _is_widened(written, wanted) else Rule.UNREADABLE, "", written, wanted)
+
+
+def _struct_differences(written: pa.DataType, wanted: pa.DataType) -> Iterator[Difference]:
+    before, after = [field.name for field in written], [field.name for field in wanted]
+    for name in after:
+        if name in before:
+            yield from _below(name, differences(written.field(name).type, wanted.field(name).type))
+        else:
+            yield Difference(Rule.ADDED_FIELD, name, None, wanted.field(name).type)
+    for name in before:
+        if name not in after:
+            yield Difference(Rule.DROPPED_FIELD, name, written.field(name).type, None)
+    if [name for name in before if name in after] != [name for name in after if name in before]:
+        yield Difference(Rule.MOVED_FIELDS, "", written, wanted)
+
+
+def _below(name: str, parts: Iterator[Difference]) -> Iterator[Difference]:
+    for part in parts:
+        separator = "." if part.path and not part.path.startswith(("[", "{")) else ""
+        yield replace(part, path=f"{name}{separator}{part.path}")
 
 
 def conversion(written: pa.DataType, wanted: pa.DataType) -> Callable[[Any], Any] | None:

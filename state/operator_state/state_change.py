@@ -1,0 +1,45 @@
+"""What becomes of stored operator state under another declaration of it. Pure.
+
+The answer is that of `check_readable`, which decides the same when the state is opened.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keyscale.state.errors import StateSchemaMismatchError
+from keyscale.state.keyed.schema_change import Fate, StateChange, value_rules
+from keyscale.state.operator_state.backend import check_readable
+from keyscale.state.serializers.type_names import type_from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keyscale.state.operator_state.backend import StoredOperatorState
+
+
+def operator_state_changes(
+    stored: Mapping[str, StoredOperatorState], declared: Mapping[str, StoredOperatorState]
+) -> list[StateChange]:
+    """Returns what becomes of each stored and each declared operator state, by name; items do not count."""
+    return [_change(name, stored.get(name), declared.get(name)) for name in sorted({*stored, *declared})]
+
+
+def _change(name: str, stored: StoredOperatorState | None, declared: StoredOperatorState | None) -> StateChange:
+    before, after = (None if each is None else _text(each) for each in (stored, declared))
+    kind = "" if (known := declared or stored) is None else f"operator state, {known.distribution}"
+    if stored is None or declared is None:
+        fate = Fate.NEW if stored is None else Fate.NOT_DECLARED
+        return StateChange(name, kind, fate, stored=before, declared=after)
+    try:
+        check_readable(name, stored, declared)
+    except StateSchemaMismatchError as error:
+        return StateChange(name, kind, Fate.INCOMPATIBLE, stored=before, declared=after, reason=str(error))
+    rules = value_rules(stored.value_type, declared.value_type)
+    return StateChange(name, kind, Fate.MIGRATED if rules else Fate.KEPT, rules, before, after)
+
+
+def _text(state: StoredOperatorState) -> str:
+    value = f"{type_from_json(state.value_type)}"
+    keyed = value if state.key_type is None else f"{type_from_json(state.key_type)} to {value}"
+    return f"{state.distribution} of {keyed}"

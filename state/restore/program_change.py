@@ -1,0 +1,113 @@
+"""What becomes of a job's stored state when another program takes it over. Pure: facts in, decision out.
+
+A driver that opens its attempt refuses what is refused here; see `keyscale.jobs.runtime.driver.attempt`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from keyscale.state.documents.manifest import OperatorDeclaration
+from keyscale.state.identifiers import OperatorUid
+from keyscale.state.keyed.schema_change import Fate, StateChange, changes_of, dropped
+from keyscale.state.operator_state.backend import StoredOperatorState
+from keyscale.state.operator_state.state_change import operator_state_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from keyscale.state.log.resolution import OperatorHistory
+
+
+class DeclaredOperator(msgspec.Struct, frozen=True):
+    """An operator as a program declares it.
+
+    Attributes:
+        uid: Its uid.
+        declaration: Its key, and the keyed states and timers that it declares when it is opened.
+        operator_state: The operator states that it declares then, without items.
+        ttls_ms: The time to live of each keyed state that has one.
+    """
+
+    uid: OperatorUid
+    declaration: OperatorDeclaration
+    operator_state: dict[str, StoredOperatorState] = {}
+    ttls_ms: dict[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorChange:
+    """What becomes of an operator and its states.
+
+    Attributes:
+        uid: Its uid.
+        fate: KEPT, NEW, DROPPED (its state is lost), or INCOMPATIBLE if its key or one of its states is.
+        states: What becomes of each state.
+        reason: Why it is incompatible.
+    """
+
+    uid: OperatorUid
+    fate: Fate
+    states: tuple[StateChange, ...] = ()
+    reason: str | None = None
+
+
+def operator_changes(
+    histories: Mapping[OperatorUid, OperatorHistory],
+    stored_operator_state: Mapping[OperatorUid, Mapping[str, StoredOperatorState]],
+    declared: Sequence[DeclaredOperator],
+) -> list[OperatorChange]:
+    """Returns what becomes of each stored and each declared operator, by uid.
+
+    Args:
+        histories: The stored state of each operator.
+        stored_operator_state: The operator state of each that has any, by uid and name.
+        declared: The operators that the new program declares.
+    """
+    known = {operator.uid: operator for operator in declared}
+    return [
+        _change(uid, histories.get(uid), stored_operator_state.get(uid, {}), known.get(uid))
+        for uid in sorted({*histories, *known})
+        if uid in known or has_state(histories[uid])
+    ]
+
+
+def has_state(history: OperatorHistory) -> bool:
+    """Returns whether an operator has stored anything that would be lost with it."""
+    return bool(history.snapshots or history.changelogs)
+
+
+def rekeyed(history: OperatorHistory, declared: OperatorDeclaration) -> str | None:
+    """Returns why an operator's stored keys are not those that it declares now; None if they are."""
+    if history.declaration is None or history.declaration.key_schema == declared.key_schema:
+        return None
+    before, now = (
+        ", ".join(f"{name} ({kind})" for name, kind in each.key_schema) for each in (history.declaration, declared)
+    )
+    return f"was keyed by {before} and is now keyed by {now}"
+
+
+def _change(
+    uid: OperatorUid,
+    history: OperatorHistory | None,
+    operator_state: Mapping[str, StoredOperatorState],
+    declared: DeclaredOperator | None,
+) -> OperatorChange:
+    stored = None if history is None else history.schema
+    if declared is None:
+        lost = [
+            StateChange(each.name, each.kind, Fate.DROPPED, stored=each.stored)
+            for each in operator_state_changes(operator_state, {})
+        ]
+        return OperatorChange(uid, Fate.DROPPED, (*dropped(stored), *lost))
+    reason = None if history is None else rekeyed(history, declared.declaration)
+    now = declared.declaration.schema
+    keyed = changes_of(stored, now) if now is not None else dropped(stored)
+    states = (*keyed, *operator_state_changes(operator_state, declared.operator_state))
+    fate = Fate.NEW if history is None else Fate.KEPT
+    if reason is not None or any(each.fate is Fate.INCOMPATIBLE for each in states):
+        fate = Fate.INCOMPATIBLE
+    return OperatorChange(uid, fate, states, reason)

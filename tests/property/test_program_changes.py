@@ -1,0 +1,295 @@
+"""Random programs that follow each other on the same state: what the plan said is what happens, and no value is misread."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from keyscale.state.engine.heap import HeapEngine
+from keyscale.state.engine.rocksdb import RocksDbEngine
+from keyscale.state.errors import StateSchemaMismatchError
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.batch_clock import BatchClock, TimeDomain
+from keyscale.state.keyed.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from keyscale.state.keyed.schema_change import Fate, changes_of
+from keyscale.state.keyed.ttl import Ttl, UpdateType
+from tests.property.histories import EXAMPLES, SCRATCH
+
+KEY = pa.schema([("key", pa.string())])
+NAMES = ["first", "second", "third"]
+TTLS = [
+    None,
+    Ttl(1000),
+    Ttl(2000),
+    Ttl(1000, time_domain=TimeDomain.EVENT),
+    Ttl(1000, UpdateType.DISABLED),
+    Ttl(1000, UpdateType.ON_READ_AND_WRITE),
+]
+NUMBERS = st.integers(-100, 100)
+SIMPLE = {
+    pa.int8(): NUMBERS,
+    pa.int32(): NUMBERS,
+    pa.int64(): NUMBERS,
+    pa.uint16(): st.integers(0, 100),
+    pa.uint32(): st.integers(0, 100),
+    pa.float32(): NUMBERS.map(float),
+    pa.float64(): NUMBERS.map(float),
+    pa.string(): st.sampled_from(["", "a", "bc"]),
+    pa.decimal128(6, 2): st.integers(-999, 999).map(lambda n: Decimal(n).scaleb(-2)),
+    pa.decimal128(20, 4): st.integers(-999, 999).map(lambda n: Decimal(n).scaleb(-4)),
+    pa.date32(): st.dates(),
+}
+
+
+@st.composite
+def struct_types(draw):
+    names = draw(st.lists(st.sampled_from("abc"), unique=True, min_size=1))
+    return pa.struct([(name, draw(st.sampled_from([*SIMPLE]))) for name in names])
+
+
+TYPES = st.recursive(
+    st.sampled_from([*SIMPLE]) | struct_types(),
+    lambda inner: inner.map(pa.list_) | inner.map(lambda each: pa.map_(pa.string(), each)),
+    max_leaves=2,
+)
+
+
+def values(of_type):
+    if of_type in SIMPLE:
+        return SIMPLE[of_type]
+    if pa.types.is_struct(of_type):
+        return st.fixed_dictionaries({field.name: st.none() | values(field.type) for field in of_type})
+    if pa.types.is_list(of_type):
+        return st.lists(st.none() | values(of_type.value_type), max_size=3)
+    return st.dictionaries(st.sampled_from("xyz"), st.none() | values(of_type.item_type), max_size=2)
+
+
+@st.composite
+def descriptors(draw, name):
+    of_type, ttl = draw(TYPES), draw(st.sampled_from(TTLS))
+    scope = draw(st.sampled_from([None, None, None, pa.int64(), pa.string()]))
+    match draw(st.sampled_from("vvvmlr")):
+        case "v":
+            return ValueStateDescriptor(name, of_type, ttl, scope)
+        case "m":
+            return MapStateDescriptor(name, draw(st.sampled_from([pa.string(), pa.int64()])), of_type, ttl, scope)
+        case "l":
+            return ListStateDescriptor(name, of_type, ttl, scope)
+        case _:
+            return ReducingStateDescriptor(name, of_type, max, ttl, scope)
+
+
+@st.composite
+def programs(draw):
+    """Draws a declaration of some states, and of timers that may have the name of one of them."""
+    states = [draw(descriptors(name)) for name in NAMES if draw(st.booleans())]
+    names = [name for name in [*NAMES, "timers"] if name not in {each.name for each in states}]
+    timers = draw(st.none() | st.tuples(st.sampled_from(names), st.sampled_from([None, pa.int64()])))
+    return states, timers
+
+
+@st.composite
+def histories(draw):
+    """Draws programs of which each often differs from the one before in one type or TTL only."""
+    history = [draw(programs())]
+    for _ in range(draw(st.integers(1, 3))):
+        states, timers = history[-1] if draw(st.booleans()) else draw(programs())
+        if states and draw(st.booleans()):
+            changed = draw(st.sampled_from(states))
+            ttl = draw(st.sampled_from(TTLS))
+            other = type(changed)(**{**_fields(changed), "ttl": ttl, **_value_field(changed, draw(_near(changed)))})
+            states = [other if each is changed else each for each in states]
+        history.append((states, timers))
+    return history
+
+
+def _near(descriptor):
+    written = _value_type(descriptor)
+    return st.just(_wider(written)) | st.just(written) | TYPES
+
+
+def _wider(written):
+    wider = {
+        pa.int8(): pa.int32(), pa.int32(): pa.int64(), pa.uint16(): pa.uint32(), pa.float32(): pa.float64(),
+        pa.decimal128(6, 2): pa.decimal128(20, 4),
+    }  # fmt: skip
+    if pa.types.is_struct(written):
+        added = [("d", pa.string())] if written.get_field_index("d") < 0 else []
+        return pa.struct([*added, *((field.name, _wider(field.type)) for field in written)])
+    if pa.types.is_list(written):
+        return pa.list_(_wider(written.value_type))
+    if pa.types.is_map(written):
+        return pa.map_(written.key_type, _wider(written.item_type))
+    return wider.get(written, written)
+
+
+def _fields(descriptor):
+    return {name: getattr(descriptor, name) for name in descriptor.__dataclass_fields__ if name != "kind"}
+
+
+def _value_name(descriptor):
+    return {"map": "value_type", "list": "element_type"}.get(descriptor.kind, "type")
+
+
+def _value_field(descriptor, of_type):
+    return {_value_name(descriptor): of_type}
+
+
+def _value_type(descriptor):
+    return getattr(descriptor, _value_name(descriptor))
+
+
+def read_as(value, written, wanted):
+    """Returns a value as the documentation of schema evolution says that it is read."""
+    if value is None:
+        return None
+    if pa.types.is_struct(wanted):
+        return {
+            f.name: read_as(value[f.name], written.field(f.name).type, f.type)
+            if written.get_field_index(f.name) >= 0
+            else None
+            for f in wanted
+        }
+    if pa.types.is_list(wanted):
+        return [read_as(each, written.value_type, wanted.value_type) for each in value]
+    if pa.types.is_map(wanted):
+        return {key: read_as(each, written.item_type, wanted.item_type) for key, each in value.items()}
+    return float(value) if pa.types.is_floating(wanted) else value
+
+
+def declared_by(program):
+    """Returns what a program declares, found as a plan finds it: on a store without content."""
+    states, timers = program
+    empty = KeyedStateBackend(HeapEngine(), KEY)
+    for each in states:
+        empty.state(each)
+    if timers is not None:
+        empty.timers(*timers)
+    return empty.schema
+
+
+def scoped(state, descriptor):
+    if descriptor.namespace_type is not None:
+        state.set_current_namespace("scope" if descriptor.namespace_type == pa.string() else 7)
+    return state
+
+
+def read(state, descriptor):
+    match descriptor.kind:
+        case "map":
+            return dict(state.items())
+        case "list":
+            return list(state.get())
+        case "reducing":
+            return state.get()
+        case _:
+            return state.value()
+
+
+def write(state, descriptor, draw):
+    """Writes something, and returns what is stored then."""
+    of_type = _value_type(descriptor)
+    value = draw(values(of_type))
+    match descriptor.kind:
+        case "map":
+            state.clear()
+            state.put("k" if descriptor.key_type == pa.string() else 3, value)
+            return dict(state.items())
+        case "list":
+            state.update([value])
+            return list(state.get())
+        case "reducing":
+            state.clear()
+            state.add(value)
+            return state.get()
+        case _:
+            state.update(value)
+            return state.value()
+
+
+def expected_after(stored, before, descriptor):
+    written, wanted = before, _value_type(descriptor)
+    match descriptor.kind:
+        case "map":
+            return {key: read_as(each, written, wanted) for key, each in stored.items()}
+        case "list":
+            return [read_as(each, written, wanted) for each in stored]
+        case _:
+            return read_as(stored, written, wanted)
+
+
+@pytest.mark.parametrize("kind", ["heap", "rocksdb"])
+@given(history=histories(), data=st.data())
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[*HealthCheck])
+@pytest.mark.filterwarnings("ignore:value state .* holds a map")
+def test_what_the_plan_says_is_what_happens_and_nothing_is_misread(kind, history, data):
+    directory = Path(tempfile.mkdtemp(dir=SCRATCH))
+    engine = HeapEngine() if kind == "heap" else RocksDbEngine(directory / "db")
+    try:
+        run(engine, history, data.draw)
+    finally:
+        engine.close()
+        shutil.rmtree(directory)
+
+
+def run(engine, history, draw):
+    # Of each state with a value: all values and types that it may be stored as, since a read may rewrite it or not.
+    schema, model = None, {}
+    for program in history:
+        planned = {(each.kind == "timers", each.name): each for each in changes_of(schema, declared_by(program))}
+        states, timers = program
+        backend = KeyedStateBackend(engine, KEY, BatchClock(processing_time_ms=10), schema=schema)
+        backend.set_current_key(0, ("key",))
+        refused = False
+        for descriptor in states:
+            change = planned.pop((False, descriptor.name))
+            event(str(change.fate))
+            known = None if schema is None else schema.state(descriptor.name)
+            assert (change.fate is Fate.NEW) == (known is None and change.reason is None)
+            try:
+                state = scoped(backend.state(descriptor), descriptor)
+            except StateSchemaMismatchError as error:
+                assert change.fate is Fate.INCOMPATIBLE
+                assert str(error) == change.reason
+                refused = True
+                continue
+            assert change.fate is not Fate.INCOMPATIBLE, change
+            if change.fate is Fate.KEPT:
+                assert backend.schema.state(descriptor.name) == known
+            found, forms = read(state, descriptor), model.get(descriptor.name, [])
+            if forms:
+                assert found in [expected_after(*each, descriptor) for each in forms]
+                forms.append((found, _value_type(descriptor)))
+            else:
+                assert not found
+        if timers is not None:
+            change = planned.pop((True, timers[0]))
+            try:
+                backend.timers(*timers)
+            except StateSchemaMismatchError:
+                assert change.fate is Fate.INCOMPATIBLE
+                refused = True
+            else:
+                assert change.fate is not Fate.INCOMPATIBLE
+        assert {each.fate for each in planned.values()} <= {Fate.NOT_DECLARED}
+        if refused:
+            backend.discard()  # such a program does not run
+            continue
+        for descriptor in states:
+            if draw(st.booleans()):
+                state = scoped(backend.state(descriptor), descriptor)
+                model[descriptor.name] = [(write(state, descriptor, draw), _value_type(descriptor))]
+        engine.write_runs(backend.drain())
+        schema = backend.schema

@@ -1,0 +1,60 @@
+"""What a plan says about the operators of a job."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from keyscale.state.documents.manifest import OperatorDeclaration, SnapshotHandle
+from keyscale.state.identifiers import BatchId, OperatorUid, SubtaskIndex
+from keyscale.state.keyed.descriptors import ValueStateDescriptor
+from keyscale.state.keyed.schema import declare, schema_of_key
+from keyscale.state.keyed.schema_change import Fate
+from keyscale.state.log.resolution import OperatorHistory
+from keyscale.state.restore.program_change import DeclaredOperator, operator_changes
+
+KEY = pa.schema([("user", pa.string())])
+SNAPSHOT = SnapshotHandle(SubtaskIndex(0), 0, 127, BatchId(1), "", ())
+
+
+def declaration(key=KEY, of_type=None):
+    schema = schema_of_key(key)
+    if of_type is not None:
+        schema = schema.with_state(declare(ValueStateDescriptor("total", of_type)))
+    return OperatorDeclaration(tuple((field.name, str(field.type)) for field in key), schema)
+
+
+def stored(*, empty=False, of_type=None):
+    known = declaration(of_type=of_type)
+    return OperatorHistory(() if empty else (SNAPSHOT,), (), known, known.schema)
+
+
+def declared(uid, key=KEY, of_type=None):
+    return DeclaredOperator(OperatorUid(uid), declaration(key, of_type))
+
+
+def changes(histories, operators):
+    return {each.uid: each for each in operator_changes(histories, {}, operators)}
+
+
+def test_operators_are_kept_new_or_dropped():
+    found = changes({"a": stored(of_type=pa.int64()), "b": stored(of_type=pa.int64())}, [declared("a"), declared("c")])
+    assert {uid: each.fate for uid, each in found.items()} == {"a": Fate.KEPT, "b": Fate.DROPPED, "c": Fate.NEW}
+    assert [each.fate for each in found["a"].states] == [Fate.NOT_DECLARED]
+    assert [each.fate for each in found["b"].states] == [Fate.DROPPED]
+
+
+def test_an_operator_that_has_stored_nothing_is_not_missed():
+    assert changes({"a": stored(empty=True)}, []) == {}
+
+
+def test_an_operator_with_another_key_cannot_take_its_state_over():
+    change = changes({"a": stored()}, [declared("a", pa.schema([("user", pa.int64())]))])["a"]
+    assert (change.fate, change.reason) == (
+        Fate.INCOMPATIBLE,
+        "was keyed by user (string) and is now keyed by user (int64)",
+    )
+
+
+def test_one_incompatible_state_makes_its_operator_incompatible():
+    change = changes({"a": stored(of_type=pa.int64())}, [declared("a", of_type=pa.string())])["a"]
+    assert (change.fate, change.reason) == (Fate.INCOMPATIBLE, None)
