@@ -84,10 +84,11 @@ def rekeyed(history: OperatorHistory, declared: OperatorDeclaration) -> str | No
     """Returns why an operator's stored keys are not those that it declares now; None if they are."""
     if history.declaration is None or history.declaration.key_schema == declared.key_schema:
         return None
-    before, now = (
-        ", ".join(f"{name} ({kind})" for name, kind in each.key_schema) for each in (history.declaration, declared)
-    )
-    return f"was keyed by {before} and is now keyed by {now}"
+    return f"was keyed by {_described(history.declaration)} and is now keyed by {_described(declared)}"
+
+
+def _described(declaration: OperatorDeclaration) -> str:
+    return ", ".join(f"{name} ({kind})" for name, kind in declaration.key_schema)
 
 
 def _change(

@@ -47,12 +47,9 @@ def test_without_stored_state_everything_is_new():
 
 
 def test_a_migration_names_its_rules_and_the_part_of_the_value():
-    before = pa.struct(
-        [("id", pa.string()), ("item", pa.list_(pa.struct([("price", pa.int32())]))), ("old", pa.bool_())]
-    )
-    after = pa.struct(
-        [("item", pa.list_(pa.struct([("price", pa.int64())]))), ("id", pa.string()), ("new", pa.bool_())]
-    )
+    items = {of_type: pa.list_(pa.struct([("price", of_type)])) for of_type in (pa.int32(), pa.int64())}
+    before = pa.struct([("id", pa.string()), ("item", items[pa.int32()]), ("old", pa.bool_())])
+    after = pa.struct([("item", items[pa.int64()]), ("id", pa.string()), ("new", pa.bool_())])
     change = only(ValueStateDescriptor("order", before), ValueStateDescriptor("order", after))
     assert change.fate is Fate.MIGRATED
     assert change.rules == (
@@ -64,13 +61,10 @@ def test_a_migration_names_its_rules_and_the_part_of_the_value():
 
 
 def test_a_ttl_that_is_turned_on_or_off_or_changes_its_clock_is_a_migration():
-    forms = [
-        ValueStateDescriptor("total", pa.int64(), ttl) for ttl in (None, Ttl(1), Ttl(1, time_domain=TimeDomain.EVENT))
-    ]
-    none, processing, event = forms
-    assert only(none, processing).rules == (
-        "TTL on, of processing time: stored values live from their first read or write",
-    )
+    ttls = (None, Ttl(1), Ttl(1, time_domain=TimeDomain.EVENT))
+    none, processing, event = [ValueStateDescriptor("total", pa.int64(), ttl) for ttl in ttls]
+    on = "TTL on, of processing time: stored values live from their first read or write"
+    assert only(none, processing).rules == (on,)
     assert only(processing, none).rules == ("TTL off: stored values no longer expire",)
     assert only(processing, event).rules[0].startswith("TTL of event time instead of processing time")
     assert only(processing, ValueStateDescriptor("total", pa.int64(), Ttl(2))).fate is Fate.KEPT
