@@ -1,4 +1,4 @@
-"""What becomes of an operator's stored keyed state under another declaration of it. Pure.
+"""The fate of an operator's stored keyed state under another declaration of it. Pure.
 
 The answer is that of `schema.evolved`, which decides the same when the state is opened.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Fate(StrEnum):
-    """What becomes of a state when another program opens it."""
+    """The fate of a state when another program opens it."""
 
     KEPT = "kept"
     NEW = "new"  # it begins empty
@@ -35,7 +35,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """What becomes of one state, or of the timers of one name.
+    """The fate of one state, or of the timers of one name.
 
     Attributes:
         name: The state's name.

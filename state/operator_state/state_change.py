@@ -1,4 +1,4 @@
-"""What becomes of stored operator state under another declaration of it. Pure.
+"""The fate of stored operator state under another declaration of it. Pure.
 
 The answer is that of `check_readable`, which decides the same when the state is opened.
 """

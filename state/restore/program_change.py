@@ -1,4 +1,4 @@
-"""What becomes of a job's stored state when another program takes it over. Pure: facts in, decision out.
+"""The fate of a job's stored state when another program takes it over. Pure: facts in, decision out.
 
 A driver that opens its attempt refuses what is refused here; see `keyscale.jobs.runtime.driver.attempt`.
 """
@@ -40,7 +40,7 @@ class DeclaredOperator(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class OperatorChange:
-    """What becomes of an operator and its states.
+    """The fate of an operator and its states.
 
     Attributes:
         uid: Its uid.
