@@ -1,4 +1,4 @@
-"""What a plan says about each state of an operator. That it is what happens: see test_program_changes.py."""
+"""The plan for each state of an operator. That it is what happens: see test_program_changes.py."""
 
 from __future__ import annotations
 

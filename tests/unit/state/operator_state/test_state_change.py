@@ -1,4 +1,4 @@
-"""What a plan says about operator state."""
+"""The plan for operator state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan says about the operators of a job."""
+"""The plan for the operators of a job."""
 
 from __future__ import annotations
 
