@@ -24,8 +24,14 @@ COLUMNS = (
     ("PARALLELISM", "parallelism"),
     ("MAX PARALLELISM", "max_parallelism"),
     ("RESTARTS", "restarts"),
+    ("FAILURE", "failure_code"),
     ("CREATED", "created_at_ms"),
 )
+
+
+def job_rows(*found: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns jobs as rows of a table, with the code of the last failure."""
+    return [{**job, "failure_code": (job["failure"] or {}).get("code")} for job in found]
 
 
 class Pair(click.ParamType[tuple[str, str]]):
@@ -98,7 +104,7 @@ def create(
         answer = control_plane.post("/jobs", job_request(name, str(artifact_id), **options))
         if start:
             answer = control_plane.post(job_path(answer["id"], "start"))
-    session.output.table(answer, [answer], COLUMNS)
+    session.output.table(answer, job_rows(answer), COLUMNS)
 
 
 def job_request(
@@ -150,7 +156,7 @@ def list_jobs(session: Session) -> None:
     """List all jobs."""
     with session.control_plane() as control_plane:
         answer = control_plane.get_list("/jobs", "jobs")
-    session.output.table(answer, answer["jobs"], COLUMNS)
+    session.output.table(answer, job_rows(*answer["jobs"]), COLUMNS)
 
 
 @jobs.command()
@@ -177,7 +183,7 @@ def start(session: Session, job: str, skip_lost_records: bool) -> None:
     """Start a job, from its latest checkpoint or savepoint if it has one."""
     with session.control_plane() as control_plane:
         answer = control_plane.post(job_path(job, "start"), {"skip_lost_records": skip_lost_records})
-    session.output.table(answer, [answer], COLUMNS)
+    session.output.table(answer, job_rows(answer), COLUMNS)
 
 
 @jobs.command()
@@ -205,7 +211,7 @@ def cancel(session: Session, job: str) -> None:
     """End a job at once, without a savepoint; its latest checkpoint stays."""
     with session.control_plane() as control_plane:
         answer = control_plane.post(job_path(job, "cancel"))
-    session.output.table(answer, [answer], COLUMNS)
+    session.output.table(answer, job_rows(answer), COLUMNS)
 
 
 @jobs.command()

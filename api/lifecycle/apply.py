@@ -83,10 +83,16 @@ def _(step: steps.SettleJob, transaction: JobTransaction) -> None:
 def _(step: steps.ShowStatus, transaction: JobTransaction) -> None:
     enter(transaction.job, step.status)
     if step.status is JobStatus.RUNNING:
-        transaction.job.failure = None
         active = attempts.of_stage(transaction.session, transaction.job.id, AttemptStage.ACTIVE)
         number = active.number if active else 0
         transaction.record("JOB_RUNNING", f"attempt {number} runs the job", attempt=number)
+
+
+@apply.register
+def _(step: steps.ForgetFailure, transaction: JobTransaction) -> None:  # noqa: ARG001 - it has no attributes
+    failed = transaction.job.failure or {}
+    transaction.job.failure = None
+    transaction.record("JOB_RECOVERED", f"a batch was committed after the failure {failed.get('code')}")
 
 
 @apply.register

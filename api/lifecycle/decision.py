@@ -13,6 +13,7 @@ from keyscale.api.lifecycle.steps import (
     CheckSavepoint,
     CreateAttempt,
     EndAttempt,
+    ForgetFailure,
     Kill,
     Launch,
     MarkReaped,
@@ -60,7 +61,10 @@ def _show(facts: JobFacts) -> Step | None:
     if facts.status in SETTLED:
         return None
     status = status_of(facts)
-    return ShowStatus(status) if status is not facts.status else None
+    if status is not facts.status:
+        return ShowStatus(status)
+    has_committed = facts.active is not None and facts.active.first_commit_at_ms is not None
+    return ForgetFailure() if facts.has_failure and has_committed else None
 
 
 def _kill_hung(facts: JobFacts, timeouts: Timeouts) -> Step | None:

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from keyscale.api.lifecycle.facts import AttemptFacts, CommandFacts, JobFacts, RescaleFacts, Timeouts
 from keyscale.api.lifecycle.job_transaction import rescale_command_id
+from keyscale.api.lifecycle.repeated_faults import REPETITIONS_MAX, EarlierRun
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, commands, rescales
@@ -59,6 +60,8 @@ class FactReader:
             jitter=random.uniform(-1, 1),  # noqa: S311 - so that jobs do not start all at once
             active=self._attempt(active) if active else None,
             standby=self._attempt(standby) if standby else None,
+            earlier=_earlier(session, job, active) if active is not None and active.failure is not None else (),
+            has_failure=job.failure is not None,
             ended=tuple(self._attempt(attempt) for attempt in attempts.unreaped(session, job.id)),
             rescale=self._rescale(session, job, rescale) if rescale else None,
             stop=self._command(stop) if stop else None,
@@ -109,6 +112,13 @@ class FactReader:
             checkpoint_timeout_ms=CheckpointSettings.model_validate(job.checkpoints).timeout_ms,
             batch_duration_ms=((old.metrics if old else None) or {}).get("batch_duration_ms", 0.0),
         )
+
+
+def _earlier(session: Session, job: Job, active: Attempt) -> tuple[EarlierRun, ...]:
+    ran = attempts.ran_before(
+        session, job.id, active.number, since_ms=job.started_at_ms or 0, limit=REPETITIONS_MAX - 1
+    )
+    return tuple(EarlierRun(run.failure, has_committed=run.first_commit_at_ms is not None) for run in ran)
 
 
 def restart_of(job: Job, attempt: Attempt | None) -> RestartStrategy | None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from keyscale.api.launching.processes import ProcessState
+    from keyscale.api.lifecycle.repeated_faults import EarlierRun
     from keyscale.db.statuses import CommandStatus, DesiredState, JobStatus, RescalePhase
     from keyscale.jobs.protocol.messages import DriverState, RestartStrategy
 
@@ -125,6 +126,9 @@ class JobFacts:
         failures: Failures since the user started the job, as far as a restart strategy has counted them.
         now_ms: Milliseconds since the epoch.
         jitter: A random number between -1 and 1, drawn for this decision.
+        earlier: The runs before that of the active attempt, the newest first, since the user started the job; read
+            only if the active attempt has failed.
+        has_failure: Users are shown a failure, after which no batch has been committed yet.
         ended: Ended attempts that may still have processes.
         stop: The command of the stop that the user asked for.
     """
@@ -141,6 +145,8 @@ class JobFacts:
     jitter: float = 0.0
     active: AttemptFacts | None = None
     standby: AttemptFacts | None = None
+    earlier: tuple[EarlierRun, ...] = ()
+    has_failure: bool = False
     ended: tuple[AttemptFacts, ...] = ()
     rescale: RescaleFacts | None = None
     stop: CommandFacts | None = None

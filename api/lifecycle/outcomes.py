@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from keyscale.api.launching.processes import ProcessState
+from keyscale.api.lifecycle.repeated_faults import REPETITIONS_MAX, is_repeated
 from keyscale.api.lifecycle.steps import FailJob, ReplaceAttempt
 from keyscale.jobs.protocol.messages import DriverState
 from keyscale.jobs.protocol.restart import FATAL_CODES, GiveUp, next_restart, with_failure
@@ -86,7 +87,7 @@ def replace_or_fail(
     """Decides between another attempt and giving the job up, by its restart strategy.
 
     Without a strategy the first replacement starts at once. The pause before each further one without progress in
-    between is twice as long as the last.
+    between is twice as long as the last. A fault of the user's code that comes back on the same batch is given up.
     """
     why = failure_of(attempt, outcome)
     if outcome is Outcome.FAILED and (why.get("code") in FATAL_CODES or why.get("final")):
@@ -97,6 +98,10 @@ def replace_or_fail(
         if isinstance(restart, GiveUp):
             return FailJob({**why, "message": f"{why['message']} ({restart.reason})"})
         return ReplaceAttempt(attempt.number, why, facts.consecutive_failures + 1, restart.delay_ms, history)
+    has_committed = attempt.first_commit_at_ms is not None
+    if outcome is Outcome.FAILED and is_repeated(why, has_committed=has_committed, earlier=facts.earlier):
+        reason = f"{REPETITIONS_MAX} times in a row on the same batch, so the job is not started again"
+        return FailJob({**why, "message": f"{why['message']} ({reason})"})
     failures = 1 if attempt.has_progressed else facts.consecutive_failures + 1
     if failures >= FAILURES_MAX:
         return FailJob(why)

@@ -95,6 +95,11 @@ class ShowStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetFailure:
+    """A batch has been committed after the failure that users are shown: it is over."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckSavepoint:
     """Reads from the store whether a command's savepoint exists: its driver ended without reporting it.
 
@@ -185,6 +190,7 @@ Step = (
     | FailJob
     | SettleJob
     | ShowStatus
+    | ForgetFailure
     | CheckSavepoint
     | ReassignStop
     | ResumeJob

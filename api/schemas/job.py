@@ -76,7 +76,7 @@ class JobRequest(Request):
         description=(
             "Whether and when the job is started again after a failure. Default: the strategy of its script; else at "
             "once the first time, then after growing pauses of up to a minute, until 8 attempts in a row have made no "
-            "progress."
+            "progress, or the same exception of the job's code has come 3 times in a row on the same batch."
         ),
     )
     batch_interval_ms: int | None = Field(
@@ -226,7 +226,9 @@ class JobAnswer(Answer):
     rescale_id: str | None = Field(description="Id of the rescale in progress.")
     latest_checkpoint: LatestCheckpointAnswer | None = Field(description="The latest completed checkpoint.")
     stop_operation_id: str | None = Field(description="Id of the last stop with a savepoint.")
-    failure: FailureAnswer | None = Field(description="Why the job FAILED or restarts.")
+    failure: FailureAnswer | None = Field(
+        description="The last failure, until a batch is committed after it or the job is started by its user."
+    )
     health: list[HealthItemAnswer] = Field(
         description="Faults although the job runs: the object store or a sink is away, or the clean-up fails."
     )

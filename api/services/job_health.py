@@ -1,4 +1,4 @@
-"""A job's health: the faults that its driver reports although the job runs. Pure."""
+"""A job's health: its last failure, and the faults that its driver reports although the job runs. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from keyscale.api.schemas.job import HealthItemAnswer
 from keyscale.state.objects.errors import StoreUnavailableError
 
 if TYPE_CHECKING:
-    from keyscale.jobs.protocol.messages import DriverMetrics
+    from keyscale.jobs.protocol.messages import DriverMetrics, Failure
+
+
+def unsettled_failure(metrics: DriverMetrics, last_commit_at_ms: int | None) -> Failure | None:
+    """Returns the failure after which the driver has started the job again and has not committed a batch yet."""
+    if metrics.last_failure is None or not metrics.failures.times_ms:
+        return None
+    is_over = last_commit_at_ms is not None and last_commit_at_ms >= metrics.failures.times_ms[-1]
+    return None if is_over else metrics.last_failure
 
 
 def health_of(metrics: DriverMetrics) -> list[HealthItemAnswer]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import IntegrityError
 
@@ -32,7 +32,7 @@ from keyscale.api.schemas.job import (
     LogAnswer,
 )
 from keyscale.api.services.cursors import write_cursor
-from keyscale.api.services.job_health import health_of
+from keyscale.api.services.job_health import health_of, unsettled_failure
 from keyscale.clock import now_ms
 from keyscale.db.models import DeletedJob, Job
 from keyscale.db.repositories import artifacts, attempts, checkpoints, events, jobs, rescales
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from keyscale.api.access.principal import Principal
-    from keyscale.api.schemas.job import HealthItemAnswer, JobRequest, StartRequest
+    from keyscale.api.schemas.job import JobRequest, StartRequest
     from keyscale.api.services.context import Context
     from keyscale.api.services.cursors import Listing
     from keyscale.db.models import Artifact, Attempt
@@ -325,15 +325,25 @@ def _answer(
             "attempt": AttemptAnswer.model_validate(attempt) if attempt else None,
             "rescale_id": rescale_id,
             "latest_checkpoint": latest,
-            "health": _health(attempt),
+            "failure": job.failure or _unsettled_failure(attempt),
+            "health": [] if (metrics := _metrics_of(attempt)) is None else health_of(metrics),
         }
     )
 
 
-def _health(attempt: Attempt | None) -> list[HealthItemAnswer]:
+def _unsettled_failure(attempt: Attempt | None) -> dict[str, Any] | None:
+    metrics = _metrics_of(attempt)
+    if attempt is None or metrics is None:
+        return None
+    failure = unsettled_failure(metrics, attempt.last_commit_at_ms)
+    return failure.model_dump() if failure is not None else None
+
+
+def _metrics_of(attempt: Attempt | None) -> DriverMetrics | None:
+    """Returns the metrics of the attempt that runs the job."""
     if attempt is None or attempt.stage is not AttemptStage.ACTIVE or attempt.metrics is None:
-        return []
-    return health_of(DriverMetrics.model_validate(attempt.metrics))
+        return None
+    return DriverMetrics.model_validate(attempt.metrics)
 
 
 def check_parallelism(parallelism: int, max_parallelism: int) -> None:

@@ -81,6 +81,14 @@ def unreaped(session: Session, job_id: str) -> Sequence[Attempt]:
     ).all()
 
 
+def ran_before(session: Session, job_id: str, number: int, *, since_ms: int, limit: int) -> Sequence[Attempt]:
+    """Returns the newest attempts before one that were created since a time and were given the job to run."""
+    ran = (Attempt.number < number, Attempt.created_at_ms >= since_ms, Attempt.assigned_at_ms.is_not(None))
+    return session.scalars(
+        select(Attempt).where(Attempt.job_id == job_id, *ran).order_by(Attempt.number.desc()).limit(limit)
+    ).all()
+
+
 def latest(session: Session, job_id: str) -> Attempt | None:
     """Returns a job's newest attempt."""
     return session.scalars(

@@ -48,6 +48,17 @@ FATAL_CODES = frozenset(
 )
 """Codes of errors that a restart cannot fix: of the script, its graph, its settings, the form of its state."""
 
+CODE_FAULTS = frozenset(
+    {
+        "JOB_FUNCTION_FAILED",
+        "JOB_OPERATOR_STATE_UNAVAILABLE",
+        "JOB_OUTPUT_MISMATCH",
+        "JOB_OUTPUT_UNKNOWN",
+        "JOB_PROCESSOR_CALL_REFUSED",
+    }
+)
+"""Codes of errors of a user's functions while they run: a restart helps only if what they depend on has changed."""
+
 
 @dataclass(frozen=True, slots=True)
 class RestartAfter:

@@ -115,7 +115,7 @@ function showFailure(job) {
   const { code, message, traceback, operator_uid: uid, subtask, advice } = job.failure;
   const where = [uid && `operator ${uid}`, subtask != null && `subtask ${subtask}`].filter(Boolean).join(", ");
   setChildren(box,
-    element("strong", {}, job.status === "FAILED" ? "The job failed. " : "The job had to restart. "),
+    element("strong", {}, job.status === "FAILED" ? "The job failed. " : "The job had to restart, and no batch has been committed since. "),
     element("span", { class: "said" }, message), " ", element("code", {}, code), where ? ` (${where})` : "", advice ? ` ${advice}` : "",
     traceback
       ? element("details", {}, element("summary", {}, "Traceback"), element("pre", { tabindex: 0 }, traceback))

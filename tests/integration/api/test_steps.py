@@ -186,6 +186,41 @@ def test_unfinished_operations_fail_with_their_lost_attempt(client: httpx.Client
     assert (shown["status"], shown["restarts"], shown["failure"]["code"]) == ("RESTARTING", 1, "X")
 
 
+def test_a_failure_stays_visible_while_the_job_restarts_and_runs_until_it_is_forgotten(
+    client: httpx.Client, take: Callable[..., None]
+) -> None:
+    take(steps.CreateAttempt(2, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    take(steps.ReplaceAttempt(1, FAILURE, 1, 0))
+    assert client.get("/jobs/flights").json()["failure"]["code"] == "X"
+    take(steps.CreateAttempt(2, steps.Cause.RECOVER), steps.ShowStatus(JobStatus.RUNNING))
+    shown = client.get("/jobs/flights").json()
+    assert (shown["status"], shown["failure"]["code"]) == ("RUNNING", "X")
+    take(steps.ForgetFailure())
+    assert client.get("/jobs/flights").json()["failure"] is None
+    assert "JOB_RECOVERED" in {event["kind"] for event in client.get("/jobs/flights/events").json()["events"]}
+
+
+def test_earlier_runs_are_those_that_were_given_the_job_since_its_user_started_it(
+    context: Context, job: dict[str, Any], take: Callable[..., None]
+) -> None:
+    for number, is_assigned in ((1, True), (2, False), (3, True)):
+        take(steps.CreateAttempt(2, steps.Cause.START))
+        with context.sessions.begin() as session:
+            made = attempts.find(session, job["id"], number)
+            assert made is not None
+            made.assigned_at_ms, made.created_at_ms = 5 if is_assigned else None, 100 * number
+        take(steps.ReplaceAttempt(number, FAILURE, 1, 0))
+
+    def found(since_ms: int, limit: int = 2) -> list[int]:
+        with context.sessions() as session:
+            ran = attempts.ran_before(session, job["id"], 4, since_ms=since_ms, limit=limit)
+            return [attempt.number for attempt in ran]
+
+    assert found(0) == [3, 1]
+    assert found(0, limit=1) == [3]
+    assert found(200) == [3]
+
+
 def test_the_database_itself_refuses_a_second_active_attempt(context: Context, take: Callable[..., None]) -> None:
     take(steps.CreateAttempt(2, steps.Cause.START))
     with pytest.raises(IntegrityError, match="uq_attempts_one_active"):

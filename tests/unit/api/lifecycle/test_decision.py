@@ -17,6 +17,7 @@ from keyscale.api.lifecycle.steps import (
     CreateAttempt,
     EndAttempt,
     FailJob,
+    ForgetFailure,
     Kill,
     Launch,
     MarkReaped,
@@ -49,6 +50,13 @@ def test_a_stored_attempt_is_launched() -> None:
 
 def test_a_job_whose_driver_runs_is_shown_as_running() -> None:
     assert step_of(job(status=JobStatus.SUBMITTING)) == ShowStatus(JobStatus.RUNNING)
+
+
+def test_a_failure_is_shown_until_a_batch_is_committed_after_it() -> None:
+    assert step_of(job(has_failure=True)) is None
+    assert step_of(job(has_failure=True, active=attempt(first_commit_at_ms=5))) == ForgetFailure()
+    assert step_of(job(has_failure=False, active=attempt(first_commit_at_ms=5))) is None
+    assert step_of(job(status=JobStatus.FAILED, desired=DesiredState.STOPPED, has_failure=True, active=None)) is None
 
 
 def test_a_dead_driver_is_replaced_at_once_the_first_time() -> None:
