@@ -328,8 +328,8 @@ class JobStatusConflictError(ApiError):
     domain = "user"
     retryable = True
     advice = (
-        "`detail` names the status. If the job is starting, stopping or rescaling, wait until it is RUNNING or "
-        "STOPPED. If it is stopped or has failed, start it first; if it runs, stop or cancel it first."
+        "`detail` names the status and the command that helps. Over HTTP: POST /jobs/{id}/start, /stop or /cancel, "
+        "and GET /jobs/{id} until `status` allows it."
     )
 
 
@@ -416,7 +416,10 @@ class RescaleInProgressError(ApiError):
     status = 409
     domain = "user"
     retryable = True
-    advice = "Wait for the running rescale to end: GET /jobs/{id}/rescales/{rescale_id}."
+    advice = (
+        "`detail` names the command that waits for its end. Over HTTP: GET /jobs/{id} until `status` is RUNNING; "
+        "`rescale_id` is the running rescale."
+    )
 
 
 class ParallelismUnchangedError(ApiError):

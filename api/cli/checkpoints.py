@@ -8,7 +8,7 @@ import click
 
 from keyscale.api.cli.client import job_path, wait_for
 from keyscale.api.cli.output import make_fields, make_table
-from keyscale.api.cli.session import Session, json_option, no_wait_option, pass_session
+from keyscale.api.cli.session import Session, json_option, pass_session, wait_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,14 +65,14 @@ def list_checkpoints(session: Session, job: str) -> None:
 
 @checkpoints.command()
 @click.argument("job")
-@no_wait_option
+@wait_option("it is complete")
 @json_option
 @pass_session
-def trigger(session: Session, job: str, no_wait: bool) -> None:
+def trigger(session: Session, job: str, wait: bool) -> None:
     """Take a checkpoint of a running job now."""
     with session.control_plane() as control_plane:
         accepted = control_plane.post(job_path(job, "checkpoints"))
-        session.output.fields(accepted if no_wait else wait_for(control_plane, accepted))
+        session.output.fields(wait_for(control_plane, accepted) if wait else accepted)
 
 
 @checkpoints.command()
@@ -106,14 +106,14 @@ def savepoints() -> None:
 @savepoints.command(name="trigger")
 @click.argument("job")
 @click.option("--id", "savepoint_id", help="The savepoint's id; the same id again takes no second savepoint.")
-@no_wait_option
+@wait_option("it is complete")
 @json_option
 @pass_session
-def trigger_savepoint(session: Session, job: str, savepoint_id: str | None, no_wait: bool) -> None:
+def trigger_savepoint(session: Session, job: str, savepoint_id: str | None, wait: bool) -> None:
     """Take a savepoint of a running job; the job runs on."""
     with session.control_plane() as control_plane:
         accepted = control_plane.post(job_path(job, "savepoints"), {"savepoint_id": savepoint_id})
-        session.output.fields(accepted if no_wait else wait_for(control_plane, accepted))
+        session.output.fields(wait_for(control_plane, accepted) if wait else accepted)
 
 
 @savepoints.command(name="list")

@@ -14,6 +14,7 @@ from keyscale.api.cli.errors import (
     OperationFailedError,
     RefusedError,
     UnexpectedAnswerError,
+    WaitTimeoutError,
 )
 from keyscale.certificates import trusted_certificates
 
@@ -148,12 +149,14 @@ def token_path(token_id: str) -> str:
     return f"/tokens/{quote(token_id, safe='')}"
 
 
-def wait_for(control_plane: ControlPlane, accepted: dict[str, Any]) -> dict[str, Any]:
+def wait_for(control_plane: ControlPlane, accepted: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
     """Polls an accepted operation until it has ended, and returns it.
 
     Raises:
         OperationFailedError: It ended without success.
+        WaitTimeoutError: The time is over; the operation goes on.
     """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         operation: dict[str, Any] = control_plane.get(f"/operations/{quote(accepted['operation_id'], safe='')}")
         if operation["status"] == COMPLETED:
@@ -163,4 +166,6 @@ def wait_for(control_plane: ControlPlane, accepted: dict[str, Any]) -> dict[str,
             raise OperationFailedError(
                 f"{operation['kind']} failed: {cause.get('code', '')} {cause.get('message', 'no reason was given')}"
             )
+        if deadline is not None and time.monotonic() >= deadline:
+            raise WaitTimeoutError(f"after {timeout_s:g} s {operation['kind']} is still {IN_PROGRESS}")
         time.sleep(POLL_S)

@@ -76,6 +76,48 @@ class OperationFailedError(CliError):
     advice = "The message gives the reason; see also `./keyscale jobs show JOB` and `./keyscale logs JOB`."
 
 
+class JobFailedError(CliError):
+    """A job that a command waits for has FAILED."""
+
+    code = "CLI_JOB_FAILED"
+    title = "The job has failed"
+    domain = "external"
+    advice = (
+        "Its failure is shown with the error, and has advice of its own. When the cause is removed, start the job "
+        "again: `./keyscale jobs start JOB --wait`."
+    )
+
+    def __init__(self, message: str, failure: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.failure = failure
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.failure)
+
+    def as_problem(self) -> dict[str, Any]:
+        """Returns the error in the form of problem+json, with the job's failure."""
+        return {**super().as_problem(), "failure": self.failure}
+
+
+class JobEndedError(CliError):
+    """A job that a command waits for does not run, so that it cannot reach the status."""
+
+    code = "CLI_JOB_ENDED"
+    title = "The job does not run"
+    advice = "`./keyscale jobs start JOB --wait` starts it and waits until it runs."
+
+
+class WaitTimeoutError(CliError):
+    """What a command waits for has not happened in the time that was given."""
+
+    code = "CLI_WAIT_TIMED_OUT"
+    title = "The time to wait is over"
+    domain = "external"
+    retryable = True
+    exit_code = 3
+    advice = "Nothing was changed. Wait again with a longer --timeout; `./keyscale jobs show JOB` shows the job."
+
+
 class StartFailedError(CliError):
     """The control plane ended while it was starting."""
 

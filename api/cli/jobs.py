@@ -1,4 +1,4 @@
-"""The commands on jobs: create, list, show, start, stop, cancel and delete them, and print their logs."""
+"""The commands on jobs: create, list, show, start, stop, cancel and delete them, wait for them, print their logs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import click
 from keyscale.api.cli.artifacts import upload_file
 from keyscale.api.cli.client import job_path, wait_for
 from keyscale.api.cli.errors import InvalidArgumentError
+from keyscale.api.cli.job_wait import ENDED, STARTED, wait_until
 from keyscale.api.cli.output import format_bytes
-from keyscale.api.cli.session import Session, json_option, no_wait_option, pass_session
+from keyscale.api.cli.session import Session, json_option, pass_session, timeout_option, wait_option
+from keyscale.db.statuses import JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +51,7 @@ class Pair(click.ParamType[tuple[str, str]]):
 
 @click.group()
 def jobs() -> None:
-    """Create, list, show, start, stop, cancel and delete jobs. A JOB is named by its id or its name."""
+    """Create, list, show, start, stop, cancel, delete and wait for jobs. A JOB is named by its id or its name."""
 
 
 @jobs.command()
@@ -90,20 +92,35 @@ def jobs() -> None:
     help="An option of the strategy, such as attempts=3.",
 )
 @click.option("--start", is_flag=True, help="Start the job at once.")
+@wait_option("the job that --start has started is RUNNING", default=False)
+@timeout_option
 @json_option
 @pass_session
 def create(
-    session: Session, /, name: str, artifact_id: str | None, file: Path | None, start: bool, **options: Any
+    session: Session,
+    /,
+    *,
+    name: str,
+    artifact_id: str | None,
+    file: Path | None,
+    start: bool,
+    wait: bool,
+    timeout_s: float | None,
+    **options: Any,
 ) -> None:
     """Create the job NAME from an artifact."""
     if (artifact_id is None) == (file is None):
         raise InvalidArgumentError("give either --artifact or --file")
+    if wait and not start:
+        raise InvalidArgumentError("--wait needs --start")
     with session.control_plane() as control_plane:
         if file is not None:
             artifact_id = upload_file(control_plane, file)["id"]
         answer = control_plane.post("/jobs", job_request(name, str(artifact_id), **options))
         if start:
             answer = control_plane.post(job_path(answer["id"], "start"))
+        if wait:
+            answer = wait_until(control_plane, answer["id"], STARTED, timeout_s)
     session.output.table(answer, job_rows(answer), COLUMNS)
 
 
@@ -177,12 +194,16 @@ def show(session: Session, job: str) -> None:
     is_flag=True,
     help="Go on without records that a source no longer has, such as expired ones of Kafka.",
 )
+@wait_option("the job is RUNNING", default=False)
+@timeout_option
 @json_option
 @pass_session
-def start(session: Session, job: str, skip_lost_records: bool) -> None:
+def start(session: Session, job: str, skip_lost_records: bool, wait: bool, timeout_s: float | None) -> None:
     """Start a job, from its latest checkpoint or savepoint if it has one."""
     with session.control_plane() as control_plane:
         answer = control_plane.post(job_path(job, "start"), {"skip_lost_records": skip_lost_records})
+        if wait:
+            answer = wait_until(control_plane, answer["id"], STARTED, timeout_s)
     session.output.table(answer, job_rows(answer), COLUMNS)
 
 
@@ -193,24 +214,56 @@ def start(session: Session, job: str, skip_lost_records: bool) -> None:
     is_flag=True,
     help="First process the input that there is now and fire all event-time timers; the job ends as FINISHED.",
 )
-@no_wait_option
+@wait_option("the job is STOPPED, or with --drain FINISHED")
+@timeout_option
 @json_option
 @pass_session
-def stop(session: Session, job: str, drain: bool, no_wait: bool) -> None:
+def stop(session: Session, job: str, drain: bool, wait: bool, timeout_s: float | None) -> None:
     """Stop a job with a savepoint, from which it can be started again."""
     with session.control_plane() as control_plane:
-        accepted = control_plane.post(job_path(job, "stop"), {"drain": drain})
-        session.output.fields(accepted if no_wait else wait_for(control_plane, accepted))
+        answer = control_plane.post(job_path(job, "stop"), {"drain": drain})
+        if wait:
+            answer = wait_for(control_plane, answer, timeout_s)
+            wait_until(control_plane, job, ENDED, timeout_s)
+        session.output.fields(answer)
 
 
 @jobs.command()
 @click.argument("job")
+@click.option(
+    "--for",
+    "status",
+    type=click.Choice(list(JobStatus), case_sensitive=False),
+    default=JobStatus.RUNNING,
+    show_default="RUNNING",
+    help="The status.",
+)
+@timeout_option
 @json_option
 @pass_session
-def cancel(session: Session, job: str) -> None:
+def wait(session: Session, job: str, status: JobStatus, timeout_s: float | None) -> None:
+    """Return when a job has a status.
+
+    Ends with exit code 1 if the job has FAILED, and shows its failure; if it has ended in another way, so that it
+    cannot reach the status; and with 3 after --timeout.
+    """
+    with session.control_plane() as control_plane:
+        answer = wait_until(control_plane, job, {status}, timeout_s)
+    session.output.table(answer, job_rows(answer), COLUMNS)
+
+
+@jobs.command()
+@click.argument("job")
+@wait_option("the job is STOPPED", default=False)
+@timeout_option
+@json_option
+@pass_session
+def cancel(session: Session, job: str, wait: bool, timeout_s: float | None) -> None:
     """End a job at once, without a savepoint; its latest checkpoint stays."""
     with session.control_plane() as control_plane:
         answer = control_plane.post(job_path(job, "cancel"))
+        if wait:
+            answer = wait_until(control_plane, answer["id"], ENDED, timeout_s)
     session.output.table(answer, job_rows(answer), COLUMNS)
 
 

@@ -10,7 +10,7 @@ import click
 from keyscale.api.cli.client import COMPLETED, IN_PROGRESS, job_path
 from keyscale.api.cli.errors import OperationFailedError
 from keyscale.api.cli.output import format_duration_ms
-from keyscale.api.cli.session import Session, json_option, no_wait_option, pass_session
+from keyscale.api.cli.session import Session, json_option, pass_session, wait_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,15 +67,15 @@ def verdict_line(answer: dict[str, Any]) -> str:
 @click.command()
 @click.argument("job")
 @click.argument("parallelism", type=int)
-@no_wait_option
+@wait_option("it has ended")
 @json_option
 @pass_session
-def rescale(session: Session, job: str, parallelism: int, no_wait: bool) -> None:
+def rescale(session: Session, job: str, parallelism: int, wait: bool) -> None:
     """Change a running job's parallelism, and follow the phases."""
     output = session.output
     with session.control_plane() as control_plane:
         accepted = control_plane.post(job_path(job, "rescale"), {"parallelism": parallelism})
-        if no_wait:
+        if not wait:
             output.fields(accepted)
             return
 

@@ -15,7 +15,7 @@ from keyscale.api.cli.connection import default_home
 from keyscale.api.cli.control_plane import events, health, up, where
 from keyscale.api.cli.errors import CliError
 from keyscale.api.cli.jobs import jobs, logs
-from keyscale.api.cli.output import console_for
+from keyscale.api.cli.output import console_for, describe_failure
 from keyscale.api.cli.rescale import rescale
 from keyscale.api.cli.session import Session
 from keyscale.api.cli.tokens import tokens, whoami
@@ -69,14 +69,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command, by default the process's own; returns the exit code.
 
     Returns:
-        0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
+        0 done, 1 refused or failed, 2 wrong usage, 3 not reached within --timeout, 130 interrupted.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         result = keyscale.main(args=list(arguments), prog_name="keyscale", standalone_mode=False)
     except CliError as error:
         show_problem(error, as_json="--json" in arguments)
-        return 1
+        return error.exit_code
     except click.UsageError as error:
         error.show()
         return error.exit_code
@@ -98,5 +98,7 @@ def show_problem(error: CliError, *, as_json: bool) -> None:
     console.print(error.message, markup=False)
     for wrong in problem.get("errors") or []:
         console.print(f"  {wrong['field']}: {wrong['message']}", markup=False)
+    if failure := problem.get("failure"):
+        console.print(describe_failure(failure), markup=False, highlight=False, soft_wrap=True)
     if advice := problem.get("advice"):
         console.print(f"  {advice}", markup=False)

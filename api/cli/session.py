@@ -45,7 +45,21 @@ class Session:
 
 pass_session = click.make_pass_decorator(Session)
 
-no_wait_option = click.option("--no-wait", is_flag=True, help="Return as soon as it has been accepted.")
+
+def wait_option(until: str, *, default: bool = True) -> Callable[[Command], Command]:
+    """Adds `--wait` and `--no-wait` to a command.
+
+    Args:
+        until: What the command waits for, as its help says it.
+        default: Whether it waits if neither is given.
+    """
+    shown = "the default" if default else "default: it returns as soon as the request is accepted"
+    return click.option("--wait/--no-wait", default=default, help=f"Return when {until} ({shown}).")
+
+
+timeout_option = click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0), help="Seconds to wait at most; then the exit code is 3."
+)
 
 
 def _switch_to_json(context: click.Context, _: click.Parameter, chosen: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keyscale.api.errors import JobStatusConflictError, RescaleInProgressError, TooManyInFlightError
-from keyscale.api.lifecycle.transitions import Action, enter, is_allowed
+from keyscale.api.lifecycle.transitions import Action, enter, is_allowed, what_helps
 from keyscale.clock import now_ms
 from keyscale.db.models import Command, Rescale
 from keyscale.db.repositories import attempts, commands, events, rescales
@@ -125,11 +125,15 @@ def rescale(session: Session, job: Job, user: Principal, rescale_id: str, parall
         JobStatusConflictError: It does not run.
     """
     if rescales.running(session, job.id) is not None:
-        raise RescaleInProgressError("wait for the running rescale to end")
+        raise RescaleInProgressError(
+            f"cannot rescale while the job is being rescaled: {what_helps(Action.RESCALE, job.status, job.name)}"
+        )
     _require(Action.RESCALE, job)
     active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
     if active is None:
-        raise JobStatusConflictError("the job has no driver at the moment; it is being restarted")
+        raise JobStatusConflictError(
+            f"the job has no driver at the moment: {what_helps(Action.RESCALE, JobStatus.RESTARTING, job.name)}"
+        )
     now = now_ms()
     wanted = Rescale(
         id=rescale_id,
@@ -168,9 +172,10 @@ def require_deletable(job: Job) -> None:
 def _require(action: Action, job: Job) -> None:
     if is_allowed(action, job.status):
         return
+    helps = what_helps(action, job.status, job.name)
     if job.status is JobStatus.RESCALING and action is not Action.START:
-        raise RescaleInProgressError(f"cannot {action} while the job is being rescaled")
-    raise JobStatusConflictError(f"cannot {action} while the job is {job.status}")
+        raise RescaleInProgressError(f"cannot {action} while the job is being rescaled: {helps}")
+    raise JobStatusConflictError(f"cannot {action} while the job is {job.status}: {helps}")
 
 
 def command_stop(session: Session, job_id: str, attempt: int, command_id: str, savepoint_id: str) -> Command:

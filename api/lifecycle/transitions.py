@@ -68,6 +68,26 @@ def is_allowed(action: Action, status: JobStatus) -> bool:
     return status in _ALLOWED[action]
 
 
+def what_helps(action: Action, status: JobStatus, job: str) -> str:
+    """Returns what a user can do first who asked for an action that the job's status does not allow.
+
+    Args:
+        action: An action that the status does not allow.
+        status: The job's status.
+        job: The job's name.
+    """
+    command = "`./keyscale jobs {} " + job + "{}`"
+    if status in SETTLED:
+        return f"it does not run; {command.format('start', ' --wait')} starts it"
+    if status in {JobStatus.SAVEPOINTING, JobStatus.STOPPING}:
+        return f"{command.format('wait', ' --for STOPPED')} returns when it has stopped"
+    if action is Action.START:
+        return f"it has been started; {command.format('wait', '')} returns when it is RUNNING"
+    if action is Action.DELETE:
+        return f"{command.format('stop', '')} stops it with a savepoint, {command.format('cancel', ' --wait')} at once"
+    return f"{command.format('wait', '')} returns when it is RUNNING; then send the request again"
+
+
 def may_follow(status: JobStatus, following: JobStatus) -> bool:
     """Whether a job may go from one status to another."""
     return following == status or following in TRANSITIONS[status]

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import ast
+import re
 
+import click
 import pytest
 
+from keyscale.api.cli.root import keyscale
 from keyscale.api.lifecycle.transitions import (
     SETTLED,
     TRANSITIONS,
@@ -12,6 +15,7 @@ from keyscale.api.lifecycle.transitions import (
     enter,
     is_allowed,
     may_follow,
+    what_helps,
 )
 from keyscale.db.models import Job
 from keyscale.db.statuses import JobStatus
@@ -63,3 +67,28 @@ def test_only_transitions_write_a_jobs_status() -> None:
     assert {writer for writer in writers if writer[1] not in of_other_things} == {
         ("api/lifecycle/transitions.py", "job")
     }
+
+
+def test_a_refusal_names_a_command_that_brings_the_job_nearer_to_what_was_asked() -> None:
+    commands = {
+        (action, status): re.findall(r"`\./keyscale ([^`]+)`", what_helps(action, status, "visits"))
+        for action in Action
+        for status in JobStatus
+        if not is_allowed(action, status)
+    }
+    assert all(commands.values())
+    assert commands[Action.RESCALE, JobStatus.SUBMITTING] == ["jobs wait visits"]
+    assert commands[Action.RESCALE, JobStatus.STOPPED] == ["jobs start visits --wait"]
+    assert commands[Action.START, JobStatus.STOPPING] == ["jobs wait visits --for STOPPED"]
+    assert commands[Action.START, JobStatus.RUNNING] == ["jobs wait visits"]
+    assert commands[Action.DELETE, JobStatus.RUNNING] == ["jobs stop visits", "jobs cancel visits --wait"]
+
+
+def test_every_command_that_a_refusal_names_exists() -> None:
+    for action in Action:
+        for status in JobStatus:
+            for line in re.findall(r"`\./keyscale ([^`]+)`", what_helps(action, status, "visits")):
+                jobs = keyscale.commands["jobs"]
+                assert isinstance(jobs, click.Group)
+                _, name, *arguments = line.split()
+                jobs.commands[name].make_context(name, arguments)

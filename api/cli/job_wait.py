@@ -1,0 +1,76 @@
+"""Waiting for a job's status: one rule for `jobs wait` and for the commands that begin something."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from keyscale.api.cli.client import job_path
+from keyscale.api.cli.errors import JobEndedError, JobFailedError, WaitTimeoutError
+from keyscale.api.lifecycle.transitions import SETTLED
+from keyscale.db.statuses import DesiredState, JobStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from keyscale.api.cli.client import ControlPlane
+
+POLL_S: Final = 0.2
+
+STARTED: Final = frozenset({JobStatus.RUNNING, JobStatus.FINISHED})
+"""A job that was started has one of these: one with little to do may have finished when it is looked at."""
+
+ENDED: Final = frozenset({JobStatus.STOPPED, JobStatus.FINISHED})
+
+
+def has_reached(job: dict[str, Any], wanted: Collection[JobStatus]) -> bool:
+    """Whether a job has one of the wanted statuses.
+
+    Args:
+        job: The job, as the API shows it.
+        wanted: The statuses that are waited for.
+
+    Raises:
+        JobFailedError: The job has FAILED, which is not wanted; the error shows its failure.
+        JobEndedError: The job does not run, and will not until its user starts it: it cannot reach any of them.
+    """
+    status = JobStatus(job["status"])
+    if status in wanted:
+        return True
+    if status is JobStatus.FAILED:
+        raise JobFailedError(f"the job {job['name']} has FAILED", job["failure"])
+    if status in SETTLED and job["desired"] != DesiredState.RUNNING:
+        raise JobEndedError(f"the job {job['name']} is {status} and nothing is under way that makes it {_any(wanted)}")
+    return False
+
+
+def wait_until(
+    control_plane: ControlPlane, job: str, wanted: Collection[JobStatus], timeout_s: float | None = None
+) -> dict[str, Any]:
+    """Polls a job until it has one of the wanted statuses, and returns it.
+
+    Args:
+        control_plane: The control plane that the job runs on.
+        job: Id or name of the job.
+        wanted: The statuses.
+        timeout_s: How long at most; None for no limit.
+
+    Raises:
+        JobFailedError: The job has FAILED.
+        JobEndedError: The job has ended in another way.
+        WaitTimeoutError: The time is over. The job is as it was.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        answer: dict[str, Any] = control_plane.get(job_path(job))
+        if has_reached(answer, wanted):
+            return answer
+        if deadline is not None and time.monotonic() >= deadline:
+            raise WaitTimeoutError(
+                f"after {timeout_s:g} s the job {answer['name']} is {answer['status']}, not {_any(wanted)}"
+            )
+        time.sleep(POLL_S)
+
+
+def _any(wanted: Collection[JobStatus]) -> str:
+    return " or ".join(sorted(wanted))

@@ -1,0 +1,81 @@
+"""Waiting for a job ends when the status is there, when it cannot come any more, or when the time is over."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from keyscale.api.cli.errors import JobEndedError, JobFailedError, WaitTimeoutError
+from keyscale.api.cli.job_wait import ENDED, STARTED, has_reached, wait_until
+from keyscale.api.cli.root import show_problem
+from keyscale.db.statuses import JobStatus
+
+if TYPE_CHECKING:
+    from keyscale.api.cli.client import ControlPlane
+
+FAILURE = {"code": "JOB_FUNCTION_FAILED", "message": "ValueError: no", "traceback": "Traceback: line 7 of mine"}
+
+
+def job(status: str, desired: str = "RUNNING", failure: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"name": "visits", "status": status, "desired": desired, "failure": failure}
+
+
+class Answers:
+    """A control plane that answers with one job after the other, and repeats the last one."""
+
+    def __init__(self, *jobs: dict[str, Any]) -> None:
+        self.left = list(jobs)
+
+    def get(self, path: str) -> dict[str, Any]:
+        assert path == "/jobs/visits"
+        return self.left.pop(0) if len(self.left) > 1 else self.left[0]
+
+
+def waited(*jobs: dict[str, Any], wanted: frozenset[JobStatus] = STARTED, timeout_s: float | None = None) -> str:
+    answer = wait_until(cast("ControlPlane", Answers(*jobs)), "visits", wanted, timeout_s)
+    return str(answer["status"])
+
+
+def test_the_status_that_is_waited_for_ends_the_wait() -> None:
+    assert waited(job("SUBMITTING"), job("RUNNING")) == "RUNNING"
+    assert waited(job("STOPPING", "CANCELLED"), job("STOPPED", "CANCELLED"), wanted=ENDED) == "STOPPED"
+
+
+def test_a_started_job_that_has_finished_before_it_was_looked_at_has_been_started() -> None:
+    assert waited(job("SUBMITTING"), job("FINISHED", "STOPPED")) == "FINISHED"
+
+
+def test_a_failure_ends_the_wait_and_is_shown_with_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(JobFailedError) as caught:
+        waited(job("SUBMITTING"), job("FAILED", "STOPPED", FAILURE))
+    assert caught.value.exit_code == 1
+    show_problem(caught.value, as_json=False)
+    shown = capsys.readouterr().err
+    assert "CLI_JOB_FAILED" in shown
+    assert "ValueError: no" in shown
+    assert "line 7 of mine" in shown
+    show_problem(pickle.loads(pickle.dumps(caught.value)), as_json=True)  # noqa: S301 - our own
+    assert json.loads(capsys.readouterr().err)["failure"] == FAILURE
+
+
+def test_a_failed_job_is_what_some_wait_for() -> None:
+    assert has_reached(job("FAILED", "STOPPED", FAILURE), {JobStatus.FAILED})
+
+
+@pytest.mark.parametrize("status", ["CREATED", "STOPPED", "FINISHED"])
+def test_a_job_that_nobody_has_started_will_not_run(status: str) -> None:
+    with pytest.raises(JobEndedError, match=f"is {status}"):
+        has_reached(job(status, "STOPPED"), {JobStatus.RUNNING})
+
+
+def test_a_running_job_may_be_stopped_by_somebody_else_later() -> None:
+    assert not has_reached(job("RUNNING"), ENDED)
+
+
+def test_after_the_time_the_exit_code_is_another_one() -> None:
+    with pytest.raises(WaitTimeoutError, match="SUBMITTING, not FINISHED or RUNNING") as caught:
+        waited(job("SUBMITTING"), timeout_s=0)
+    assert caught.value.exit_code == 3
