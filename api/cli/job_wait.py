@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from keyscale.api.cli.client import job_path
 from keyscale.api.cli.errors import JobEndedError, JobFailedError, WaitTimeoutError
-from keyscale.api.lifecycle.transitions import SETTLED
-from keyscale.db.statuses import DesiredState, JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -17,13 +15,21 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.2
 
-STARTED: Final = frozenset({JobStatus.RUNNING, JobStatus.FINISHED})
+RUNNING: Final = "RUNNING"
+FAILED: Final = "FAILED"
+LASTING: Final = (RUNNING, "STOPPED", "FINISHED", FAILED)
+"""The statuses that a job may keep; it passes through the others."""
+
+SETTLED: Final = frozenset({"CREATED", "STOPPED", "FINISHED", FAILED})
+"""The job does not run."""
+
+STARTED: Final = frozenset({RUNNING, "FINISHED"})
 """A job that was started has one of these: one with little to do may have finished when it is looked at."""
 
-ENDED: Final = frozenset({JobStatus.STOPPED, JobStatus.FINISHED})
+ENDED: Final = frozenset({"STOPPED", "FINISHED"})
 
 
-def has_reached(job: dict[str, Any], wanted: Collection[JobStatus]) -> bool:
+def has_reached(job: dict[str, Any], wanted: Collection[str]) -> bool:
     """Whether a job has one of the wanted statuses.
 
     Args:
@@ -34,18 +40,18 @@ def has_reached(job: dict[str, Any], wanted: Collection[JobStatus]) -> bool:
         JobFailedError: The job has FAILED, which is not wanted; the error shows its failure.
         JobEndedError: The job does not run, and will not until its user starts it: it cannot reach any of them.
     """
-    status = JobStatus(job["status"])
+    status: str = job["status"]
     if status in wanted:
         return True
-    if status is JobStatus.FAILED:
+    if status == FAILED:
         raise JobFailedError(f"the job {job['name']} has FAILED", job["failure"])
-    if status in SETTLED and job["desired"] != DesiredState.RUNNING:
+    if status in SETTLED and job["desired"] != RUNNING:
         raise JobEndedError(f"the job {job['name']} is {status} and nothing is under way that makes it {_any(wanted)}")
     return False
 
 
 def wait_until(
-    control_plane: ControlPlane, job: str, wanted: Collection[JobStatus], timeout_s: float | None = None
+    control_plane: ControlPlane, job: str, wanted: Collection[str], timeout_s: float | None = None
 ) -> dict[str, Any]:
     """Polls a job until it has one of the wanted statuses, and returns it.
 
@@ -72,5 +78,5 @@ def wait_until(
         time.sleep(POLL_S)
 
 
-def _any(wanted: Collection[JobStatus]) -> str:
+def _any(wanted: Collection[str]) -> str:
     return " or ".join(sorted(wanted))

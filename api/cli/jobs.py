@@ -11,10 +11,9 @@ import click
 from keyscale.api.cli.artifacts import upload_file
 from keyscale.api.cli.client import job_path, wait_for
 from keyscale.api.cli.errors import InvalidArgumentError
-from keyscale.api.cli.job_wait import ENDED, STARTED, wait_until
-from keyscale.api.cli.output import format_bytes
+from keyscale.api.cli.job_wait import ENDED, LASTING, RUNNING, STARTED, wait_until
+from keyscale.api.cli.output import describe_failure, format_bytes
 from keyscale.api.cli.session import Session, json_option, pass_session, timeout_option, wait_option
-from keyscale.db.statuses import JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -233,15 +232,15 @@ def stop(session: Session, job: str, drain: bool, wait: bool, timeout_s: float |
 @click.option(
     "--for",
     "status",
-    type=click.Choice(list(JobStatus), case_sensitive=False),
-    default=JobStatus.RUNNING,
-    show_default="RUNNING",
+    type=click.Choice(LASTING, case_sensitive=False),
+    default=RUNNING,
+    show_default=True,
     help="The status.",
 )
 @timeout_option
 @json_option
 @pass_session
-def wait(session: Session, job: str, status: JobStatus, timeout_s: float | None) -> None:
+def wait(session: Session, job: str, status: str, timeout_s: float | None) -> None:
     """Return when a job has a status.
 
     Ends with exit code 1 if the job has FAILED, and shows its failure; if it has ended in another way, so that it
@@ -288,15 +287,22 @@ def delete(session: Session, job: str, keep_objects: bool) -> None:
 @json_option
 @pass_session
 def logs(session: Session, job: str, attempt: int | None, tail_bytes: int) -> None:
-    """Print a driver's log."""
+    """Print a driver's log, and below it the job's last failure until a batch is committed after it."""
     with session.control_plane() as control_plane:
         query = {} if attempt is None else {"attempt": attempt}
         answer = control_plane.get(job_path(job, "logs"), tail_bytes=tail_bytes, **query)
-    session.output.show(answer, lambda _: print_log(answer))
+        failure = control_plane.get(job_path(job))["failure"]
+    session.output.show(answer, lambda _: print_log(answer, failure))
 
 
-def print_log(answer: dict[str, Any]) -> None:
-    """Writes the text unchanged; a note on standard error says if the beginning is missing."""
+def print_log(answer: dict[str, Any], failure: dict[str, Any] | None) -> None:
+    """Writes the text unchanged; a note on standard error says if the beginning is missing.
+
+    The failure is below it, as Spark's own traces above say little about the user's code, and as the log may be that of
+    an attempt that has not failed yet.
+    """
     if answer["truncated"]:
         sys.stderr.write(f"(the end of a log of {format_bytes(answer['size_bytes'])})\n")
     sys.stdout.write(answer["text"])
+    if failure is not None:
+        sys.stdout.write(f"\n--- the job's last failure ---\n{describe_failure(failure)}\n")

@@ -168,17 +168,17 @@ def declare(requests: DataStream) -> dict[str, DataStream]:
     }
 
 
-def main() -> None:
-    """Declares the job and runs it until it is stopped."""
-    env = StreamEnvironment.current()
+def build(env: StreamEnvironment) -> None:
+    """Declares the job."""
     parameters = env.parameters
     schema = ", ".join(f"{name} {kind}" for name, kind in REQUEST_COLUMNS.items())
     files = env.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(parameters["input"])
     bound_ms = int(parameters.get("out_of_order_ms", "5000"))
     for name, results in declare(env.stream(files, timestamp="at", max_out_of_orderness_ms=bound_ms)).items():
         results.sink_to(FileSink(f"{parameters['output']}/{name}", format="json")).uid(f"{name}-files")
-    env.execute()
 
 
 if __name__ == "__main__":
-    main()
+    environment = StreamEnvironment.current()
+    build(environment)
+    environment.execute()

@@ -58,15 +58,15 @@ def declare(bills: DataStream) -> dict[str, DataStream]:
     return {"totals": totals, "days": days, "too_late": days.get_side_output(TOO_LATE)}
 
 
-def main() -> None:
-    """Declares the job and runs it until it is stopped."""
-    env = StreamEnvironment.current()
+def build(env: StreamEnvironment) -> None:
+    """Declares the job."""
     schema = ", ".join(f"{name} {kind}" for name, kind in BILL_COLUMNS.items())
     files = env.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(env.parameters["input"])
     for name, results in declare(env.stream(files, timestamp="at")).items():
         results.sink_to(FileSink(f"{env.parameters['output']}/{name}", format="json")).uid(f"{name}-files")
-    env.execute()
 
 
 if __name__ == "__main__":
-    main()
+    environment = StreamEnvironment.current()
+    build(environment)
+    environment.execute()

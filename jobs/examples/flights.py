@@ -79,9 +79,8 @@ class AircraftTotals(KeyedProcessFunction):
         }
 
 
-def main() -> None:
-    """Declares the job and runs it until it is stopped."""
-    env = StreamEnvironment.current()
+def build(env: StreamEnvironment) -> None:
+    """Declares the job."""
     schema = ", ".join(f"{name} {kind}" for name, kind in INPUT_COLUMNS.items())
     files = env.spark.readStream.schema(schema).option("maxFilesPerTrigger", env.parameters.get("files_per_batch", "8"))
     unique = (
@@ -92,8 +91,9 @@ def main() -> None:
     )
     totals = unique.key_by("tailnum").process(AircraftTotals(), output=OUTPUT_COLUMNS).uid("aircraft-totals")
     totals.sink_to(FileSink(env.parameters["output"], format="parquet")).uid("files")
-    env.execute()
 
 
 if __name__ == "__main__":
-    main()
+    environment = StreamEnvironment.current()
+    build(environment)
+    environment.execute()

@@ -270,9 +270,8 @@ QUERIES = {
 }
 
 
-def main() -> None:
-    """Declares the job and runs it until it is stopped."""
-    env = StreamEnvironment.current()
+def build(env: StreamEnvironment) -> None:
+    """Declares the job."""
     parameters = env.parameters
     schema = ", ".join(f"{name} {kind}" for name, kind in EVENT_COLUMNS.items())
     files = env.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(parameters["input"])
@@ -281,8 +280,9 @@ def main() -> None:
     for name in parameters.get("queries", ",".join(QUERIES)).split(","):
         results = QUERIES[name](events)
         results.sink_to(FileSink(f"{parameters['output']}/{name}", format="json")).uid(f"{name}-files")
-    env.execute()
 
 
 if __name__ == "__main__":
-    main()
+    environment = StreamEnvironment.current()
+    build(environment)
+    environment.execute()

@@ -42,14 +42,14 @@ def declare(views: DataStream) -> DataStream:
     return views.key_by("page").process(CountViews(), output=OUTPUT_COLUMNS).uid("views")
 
 
-def main() -> None:
-    """Runs the job until it is stopped."""
-    env = StreamEnvironment.current()
+def build(env: StreamEnvironment) -> None:
+    """Declares the job."""
     schema = ", ".join(f"{name} {kind}" for name, kind in INPUT_COLUMNS.items())
     files = env.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(env.parameters["input"])
     declare(env.stream(files)).sink_to(FileSink(env.parameters["output"], format="json")).uid("files")
-    env.execute()
 
 
 if __name__ == "__main__":
-    main()
+    environment = StreamEnvironment.current()
+    build(environment)
+    environment.execute()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
+from pyspark.sql.functions import expr
 
 from keyscale.jobs.errors import InvalidTopologyError, UnknownColumnError
 from keyscale.jobs.functions.batch_function import KeyedBatchFunction
@@ -193,8 +194,14 @@ class DataStream:
     def select(self, *columns: Column | str) -> DataStream:
         return self.transform(lambda frame: frame.select(*columns))
 
-    def with_column(self, name: str, column: Column) -> DataStream:
-        return self.transform(lambda frame: frame.withColumn(name, column))
+    def with_column(self, name: str, column: Column | str) -> DataStream:
+        """Adds a column, or replaces the one of this name.
+
+        Args:
+            name: The name of the column.
+            column: A Spark column, or an SQL expression over the stream's columns, such as "amount * 2".
+        """
+        return self.transform(lambda frame: frame.withColumn(name, expr(column) if isinstance(column, str) else column))
 
     def key_by(self, *columns: str) -> KeyedStream:
         """Partitions the stream by key. All records of a key go to one subtask and share one state. A key may be null.

@@ -75,6 +75,19 @@ def test_the_graph_of_the_main_job_is_as_its_script_declares_it(
     assert second.schema == pa.schema([("aircraft", pa.string()), ("flights", pa.int64())])
 
 
+def test_a_column_may_be_added_by_sql_text_as_rows_may_be_chosen(env: StreamEnvironment, reports: DataFrame) -> None:
+    stream = env.stream(reports).with_column("hours", "delay / 60").where("hours > 1").with_column("delay", "'late'")
+    assert stream._schema.field("hours").type == pa.float64()
+    assert stream._schema.field("delay").type == pa.string()
+
+
+def test_sql_text_that_is_none_or_names_no_column_is_refused(env: StreamEnvironment, reports: DataFrame) -> None:
+    with pytest.raises(UnknownColumnError):
+        env.stream(reports).with_column("hours", "dealy / 60")
+    with pytest.raises(InvalidTopologyError):
+        env.stream(reports).with_column("hours", "delay delay delay")
+
+
 def test_a_timestamp_column_that_a_transform_drops_is_gone(
     env: StreamEnvironment, reports: DataFrame, executed: list[Topology]
 ) -> None:

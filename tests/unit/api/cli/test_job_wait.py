@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from keyscale.api.cli.errors import JobEndedError, JobFailedError, WaitTimeoutError
-from keyscale.api.cli.job_wait import ENDED, STARTED, has_reached, wait_until
+from keyscale.api.cli.job_wait import ENDED, LASTING, SETTLED, STARTED, has_reached, wait_until
 from keyscale.api.cli.root import show_problem
+from keyscale.api.lifecycle import transitions
 from keyscale.db.statuses import JobStatus
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Answers:
         return self.left.pop(0) if len(self.left) > 1 else self.left[0]
 
 
-def waited(*jobs: dict[str, Any], wanted: frozenset[JobStatus] = STARTED, timeout_s: float | None = None) -> str:
+def waited(*jobs: dict[str, Any], wanted: frozenset[str] = STARTED, timeout_s: float | None = None) -> str:
     answer = wait_until(cast("ControlPlane", Answers(*jobs)), "visits", wanted, timeout_s)
     return str(answer["status"])
 
@@ -62,13 +63,13 @@ def test_a_failure_ends_the_wait_and_is_shown_with_the_traceback(capsys: pytest.
 
 
 def test_a_failed_job_is_what_some_wait_for() -> None:
-    assert has_reached(job("FAILED", "STOPPED", FAILURE), {JobStatus.FAILED})
+    assert has_reached(job("FAILED", "STOPPED", FAILURE), {"FAILED"})
 
 
 @pytest.mark.parametrize("status", ["CREATED", "STOPPED", "FINISHED"])
 def test_a_job_that_nobody_has_started_will_not_run(status: str) -> None:
     with pytest.raises(JobEndedError, match=f"is {status}"):
-        has_reached(job(status, "STOPPED"), {JobStatus.RUNNING})
+        has_reached(job(status, "STOPPED"), {"RUNNING"})
 
 
 def test_a_running_job_may_be_stopped_by_somebody_else_later() -> None:
@@ -79,3 +80,9 @@ def test_after_the_time_the_exit_code_is_another_one() -> None:
     with pytest.raises(WaitTimeoutError, match="SUBMITTING, not FINISHED or RUNNING") as caught:
         waited(job("SUBMITTING"), timeout_s=0)
     assert caught.value.exit_code == 3
+
+
+def test_the_command_line_knows_the_statuses_as_the_control_plane_does() -> None:
+    assert set(SETTLED) == set(transitions.SETTLED)
+    assert set(LASTING) <= set(JobStatus)
+    assert set(LASTING) >= ENDED | STARTED
