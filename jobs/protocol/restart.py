@@ -44,6 +44,9 @@ FATAL_CODES = frozenset(
         "JOB_UID_INVALID",
         "JOB_UID_MISSING",
         "SINK_TARGET_OCCUPIED",
+        "STATE_CLAIM_REFUSED",
+        "STATE_FORMAT_TOO_NEW",
+        "STATE_SCHEMA_MISMATCH",
     }
 )
 """Codes of errors that a restart cannot fix: of the script, its graph, its settings, the form of its state."""

@@ -82,7 +82,10 @@ class RestoreRefusedError(JobError):
 
     code = "JOB_RESTORE_REFUSED"
     domain = "user"
-    advice = "Keep uids, key columns, hash and max parallelism as they were, or start the job without the checkpoint."
+    advice = (
+        "Keep uids, key columns, hash and max parallelism as they were. State of operators and positions of sources "
+        "that the program no longer has are dropped if you allow it, with allow_non_restored_state."
+    )
 
 
 class BatchOrderError(JobError):

@@ -119,6 +119,11 @@ class CommitLog:
         positions = list(self._positions(0))
         return (positions[-1], self._entry(positions[-1])) if positions else None
 
+    def newest_rewind(self) -> AttemptOpened | None:
+        """Returns the opening that last rewound the job; None if it was never rewound. It reads few entries."""
+        openings = self.openings(list(self._positions(0)))
+        return next((entry for _, entry in sorted(openings.items(), reverse=True) if entry.rewinds), None)
+
     def openings(self, positions: Sequence[int]) -> dict[int, AttemptOpened]:
         """Returns the entries that open an attempt, by position, of a log with entries at these positions.
 

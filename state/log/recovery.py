@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING
 
 from keyscale.errors import KeyscaleError
 from keyscale.state.documents.checked_document import DocumentCorruptError
+from keyscale.state.documents.log_entries import AttemptOpened
 from keyscale.state.documents.manifest import Manifest, read_manifest
 from keyscale.state.layout import MANIFEST_NAME, Layout
 from keyscale.state.log.commit_log import CommitLog, LogGapError
-from keyscale.state.log.resolution import BaseDisownedError, ResumePoint, log_start, resolve
+from keyscale.state.log.resolution import BaseDisownedError, ResumePoint, last_rewind, log_start, resolve
 from keyscale.state.objects.errors import ObjectNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
+    from keyscale.state.documents.log_entries import LogEntry
     from keyscale.state.identifiers import JobId
     from keyscale.state.objects.object_store import ObjectStore
 
@@ -61,6 +63,19 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a job's history begins, according to its log: the last rewind, or the first attempt.
+
+    Attributes:
+        position: The entry's position. The job's own manifests from before it do not count.
+        restored_from: Path of the manifest that the history continues from; None: it began without any.
+    """
+
+    position: int
+    restored_from: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Recovery:
     """The base of a restore, and the point of the job's history to resume from."""
 
@@ -71,7 +86,9 @@ class Recovery:
 def recover(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded: Iterable[str] = ()) -> Recovery:
     """Finds the newest base that the job's history continues from, and where that history ends.
 
-    Bases that are damaged, or whose history was disowned by a rewind, are passed over. Arguments as for `choose_base`.
+    Bases that are damaged, or whose history was disowned by a rewind, are passed over. What the last rewind went back
+    to is found by its entry in the log, even if it is another job's and no hint names it. Arguments as for
+    `choose_base`.
 
     Raises:
         NothingUsableError: There are manifests, but the job can continue from none of them.
@@ -80,18 +97,43 @@ def recover(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded: It
     """
     log = CommitLog(store, Layout(job_id))
     passed_over = set(excluded)
+    origin: Origin | None = None
     while True:
-        base = choose_base(store, job_id, hint, excluded=passed_over)
+        base = choose_base(store, job_id, hint, excluded=passed_over, origin=origin)
+        entries: list[tuple[int, LogEntry]] = []
         try:
-            return Recovery(base, resolve(base.manifest, log.history(base.manifest), job_id))
-        except (BaseDisownedError, LogGapError) as error:
+            entries = log.history(base.manifest)
+            return Recovery(base, resolve(base.manifest, entries, job_id))
+        except BaseDisownedError as error:
+            if origin is not None and base.manifest is None:
+                raise
+            origin = _origin(entries)
+            _pass_over(base, passed_over, error)
+        except LogGapError as error:
             if base.manifest is None:
                 raise
-            logger.warning("passing over %s: %s", base.manifest.path, error)
-            passed_over.add(base.manifest.path)
+            _pass_over(base, passed_over, error)
 
 
-def choose_base(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded: Iterable[str] = ()) -> Base:
+def _pass_over(base: Base, passed_over: set[str], error: Exception) -> None:
+    if base.manifest is not None:
+        logger.warning("passing over %s: %s", base.manifest.path, error)
+        passed_over.add(base.manifest.path)
+
+
+def _origin(entries: Sequence[tuple[int, LogEntry]]) -> Origin | None:
+    position, entry = entries[last_rewind(entries) or 0]
+    return Origin(position, entry.restored_from) if isinstance(entry, AttemptOpened) else None
+
+
+def choose_base(
+    store: ObjectStore,
+    job_id: JobId,
+    hint: str | None,
+    *,
+    excluded: Iterable[str] = (),
+    origin: Origin | None = None,
+) -> Base:
     """Finds what a job's attempt starts from. Call it after the attempt has been opened in the log.
 
     Only then is it certain that no older attempt's clean-up deletes the result; see
@@ -103,14 +145,17 @@ def choose_base(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded
         hint: Path of the manifest that the control plane knows of, which may be older than the newest one or of another
             job. None if it knows of none.
         excluded: Paths of manifests that have already failed, such as one with a damaged file.
+        origin: The origin of the job's history, if it is known: then only what it continues from and the job's own
+            manifests since count.
 
     Raises:
         NothingUsableError: There are manifests, but none of them can be used.
         FormatTooNewError: A newer version wrote one of them; an older manifest must not be used silently instead.
     """
     checkpoints, savepoints = _published(store, job_id)
-    search = _Search(store, job_id, hint, excluded)
-    search.read([*checkpoints, *([hint] if hint is not None and hint not in checkpoints else [])])
+    search = _Search(store, job_id, hint, excluded, origin)
+    named = {hint, origin.restored_from if origin is not None else None} - {None}
+    search.read([*checkpoints, *(path for path in named if path is not None and path not in checkpoints)])
     newest = search.newest_usable()
     # A savepoint that is older than a usable checkpoint is never the newest, so it need not be read.
     since_ms = 0 if newest is None else checkpoints.get(newest.path, 0) - _SAME_TIME_MS
@@ -119,7 +164,7 @@ def choose_base(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded
     if newest is not None:
         for skip in search.skipped.values():
             logger.error("skipping %s: %s", skip.path, skip.reason)
-    elif search.skipped:
+    elif search.skipped and (origin is None or origin.restored_from is not None):
         raise NothingUsableError("; ".join(f"{skip.path}: {skip.reason}" for skip in [*search.skipped.values()][:3]))
     return Base(newest, tuple(search.skipped.values()))
 
@@ -127,11 +172,14 @@ def choose_base(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded
 class _Search:
     """The search for the newest usable manifest: the manifests read so far, and why some cannot be used."""
 
-    def __init__(self, store: ObjectStore, job_id: JobId, hint: str | None, excluded: Iterable[str]) -> None:
+    def __init__(
+        self, store: ObjectStore, job_id: JobId, hint: str | None, excluded: Iterable[str], origin: Origin | None
+    ) -> None:
         self.skipped = {path: SkippedManifest(path, "the job cannot continue from it") for path in sorted(excluded)}
         self._store = store
         self._job_id = job_id
         self._hint = hint
+        self._origin = origin
         self._manifests: dict[str, Manifest] = {}
 
     def read(self, paths: Iterable[str]) -> None:
@@ -139,9 +187,18 @@ class _Search:
             if path in self.skipped or path in self._manifests:
                 continue
             try:
-                self._manifests[path] = read_manifest(self._store, path)
+                manifest = read_manifest(self._store, path)
+                if self._is_of_this_history(manifest):
+                    self._manifests[path] = manifest
+                else:
+                    self.skipped[path] = SkippedManifest(path, "the job was rewound since")
             except (DocumentCorruptError, ObjectNotFoundError) as error:
                 self.skipped[path] = SkippedManifest(path, str(error))
+
+    def _is_of_this_history(self, manifest: Manifest) -> bool:
+        if self._origin is None or manifest.path == self._origin.restored_from:
+            return True
+        return manifest.job_id == self._job_id and manifest.log_position >= self._origin.position
 
     def newest_usable(self) -> Manifest | None:
         ranked = sorted(

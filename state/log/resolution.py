@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from keyscale.errors import KeyscaleError
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
@@ -62,6 +64,11 @@ class OperatorHistory:
     schema: KeyedSchema | None = None
     operator_state: tuple[FileHandle | None, ...] = ()
 
+    @property
+    def has_state(self) -> bool:
+        """Whether anything was stored that a restore without the operator would lose."""
+        return bool(self.snapshots or self.changelogs or any(self.operator_state))
+
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
@@ -75,7 +82,8 @@ class ResumePoint:
         operators: Each operator's history, by uid.
         next_position: The position of the next log entry.
         attempt: The highest attempt that was opened; 0 if none was.
-        sinks: Output tokens of the batch committed last, which must be published (again).
+        sinks: Output tokens of the batch committed last, which must be published (again); none if the manifest contains
+            that batch.
         max_parallelism: As fixed by the history; None before any.
         hash_id: As fixed by the history; None before any.
         time: The job's time.
@@ -173,15 +181,17 @@ class _History:
         self._hash_id = manifest.hash_id if manifest is not None else None
         self._declarations: dict[OperatorUid, OperatorDeclaration] = {}
         self._batch_id = manifest.batch_id if manifest is not None else NO_BATCH
-        self._sinks = dict(manifest.sinks) if manifest is not None else {}
+        # A manifest is taken between two batches: what it names was published before, perhaps by another job's sinks.
+        self._sinks: dict[str, str] = {}
         self._time = manifest.time if manifest is not None and isinstance(manifest.time, JobTime) else JobTime()
         self._planned: BatchPlanned | None = None
         self._positions: dict[str, str] = {}
         self._changelogs: dict[OperatorUid, list[ChangelogHandle]] = {}
-        operators = manifest.operators if manifest is not None else ()
+        self._bases = {operator.uid: operator for operator in manifest.operators} if manifest is not None else {}
         writer = manifest.attempt if manifest is not None and own else None
         self._operator_state: dict[OperatorUid, tuple[Attempt | None, tuple[FileHandle | None, ...]]] = {
-            each.uid: (writer, tuple(subtask.operator_state_file for subtask in each.subtasks)) for each in operators
+            each.uid: (writer, tuple(subtask.operator_state_file for subtask in each.subtasks))
+            for each in self._bases.values()
         }
 
     def open(self, entry: AttemptOpened, *, first: bool) -> None:
@@ -196,7 +206,16 @@ class _History:
             if fixed is not None and fixed != opened:
                 raise HistoryError(f"attempt {entry.attempt} has {opened} where the history has {fixed}")
         self._attempt, self._max_parallelism, self._hash_id = entry.attempt, entry.max_parallelism, entry.hash_id
+        for uid in entry.dropped_operators:
+            self._drop(uid)
         self._declarations.update(entry.operators)
+
+    def _drop(self, uid: OperatorUid) -> None:
+        """Forgets all of an operator: one that gets its uid later begins without state."""
+        for parts in (self._bases, self._changelogs, self._declarations, self._operator_state):
+            parts.pop(uid, None)
+        events = {each: times for each, times in self._time.event_times.items() if each != uid}
+        self._time = msgspec.structs.replace(self._time, event_times=events)
 
     def plan(self, entry: BatchPlanned) -> None:
         self._check(entry)
@@ -219,13 +238,12 @@ class _History:
         self._operator_state[uid] = (self._attempt if any(written) else writer, files)
 
     def resume_point(self, next_position: int) -> ResumePoint:
-        bases = {operator.uid: operator for operator in self._manifest.operators} if self._manifest is not None else {}
         operators = {
             uid: replace(
-                _operator_history(bases.get(uid), self._changelogs.get(uid, ()), self._declarations.get(uid)),
+                _operator_history(self._bases.get(uid), self._changelogs.get(uid, ()), self._declarations.get(uid)),
                 operator_state=self._operator_state.get(uid, (None, ()))[1],
             )
-            for uid in sorted({*bases, *self._changelogs, *self._declarations})
+            for uid in sorted({*self._bases, *self._changelogs, *self._declarations})
         }
         return ResumePoint(
             batch_id=self._batch_id,

@@ -15,13 +15,14 @@ from keyscale.jobs.spark_internals.checkpoint_directory import merged, with_comm
 from keyscale.state.documents.checked_document import DocumentCorruptError
 from keyscale.state.documents.claim import ClaimMode, check_claim, take_claim
 from keyscale.state.documents.log_entries import AttemptOpened
-from keyscale.state.documents.manifest import SnapshotKind
+from keyscale.state.documents.manifest import SnapshotKind, read_manifest
 from keyscale.state.documents.source_positions import read_positions
 from keyscale.state.identifiers import Attempt, JobId
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout, split_location
 from keyscale.state.log.commit_log import CommitLog, FencedError
-from keyscale.state.log.recovery import recover
+from keyscale.state.log.recovery import missing_files, recover
+from keyscale.state.log.resolution import resolve
 from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundError
 
 if TYPE_CHECKING:
@@ -81,9 +82,15 @@ def open_attempt(
     """
     layout = Layout(JobId(assignment.job_id))
     attempt = Attempt(assignment.attempt)
-    recovery, positions, unusable = _recover(store, assignment, frozenset())
-    manifest, resume = recovery.base.manifest, recovery.resume
-    check_fit(assignment, resume, operators)
+    log = CommitLog(store, layout)
+    rewinds = assignment.restore_mode != "continue" and not _is_carried_out(log, assignment)
+    if rewinds:
+        manifest, resume, positions = _rewound(store, log, assignment)
+        unusable: frozenset[str] = frozenset()
+    else:
+        recovery, positions, unusable = _recover(store, assignment, frozenset())
+        manifest, resume = recovery.base.manifest, recovery.resume
+    dropped = check_fit(assignment, resume, operators)
     order_of(sources, recorded_order(positions))
     claims = _claim(store, assignment, manifest)
     opened = AttemptOpened(
@@ -94,14 +101,77 @@ def open_attempt(
         restored_from=manifest.path if manifest else None,
         opened_at_ms=now_ms(),
         operators=dict(operators),
+        rewinds=rewinds,
         claims=claims,
+        restore_id=assignment.restore_id if rewinds else None,
+        dropped_operators=dropped,
     )
     journal = Journal(CommitLog(store, layout), resume.next_position)
     journal.append(opened)
+    if rewinds or dropped:
+        logger.warning(
+            "attempt %d %s and drops the state of %s",
+            attempt,
+            f"goes back to {opened.restored_from or 'nothing'}" if rewinds else "continues",
+            ", ".join(dropped) or "no operator",
+        )
     # Choose again: only now can no older attempt's retention delete the chosen checkpoint.
     recovery, positions, unusable = _recover(store, assignment, unusable)
     base = recovery.base.manifest
     return OpenAttempt(attempt, journal, recovery.resume, base, positions, unusable, claims and base == manifest)
+
+
+def _is_carried_out(log: CommitLog, assignment: Assignment) -> bool:
+    """Whether an earlier attempt has already gone back, by the same wish. Then what was committed since counts."""
+    if assignment.restore_id is None:
+        return False
+    newest = log.newest_rewind()
+    return newest is not None and newest.restore_id == assignment.restore_id
+
+
+def _rewound(
+    store: ObjectStore, log: CommitLog, assignment: Assignment
+) -> tuple[Manifest | None, ResumePoint, dict[str, str]]:
+    """Returns the snapshot to go back to, and the point to resume from: that of the snapshot, whatever came after it.
+
+    Raises:
+        RestoreRefusedError: There is no such snapshot, or it is damaged.
+    """
+    manifest = None if assignment.restore_mode == "stateless" else _exactly(store, assignment.restore_from)
+    job_id = JobId(assignment.job_id)
+    positions = {}
+    if manifest is not None and manifest.positions is not None:
+        try:
+            positions = recorded_positions(read_positions(store, manifest.positions))
+        except (ObjectCorruptError, ObjectNotFoundError, DocumentCorruptError) as error:
+            raise RestoreRefusedError(f"the source positions of {manifest.path} cannot be read") from error
+    resume = resolve(manifest, [], job_id)
+    last = log.last()
+    if last is not None:
+        position, entry = last
+        resume = replace(
+            resume,
+            attempt=max(resume.attempt, entry.attempt),
+            next_position=max(resume.next_position, position + 1),
+        )
+    return manifest, resume, resume_positions(positions, resume)
+
+
+def _exactly(store: ObjectStore, location: str | None) -> Manifest:
+    """Reads the snapshot at a location, and checks that all its files are there."""
+    path = _path_of(store, location)
+    if path is None:
+        raise RestoreRefusedError("no checkpoint or savepoint was given to go back to")
+    try:
+        manifest = read_manifest(store, path)
+    except (DocumentCorruptError, ObjectNotFoundError) as error:
+        raise RestoreRefusedError(f"the manifest {path} is missing or damaged: {error}") from error
+    missing = missing_files(store, manifest)
+    if missing:
+        raise RestoreRefusedError(
+            f"{len(missing)} files of {path} are missing or truncated, such as {missing[0]}; choose another snapshot"
+        )
+    return manifest
 
 
 def reopen_attempt(store: ObjectStore, assignment: Assignment, opened: OpenAttempt) -> OpenAttempt:
@@ -215,8 +285,11 @@ def resume_positions(of_manifest: Mapping[str, str], resume: ResumePoint) -> dic
 
 def check_fit(
     assignment: Assignment, resume: ResumePoint, operators: Mapping[OperatorUid, OperatorDeclaration]
-) -> None:
+) -> tuple[OperatorUid, ...]:
     """Refuses a job whose state would be lost or misread, or that a newer attempt already runs.
+
+    Returns:
+        The operators whose state the job no longer has, and is allowed to drop.
 
     Raises:
         FencedError: This attempt, or a newer one, was opened before.
@@ -232,15 +305,18 @@ def check_fit(
         )
     if resume.hash_id is not None and resume.hash_id != assignment.hash_id:
         wrong.append(f"the state's keys are hashed by {resume.hash_id.value!r}, the job's by {assignment.hash_id!r}")
+    dropped = tuple(uid for uid, history in resume.operators.items() if uid not in operators and history.has_state)
+    if not assignment.allow_non_restored_state:
+        wrong += [f"there is state of operator {uid!r}, which the job no longer has" for uid in dropped]
     for uid, history in resume.operators.items():
-        if uid not in operators:
-            if history.snapshots or history.changelogs:
-                wrong.append(f"there is state of operator {uid!r}, which the job no longer has")
-        elif history.declaration is not None and history.declaration.key_schema != operators[uid].key_schema:
+        if uid not in operators or history.declaration is None:
+            continue
+        if history.declaration.key_schema != operators[uid].key_schema:
             before, now = _described(history.declaration), _described(operators[uid])
             wrong.append(f"operator {uid!r} was keyed by {before} and is now keyed by {now}")
     if wrong:
         raise RestoreRefusedError("; ".join(wrong))
+    return dropped
 
 
 def _described(declaration: OperatorDeclaration) -> str:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from keyscale.state.identifiers import BatchId, CheckpointId
+from keyscale.state.identifiers import BatchId, CheckpointId, JobId
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.retention.deletion import delete_planned, gather_facts
 from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion
@@ -38,7 +38,13 @@ class StateHistory(RuleBasedStateMachine):
         self.root = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
         self.job = StateJob(LocalObjectStore(self.root / "store"), self.root / "local")
         self.job.start(parallelism)
-        self.savepoints: list[tuple[str, dict[int, int]]] = []
+        self.savepoints: list[tuple[str | None, dict[int, int]]] = [(None, {}), self.of_another_job()]
+
+    def of_another_job(self) -> tuple[str, dict[int, int]]:
+        other = StateJob(self.job.store, self.root / "elsewhere", job_id=JobId("other"))
+        other.start(2)
+        other.run_batch({1: 1, 31: 5})
+        return other.checkpoint("given")[0].path, dict(other.reference)
 
     def teardown(self) -> None:
         if hasattr(self, "root"):
@@ -84,10 +90,9 @@ class StateHistory(RuleBasedStateMachine):
         """After a crash or for a rescale: the state is restored from the store alone."""
         self.job.recover(parallelism)
 
-    @precondition(lambda self: self.savepoints)
     @rule(data=st.data(), parallelism=PARALLELISMS)
     def rewind(self, data: st.DataObject, parallelism: int) -> None:
-        """The user rewinds to a savepoint, or goes forward again; disowned commits must not come back."""
+        """The user rewinds to a savepoint of this or another job or to nothing, or goes forward again."""
         path, reference = data.draw(st.sampled_from(self.savepoints))
         self.job.start(parallelism, path, rewinds=True)
         self.job.reference = dict(reference)

@@ -13,7 +13,7 @@ from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import CommitLog, LogGapError
-from keyscale.state.log.recovery import NothingUsableError, choose_base, missing_files, recover
+from keyscale.state.log.recovery import NothingUsableError, Origin, choose_base, missing_files, recover
 from keyscale.state.objects.local_store import LocalObjectStore
 
 if TYPE_CHECKING:
@@ -94,6 +94,42 @@ def test_a_base_that_a_rewind_disowned_is_passed_over_for_the_one_it_went_back_t
     assert [(skip.path, skip.reason) for skip in found.base.skipped] == [
         (disowned.path, "the job cannot continue from it")
     ]
+
+
+def test_what_a_rewind_went_back_to_is_found_without_a_hint_even_if_it_is_another_jobs(store: LocalObjectStore) -> None:
+    disowned, given = manifest(store, 1, log_position=2), manifest(store, 7, log_position=9, job_id=OTHER)
+    write(store, opened(1), committed(1, 0), committed(1, 1), opened(2, given, rewinds=True))
+    for hint in (None, disowned.path):
+        found = recover(store, JOB, hint)
+        assert (found.base.manifest, found.resume.attempt) == (given, 2)
+        assert disowned.path in {skip.path for skip in found.base.skipped}
+    own = manifest(store, 8, log_position=4)
+    assert recover(store, JOB, None).base.manifest == own
+    store.delete([file_of(own), file_of(given)])
+    with pytest.raises(NothingUsableError, match=given.path):
+        recover(store, JOB, None)
+
+
+def test_a_rewind_to_nothing_has_no_base_whatever_was_there_before(store: LocalObjectStore) -> None:
+    disowned = manifest(store, 1, log_position=2)
+    write(store, opened(1), committed(1, 0), committed(1, 1), opened(2, rewinds=True), committed(2, 0))
+    found = recover(store, JOB, disowned.path)
+    assert (found.base.manifest, found.resume.batch_id) == (None, 0)
+
+
+def test_the_savepoint_that_a_job_began_with_is_found_without_a_hint(store: LocalObjectStore) -> None:
+    given = manifest(store, 7, log_position=9, job_id=OTHER)
+    write(store, opened(1, given))
+    assert recover(store, JOB, None).base.manifest == given
+
+
+def test_of_the_manifests_since_a_rewind_only_the_files_of_those_that_count_are_looked_for(
+    store: LocalObjectStore,
+) -> None:
+    old, disowned = manifest(store, 1, log_position=2), manifest(store, 2, log_position=3)
+    base = choose_base(store, JOB, None, origin=Origin(4, old.path))
+    assert base.manifest == old
+    assert [(skip.path, skip.reason) for skip in base.skipped] == [(disowned.path, "the job was rewound since")]
 
 
 def test_a_base_whose_log_is_gone_is_passed_over_and_without_another_the_reason_is_the_gap(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from keyscale.jobs.protocol.messages import Assignment
@@ -16,7 +17,8 @@ from keyscale.jobs.runtime.driver.attempt import (
 )
 from keyscale.jobs.runtime.errors import RestoreRefusedError
 from keyscale.jobs.spark_internals.checkpoint_directory import PositionsCorruptError
-from keyscale.state.documents.claim import ClaimRefusedError
+from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
+from keyscale.state.documents.claim import ClaimRefusedError, take_claim
 from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
 from keyscale.state.documents.manifest import (
     Manifest,
@@ -84,6 +86,10 @@ def commit(attempt: int, batch_id: int) -> BatchCommitted:
         sinks={"files": f"token {batch_id}"},
         committed_at_ms=0,
     )
+
+
+def changelog(batch_id: int) -> ChangelogHandle:
+    return ChangelogHandle("path", 1, "", ChangelogFormat.FRAMES, BatchId(batch_id), SubtaskIndex(0), 0, 3, 1)
 
 
 def resume_point(**changes: object) -> ResumePoint:
@@ -437,3 +443,133 @@ def test_an_attempt_that_was_overtaken_after_its_failure_does_not_continue(store
     open_attempt(store, assignment(store, 2), OPERATORS)
     with pytest.raises(FencedError, match="attempt 2"):
         reopen_attempt(store, assignment(store, 1), opened)
+
+
+def rewinding(store: ObjectStore, attempt: int, to: Manifest | None, **changes: object) -> Assignment:
+    location = None if to is None else location_of(store.url, to.path)
+    mode = "stateless" if to is None else "rewind"
+    return assignment(store, attempt, restore_mode=mode, restore_from=location, **changes)
+
+
+def three_batches(store: ObjectStore) -> tuple[Manifest, Manifest]:
+    """Commits three batches, with a checkpoint after the first and the second one."""
+    first = open_attempt(store, assignment(store, 1), OPERATORS)
+    manifests = checkpointed(store, first, 1, 0), checkpointed(store, first, 2, 1)
+    first.journal.append(BatchPlanned(Attempt(1), BatchId(2), plan(2)))
+    first.journal.append(commit(1, 2))
+    return manifests
+
+
+def test_a_rewind_resumes_from_exactly_its_snapshot_and_disowns_what_came_after(store: ObjectStore) -> None:
+    older, _ = three_batches(store)
+    opened = open_attempt(store, rewinding(store, 2, older), OPERATORS)
+    assert (opened.manifest, opened.resume.batch_id, opened.resume.sinks) == (older, 0, {})
+    assert {"offsets/0", "commits/0"} <= opened.positions.keys()
+    assert "offsets/1" not in opened.positions
+    opened.journal.append(BatchPlanned(Attempt(2), BatchId(1), plan(1)))
+    opened.journal.append(commit(2, 1))
+    continued = open_attempt(store, assignment(store, 3), OPERATORS)
+    assert (continued.manifest, continued.resume.batch_id) == (older, 1)
+
+
+def test_a_stateless_start_has_neither_state_nor_positions_and_keeps_the_numbers_of_attempts(
+    store: ObjectStore,
+) -> None:
+    three_batches(store)
+    opened = open_attempt(store, rewinding(store, 2, None), OPERATORS)
+    assert (opened.manifest, opened.positions, opened.resume.batch_id) == (None, {}, -1)
+    assert opened.resume.operators[UID].has_state is False
+    with pytest.raises(FencedError):
+        open_attempt(store, rewinding(store, 2, None), OPERATORS)
+    assert open_attempt(store, assignment(store, 3), OPERATORS).resume.batch_id == -1
+
+
+def test_a_wish_is_carried_out_once_and_one_without_a_name_each_time(store: ObjectStore) -> None:
+    older, newer = three_batches(store)
+    opened = open_attempt(store, rewinding(store, 2, older, restore_id="back"), OPERATORS)
+    opened.journal.append(BatchPlanned(Attempt(2), BatchId(1), plan(1)))
+    opened.journal.append(commit(2, 1))
+    assert open_attempt(store, rewinding(store, 3, older, restore_id="back"), OPERATORS).resume.batch_id == 1
+    assert open_attempt(store, rewinding(store, 4, newer, restore_id="forth"), OPERATORS).manifest == newer
+    again = open_attempt(store, rewinding(store, 5, older, restore_id="back once more"), OPERATORS)
+    assert (again.manifest, again.resume.batch_id) == (older, 0)
+    again.journal.append(BatchPlanned(Attempt(5), BatchId(1), plan(1)))
+    again.journal.append(commit(5, 1))
+    assert open_attempt(store, rewinding(store, 6, older), OPERATORS).resume.batch_id == 0
+
+
+def test_another_jobs_snapshot_is_found_again_without_a_hint(store: ObjectStore) -> None:
+    three_batches(store)
+    given = savepoint_of(store, "earlier")
+    opened = open_attempt(store, rewinding(store, 2, given), OPERATORS)
+    assert (opened.manifest, opened.resume.batch_id, opened.resume.sinks) == (given, 0, {})
+    for attempt in (3, 4):
+        assert open_attempt(store, assignment(store, attempt), OPERATORS).manifest == given
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_parallelism": 16}, "max parallelism 8"),
+        ({"hash_id": "java"}, "hashed by"),
+        ({"restore_from": "s3://else/where/manifest.json"}, "another object store"),
+        ({"restore_from": None}, "no checkpoint or savepoint was given"),
+    ],
+)
+def test_a_snapshot_that_cannot_be_gone_back_to_is_refused_before_anything_is_disowned(
+    store: ObjectStore, changes: dict[str, object], message: str
+) -> None:
+    older, newer = three_batches(store)
+    wish = rewinding(store, 2, older).model_copy(update=changes)
+    with pytest.raises(RestoreRefusedError, match=message):
+        open_attempt(store, wish, OPERATORS)
+    continued = open_attempt(store, assignment(store, 3), OPERATORS)
+    assert (continued.manifest, continued.resume.batch_id) == (newer, 2)
+
+
+@pytest.mark.parametrize("damaged", ["manifest", "positions", "a file"])
+def test_a_damaged_snapshot_is_refused_before_anything_is_disowned(store: ObjectStore, damaged: str) -> None:
+    older, newer = three_batches(store)
+    assert older.positions is not None
+    path = older.path if damaged == "manifest" else older.positions.path
+    if damaged == "a file":
+        store.delete([path])
+    else:
+        content = store.get(path)
+        store.put(path, content[:-7] + bytes([content[-7] ^ 1]) + content[-6:])
+    with pytest.raises(RestoreRefusedError, match=older.path):
+        open_attempt(store, rewinding(store, 2, older), OPERATORS)
+    assert open_attempt(store, assignment(store, 2), OPERATORS).manifest == newer
+
+
+def test_a_snapshot_that_another_job_has_claimed_is_refused_before_anything_is_disowned(store: ObjectStore) -> None:
+    three_batches(store)
+    given = savepoint_of(store, "earlier")
+    take_claim(store, given, JobId("third"))
+    with pytest.raises(ClaimRefusedError, match="third"):
+        open_attempt(store, rewinding(store, 2, given), OPERATORS)
+    assert open_attempt(store, assignment(store, 2), OPERATORS).resume.batch_id == 2
+
+
+def test_state_that_the_program_no_longer_has_is_dropped_only_if_that_is_allowed(store: ObjectStore) -> None:
+    resume = resume_point(operators={OperatorUid("gone"): history(BY_NAME), UID: history(BY_NAME)})
+    with pytest.raises(RestoreRefusedError, match="'gone'"):
+        check_fit(assignment(store, 1), resume, OPERATORS)
+    assert check_fit(assignment(store, 1, allow_non_restored_state=True), resume, OPERATORS) == ("gone",)
+    keyed_otherwise = resume_point(operators={UID: history(BY_NUMBER)})
+    with pytest.raises(RestoreRefusedError, match="is now keyed by"):
+        check_fit(assignment(store, 1, allow_non_restored_state=True), keyed_otherwise, OPERATORS)
+
+
+def test_dropped_state_does_not_come_back_when_its_operator_does(store: ObjectStore) -> None:
+    first = open_attempt(store, assignment(store, 1), OPERATORS)
+    first.journal.append(BatchPlanned(Attempt(1), BatchId(0), plan(0)))
+    changed = changelog(0)
+    first.journal.append(msgspec.structs.replace(commit(1, 0), operators={UID: [changed, None]}))
+    other = {OperatorUid("other"): BY_NAME}
+    with pytest.raises(RestoreRefusedError, match="'counts'"):
+        open_attempt(store, assignment(store, 2), other)
+    allowed = open_attempt(store, assignment(store, 2, allow_non_restored_state=True), other)
+    assert UID not in allowed.resume.operators
+    again = open_attempt(store, assignment(store, 3), {**other, **OPERATORS})
+    assert not again.resume.operators[UID].has_state
