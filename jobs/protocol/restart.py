@@ -46,6 +46,7 @@ FATAL_CODES = frozenset(
         "SINK_TARGET_OCCUPIED",
         "STATE_CLAIM_REFUSED",
         "STATE_FORMAT_TOO_NEW",
+        "STATE_LOCATION_INVALID",
         "STATE_SCHEMA_MISMATCH",
     }
 )

@@ -324,6 +324,22 @@ def with_new_inputs(offsets: str, count: int) -> str:
     return "\n".join([*offsets.splitlines(), *[_NOTHING_READ] * count])
 
 
+def with_inputs_kept(positions: Mapping[str, str], kept: Sequence[bool]) -> dict[str, str]:
+    """Returns the files of a query without some of its inputs; those that are kept move up in its places."""
+    places = {str(before): str(now) for now, before in enumerate(at for at, keep in enumerate(kept) if keep)}
+    files = {}
+    for name, content in positions.items():
+        folder, _, rest = name.removeprefix("sources/").partition("/")
+        if is_offsets(name):
+            header, ends = content.splitlines()[:_OFFSETS_HEADER_LINES], content.splitlines()[_OFFSETS_HEADER_LINES:]
+            files[name] = "\n".join([*header, *(end for end, keep in zip(ends, kept, strict=True) if keep)])
+        elif not name.startswith("sources/"):
+            files[name] = content
+        elif folder in places:
+            files[f"sources/{places[folder]}/{rest}"] = content
+    return files
+
+
 def with_commit(positions: Mapping[str, str], batch_id: int) -> dict[str, str]:
     """Marks a batch as done, as Spark does, where Spark had no time to do so itself.
 

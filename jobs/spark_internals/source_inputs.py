@@ -1,15 +1,19 @@
-"""Counts the streams that a streaming frame reads, as a line of Spark's recorded offsets belongs to each.
+"""The streams that a streaming frame reads, and their kinds, as a line of Spark's recorded offsets belongs to each.
 
 It relies on `DataFrame._jdf`, PySpark's private reference to the frame in the JVM (since Spark 1.3), and there on
-Spark's analysed plan: its leaves, which of them are streams, and that two frames of one stream share its leaf.
+Spark's analysed plan: its leaves, which of them are streams, what they call their source, and that two frames of one
+stream share its leaf.
 
 Switched off by `source-inputs`, every frame counts as one stream of its own. A job whose source is a union of streams,
-or with two sources that read one stream, then fails to start.
+or with two sources that read one stream, then fails to start, and a source of another kind under an old uid is not
+refused.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it publishes no types
 
 from keyscale.jobs.protocol.spark_switches import SparkUse, switched_off
 
@@ -29,7 +33,25 @@ def inputs_up_to(frames: Sequence[DataFrame]) -> list[int]:
     seen: set[Any] = set()
     counts = []
     for frame in frames:
-        leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-        seen.update(leaf for leaf in (leaves.apply(at) for at in range(leaves.size())) if leaf.isStreaming())
+        seen.update(_streams(frame))
         counts.append(len(seen))
     return counts
+
+
+def kinds_of(frame: DataFrame) -> tuple[str, ...]:
+    """Returns the kind of each stream that a frame reads, such as FileSource or kafka; none if that is unknown."""
+    if SparkUse.SOURCE_INPUTS in switched_off():
+        return ()
+    return tuple(_kind(leaf) for leaf in _streams(frame))
+
+
+def _streams(frame: DataFrame) -> list[Any]:
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+    return [leaf for leaf in (leaves.apply(at) for at in range(leaves.size())) if leaf.isStreaming()]
+
+
+def _kind(leaf: Any) -> str:
+    try:
+        return str(leaf.sourceName()).partition("[")[0]  # of files, what follows is the path
+    except Py4JError:
+        return str(leaf.getClass().getSimpleName())

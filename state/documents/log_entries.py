@@ -28,6 +28,8 @@ class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
         claims: `restored_from` belongs to the job from now on (claim mode CLAIM).
         restore_id: The wish by which it rewinds, so that it is carried out once; None: it had no name.
         dropped_operators: Operators whose state is gone from here on, as the program no longer has them.
+        dropped_sources: Sources whose positions are gone from here on, likewise.
+        positions: With dropped sources: the source positions from here on, in place of all earlier ones.
     """
 
     attempt: Attempt
@@ -41,6 +43,8 @@ class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
     claims: bool = False
     restore_id: str | None = None
     dropped_operators: tuple[OperatorUid, ...] = ()
+    dropped_sources: tuple[OperatorUid, ...] = ()
+    positions: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class BatchPlanned(msgspec.Struct, frozen=True, tag="batch_planned"):

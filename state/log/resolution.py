@@ -79,6 +79,7 @@ class ResumePoint:
         planned: The batch that was planned after it and must be run with exactly its positions, or None.
         positions: Source position files since the manifest's own (which come first), including those of the planned
             batch.
+        replaces_positions: Whether these files are all, and the manifest's own no longer count.
         operators: Each operator's history, by uid.
         next_position: The position of the next log entry.
         attempt: The highest attempt that was opened; 0 if none was.
@@ -99,6 +100,7 @@ class ResumePoint:
     max_parallelism: int | None
     hash_id: HashId | None
     time: JobTime = field(default_factory=JobTime)
+    replaces_positions: bool = False
 
 
 def log_start(manifest: Manifest | None, job_id: JobId) -> int:
@@ -186,6 +188,7 @@ class _History:
         self._time = manifest.time if manifest is not None and isinstance(manifest.time, JobTime) else JobTime()
         self._planned: BatchPlanned | None = None
         self._positions: dict[str, str] = {}
+        self._replaces_positions = False
         self._changelogs: dict[OperatorUid, list[ChangelogHandle]] = {}
         self._bases = {operator.uid: operator for operator in manifest.operators} if manifest is not None else {}
         writer = manifest.attempt if manifest is not None and own else None
@@ -209,6 +212,8 @@ class _History:
         for uid in entry.dropped_operators:
             self._drop(uid)
         self._declarations.update(entry.operators)
+        if not isinstance(entry.positions, msgspec.UnsetType):
+            self._positions, self._replaces_positions = dict(entry.positions), True
 
     def _drop(self, uid: OperatorUid) -> None:
         """Forgets all of an operator: one that gets its uid later begins without state."""
@@ -256,6 +261,7 @@ class _History:
             max_parallelism=self._max_parallelism,
             hash_id=self._hash_id,
             time=self._time,
+            replaces_positions=self._replaces_positions,
         )
 
     def _check(self, entry: BatchPlanned | BatchCommitted) -> None:

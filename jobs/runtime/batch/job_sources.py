@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
-from keyscale.jobs.runtime.batch.source_order import positions_for
+from keyscale.jobs.runtime.batch.source_order import DeclaredSource, positions_for
 from keyscale.jobs.spark_internals.arrow_schemas import spark_schema_of
-from keyscale.jobs.spark_internals.source_inputs import inputs_up_to
+from keyscale.jobs.spark_internals.source_inputs import inputs_up_to, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +61,16 @@ class JobSources:
         Raises:
             RestoreRefusedError: A source has more or fewer of Spark's inputs than before.
         """
-        return positions_for(recorded, [node.uid for node in self.nodes], self.inputs())
+        kinds = {node.uid: kinds for node in self.nodes if (kinds := kinds_of(node.frame))}
+        return positions_for(recorded, [node.uid for node in self.nodes], self.inputs(), kinds)
+
+    def declared(self) -> list[DeclaredSource]:
+        """Returns what the program says about its sources."""
+        counts = self.inputs()
+        return [
+            DeclaredSource(node.uid, count - before, kinds_of(node.frame))
+            for node, count, before in zip(self.nodes, counts, [0, *counts], strict=False)
+        ]
 
     def inputs(self) -> list[int]:
         """Returns how many of Spark's inputs the query has up to and including each source, in order."""

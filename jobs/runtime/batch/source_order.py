@@ -6,6 +6,7 @@ in the order of their places. A new source gets the places after all others.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +19,7 @@ from keyscale.jobs.spark_internals.checkpoint_directory import (
     inputs_of,
     is_offsets,
     positions_of,
+    with_inputs_kept,
     with_new_inputs,
 )
 from keyscale.state.documents.source_positions import SourcePositions
@@ -29,6 +31,22 @@ if TYPE_CHECKING:
     from keyscale.state.documents.source_positions import SparkFiles
 
 ORDER_NAME = "keyscale-sources.json"
+KINDS_NAME = "keyscale-source-kinds.json"
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredSource:
+    """A source of the program.
+
+    Attributes:
+        uid: Its uid.
+        inputs: How many of Spark's inputs are its own.
+        kinds: What each of them is, such as FileSource or kafka. Positions of one kind mean nothing to another.
+    """
+
+    uid: OperatorUid
+    inputs: int = 1
+    kinds: tuple[str, ...] = ()
 
 
 def recorded_order(positions: Mapping[str, str]) -> tuple[OperatorUid, ...]:
@@ -68,9 +86,9 @@ def order_of(declared: Sequence[OperatorUid], recorded: Sequence[OperatorUid]) -
     Raises:
         RestoreRefusedError: The job no longer has a source that has positions.
     """
-    if tuple(recorded) == (ONLY_SOURCE_UID,) and len(declared) == 1:
+    if _gets_a_uid(declared, recorded):
         return tuple(declared)
-    gone = [uid for uid in recorded if uid not in declared]
+    gone = gone_sources(declared, recorded)
     if gone:
         raise RestoreRefusedError(
             f"there are positions of source {', '.join(map(repr, gone))}, which the job no longer has;"
@@ -79,27 +97,101 @@ def order_of(declared: Sequence[OperatorUid], recorded: Sequence[OperatorUid]) -
     return (*recorded, *(uid for uid in declared if uid not in recorded))
 
 
-def positions_for(positions: Mapping[str, str], order: Sequence[OperatorUid], inputs: Sequence[int]) -> dict[str, str]:
+def gone_sources(declared: Sequence[OperatorUid], recorded: Sequence[OperatorUid]) -> tuple[OperatorUid, ...]:
+    """Returns the sources that have positions and that the job no longer has."""
+    return () if _gets_a_uid(declared, recorded) else tuple(uid for uid in recorded if uid not in declared)
+
+
+def _gets_a_uid(declared: Sequence[OperatorUid], recorded: Sequence[OperatorUid]) -> bool:
+    return tuple(recorded) == (ONLY_SOURCE_UID,) and len(declared) == 1
+
+
+def check_kinds(positions: Mapping[str, str], declared: Sequence[DeclaredSource]) -> None:
+    """Refuses a source that reads something of another kind under the uid that it had.
+
+    Raises:
+        RestoreRefusedError: A source is of another kind; the message names all of them.
+        PositionsCorruptError: The recorded kinds cannot be read.
+    """
+    recorded = recorded_order(positions)
+    before = _recorded_kinds(positions)
+    if _gets_a_uid([source.uid for source in declared], recorded):
+        before = {declared[0].uid: before.get(ONLY_SOURCE_UID, ())}
+    wrong = [
+        f"source {source.uid!r} was of kind {', '.join(before[source.uid])} and is now {', '.join(source.kinds)}"
+        for source in declared
+        if before.get(source.uid) and source.kinds and before[source.uid] != source.kinds
+    ]
+    if wrong:
+        raise RestoreRefusedError(f"{'; '.join(wrong)}: give a source of another kind a uid of its own")
+
+
+def _recorded_kinds(positions: Mapping[str, str]) -> dict[OperatorUid, tuple[str, ...]]:
+    try:
+        recorded = msgspec.json.decode(positions.get(KINDS_NAME, "{}"), type=dict[str, tuple[str, ...]])
+    except msgspec.MsgspecError as error:
+        raise PositionsCorruptError("the kinds in the recorded source positions cannot be read") from error
+    return {OperatorUid(uid): kinds for uid, kinds in recorded.items()}
+
+
+def without_sources(
+    positions: Mapping[str, str], gone: Sequence[OperatorUid], declared: Sequence[DeclaredSource]
+) -> dict[str, str]:
+    """Returns positions without those of some sources.
+
+    Args:
+        positions: The recorded files.
+        gone: The sources that are dropped.
+        declared: The job's sources.
+
+    Raises:
+        RestoreRefusedError: It is unknown which of Spark's inputs were theirs.
+    """
+    recorded = recorded_order(positions)
+    inputs = {source.uid: source.inputs for source in declared}
+    found = {inputs_of(content) for name, content in positions.items() if is_offsets(name)}
+    left = max(found, default=0) - sum(inputs[uid] for uid in recorded if uid not in gone)
+    if len(found) != 1 or left < 0 or left % len(gone) or (len(gone) > 1 and left > len(gone)):
+        raise RestoreRefusedError(
+            f"it cannot be told which of {found} inputs of Spark's were those of {', '.join(map(repr, gone))}:"
+            " drop one source at a time, and keep the inputs of the others"
+        )
+    counts = [inputs[uid] if uid not in gone else left // len(gone) for uid in recorded]
+    kept = [uid not in gone for uid, count in zip(recorded, counts, strict=True) for _ in range(count)]
+    files = with_inputs_kept(positions, kept)
+    files[ORDER_NAME] = _encoded([uid for uid in recorded if uid not in gone])
+    return files
+
+
+def positions_for(
+    positions: Mapping[str, str],
+    order: Sequence[OperatorUid],
+    inputs: Sequence[int],
+    kinds: Mapping[OperatorUid, Sequence[str]] | None = None,
+) -> dict[str, str]:
     """Returns the files that Spark starts from with sources in this order. A new source has read nothing so far.
 
     Args:
         positions: The recorded files.
         order: The order of the sources now.
         inputs: How many of Spark's inputs there are up to and including each source, in this order.
+        kinds: What each source reads, to be recorded; None or empty where that is not known.
 
     Raises:
         RestoreRefusedError: The earlier sources have more or fewer inputs now.
     """
+    known = {KINDS_NAME: msgspec.json.encode(dict(kinds), order="sorted").decode()} if kinds else {}
     if not positions:
-        return {} if tuple(order) == (ONLY_SOURCE_UID,) else {ORDER_NAME: _encoded(order)}
-    before = inputs[len(recorded_order(positions)) - 1]
+        return known if tuple(order) == (ONLY_SOURCE_UID,) else {ORDER_NAME: _encoded(order), **known}
+    recorded = recorded_order(positions)
+    before = inputs[len(recorded) - 1] if recorded else 0
     files = {
         name: _padded(content, before, inputs[-1]) if is_offsets(name) else content
         for name, content in positions.items()
     }
     if ORDER_NAME in files or tuple(order) != (ONLY_SOURCE_UID,):
         files[ORDER_NAME] = _encoded(order)
-    return files
+    return {**files, **known}
 
 
 def _padded(offsets: str, before: int, now: int) -> str:

@@ -6,9 +6,19 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET
+
 from keyscale.clock import now_ms
 from keyscale.jobs.graph.nodes import ONLY_SOURCE_UID
-from keyscale.jobs.runtime.batch.source_order import order_of, recorded_order, recorded_positions
+from keyscale.jobs.runtime.batch.source_order import (
+    DeclaredSource,
+    check_kinds,
+    gone_sources,
+    order_of,
+    recorded_order,
+    recorded_positions,
+    without_sources,
+)
 from keyscale.jobs.runtime.driver.journal import Journal
 from keyscale.jobs.runtime.errors import RestoreRefusedError
 from keyscale.jobs.spark_internals.checkpoint_directory import merged, with_commit
@@ -65,7 +75,7 @@ def open_attempt(
     store: ObjectStore,
     assignment: Assignment,
     operators: Mapping[OperatorUid, OperatorDeclaration],
-    sources: Sequence[OperatorUid] = (ONLY_SOURCE_UID,),
+    sources: Sequence[DeclaredSource] = (DeclaredSource(ONLY_SOURCE_UID),),
 ) -> OpenAttempt:
     """Reads what was committed, checks that the job fits it, and fences all older attempts.
 
@@ -73,7 +83,7 @@ def open_attempt(
         store: The job's object store.
         assignment: The job and its settings.
         operators: The declarations of the job's operators.
-        sources: The uids of the job's sources.
+        sources: The job's sources.
 
     Raises:
         RestoreRefusedError: The job does not fit its checkpoint.
@@ -91,7 +101,7 @@ def open_attempt(
         recovery, positions, unusable = _recover(store, assignment, frozenset())
         manifest, resume = recovery.base.manifest, recovery.resume
     dropped = check_fit(assignment, resume, operators)
-    order_of(sources, recorded_order(positions))
+    kept, dropped_sources = _kept_positions(assignment, positions, sources)
     claims = _claim(store, assignment, manifest)
     opened = AttemptOpened(
         attempt=attempt,
@@ -105,20 +115,43 @@ def open_attempt(
         claims=claims,
         restore_id=assignment.restore_id if rewinds else None,
         dropped_operators=dropped,
+        dropped_sources=dropped_sources,
+        positions=kept if dropped_sources else UNSET,
     )
     journal = Journal(CommitLog(store, layout), resume.next_position)
     journal.append(opened)
-    if rewinds or dropped:
+    if rewinds:
+        logger.warning("attempt %d goes back to %s", attempt, opened.restored_from or "nothing")
+    if dropped or dropped_sources:
         logger.warning(
-            "attempt %d %s and drops the state of %s",
+            "attempt %d drops state that the program no longer has: operators %s, sources %s",
             attempt,
-            f"goes back to {opened.restored_from or 'nothing'}" if rewinds else "continues",
-            ", ".join(dropped) or "no operator",
+            ", ".join(dropped) or "none",
+            ", ".join(dropped_sources) or "none",
         )
     # Choose again: only now can no older attempt's retention delete the chosen checkpoint.
     recovery, positions, unusable = _recover(store, assignment, unusable)
     base = recovery.base.manifest
     return OpenAttempt(attempt, journal, recovery.resume, base, positions, unusable, claims and base == manifest)
+
+
+def _kept_positions(
+    assignment: Assignment, positions: dict[str, str], sources: Sequence[DeclaredSource]
+) -> tuple[dict[str, str], tuple[OperatorUid, ...]]:
+    """Returns the positions of the sources that the job still has, and the sources that are dropped.
+
+    Raises:
+        RestoreRefusedError: A source is gone and that is not allowed, or is of another kind.
+    """
+    uids = [source.uid for source in sources]
+    gone = gone_sources(uids, recorded_order(positions))
+    if gone and assignment.allow_non_restored_state:
+        positions = without_sources(positions, gone, sources)
+    else:
+        gone = ()
+    check_kinds(positions, sources)
+    order_of(uids, recorded_order(positions))
+    return positions, gone
 
 
 def _is_carried_out(log: CommitLog, assignment: Assignment) -> bool:
@@ -279,7 +312,9 @@ def resume_positions(of_manifest: Mapping[str, str], resume: ResumePoint) -> dic
         PositionsCorruptError: They do not hold the offsets of the last batch.
     """
     of_spark = resume.batch_id - resume.time.time_batches  # Spark numbers its own batches only
-    files = merged(of_manifest, resume.positions, of_spark + 1 if resume.planned else of_spark)
+    files = merged(
+        {} if resume.replaces_positions else of_manifest, resume.positions, of_spark + 1 if resume.planned else of_spark
+    )
     return with_commit(files, of_spark) if of_spark >= 0 else files
 
 

@@ -18,7 +18,7 @@ from keyscale.jobs.runtime.batch.job_sources import JobSources
 from keyscale.jobs.runtime.batch.metrics import lost_records, pending_records
 from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_specs
 from keyscale.jobs.runtime.batch.shipment import Shipment
-from keyscale.jobs.runtime.batch.source_order import order_of, recorded_order
+from keyscale.jobs.runtime.batch.source_order import DeclaredSource, order_of, recorded_order
 from keyscale.jobs.runtime.driver.attempt import fall_back, open_attempt, reopen_attempt
 from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
 from keyscale.jobs.runtime.driver.checkpoints import Checkpoints, SnapshotContext
@@ -194,7 +194,7 @@ class Execution:
         context, after = self._context, self._after
         if after is None or after._opened is None:
             self._retries.run(lambda: probe(context.store, Layout(self._info.job_id).job))
-            opened = open_attempt(context.store, context.assignment, self._operators, self._source_uids)
+            opened = open_attempt(context.store, context.assignment, self._operators, self._declared_sources)
             reach("run.fenced")
         else:
             if after._anchor is not None:
@@ -238,6 +238,10 @@ class Execution:
                 opened = fall_back(context.store, context.assignment, opened)
             else:
                 return opened, committed, runner
+
+    @property
+    def _declared_sources(self) -> list[DeclaredSource]:
+        return JobSources(self._topology.sources).declared()
 
     @property
     def _source_uids(self) -> list[OperatorUid]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE
-from keyscale.jobs.spark_internals.source_inputs import inputs_up_to
+from keyscale.jobs.spark_internals.source_inputs import inputs_up_to, kinds_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,3 +41,18 @@ def test_what_is_no_stream_is_no_input(spark: SparkSession, streams: list[DataFr
 def test_switched_off_each_source_is_one_input(streams: list[DataFrame], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SPARK_WITHOUT_VARIABLE, "source-inputs")
     assert inputs_up_to(streams) == [1, 2, 3]
+
+
+def test_a_streams_kind_says_what_reads_it_and_not_where(spark: SparkSession, streams: list[DataFrame]) -> None:
+    a, b, _ = streams
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    assert [kinds_of(frame) for frame in (a, a.union(b).where("number > 1"), rate)] == [
+        ("FileSource",),
+        ("FileSource", "FileSource"),
+        ("rate-micro-batch",),
+    ]
+
+
+def test_switched_off_kinds_are_unknown(streams: list[DataFrame], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SPARK_WITHOUT_VARIABLE, "source-inputs")
+    assert kinds_of(streams[0]) == ()

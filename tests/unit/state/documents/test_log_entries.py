@@ -34,8 +34,19 @@ ENTRIES: list[LogEntry] = [
         restore_id="wish",
         dropped_operators=(COUNTS,),
     ),
+    AttemptOpened(
+        Attempt(4),
+        2,
+        128,
+        HashId.SPARK,
+        None,
+        5000,
+        {},
+        dropped_sources=(OperatorUid("clicks"),),
+        positions={"offsets/0": "v1"},
+    ),
 ]
-"""All but the last one are as the first version of the format has them, without the fields that were added later."""
+"""All but the last two are as the first version of the format has them, without the fields that were added later."""
 
 
 def test_the_golden_entries_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -6,7 +6,13 @@ import msgspec
 import pytest
 
 from keyscale.jobs.protocol.messages import Assignment
-from keyscale.jobs.runtime.batch.source_order import stored_positions
+from keyscale.jobs.runtime.batch.source_order import (
+    KINDS_NAME,
+    ORDER_NAME,
+    DeclaredSource,
+    recorded_order,
+    stored_positions,
+)
 from keyscale.jobs.runtime.driver.attempt import (
     OpenAttempt,
     check_fit,
@@ -512,7 +518,7 @@ def test_another_jobs_snapshot_is_found_again_without_a_hint(store: ObjectStore)
     [
         ({"max_parallelism": 16}, "max parallelism 8"),
         ({"hash_id": "java"}, "hashed by"),
-        ({"restore_from": "s3://else/where/manifest.json"}, "another object store"),
+        ({"restore_from": "s3://else/where/job/chk-1/manifest.json"}, "another object store"),
         ({"restore_from": None}, "no checkpoint or savepoint was given"),
     ],
 )
@@ -573,3 +579,35 @@ def test_dropped_state_does_not_come_back_when_its_operator_does(store: ObjectSt
     assert UID not in allowed.resume.operators
     again = open_attempt(store, assignment(store, 3), {**other, **OPERATORS})
     assert not again.resume.operators[UID].has_state
+
+
+def test_positions_of_a_source_that_is_gone_are_dropped_only_if_that_is_allowed_and_for_good(
+    store: ObjectStore,
+) -> None:
+    two = [DeclaredSource(OperatorUid("a")), DeclaredSource(OperatorUid("b"))]
+    one = [DeclaredSource(OperatorUid("b"))]
+    first = open_attempt(store, assignment(store, 1), OPERATORS, two)
+    ends = {"offsets/0": 'v1\n{"batchWatermarkMs":0}\nend of a\nend of b', ORDER_NAME: '["a","b"]'}
+    first.journal.append(BatchPlanned(Attempt(1), BatchId(0), {**ends, "sources/0/0": "of a", "sources/1/0": "of b"}))
+    first.journal.append(commit(1, 0))
+    with pytest.raises(RestoreRefusedError, match="'a'"):
+        open_attempt(store, assignment(store, 2), OPERATORS, one)
+    allowed = open_attempt(store, assignment(store, 2, allow_non_restored_state=True), OPERATORS, one)
+    for opened in (allowed, open_attempt(store, assignment(store, 3), OPERATORS, one)):
+        assert opened.positions["offsets/0"].splitlines()[2:] == ["end of b"]
+        assert {name: end for name, end in opened.positions.items() if name.startswith("sources")} == {
+            "sources/0/0": "of b"
+        }
+    again = open_attempt(store, assignment(store, 4), OPERATORS, [*one, DeclaredSource(OperatorUid("a"))])
+    assert recorded_order(again.positions) == ("b",), "the source that came back begins from its start"
+
+
+def test_a_source_of_another_kind_under_its_old_uid_is_refused(store: ObjectStore) -> None:
+    files, topic = (DeclaredSource(OperatorUid("a"), 1, (kind,)) for kind in ("FileSource", "kafka"))
+    first = open_attempt(store, assignment(store, 1), OPERATORS, [files])
+    recorded = {**plan(0), ORDER_NAME: '["a"]', KINDS_NAME: '{"a":["FileSource"]}'}
+    first.journal.append(BatchPlanned(Attempt(1), BatchId(0), recorded))
+    first.journal.append(commit(1, 0))
+    with pytest.raises(RestoreRefusedError, match="source 'a' was of kind FileSource and is now kafka"):
+        open_attempt(store, assignment(store, 2, allow_non_restored_state=True), OPERATORS, [topic])
+    open_attempt(store, assignment(store, 2), OPERATORS, [files])
