@@ -27,7 +27,7 @@ MAIN, OTHER = JobId("main"), JobId("other")
 FAR_FUTURE_MS = 4_000_000_000_000
 MEMORY = Path("/dev/shm")  # noqa: S108 - if it exists, so that the many fsyncs cost nothing
 Trail = tuple[int, ...]
-"""What a job has read and committed: a number of each batch that no other batch has."""
+"""The batches that a job has committed: of each, a number that no other batch has."""
 
 
 class DyingStore(LocalObjectStore):
