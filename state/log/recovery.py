@@ -87,8 +87,8 @@ def recover(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded: It
     """Finds the newest base that the job's history continues from, and where that history ends.
 
     Bases that are damaged, or whose history was disowned by a rewind, are passed over. The base
-    of the last rewind is found by its entry in the log, even if it is another job's and no hint names it. Arguments as for
-    `choose_base`.
+    of the last rewind is found by its entry in the log, even if it is another job's and no hint names it. Arguments as
+    for `choose_base`.
 
     Raises:
         NothingUsableError: There are manifests, but the job can continue from none of them.
