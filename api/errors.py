@@ -234,13 +234,16 @@ class ArtifactNotFoundError(ApiError):
 
 
 class ArtifactInvalidError(ApiError):
-    """The uploaded file is not a valid Python file, zip or jar."""
+    """The uploaded file is not a valid Python file, zip, wheel or jar."""
 
     code = "ARTIFACT_INVALID"
-    title = "The file is not a valid Python file, zip or jar"
+    title = "The file is not a valid Python file, zip, wheel or jar"
     status = 422
     domain = "user"
-    advice = "Upload a .py file that Python can compile, a .zip with a main.py or __main__.py at its root, or a .jar."
+    advice = (
+        "Upload a .py file that Python can compile, a .zip with a main.py or with modules, a .whl for the platform's "
+        "Python and system, or a .jar. `./keyscale artifacts upload --requirements FILE` finds wheels that fit."
+    )
 
 
 class ArtifactNotRunnableError(ApiError):
@@ -261,6 +264,68 @@ class ArtifactInUseError(ApiError):
     status = 409
     domain = "user"
     advice = "Delete the job first."
+
+
+class LibraryInvalidError(ApiError):
+    """A job cannot have this library: it is no importable module, no package of the platform, or one of too many."""
+
+    code = "LIBRARY_INVALID"
+    title = "A job cannot have this library"
+    status = 422
+    domain = "user"
+    advice = (
+        "A .py library is imported by its file's name, which must be that of a module. A package is named "
+        "`package:NAME`; `detail` lists those that there are."
+    )
+
+
+class LibraryClashError(ApiError):
+    """A library has the name of a package or module of the platform, of Python, or of another library of the job."""
+
+    code = "LIBRARY_CLASH"
+    title = "Two packages or modules have the same name"
+    status = 422
+    domain = "user"
+    advice = (
+        "Leave the library out and use the platform's version, which `detail` names; or rename your own module. Of two "
+        "libraries with the same modules a job can have one."
+    )
+
+
+class LibraryRequirementError(ApiError):
+    """A wheel needs a package that neither the job nor the platform has, or has in another version."""
+
+    code = "LIBRARY_REQUIREMENT_MISSING"
+    title = "A library needs another one that is missing"
+    status = 422
+    domain = "user"
+    advice = (
+        "Add a wheel of each package that `detail` names. `./keyscale artifacts upload --requirements FILE` uploads "
+        "wheels with all that they need."
+    )
+
+
+class LibraryUnavailableError(ApiError):
+    """A library cannot be copied to the host that runs the driver."""
+
+    code = "LIBRARY_UNAVAILABLE"
+    title = "A library cannot be copied to this host"
+    status = 503
+    domain = "external"
+    retryable = True
+    advice = "`detail` says why. Make room in KEYSCALE_HOME, or upload the library again and name the new artifact."
+
+
+class JarNotAllowedError(ApiError):
+    """A job may not bring this jar."""
+
+    code = "JAR_NOT_ALLOWED"
+    title = "A job may not bring this jar"
+    status = 403
+    domain = "user"
+    advice = (
+        "Ask an administrator to add the jar's file name or SHA-256, which `detail` names, to KEYSCALE_JARS_ALLOWED."
+    )
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from keyscale.api.errors import SettingInvalidError
 from keyscale.api.job_limits import JobLimits
 from keyscale.api.job_secrets import JobSecrets
+from keyscale.api.libraries.jar_rules import JarRules
 from keyscale.certificates import trusted_certificates
 from keyscale.db.statuses import Role
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
@@ -66,6 +67,8 @@ class Settings:
         store_environment: Variables that only the object store's client reads; passed on to drivers.
         job_secrets: The secrets that jobs may name.
         job_limits: The most that a job may ask for.
+        jar_rules: The jars that jobs may have.
+        spark_conf_allowed: Spark settings that jobs may choose besides the usual ones; `prefix.*` allows all below.
         spark_secret: Shared by all processes of a Spark cluster, which then prove to each other that they know it.
         job_users: Range of users for jobs, or `off`; None: a default range, where jobs can have users of their own.
         job_group: A group of all these users, for files that jobs share.
@@ -99,6 +102,8 @@ class Settings:
     store_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     job_secrets: JobSecrets = field(default_factory=JobSecrets)
     job_limits: JobLimits = field(default_factory=JobLimits)
+    jar_rules: JarRules = field(default_factory=JarRules)
+    spark_conf_allowed: frozenset[str] = frozenset()
     spark_secret: str = field(default="", repr=False)
     job_users: str | None = None
     job_group: int | None = None
@@ -169,9 +174,14 @@ class Settings:
             },
             job_secrets=JobSecrets(
                 {name: value for name, value in source.items() if name.startswith(JOB_SECRET_PREFIX)},
-                _directory(source.get("KEYSCALE_JOB_SECRETS_DIRECTORY")),
+                _directory(source, "KEYSCALE_JOB_SECRETS_DIRECTORY"),
             ),
             job_limits=JobLimits.from_environment(source),
+            jar_rules=JarRules(
+                _words(source, "KEYSCALE_JARS_ALLOWED") or frozenset({"*"}),
+                _directory(source, "KEYSCALE_SPARK_JARS"),
+            ),
+            spark_conf_allowed=_words(source, "KEYSCALE_SPARK_CONF_ALLOWED"),
             spark_secret=source.get("KEYSCALE_SPARK_SECRET") or "",
             job_users=source.get("KEYSCALE_JOB_USERS") or None,
             job_group=_group(source.get("KEYSCALE_JOB_GROUP")),
@@ -209,12 +219,17 @@ def _duration_ms(source: Mapping[str, str], name: str, default_ms: int) -> int:
     return int(text)
 
 
-def _directory(path: str | None) -> Path | None:
+def _directory(source: Mapping[str, str], name: str) -> Path | None:
+    path = source.get(name)
     if not path:
         return None
     if not Path(path).is_dir():
-        raise SettingInvalidError(f"KEYSCALE_JOB_SECRETS_DIRECTORY: {path} is not a directory")
+        raise SettingInvalidError(f"{name}: {path} is not a directory")
     return Path(path).absolute()
+
+
+def _words(source: Mapping[str, str], name: str) -> frozenset[str]:
+    return frozenset(filter(None, (word.strip() for word in (source.get(name) or "").split(","))))
 
 
 def _tls_files(source: Mapping[str, str]) -> tuple[Path | None, Path | None]:

@@ -11,6 +11,7 @@ class ArtifactKind(StrEnum):
     PYTHON = "PYTHON"
     ZIP = "ZIP"
     JAR = "JAR"
+    WHEEL = "WHEEL"
 
 
 class JobStatus(StrEnum):

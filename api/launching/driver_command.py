@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyscale.api.launching.supervisor import DRIVER_USER_VARIABLE
+from keyscale.api.libraries.library_cache import PlacedLibraries
 from keyscale.api.settings import LOOPBACK_HOSTS
 from keyscale.installation import DRIVER_PROGRAM, IMPORT_PATH
 from keyscale.jobs.protocol.class_archive import ClassArchive
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 STANDALONE_SCHEME = "spark://"
 TASK_TRIES = 4
+NO_LIBRARIES = PlacedLibraries()
 SPARK_SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105 - Spark's name for it; a setting could be seen by other users
 # The variables that any program needs. Drivers inherit nothing else from the control plane. A sync point is a named
 # place in the code where fault tests hold a process.
@@ -57,7 +59,9 @@ def stays_on_loopback(master: str) -> bool:
     return all(address.rpartition(":")[0] in LOOPBACK_HOSTS for address in addresses)
 
 
-def driver_command(settings: Settings, job: Job, attempt: Attempt, work_directory: Path) -> list[str]:
+def driver_command(
+    settings: Settings, job: Job, attempt: Attempt, work_directory: Path, libraries: PlacedLibraries = NO_LIBRARIES
+) -> list[str]:
     """Returns the command line of an attempt's driver. It holds no secret, because other users can see it."""
     master = master_of(settings, attempt.parallelism)
     conf = {
@@ -72,6 +76,7 @@ def driver_command(settings: Settings, job: Job, attempt: Attempt, work_director
         "spark.app.name": f"keyscale-{job.name}-{attempt.number}",
         "spark.local.dir": str(work_directory / "spark"),
         "spark.sql.warehouse.dir": str(work_directory / "warehouse"),
+        **library_settings(libraries, master),
     }
     options = [
         part for key, value in sorted(without_switched_off(conf).items()) for part in ("--conf", f"{key}={value}")
@@ -87,6 +92,7 @@ def driver_environment(
     secrets: Mapping[str, str],
     *,
     user: JobUser | None = None,
+    libraries: PlacedLibraries = NO_LIBRARIES,
 ) -> dict[str, str]:
     """Returns the complete environment of a driver, without the database's address and without users' tokens.
 
@@ -98,6 +104,7 @@ def driver_environment(
         host: The control plane's environment. Only harmless variables are passed on.
         secrets: Variables with the secrets that the job names.
         user: The job's own user, whom the supervisor makes the driver's; None: the control plane's user.
+        libraries: Those of the job, on this host.
     """
     inherited = {name: host[name] for name in _INHERITED if name in host}
     is_loopback = stays_on_loopback(settings.spark_master)
@@ -112,15 +119,43 @@ def driver_environment(
         "KEYSCALE_ATTEMPT_TOKEN": token,
         "KEYSCALE_CONTROL_URL": settings.control_url,
         **({"KEYSCALE_CA_FILE": str(settings.ca_file)} if settings.ca_file else {}),
+        **library_variables(libraries, settings.spark_master),
         "KEYSCALE_LOCAL_STATE_DIR": str(work_directory.parents[1] / "state"),
         "KEYSCALE_WORK_DIR": str(work_directory),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(IMPORT_PATH),
+        # Libraries come before the environment's packages, none of which they may replace: so a job that brings what
+        # only a development environment has gets its own version everywhere.
+        "PYTHONPATH": os.pathsep.join(map(str, (IMPORT_PATH, *libraries.python_path))),
         "PYTHONSAFEPATH": "1",  # else modules beside the driver's program could be imported by their bare names
         "PYTHONUNBUFFERED": "1",
         "SPARK_HOME": str(spark_home()),
     }
+
+
+def library_settings(libraries: PlacedLibraries, master: str) -> dict[str, str]:
+    """Returns the settings by which Spark has a job's jars, and its executors on other hosts its modules."""
+    archives = [] if master.startswith("local") else zip(libraries.archives, executor_path(libraries), strict=True)
+    found = {
+        "spark.jars": ",".join(map(str, libraries.jars)),
+        "spark.archives": ",".join(f"{archive}#{name}" for archive, name in archives),
+    }
+    return {key: value for key, value in found.items() if value}
+
+
+def library_variables(libraries: PlacedLibraries, master: str) -> dict[str, str]:
+    """Returns the variables that tell a driver which libraries it was started with, and where its executors have them.
+
+    An executor unpacks archives into its working directory, from which its Python workers start.
+    """
+    path = [] if master.startswith("local") else executor_path(libraries)
+    found = {"KEYSCALE_LIBRARIES": ",".join(libraries.sha256s), "KEYSCALE_EXECUTOR_PYTHONPATH": os.pathsep.join(path)}
+    return {name: value for name, value in found.items() if value}
+
+
+def executor_path(libraries: PlacedLibraries) -> list[str]:
+    """Returns the directories into which executors unpack archives."""
+    return [f"keyscale-library-{number}" for number, _ in enumerate(libraries.archives)]
 
 
 def authentication(settings: Settings, master: str) -> dict[str, str]:

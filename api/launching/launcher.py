@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,10 +28,12 @@ from keyscale.api.launching.processes import (
     read_supervisor,
     strays_of,
 )
+from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES, JobLibraries
+from keyscale.api.libraries.library_cache import LibraryCache, PlacedLibraries
 from keyscale.db.embedded import let_enter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from keyscale.api.settings import Settings
     from keyscale.db.models import Attempt, Job
@@ -41,6 +43,7 @@ logger = logging.getLogger(__name__)
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _SUPERVISED_WITHIN_S = 30.0
 _DEATH_WITHIN_S = 5.0
+_LIBRARIES = "libraries"  # a run's file with the SHA-256 of each of its libraries, while it may run
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +55,22 @@ class Seen:
 
 
 class Launcher:
-    """Starts drivers on this host. Each run has a directory; see `keyscale.api.launching.supervisor` for its files."""
+    """Starts drivers on this host. Each run has a directory; see `keyscale.api.launching.supervisor` for its files.
 
-    def __init__(self, settings: Settings, isolation: Isolation | None = None) -> None:
+    Args:
+        settings: The control plane's.
+        isolation: The users of jobs; None: jobs run as the control plane's user.
+        read_artifact: Yields the bytes of the artifact with a SHA-256; None: jobs bring no libraries.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        isolation: Isolation | None = None,
+        read_artifact: Callable[[str], Iterable[bytes]] | None = None,
+    ) -> None:
         self._settings = settings
+        self.libraries = LibraryCache(settings.home / "libraries", read_artifact or (lambda _: ()))
         self.isolation = isolation or Isolation(why_not="it was not asked for")
         self.host = platform.node()
         # Replicas on the same host have homes of their own, and see only the runs under them.
@@ -81,16 +96,29 @@ class Launcher:
             fresh.replace(file)
         return token_sha256(file.read_text())
 
-    def launch(self, job: Job, attempt: Attempt) -> None:
-        """Starts an attempt's driver. A second call has no effect: only the first supervisor can register."""
+    def launch(self, job: Job, attempt: Attempt, brought: JobLibraries = NO_JOB_LIBRARIES) -> None:
+        """Starts an attempt's driver. A second call has no effect: only the first supervisor can register.
+
+        Args:
+            job: The job.
+            attempt: Its attempt.
+            brought: The libraries of the attempt's revision.
+
+        Raises:
+            LibraryUnavailableError: A library cannot be copied to this host.
+            LibraryInvalidError: A package of jars is gone.
+        """
         directory = self._run_directory(job.id, attempt.number)
         work = directory / "work"
         secrets = self._settings.job_secrets.variables_of(job.secrets)
         token = (directory / "token").read_text()
         user = self.isolation.user(job.user_number)
         self._make_directories_of_job(job, work, user)
-        environment = driver_environment(self._settings, token, work, os.environ, secrets, user=user)
-        command = driver_command(self._settings, job, attempt, work)
+        libraries = self._place(brought, directory)
+        environment = driver_environment(
+            self._settings, token, work, os.environ, secrets, user=user, libraries=libraries
+        )
+        command = driver_command(self._settings, job, attempt, work, libraries)
         environment["KEYSCALE_ATTEMPT"] = f"{job.id}:{attempt.number}"
         environment["KEYSCALE_JOB_STORE_URL"] = job.store_url
         process: subprocess.Popen[bytes] | None = None
@@ -107,6 +135,15 @@ class Launcher:
         except OSError:
             logger.exception("job %s: the supervisor of attempt %d cannot be started", job.id, attempt.number)
         self._launched[job.id, attempt.number] = (time.monotonic(), process)
+
+    def _place(self, brought: JobLibraries, directory: Path) -> PlacedLibraries:
+        """Copies libraries to this host, notes that the run uses them, and deletes those that no run uses."""
+        placed = self.libraries.place(brought.files)
+        packages = self._settings.jar_rules.jars_of(brought.packages)
+        (directory / _LIBRARIES).write_text("\n".join(placed.sha256s))
+        notes = self._settings.runs_directory.glob(f"*/*/{_LIBRARIES}")
+        self.libraries.sweep({sha256 for note in notes for sha256 in _read_lines(note)})
+        return replace(placed, jars=tuple(dict.fromkeys((*placed.jars, *packages))))
 
     def inspect(self, attempt: Attempt) -> Seen:
         """Looks at an attempt's processes."""
@@ -145,7 +182,8 @@ class Launcher:
         directory = self._run_directory(job_id, attempt)
         if (uid := owner_of(directory / "work")) is not None:
             self._kill_all(strays_of(directory.parent, uid))
-        (directory / "token").unlink(missing_ok=True)
+        for name in ("token", _LIBRARIES):
+            (directory / name).unlink(missing_ok=True)
         shutil.rmtree(directory / "work", ignore_errors=True)
         self._launched.pop((job_id, attempt), None)
 
@@ -217,3 +255,10 @@ class Launcher:
         _, process = self._launched.get((attempt.job_id, attempt.number), (0.0, None))
         if process is not None:
             process.poll()
+
+
+def _read_lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().split()
+    except FileNotFoundError:  # the run is cleaned up at this moment
+        return []

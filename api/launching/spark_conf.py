@@ -1,6 +1,7 @@
 """The Spark settings that a job may choose.
 
-Any other setting could load code, read files or break exactly-once processing.
+Any other setting could load code, read files or break exactly-once processing. An administrator may allow further ones
+by `KEYSCALE_SPARK_CONF_ALLOWED`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from keyscale.api.errors import SparkConfNotAllowedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 ALLOWED_KEYS = frozenset(
     {
@@ -43,18 +44,33 @@ ALLOWED_KEYS = frozenset(
     }
 )
 _VALUE_CHARACTERS_MAX = 100
+_FREE_VALUE_CHARACTERS_MAX = 1000
 
 
-def check_spark_conf(conf: Mapping[str, str]) -> None:
+def check_spark_conf(conf: Mapping[str, str], also_allowed: Collection[str] = ()) -> None:
     """Refuses settings that a job may not choose.
+
+    Args:
+        conf: The job's settings.
+        also_allowed: Further keys that the administrator allows, with any value in one line; `prefix.*` is every key
+            that begins so.
 
     Raises:
         SparkConfNotAllowedError: A key is not on the list, or a value is not a plain word or number.
     """
-    refused = sorted(key for key in conf if key not in ALLOWED_KEYS)
+    free = {key for key in conf if key not in ALLOWED_KEYS and any(_is_covered(key, by) for by in also_allowed)}
+    refused = sorted(key for key in conf if key not in ALLOWED_KEYS and key not in free)
     if refused:
         raise SparkConfNotAllowedError(f"not allowed: {', '.join(key[:100] for key in refused[:5])}")
     for key, value in conf.items():
+        if key in free:
+            if not value.isprintable() or len(value) > _FREE_VALUE_CHARACTERS_MAX:
+                raise SparkConfNotAllowedError(f"the value of {key} is not one line of text")
+            continue
         plain = value.replace(".", "").replace("-", "").replace("_", "")
         if not plain.isalnum() or not value.isascii() or len(value) > _VALUE_CHARACTERS_MAX:
             raise SparkConfNotAllowedError(f"the value of {key} is not a plain word or number")
+
+
+def _is_covered(key: str, allowed: str) -> bool:
+    return key.startswith(allowed.removesuffix("*")) if allowed.endswith(".*") else key == allowed

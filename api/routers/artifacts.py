@@ -19,9 +19,10 @@ def upload_artifact(
     control: Control,
     user: Operator,
     response: Response,
-    file: Annotated[UploadFile, File(description="A .py, .zip or .jar file.")],
+    file: Annotated[UploadFile, File(description="A .py, .zip, .whl or .jar file.")],
     name: Annotated[
-        str | None, Form(pattern=NAME_PATTERN, description="Default: the file's name without its ending.")
+        str | None,
+        Form(pattern=NAME_PATTERN, description="Default: the file's name without its ending, or a wheel's package."),
     ] = None,
 ) -> ArtifactAnswer:
     """Uploads a file.

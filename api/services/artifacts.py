@@ -17,10 +17,12 @@ from keyscale.api.errors import (
     BodyTooLargeError,
     RequestInvalidError,
 )
+from keyscale.api.libraries.artifact_inspection import inspect_artifact
+from keyscale.api.libraries.artifact_inspector import ENDINGS
+from keyscale.api.libraries.library_set import Library, check_wheel
+from keyscale.api.libraries.platform_packages import installed_platform
 from keyscale.api.schemas.artifact import ArtifactAnswer, ArtifactList
 from keyscale.api.schemas.base import NAME_PATTERN
-from keyscale.api.services.artifact_inspection import inspect_artifact
-from keyscale.api.services.artifact_inspector import ENDINGS
 from keyscale.api.services.cursors import write_cursor
 from keyscale.clock import now_ms
 from keyscale.db.models import Artifact
@@ -46,21 +48,25 @@ def upload(
         user: The user who uploads it.
         content: The file, seekable.
         filename: The client's name for it; never used as a path.
-        name: The artifact's name; None: the file's name without its ending.
+        name: The artifact's name; None: the file's name without its ending, or a wheel's name without its version.
 
     Returns:
         The artifact, and whether it is new: if the latest version has the same bytes, that version is returned.
 
     Raises:
-        ArtifactInvalidError: It is not a valid Python file, zip or jar.
+        ArtifactInvalidError: It is not a valid Python file, zip, wheel or jar, or a wheel for another platform.
+        LibraryClashError: It is a wheel of a package that the platform itself runs on.
         BodyTooLargeError: It is larger than the settings allow.
     """
     plain = PurePath(filename.replace("\\", "/")).name
-    chosen = name or PurePath(plain).stem
+    is_wheel = plain.lower().endswith(ENDINGS["WHEEL"])
+    chosen = name or (plain.partition("-")[0] if is_wheel else PurePath(plain).stem)
     if not re.fullmatch(NAME_PATTERN, chosen):
         raise RequestInvalidError("name: letters, digits, dots, - and _, at most 100, the first one a letter or digit")
     sha256, size_bytes = _measure(content, context.settings.artifact_bytes_max)
-    kind = inspect_artifact(content, plain)
+    kind, contents = inspect_artifact(content, plain)
+    if is_wheel:  # its file's name says what it is for, and stays
+        check_wheel(Library(plain, kind, sha256, contents), installed_platform())
     with context.sessions.begin() as session:
         artifacts.lock_writers(session)
         if (existing := artifacts.find_version(session, chosen, sha256)) is not None and artifacts.is_visible(
@@ -71,12 +77,13 @@ def upload(
             id=uuid.uuid4().hex,
             name=chosen,
             version=artifacts.next_version(session, chosen),
-            filename=f"{chosen.removesuffix(ENDINGS[kind])}{ENDINGS[kind]}",
+            filename=plain if is_wheel else f"{chosen.removesuffix(ENDINGS[kind])}{ENDINGS[kind]}",
             kind=kind,
             sha256=sha256,
             size_bytes=size_bytes,
             created_at_ms=now_ms(),
             uploaded_by=user.id,
+            contents=contents.model_dump(),
         )
         if not artifacts.has_bytes(session, sha256):
             artifacts.add_bytes(session, sha256, _chunks(content))

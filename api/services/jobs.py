@@ -62,7 +62,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
 
     Raises:
         ArtifactNotFoundError: There is no such artifact.
-        ArtifactNotRunnableError: The artifact is a jar.
+        ArtifactNotRunnableError: The artifact is a jar, a wheel, or a zip of modules alone.
         ParallelismInvalidError: A parallelism is out of range.
         SparkConfNotAllowedError: The job may not choose this setting.
         JobLimitError: The job asks for more than it may have.
@@ -73,7 +73,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
     """
     max_parallelism = _max_parallelism(request)
     check_parallelism(request.parallelism, max_parallelism)
-    check_spark_conf(request.spark_conf)
+    check_spark_conf(request.spark_conf, context.settings.spark_conf_allowed)
     context.settings.job_limits.check(request.parallelism, request.spark_conf)
     if _ID_LOOKALIKE.fullmatch(request.name):
         raise RequestInvalidError("name: it looks like the id of a job")
@@ -370,5 +370,6 @@ def _require_runnable(session: Session, user: Principal, artifact_id: str) -> No
     is_visible = artifacts.is_visible(session, artifact_id, scope=user.scope, user_id=user.id)
     if artifact is None or not is_visible:
         raise ArtifactNotFoundError("no artifact has this id")
-    if artifact.kind is ArtifactKind.JAR:
-        raise ArtifactNotRunnableError("a jar holds no PySpark program")
+    runnable = artifact.contents is None or artifact.contents.get("runnable", True)
+    if artifact.kind not in {ArtifactKind.PYTHON, ArtifactKind.ZIP} or not runnable:
+        raise ArtifactNotRunnableError(f"{artifact.filename} holds no PySpark program")

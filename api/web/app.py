@@ -37,10 +37,11 @@ from keyscale.api.web.limits import RequestLimits
 from keyscale.api.web.openapi import describe
 from keyscale.api.web.request_origin import RequestOrigin
 from keyscale.db.engine import open_engine, session_factory
+from keyscale.db.repositories import artifacts as artifact_rows
 from keyscale.installation import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from sqlalchemy import Engine
 
@@ -63,7 +64,13 @@ def make_context(settings: Settings, engine: Engine | None = None, isolation: Is
         isolation: The users of jobs; None: jobs run as the control plane's user.
     """
     engine = engine or open_engine(settings.database_url or "")
-    sessions, launcher = session_factory(engine), Launcher(settings, isolation)
+    sessions = session_factory(engine)
+
+    def read_artifact(sha256: str) -> Iterator[bytes]:
+        with sessions() as session:
+            yield from artifact_rows.read_bytes(session, sha256)
+
+    launcher = Launcher(settings, isolation, read_artifact)
     return Context(
         settings=settings,
         engine=engine,

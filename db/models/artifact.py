@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import Index, LargeBinary, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -13,6 +15,7 @@ class Artifact(Base):
     """One immutable version of a file that a user uploaded under a name. Its bytes are found by their hash.
 
     `uploaded_by` is the id of the user who uploaded it first; None if an older version of Keyscale stored it.
+    `contents` is what the inspection of the upload found in it; None likewise.
     """
 
     __tablename__ = "artifacts"
@@ -27,6 +30,7 @@ class Artifact(Base):
     size_bytes: Mapped[int]
     created_at_ms: Mapped[int]
     uploaded_by: Mapped[str | None]
+    contents: Mapped[dict[str, Any] | None]
 
 
 class ArtifactChunk(Base):

@@ -196,6 +196,14 @@ class SecretReference(Message):
     secret: str = Field(pattern=r"^[A-Za-z0-9_]{1,100}$", description="Name of the secret.")
 
 
+class LibraryFile(Message):
+    """A file that a job brings beside its program."""
+
+    filename: str
+    sha256: str
+    kind: Literal["PYTHON", "ZIP", "WHEEL", "JAR"]
+
+
 class Assignment(Message):
     """All that a driver needs to run one attempt of a job."""
 
@@ -211,6 +219,10 @@ class Assignment(Message):
     artifact_sha256: str
     parameters: dict[str, str | SecretReference] = Field(
         default_factory=dict, description="Parameters that the user's script reads as env.parameters."
+    )
+    libraries: list[LibraryFile] = Field(
+        default_factory=list,
+        description="Files that the program imports. The driver was started with them, and refuses to run without one.",
     )
     store_url: str = Field(description="Root of all snapshots: file:///... or s3://bucket/prefix.")
     restore_from: str | None = Field(

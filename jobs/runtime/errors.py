@@ -58,6 +58,15 @@ class ArtifactUnsupportedError(JobError):
     advice = "Upload a .py file, or a .zip that holds main.py (or __main__.py) at its top."
 
 
+class LibrariesMissingError(JobError):
+    """The driver was started without a library that its job brings by now."""
+
+    code = "JOB_LIBRARIES_MISSING"
+    domain = "internal"
+    retryable = True
+    advice = "The next attempt is started with the job's libraries. If this repeats, it is a defect: report it."
+
+
 class JobScriptError(JobError):
     """The user's script failed before it had declared a job."""
 

@@ -12,13 +12,20 @@ from typing import TYPE_CHECKING
 
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.operators.failures import TaskOrigin, exception_line, user_traceback, with_origin
-from keyscale.jobs.runtime.errors import ArtifactCorruptError, ArtifactUnsupportedError, JobScriptError
+from keyscale.jobs.runtime.errors import (
+    ArtifactCorruptError,
+    ArtifactUnsupportedError,
+    JobScriptError,
+    LibrariesMissingError,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
+    from keyscale.jobs.protocol.messages import LibraryFile
     from keyscale.jobs.runtime.driver.control import ControlChannel
 
 _ENTRY_POINTS = ("main.py", "__main__.py")
@@ -98,6 +105,17 @@ class Artifact:
         except zipfile.BadZipFile as error:
             raise ArtifactUnsupportedError("the artifact is not a zip file") from error
         raise ArtifactUnsupportedError("the artifact has no main.py at its top level")
+
+
+def require_libraries(wanted: Iterable[LibraryFile], present: Collection[str]) -> None:
+    """Refuses to run a job without a library that it brings.
+
+    Raises:
+        LibrariesMissingError: The driver was started without one, perhaps for another revision of the job.
+    """
+    missing = [library.filename for library in wanted if library.sha256 not in present]
+    if missing:
+        raise LibrariesMissingError(f"the driver was started without {', '.join(missing)}")
 
 
 def _hint(error: Exception) -> str:

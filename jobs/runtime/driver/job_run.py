@@ -8,7 +8,7 @@ import queue
 from typing import TYPE_CHECKING
 
 from keyscale.jobs.protocol.messages import CommandKind, CommandResult, DriverState
-from keyscale.jobs.runtime.driver.artifact import Artifact
+from keyscale.jobs.runtime.driver.artifact import Artifact, require_libraries
 from keyscale.jobs.runtime.driver.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.execution import Execution, RunContext
 from keyscale.jobs.runtime.driver.reporter import Reporter
@@ -56,16 +56,25 @@ class JobRun:
         assignment: The job and its settings.
         work_dir: A directory of this process alone.
         local_root: Directory of local state; the same path on every host, shared by all attempts there.
+        libraries: SHA-256s of the libraries that the driver was started with.
     """
 
     def __init__(
-        self, spark: SparkSession, channel: ControlChannel, assignment: Assignment, work_dir: Path, local_root: Path
+        self,
+        spark: SparkSession,
+        channel: ControlChannel,
+        assignment: Assignment,
+        work_dir: Path,
+        local_root: Path,
+        *,
+        libraries: frozenset[str] = frozenset(),
     ) -> None:
         self._spark = spark
         self._channel = channel
         self._assignment = assignment
         self._work_dir = work_dir
         self._local_root = local_root
+        self._libraries = libraries
         self._status = DriverStatus()
         self._outcome_box = RunOutcomeBox()
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
@@ -93,6 +102,7 @@ class JobRun:
         directory = self._work_dir / "artifact"
         directory.mkdir(parents=True, exist_ok=True)
         assignment = self._assignment
+        require_libraries(assignment.libraries, self._libraries)
         artifact = Artifact.fetch(self._channel, assignment.artifact_filename, assignment.artifact_sha256, directory)
         environment = StreamEnvironment(
             self._spark,

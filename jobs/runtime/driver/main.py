@@ -10,6 +10,8 @@ Environment:
     KEYSCALE_ATTEMPT_TOKEN: the attempt's bearer token; needed with KEYSCALE_CONTROL_URL.
     KEYSCALE_ATTEMPT: the attempt, as <job>:<number>, and KEYSCALE_JOB_STORE_URL: the job's store. With both, a driver
         whose control plane does not answer looks for another one.
+    KEYSCALE_LIBRARIES: SHA-256 of each library of the job that the driver was started with, separated by commas, and
+        KEYSCALE_EXECUTOR_PYTHONPATH: where executors on other hosts find them, below their working directory.
     KEYSCALE_CA_FILE: a PEM file with certificate authorities that a control plane's certificate may be from.
     KEYSCALE_WORK_DIR: a local directory for Spark's checkpoint directory, state files and the artifact. Ephemeral:
         the driver reads nothing there that an earlier process has written. Give each attempt its own, and delete it
@@ -90,6 +92,7 @@ class DriverEnvironment:
     assignment_file: Path | None
     artifact_file: Path | None
     ca_file: str | None
+    libraries: frozenset[str]
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> DriverEnvironment:
@@ -105,14 +108,15 @@ class DriverEnvironment:
             return variables[name]
 
         work_dir = Path(required("KEYSCALE_WORK_DIR")).absolute()
+        libraries = frozenset(filter(None, variables.get("KEYSCALE_LIBRARIES", "").split(",")))
         local_root = Path(variables.get("KEYSCALE_LOCAL_STATE_DIR") or work_dir / "state").absolute()
         if file := variables.get("KEYSCALE_ASSIGNMENT_FILE"):
             artifact = Path(required("KEYSCALE_ARTIFACT_FILE")).absolute()
-            return cls(work_dir, local_root, None, "", "", "", Path(file).absolute(), artifact, None)
+            return cls(work_dir, local_root, None, "", "", "", Path(file).absolute(), artifact, None, libraries)
         url, token = required("KEYSCALE_CONTROL_URL"), required("KEYSCALE_ATTEMPT_TOKEN")
         attempt, store_url = variables.get("KEYSCALE_ATTEMPT", ""), variables.get("KEYSCALE_JOB_STORE_URL", "")
         ca_file = variables.get("KEYSCALE_CA_FILE") or None
-        return cls(work_dir, local_root, url, token, attempt, store_url, None, None, ca_file)
+        return cls(work_dir, local_root, url, token, attempt, store_url, None, None, ca_file, libraries)
 
     def channel(self) -> ControlChannel:
         if self.assignment_file is not None and self.artifact_file is not None:
@@ -140,6 +144,10 @@ def main() -> int:
     end_with_parent()
     environment.work_dir.mkdir(parents=True, exist_ok=True)
     spark = SparkSession.builder.getOrCreate()
+    if path := os.environ.get("KEYSCALE_EXECUTOR_PYTHONPATH"):
+        # Spark puts it before the path that a worker inherits from its executor. As a setting for executors it would
+        # replace that path, by which they import Keyscale.
+        spark.sparkContext.environment["PYTHONPATH"] = path
     with contextlib.closing(environment.channel()) as channel:
         try:
             assignment = wait_for_assignment(channel, spark, environment.work_dir)
@@ -151,7 +159,9 @@ def main() -> int:
             return EXIT_FAILED
         if assignment is None:
             return EXIT_OK
-        outcome = JobRun(spark, channel, assignment, environment.work_dir, environment.local_root).run()
+        outcome = JobRun(
+            spark, channel, assignment, environment.work_dir, environment.local_root, libraries=environment.libraries
+        ).run()
     return {DriverState.FAILED: EXIT_FAILED, DriverState.FENCED: EXIT_FENCED}.get(outcome, EXIT_OK)
 
 

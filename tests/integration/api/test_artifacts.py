@@ -99,7 +99,8 @@ def test_a_zip_with_a_main_program_and_a_jar_are_known_by_their_content(upload: 
         (b"print(1)", "job.zip"),
         (make_zip(**{"__main__.py": b"print(1)\n"}), "job.py"),
         (make_zip(**{"__main__.py": b"print(1)\n"})[:-8], "job.zip"),
-        (make_zip(**{"module.py": b"x = 1\n"}), "job.zip"),
+        (make_zip(**{"notes.txt": b"x = 1\n"}), "job.zip"),
+        (make_zip(**{"x/__init__.py": b""}), "x-1-py3-none-any.whl"),
         (make_zip(**{"__main__.py": b"def broken(:\n"}), "job.zip"),
         (make_zip(**{"__main__.py": b"", "../outside.py": b""}), "job.zip"),
         (make_zip(**{"__main__.py": b"", "/etc/passwd": b""}), "job.zip"),
@@ -115,6 +116,38 @@ def test_a_file_that_is_not_a_valid_python_file_zip_or_jar_is_refused(
     assert (answer.status_code, answer.json()["code"]) == (422, "ARTIFACT_INVALID")
     assert answer.headers["content-type"] == "application/problem+json"
     assert chunk_count(context) == 0
+
+
+def make_wheel(name: str, version: str, *requires: str, **modules: bytes) -> bytes:
+    directory = f"{name}-{version}.dist-info"
+    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {line}" for line in requires)]
+    files = {f"{directory}/WHEEL": b"Wheel-Version: 1.0\n", f"{directory}/METADATA": "\n".join(lines).encode()}
+    return make_zip(**{**files, **modules})
+
+
+def test_a_wheel_keeps_its_file_name_and_its_versions_are_those_of_one_artifact(upload: Callable[..., Any]) -> None:
+    first = upload(make_wheel("Shapes", "1.0", **{"shapes.py": b""}), "Shapes-1.0-py3-none-any.whl").json()
+    second = upload(make_wheel("Shapes", "1.1", **{"shapes.py": b""}), "Shapes-1.1-py3-none-any.whl").json()
+    assert (first["kind"], first["name"], first["version"]) == ("WHEEL", "Shapes", 1)
+    assert (second["filename"], second["name"], second["version"]) == ("Shapes-1.1-py3-none-any.whl", "Shapes", 2)
+
+
+def test_a_wheel_that_the_platform_has_or_cannot_use_is_refused(upload: Callable[..., Any]) -> None:
+    clash = upload(make_wheel("numpy", "1.0", **{"numpy.py": b""}), "numpy-1.0-py3-none-any.whl").json()
+    assert clash["code"] == "LIBRARY_CLASH"
+    assert "the platform itself runs on numpy" in clash["detail"]
+    windows = upload(make_wheel("x", "1.0", **{"x.py": b""}), "x-1.0-cp311-cp311-win_amd64.whl").json()
+    assert windows["code"] == "ARTIFACT_INVALID"
+    assert "win_amd64" in windows["detail"]
+
+
+def test_neither_a_wheel_nor_a_zip_of_modules_is_a_program(upload: Callable[..., Any], client: httpx.Client) -> None:
+    for artifact in (
+        upload(make_wheel("shapes", "1.0", **{"shapes.py": b""}), "shapes-1.0-py3-none-any.whl").json(),
+        upload(make_zip(**{"shapes/__init__.py": b""}), "shapes.zip").json(),
+    ):
+        refused = client.post("/jobs", json={"name": "never", "artifact_id": artifact["id"]}).json()
+        assert refused["code"] == "ARTIFACT_NOT_RUNNABLE"
 
 
 def test_a_link_in_a_zip_is_refused(upload: Callable[..., Any]) -> None:

@@ -79,3 +79,21 @@ def test_drivers_and_commands_call_the_url_of_the_setting(tmp_path: Path) -> Non
     settings = Settings.from_environment({"KEYSCALE_CONTROL_URL": "https://keyscale.example.com/"})
     assert settings.control_url == "https://keyscale.example.com"
     assert Settings(home=tmp_path, tls_certificate=tmp_path, port=80).control_url == "https://127.0.0.1:80"
+
+
+def test_jars_and_further_spark_settings_are_the_administrators_choice(tmp_path: Path) -> None:
+    home = {"KEYSCALE_HOME": str(tmp_path)}
+    assert Settings.from_environment(home).jar_rules.allowed == {"*"}
+    chosen = Settings.from_environment(
+        {
+            **home,
+            "KEYSCALE_JARS_ALLOWED": "codec.jar, other.jar",
+            "KEYSCALE_SPARK_JARS": str(tmp_path),
+            "KEYSCALE_SPARK_CONF_ALLOWED": "spark.sql.extensions,spark.sql.catalog.*",
+        }
+    )
+    assert chosen.jar_rules.allowed == {"codec.jar", "other.jar"}
+    assert chosen.jar_rules.packages_directory == tmp_path
+    assert chosen.spark_conf_allowed == {"spark.sql.extensions", "spark.sql.catalog.*"}
+    with pytest.raises(SettingInvalidError, match="KEYSCALE_SPARK_JARS"):
+        Settings.from_environment({**home, "KEYSCALE_SPARK_JARS": str(tmp_path / "none")})

@@ -18,6 +18,7 @@ from keyscale.api.launching.driver_command import (
     spark_home,
     stays_on_loopback,
 )
+from keyscale.api.libraries.library_cache import PlacedLibraries
 from keyscale.api.settings import Settings
 from keyscale.db.models import Attempt, Job
 from keyscale.installation import DRIVER_PROGRAM, IMPORT_PATH
@@ -178,3 +179,45 @@ def test_sparks_processes_accept_only_each_other_by_a_secret_that_no_command_lin
     assert driver_environment(cluster, "t", tmp_path, {}, {})[SPARK_SECRET_VARIABLE] == cluster.spark_secret
     without = Settings(home=tmp_path, spark_master="spark://master:7077")
     assert "spark.authenticate=true" not in driver_command(without, job, attempt, tmp_path)
+
+
+def placed(tmp_path: Path) -> PlacedLibraries:
+    return PlacedLibraries(
+        python_path=(tmp_path / "a" / "site", tmp_path / "b" / "site"),
+        archives=(tmp_path / "a" / "site.zip", tmp_path / "b" / "site.zip"),
+        jars=(tmp_path / "x.jar", tmp_path / "y.jar"),
+        sha256s=("aa", "bb", "cc"),
+    )
+
+
+def test_a_local_driver_imports_libraries_after_keyscale_and_ships_nothing(tmp_path: Path) -> None:
+    settings, libraries = Settings(home=tmp_path), placed(tmp_path)
+    environment = driver_environment(settings, "own", tmp_path / "work", {}, {}, libraries=libraries)
+    assert environment["PYTHONPATH"].split(":") == [str(IMPORT_PATH), f"{tmp_path}/a/site", f"{tmp_path}/b/site"]
+    assert environment["KEYSCALE_LIBRARIES"] == "aa,bb,cc"
+    assert "KEYSCALE_EXECUTOR_PYTHONPATH" not in environment
+    command = driver_command(
+        settings, Job(name="x", spark_conf={}), Attempt(number=1, parallelism=1), tmp_path, libraries
+    )
+    assert f"spark.jars={tmp_path}/x.jar,{tmp_path}/y.jar" in command
+    assert not any(part.startswith("spark.archives") for part in command)
+
+
+def test_executors_of_a_cluster_get_archives_and_find_what_is_in_them(tmp_path: Path) -> None:
+    settings, libraries = Settings(home=tmp_path, spark_master="spark://master:7077"), placed(tmp_path)
+    command = driver_command(
+        settings, Job(name="x", spark_conf={}), Attempt(number=1, parallelism=1), tmp_path, libraries
+    )
+    [archives] = [part.partition("=")[2] for part in command if part.startswith("spark.archives=")]
+    names = [archive.partition("#")[2] for archive in archives.split(",")]
+    environment = driver_environment(settings, "own", tmp_path / "work", {}, {}, libraries=libraries)
+    assert environment["KEYSCALE_EXECUTOR_PYTHONPATH"].split(":") == names
+    assert [archive.partition("#")[0] for archive in archives.split(",")] == [str(a) for a in libraries.archives]
+
+
+def test_a_job_without_libraries_is_started_as_before(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, spark_master="spark://master:7077")
+    command = driver_command(settings, Job(name="x", spark_conf={}), Attempt(number=1, parallelism=1), tmp_path)
+    assert not any(part.startswith(("spark.jars", "spark.archives")) for part in command)
+    environment = driver_environment(settings, "own", tmp_path / "work", {}, {})
+    assert not any("LIBRARIES" in name or "EXECUTOR" in name for name in environment)

@@ -27,3 +27,19 @@ def test_keys_that_are_not_on_the_list_are_named_up_to_five_of_them_and_shortene
 def test_a_value_that_is_no_plain_word_is_refused_with_its_key(value: str) -> None:
     with pytest.raises(SparkConfNotAllowedError, match=r"spark\.driver\.memory"):
         check_spark_conf({"spark.executor.memory": "2g", "spark.driver.memory": value})
+
+
+def test_an_administrator_allows_further_keys_with_any_value_of_one_line() -> None:
+    allowed = {"spark.sql.extensions", "spark.sql.catalog.*"}
+    check_spark_conf(
+        {"spark.sql.extensions": "io.delta.Sql,b", "spark.sql.catalog.lake": "x", "spark.sql.catalog.lake.at": "/a b"},
+        allowed,
+    )
+    for key in ("spark.sql.extensions2", "spark.sql.catalogs", "spark.sql.catalog"):
+        with pytest.raises(SparkConfNotAllowedError, match="not allowed"):
+            check_spark_conf({key: "x"}, allowed)
+    for value in ("a\nb", "x" * 1001):
+        with pytest.raises(SparkConfNotAllowedError, match="one line"):
+            check_spark_conf({"spark.sql.extensions": value}, allowed)
+    with pytest.raises(SparkConfNotAllowedError, match="plain word"):
+        check_spark_conf({"spark.driver.memory": "a b"}, {"spark.driver.*"})

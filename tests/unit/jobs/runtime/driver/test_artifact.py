@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale.jobs.operators.failures import origin_of
-from keyscale.jobs.runtime.driver.artifact import Artifact
+from keyscale.jobs.protocol.messages import LibraryFile
+from keyscale.jobs.runtime.driver.artifact import Artifact, require_libraries
 from keyscale.jobs.runtime.driver.control import FileControl
-from keyscale.jobs.runtime.errors import ArtifactCorruptError, ArtifactUnsupportedError, JobScriptError
+from keyscale.jobs.runtime.errors import (
+    ArtifactCorruptError,
+    ArtifactUnsupportedError,
+    JobScriptError,
+    LibrariesMissingError,
+)
 from keyscale.jobs.spark_internals.function_copies import worker_copy
 
 if TYPE_CHECKING:
@@ -121,3 +127,11 @@ def test_a_fetched_artifact_is_verified(tmp_path: Path) -> None:
         Artifact.fetch(control, "uploaded.py", "0" * 64, tmp_path)
     with pytest.raises(ArtifactUnsupportedError):
         Artifact.fetch(control, "uploaded.exe", right, tmp_path)
+
+
+def test_a_driver_that_was_started_without_a_library_of_its_job_refuses_to_run_it() -> None:
+    helper = LibraryFile(filename="helper.py", sha256="aa", kind="PYTHON")
+    codec = LibraryFile(filename="codec.jar", sha256="bb", kind="JAR")
+    require_libraries([helper], {"aa", "cc"})
+    with pytest.raises(LibrariesMissingError, match=r"without codec\.jar$"):
+        require_libraries([helper, codec], {"aa", "cc"})

@@ -11,21 +11,22 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from keyscale.api.errors import ArtifactInvalidError
-from keyscale.api.services import artifact_inspector
+from keyscale.api.libraries import artifact_inspector
+from keyscale.api.libraries.contents import Contents
 from keyscale.db.statuses import ArtifactKind
 
 _WALL_S_MAX = 3 * artifact_inspector.CPU_S_MAX  # on a busy host a second of processor time takes longer
 
 
-def inspect_artifact(content: IO[bytes], filename: str) -> ArtifactKind:
-    """Returns the kind of an uploaded file.
+def inspect_artifact(content: IO[bytes], filename: str) -> tuple[ArtifactKind, Contents]:
+    """Returns the kind of an uploaded file, and what is in it.
 
     Args:
         content: The file, seekable.
         filename: The client's name for it; its ending must match its bytes.
 
     Raises:
-        ArtifactInvalidError: It is not a valid Python file, zip or jar, or takes too much to find out.
+        ArtifactInvalidError: It is not a valid Python file, zip, wheel or jar, or takes too much to find out.
     """
     # A copy: the process would move the position of a file that it shared with us.
     with tempfile.TemporaryFile() as copy:
@@ -50,4 +51,4 @@ def inspect_artifact(content: IO[bytes], filename: str) -> ArtifactKind:
     found = json.loads(finished.stdout)
     if "refused" in found:
         raise ArtifactInvalidError(found["refused"])
-    return ArtifactKind(found["kind"])
+    return ArtifactKind(found["kind"]), Contents.model_validate(found["contents"])

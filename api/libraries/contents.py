@@ -1,0 +1,27 @@
+"""What is in an artifact, as its upload was inspected; stored with it as JSON."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Contents(BaseModel):
+    """What is in a zip or a wheel; empty for other files.
+
+    Attributes:
+        runnable: Whether a zip has a main.py or __main__.py. An older version of Keyscale took only such ones.
+        modules: The names by which its modules and packages are imported, those inside packages left out.
+        distribution: A wheel's name, as its author writes it; None for other files.
+        version: A wheel's version.
+        requires: A wheel's requirements, as its metadata writes them.
+        requires_python: The Pythons that a wheel is for, as its metadata writes them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    runnable: bool = True
+    modules: tuple[str, ...] = ()
+    distribution: str | None = None
+    version: str | None = None
+    requires: tuple[str, ...] = ()
+    requires_python: str = ""

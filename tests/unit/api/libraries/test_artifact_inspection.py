@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import io
+import resource
+import zipfile
+
+import pytest
+
+from keyscale.api.errors import ArtifactInvalidError
+from keyscale.api.libraries.artifact_inspection import inspect_artifact
+from keyscale.api.libraries.artifact_inspector import SCRIPT_BYTES_MAX, ZIP_UNPACKED_BYTES_MAX, import_names
+from keyscale.db.statuses import ArtifactKind
+
+SCRIPT = "print(1)\n"
+
+
+def zipped(*entries: tuple[str, str | bytes]) -> io.BytesIO:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in (("main.py", SCRIPT), *entries):
+            archive.writestr(name, content)
+    return buffer
+
+
+METADATA = "Name: Some.Package\nVersion: 1.2\nRequires-Python: >=3.9\nRequires-Dist: other>=1; extra == 'fast'\n"
+
+
+def wheel(*entries: tuple[str, str | bytes], metadata: str = METADATA) -> io.BytesIO:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in (("some_package-1.2.dist-info/WHEEL", "Wheel-Version: 1.0\n"), *entries):
+            archive.writestr(name, content)
+        archive.writestr("some_package-1.2.dist-info/METADATA", metadata)
+    return buffer
+
+
+def refusal_of(content: io.BytesIO, filename: str) -> str:
+    with pytest.raises(ArtifactInvalidError) as caught:
+        inspect_artifact(content, filename)
+    return caught.value.detail
+
+
+def test_a_script_that_takes_gigabytes_to_parse_is_refused_and_costs_this_process_nothing() -> None:
+    content = io.BytesIO(b"a," * (SCRIPT_BYTES_MAX // 2))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert "to parse" in refusal_of(content, "job.py")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
+
+
+def test_a_long_script_of_ordinary_lines_is_accepted() -> None:
+    line = b"def total(a, b):\n    return a + b\n"
+    assert inspect_artifact(io.BytesIO(line * ((512 << 10) // len(line))), "job.py")[0] is ArtifactKind.PYTHON
+
+
+def test_a_zip_that_unpacks_to_far_more_than_its_size_is_refused() -> None:
+    assert "times its size" in refusal_of(zipped(("zeros", bytes(64 << 20))), "job.zip")
+
+
+def test_a_zip_that_unpacks_to_more_than_a_gigabyte_is_refused_before_it_is_unpacked() -> None:
+    content = bytearray(zipped(("data", b"x")).getvalue())
+    at = content.rindex(b"PK\x01\x02") + 24  # the last entry's size, as the directory of the zip says it
+    content[at : at + 4] = ZIP_UNPACKED_BYTES_MAX.to_bytes(4, "little")
+    assert "unpacks to more than" in refusal_of(io.BytesIO(bytes(content)), "job.zip")
+
+
+def test_a_zip_of_ordinary_text_may_have_any_ratio_while_it_is_small() -> None:
+    assert inspect_artifact(zipped(("table.csv", "0,0,0\n" * 100_000)), "job.zip")[0] is ArtifactKind.ZIP
+
+
+@pytest.mark.parametrize("entry", ["keyscale/__init__.py", "keyscale.py", "json.py", "json/__init__.pyc", "pyspark.py"])
+def test_a_zip_with_a_module_named_like_ours_or_the_standard_librarys_is_refused(entry: str) -> None:
+    name = entry.partition("/")[0].partition(".")[0]
+    assert f"a module `{name}`" in refusal_of(zipped((entry, "")), "job.zip")
+
+
+@pytest.mark.parametrize("entry", ["jobs/__init__.py", "mine/json.py", "json/table.csv", "calendar/2026.txt"])
+def test_a_zip_may_use_any_other_name(entry: str) -> None:
+    assert inspect_artifact(zipped((entry, "")), "job.zip")[0] is ArtifactKind.ZIP
+
+
+def test_a_wheel_says_what_it_is_what_it_needs_and_what_can_be_imported() -> None:
+    content = wheel(
+        ("some/package/__init__.py", ""),
+        ("some/package/inner/__init__.py", ""),
+        ("some/alone.py", ""),
+        ("_fast.cpython-311-x86_64-linux-gnu.so", b""),
+        ("some_package-1.2.data/purelib/extra.py", ""),
+        ("some_package-1.2.data/scripts/run.py", ""),
+    )
+    kind, contents = inspect_artifact(content, "some_package-1.2-py3-none-any.whl")
+    assert kind is ArtifactKind.WHEEL
+    assert contents.modules == ("_fast", "extra", "some.alone", "some.package")
+    assert (contents.distribution, contents.version, contents.requires_python) == ("Some.Package", "1.2", ">=3.9")
+    assert contents.requires == ("other>=1; extra == 'fast'",)
+
+
+def test_a_wheel_without_a_name_or_with_a_module_of_pythons_is_refused() -> None:
+    assert "name and version" in refusal_of(wheel(metadata="Name: x\n"), "x-1-py3-none-any.whl")
+    assert "a module `json`" in refusal_of(wheel(("json.py", "")), "x-1-py3-none-any.whl")
+    assert "is a .zip" in refusal_of(zipped(), "x-1-py3-none-any.whl")
+
+
+def test_a_zip_of_modules_without_a_program_is_accepted_and_an_empty_one_is_not() -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("shapes/__init__.py", "")
+    kind, contents = inspect_artifact(buffer, "shapes.zip")
+    assert (kind, contents.runnable, contents.modules) == (ArtifactKind.ZIP, False, ("shapes",))
+    assert inspect_artifact(zipped(("shapes.py", "")), "job.zip")[1].modules == ("shapes",)
+    empty = io.BytesIO()
+    with zipfile.ZipFile(empty, "w") as archive:
+        archive.writestr("notes.txt", "none")
+    assert "nor a module" in refusal_of(empty, "notes.zip")
+
+
+def test_only_what_python_can_import_has_an_import_name() -> None:
+    files = ("a/__init__.py", "a/b.py", "c/d.py", "1.py", "my-data/x.py", "e.txt", "f.abi3.so", "g/__pycache__/h.pyc")
+    assert import_names(files) == ["a", "c.d", "f"]
