@@ -17,6 +17,7 @@ from keyscale.api.schemas.base import (
     Request,
     example,
 )
+from keyscale.api.schemas.figures import FiguresAnswer
 from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
 from keyscale.jobs.protocol.messages import CheckpointSettings, DriverMetrics, RestartStrategy, SecretReference
 from keyscale.jobs.protocol.redaction import redact_named
@@ -162,6 +163,9 @@ class LatestCheckpointAnswer(Answer):
 
     id: int
     completed_at_ms: int | None
+    end_to_end_duration: int
+    checkpointed_size: int = Field(description="Bytes uploaded for it.")
+    state_size: int = Field(description="Bytes of the whole state.")
 
 
 class JobAnswer(Answer):
@@ -192,7 +196,28 @@ class JobAnswer(Answer):
         restarts=0,
         attempt=None,
         rescale_id=None,
-        latest_checkpoint={"id": 12, "completed_at_ms": 1_795_000_060_000},
+        running_since_ms=1_795_000_004_000,
+        latest_checkpoint={
+            "id": 12,
+            "completed_at_ms": 1_795_000_060_000,
+            "end_to_end_duration": 180,
+            "checkpointed_size": 20_480,
+            "state_size": 1_048_576,
+        },
+        figures={
+            "input_rate": 1000.0,
+            "processed_rate": 8000.0,
+            "busy_ratio": 0.125,
+            "batch_duration_ms": 250.0,
+            "lag_records": 0,
+            "lag_ms": 900,
+            "watermark_ms": 1_795_000_059_000,
+            "state_size": 1_048_576,
+            "input_records": 60_000,
+            "output_records": 60_000,
+            "late_records": 0,
+            "lost_records": 0,
+        },
         stop_operation_id=None,
         failure=None,
         health=[],
@@ -224,6 +249,8 @@ class JobAnswer(Answer):
     restarts: int = Field(description="How often the driver was replaced after a failure.")
     attempt: AttemptAnswer | None = Field(description="The attempt that may run the job now, else the last one.")
     rescale_id: str | None = Field(description="Id of the rescale in progress.")
+    running_since_ms: int | None = Field(description="Since when its attempt runs it without a break; else null.")
+    figures: FiguresAnswer
     latest_checkpoint: LatestCheckpointAnswer | None = Field(description="The latest completed checkpoint.")
     stop_operation_id: str | None = Field(description="Id of the last stop with a savepoint.")
     failure: FailureAnswer | None = Field(

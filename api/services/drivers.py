@@ -15,6 +15,7 @@ from keyscale.api.lifecycle.report_validity import (
     why_not_heartbeat,
     why_not_result,
 )
+from keyscale.api.services import series
 from keyscale.api.services.masked_reports import masked_checkpoint, masked_heartbeat
 from keyscale.clock import now_ms
 from keyscale.db.models import Checkpoint
@@ -112,7 +113,12 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         _refuse(why_not_heartbeat(message, reporter))
         message = masked_heartbeat(message, Mask(context.launcher.secrets_of(job, attempt.number)))
         _note_restart(session, attempt, message)
-        is_news = _store_heartbeat(attempt, message)
+        at_ms = now_ms()
+        is_sample_due = series.is_sample_due(attempt, message, at_ms)
+        series.begin_counting(session, attempt)
+        is_news = _store_heartbeat(attempt, message, at_ms)
+        if is_sample_due:
+            series.sample(session, attempt, at_ms)
         for result in message.results:
             is_news |= _store_result(session, reporter, result)
         waiting = commands.pending(session, attempt.job_id, attempt.number)
@@ -166,6 +172,8 @@ def report_checkpoint(context: Context, driver: DriverIdentity, report: Checkpoi
         session.flush()
         checkpoints.store_subtasks(session, found, [_subtask(subtask) for subtask in report.subtasks])
         checkpoints.mark_subsumed(session, job.id, report.subsumed_checkpoint_ids)
+        if status is CheckpointStatus.COMPLETED:
+            series.note_checkpoint(session, found, now_ms())
 
 
 def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
@@ -200,9 +208,8 @@ def _stream(context: Context, sha256: str) -> Iterator[bytes]:
         yield from artifacts.read_bytes(session, sha256)
 
 
-def _store_heartbeat(attempt: Attempt, message: Heartbeat) -> bool:
+def _store_heartbeat(attempt: Attempt, message: Heartbeat, now: int) -> bool:
     """Returns whether the reconciler should look at once."""
-    now = now_ms()
     is_news = attempt.driver_state != message.state
     attempt.driver_state, attempt.heartbeat_at_ms = message.state, now
     attempt.restored_at_ms = message.restored_at_ms

@@ -21,6 +21,7 @@ from keyscale.api.errors import (
 )
 from keyscale.api.launching.spark_conf import check_spark_conf
 from keyscale.api.lifecycle import intents
+from keyscale.api.lifecycle.transitions import SETTLED
 from keyscale.api.schemas.job import (
     AttemptAnswer,
     AttemptList,
@@ -32,10 +33,11 @@ from keyscale.api.schemas.job import (
     LogAnswer,
 )
 from keyscale.api.services.cursors import write_cursor
+from keyscale.api.services.figures import figures_of
 from keyscale.api.services.job_health import health_of, unsettled_failure
 from keyscale.clock import now_ms
 from keyscale.db.models import DeletedJob, Job
-from keyscale.db.repositories import artifacts, attempts, checkpoints, events, jobs, rescales
+from keyscale.db.repositories import artifacts, attempts, checkpoints, events, jobs, rescales, series
 from keyscale.db.statuses import ArtifactKind, AttemptStage, DesiredState, JobStatus, Role
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.redaction import redact
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from keyscale.api.schemas.job import JobRequest, StartRequest
     from keyscale.api.services.context import Context
     from keyscale.api.services.cursors import Listing
-    from keyscale.db.models import Artifact, Attempt
+    from keyscale.db.models import Artifact, Attempt, Checkpoint
 
 MAX_PARALLELISM_LIMIT = 32768
 _ID_LOOKALIKE = re.compile(r"[0-9a-f]{32}")
@@ -181,6 +183,8 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
         intents.require_deletable(job)
         left = [attempt.number for attempt in attempts.unreaped(session, job.id)]
         session.delete(job)
+        session.flush()  # after this no driver of the job adds a point
+        series.remove(session, job.id)
         at_ms = now_ms()
         session.add(
             DeletedJob(
@@ -301,9 +305,17 @@ def _answers(session: Session, found: Sequence[Job]) -> list[JobAnswer]:
     programs = artifacts.find_all(session, {job.artifact_id for job in found})
     current = attempts.current_of(session, ids)
     running = rescales.running_of(session, ids)
-    latest = checkpoints.latest_of(session, ids)
+    latest = checkpoints.latest_of(session, ids, is_savepoint=False)
+    savepoints = checkpoints.latest_of(session, ids, is_savepoint=True)
     return [
-        _answer(job, programs.get(job.artifact_id), current.get(job.id), running.get(job.id), latest.get(job.id))
+        _answer(
+            job,
+            programs.get(job.artifact_id),
+            current.get(job.id),
+            running.get(job.id),
+            checkpoint=latest.get(job.id),
+            savepoint=savepoints.get(job.id),
+        )
         for job in found
     ]
 
@@ -313,10 +325,12 @@ def _answer(
     artifact: Artifact | None,
     attempt: Attempt | None,
     rescale_id: str | None,
-    checkpoint: tuple[int, int | None] | None,
+    *,
+    checkpoint: Checkpoint | None,
+    savepoint: Checkpoint | None,
 ) -> JobAnswer:
     shown = {name: getattr(job, name) for name in JobAnswer.model_fields if hasattr(job, name)}
-    latest = None if checkpoint is None else LatestCheckpointAnswer(id=checkpoint[0], completed_at_ms=checkpoint[1])
+    newest = max((one for one in (checkpoint, savepoint) if one is not None), key=_number_of, default=None)
     return JobAnswer.model_validate(
         {
             **shown,
@@ -324,9 +338,11 @@ def _answer(
             "artifact_version": artifact.version if artifact else 0,
             "attempt": AttemptAnswer.model_validate(attempt) if attempt else None,
             "rescale_id": rescale_id,
-            "latest_checkpoint": latest,
             "failure": job.failure or _unsettled_failure(attempt),
             "health": [] if (metrics := _metrics_of(attempt)) is None else health_of(metrics),
+            "running_since_ms": _running_since_ms(job, attempt),
+            "latest_checkpoint": None if checkpoint is None else _latest_answer(checkpoint),
+            "figures": figures_of(attempt, None if newest is None else newest.state_size, now_ms=now_ms()),
         }
     )
 
@@ -337,6 +353,25 @@ def _unsettled_failure(attempt: Attempt | None) -> dict[str, Any] | None:
         return None
     failure = unsettled_failure(metrics, attempt.last_commit_at_ms)
     return failure.model_dump() if failure is not None else None
+
+
+def _number_of(checkpoint: Checkpoint) -> int:
+    return checkpoint.checkpoint_id
+
+
+def _running_since_ms(job: Job, attempt: Attempt | None) -> int | None:
+    is_running = job.status not in SETTLED and attempt is not None and attempt.stage is AttemptStage.ACTIVE
+    return attempt.running_at_ms if attempt is not None and is_running else None
+
+
+def _latest_answer(checkpoint: Checkpoint) -> LatestCheckpointAnswer:
+    return LatestCheckpointAnswer(
+        id=checkpoint.checkpoint_id,
+        completed_at_ms=checkpoint.latest_ack_timestamp,
+        end_to_end_duration=checkpoint.end_to_end_duration,
+        checkpointed_size=checkpoint.checkpointed_size,
+        state_size=checkpoint.state_size,
+    )
 
 
 def _metrics_of(attempt: Attempt | None) -> DriverMetrics | None:

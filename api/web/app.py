@@ -29,6 +29,7 @@ from keyscale.api.routers import (
     operations,
     rescales,
     savepoints,
+    series,
 )
 from keyscale.api.services.context import Context
 from keyscale.api.store_check import StoreCheck
@@ -155,6 +156,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         jobs,
         checkpoints,
         savepoints,
+        series,
         rescales,
         operations,
         events,

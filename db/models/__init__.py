@@ -14,6 +14,7 @@ from keyscale.db.models.job import Job
 from keyscale.db.models.leader import Leader
 from keyscale.db.models.replica import Replica
 from keyscale.db.models.rescale import Rescale
+from keyscale.db.models.series_point import SeriesPoint
 
 __all__ = [
     "Artifact",
@@ -30,5 +31,6 @@ __all__ = [
     "Leader",
     "Replica",
     "Rescale",
+    "SeriesPoint",
     "Token",
 ]

@@ -50,5 +50,6 @@ class Attempt(Base):
     last_commit_batch_id: Mapped[int | None]
     last_commit_at_ms: Mapped[int | None]
     metrics: Mapped[dict[str, Any] | None]
+    totals_before: Mapped[dict[str, Any] | None]  # the job's counters when the attempt began to count its own
     failure: Mapped[dict[str, Any] | None]
     exit_code: Mapped[int | None]

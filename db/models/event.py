@@ -17,7 +17,7 @@ class Event(Base):
     """
 
     __tablename__ = "events"
-    __table_args__ = (Index("ix_events_job", "job_id", "id"),)
+    __table_args__ = (Index("ix_events_job", "job_id", "id"), Index("ix_events_job_at_ms", "job_id", "at_ms", "id"))
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
     job_id: Mapped[str | None]

@@ -53,6 +53,16 @@ def restores(session: Session, job_id: str) -> tuple[int, Attempt | None]:
     return session.scalar(select(func.count()).where(*done)) or 0, newest
 
 
+def counted_before(session: Session, job_id: str, number: int) -> Attempt | None:
+    """Returns the newest attempt before one whose driver has reported what it has counted."""
+    return session.scalars(
+        select(Attempt)
+        .where(Attempt.job_id == job_id, Attempt.number < number, Attempt.metrics.is_not(None))
+        .order_by(Attempt.number.desc())
+        .limit(1)
+    ).first()
+
+
 def find(session: Session, job_id: str, number: int, *, lock: bool = False) -> Attempt | None:
     """Returns a job's attempt with this number; `lock` keeps others from changing it."""
     return session.get(Attempt, (job_id, number), with_for_update=lock or None, populate_existing=lock)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, delete, func, or_, select, true, update
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import aliased
 
 from keyscale.db.models import Checkpoint, CheckpointDay, CheckpointSubtask, Job
 from keyscale.db.repositories.pages import Page, PageRequest, read_page
@@ -74,26 +75,35 @@ def latest(
     return session.scalars(statement.order_by(Checkpoint.checkpoint_id.desc()).limit(1)).first()
 
 
-def latest_of(session: Session, job_ids: Collection[str]) -> dict[str, tuple[int, int | None]]:
-    """Returns the number of each job's latest completed checkpoint, and when it was complete."""
+def latest_of(session: Session, job_ids: Collection[str], *, is_savepoint: bool) -> dict[str, Checkpoint]:
+    """Returns each job's latest completed checkpoint, or its latest completed savepoint."""
     newest = (
-        select(Checkpoint.checkpoint_id, Checkpoint.latest_ack_timestamp)
+        select(Checkpoint)
         .where(
             Checkpoint.job_id == Job.id,
             Checkpoint.status == CheckpointStatus.COMPLETED,
-            Checkpoint.is_savepoint.is_(False),
+            Checkpoint.is_savepoint.is_(is_savepoint),
         )
         .order_by(Checkpoint.checkpoint_id.desc())
         .limit(1)
         .correlate(Job)
         .lateral("newest")
     )
-    rows = session.execute(
-        select(Job.id, newest.c.checkpoint_id, newest.c.latest_ack_timestamp)
-        .join(newest, true())
-        .where(Job.id.in_(job_ids))
+    found = session.scalars(
+        select(aliased(Checkpoint, newest)).select_from(Job).join(newest, true()).where(Job.id.in_(job_ids))
     )
-    return {job_id: (number, at_ms) for job_id, number, at_ms in rows}
+    return {checkpoint.job_id: checkpoint for checkpoint in found}
+
+
+def failed_between(session: Session, job_id: str, from_ms: int, to_ms: int, *, limit: int) -> Sequence[Checkpoint]:
+    """Returns the newest of a job's failed checkpoints and savepoints that began from one time to another."""
+    newest = (
+        select(Checkpoint)
+        .where(Checkpoint.job_id == job_id, Checkpoint.status == CheckpointStatus.FAILED)
+        .order_by(Checkpoint.checkpoint_id.desc())
+        .limit(limit)
+    )
+    return [found for found in session.scalars(newest) if from_ms <= found.trigger_timestamp <= to_ms]
 
 
 def find(session: Session, job_id: str, checkpoint_id: int) -> Checkpoint | None:

@@ -13,6 +13,8 @@ from keyscale.db.models import Event, Job
 from keyscale.db.repositories.pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from sqlalchemy.orm import Session
 
 ACCESS_KINDS = frozenset({"ACCESS_DENIED", "SIGNED_IN", "SIGNED_OUT", "TOKEN_CREATED", "TOKEN_REVOKED"})
@@ -60,6 +62,18 @@ def record(
     if origin is not None:
         event.actor_id, event.address, event.request_id = origin.actor_id, origin.address, origin.request_id
     session.add(event)
+
+
+def between(
+    session: Session, job_id: str, from_ms: int, to_ms: int, *, kinds: Collection[str], limit: int
+) -> Sequence[Event]:
+    """Returns the events of some kinds of a job from one time to another, the newest first."""
+    return session.scalars(
+        select(Event)
+        .where(Event.job_id == job_id, Event.at_ms.between(from_ms, to_ms), Event.kind.in_(kinds))
+        .order_by(Event.at_ms.desc(), Event.id.desc())
+        .limit(limit)
+    ).all()
 
 
 def list_page(

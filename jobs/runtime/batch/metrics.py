@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from keyscale.state.documents.job_time import JobTime
     from keyscale.state.identifiers import OperatorUid
 
+CLOCKS_APART_MS = 60_000
+
 
 def operator_metrics(
     reports: Mapping[OperatorUid, Sequence[TaskReport]], time: JobTime, committed_at_ms: int
@@ -41,12 +43,22 @@ def operator_metrics(
                 write_records=sum(each.output_records for each in of_operator),
                 late_records=sum(each.late_records for each in of_operator),
                 watermark_ms=watermark_ms,
-                watermark_lag_ms=None if watermark_ms is None else committed_at_ms - watermark_ms,
-                event_time_lag_ms=None if latest_ms is None else committed_at_ms - latest_ms,
+                watermark_lag_ms=lag_ms(watermark_ms, committed_at_ms),
+                event_time_lag_ms=lag_ms(latest_ms, committed_at_ms),
                 subtasks=[_subtask(each) for each in of_operator],
             )
         )
     return found
+
+
+def lag_ms(event_ms: int | None, at_ms: int) -> int | None:
+    """Returns how far an event time is behind the clock; None if it is far ahead, as in records with invented times.
+
+    A few seconds ahead are a difference between clocks, and no lag.
+    """
+    if event_ms is None or event_ms > at_ms + CLOCKS_APART_MS:
+        return None
+    return max(0, at_ms - event_ms)
 
 
 def _subtask(report: TaskReport) -> SubtaskMetrics:

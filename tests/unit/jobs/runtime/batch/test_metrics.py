@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keyscale.jobs.protocol.messages import Commit
-from keyscale.jobs.runtime.batch.metrics import added_up, operator_metrics, pending_records, state_bytes_of
+from keyscale.jobs.runtime.batch.metrics import added_up, lag_ms, operator_metrics, pending_records, state_bytes_of
 from keyscale.jobs.runtime.driver.driver_status import IDLE_MS, DriverStatus
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
 from keyscale.state.documents.job_time import EventTime, JobTime
@@ -50,6 +50,11 @@ def test_lags_are_measured_from_the_time_of_the_commit() -> None:
     (operator,) = operator_metrics({UID: (report(0, latest_ms=8000), report(1, latest_ms=6000))}, time, 9000)
     assert (operator.watermark_ms, operator.watermark_lag_ms, operator.event_time_lag_ms) == (7000, 2000, 1000)
     assert [subtask.index for subtask in operator.subtasks] == [0, 1]
+
+
+@pytest.mark.parametrize(("event_ms", "lag"), [(7000, 2000), (None, None), (9500, 0), (69_000, 0), (69_001, None)])
+def test_an_event_far_ahead_of_the_clock_has_no_lag(event_ms: int | None, lag: int | None) -> None:
+    assert lag_ms(event_ms, 9000) == lag
 
 
 def test_an_operator_without_event_time_has_no_lag() -> None:

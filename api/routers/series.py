@@ -1,0 +1,34 @@
+"""The route of a job's series."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from keyscale.api.access.identities import User
+from keyscale.api.routers.dependencies import NUMBER_MAX, Control
+from keyscale.api.schemas.series import SeriesAnswer, SeriesName
+from keyscale.api.services import series
+from keyscale.api.services.series import Span
+
+router = APIRouter(prefix="/jobs/{job_id}", tags=["jobs"])
+
+Names = Annotated[
+    list[SeriesName] | None, Query(max_length=50, description="The wanted series, the parameter once per name.")
+]
+Time = Annotated[int | None, Query(ge=0, le=NUMBER_MAX)]
+Points = Annotated[int, Query(ge=1, le=3000, description="About how many points the answer may have.")]
+
+
+def _span(from_ms: Time = None, to_ms: Time = None, points: Points = 360) -> Span:
+    return Span(from_ms, to_ms, points)
+
+
+@router.get("/series")
+def show_series(
+    control: Control, _: User, job_id: str, span: Annotated[Span, Depends(_span)], names: Names = None
+) -> SeriesAnswer:
+    """Shows a job's rates, lag, sizes and durations over time, with marks of what happened. Default: the last hour.
+
+    They are kept for an hour in steps of 10 s, for a day in minutes, and for 30 days in quarters of an hour.
+    """
+    return series.show(control, job_id, span, names or ())

@@ -1,0 +1,31 @@
+"""The figures of a job: each has one meaning, wherever it is shown."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from keyscale.api.schemas.base import Answer
+
+
+class FiguresAnswer(Answer):
+    """A job's figures now. What is not known, such as a rate of a job that does not run, is null."""
+
+    input_rate: float | None = Field(description="Arriving records per second, waits for input included.")
+    processed_rate: float | None = Field(description="Processed records per second while batches run.")
+    busy_ratio: float | None = Field(description="Share of the time in which batches run.")
+    batch_duration_ms: float | None = Field(description="Time to run and commit a batch.")
+    lag_records: int | None = Field(
+        description="Records waiting in the sources; null if no source says how many there are."
+    )
+    lag_ms: int | None = Field(
+        description="How far the latest event of the slowest operator was behind the clock when its batch was"
+        " committed; null without event time, and if events are ahead of the clock."
+    )
+    watermark_ms: int | None = Field(description="Event time that all operators with a watermark have reached.")
+    state_size: int | None = Field(
+        description="Bytes of the whole state in the latest completed checkpoint or savepoint; null before the first."
+    )
+    input_records: int = Field(description="Records read since the job was created.")
+    output_records: int = Field(description="Records emitted since the job was created.")
+    late_records: int = Field(description="Late records, and records without event time, since the job was created.")
+    lost_records: int = Field(description="Records that sources had lost, since the job was created.")

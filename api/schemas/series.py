@@ -1,0 +1,68 @@
+"""Series of a job's figures."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from keyscale.api.schemas.base import Answer
+
+
+class SeriesName(StrEnum):
+    """The series of a job."""
+
+    INPUT_RATE = "input_rate"  # records per second, from one point to the next
+    OUTPUT_RATE = "output_rate"  # likewise
+    PROCESSED_RATE = "processed_rate"  # records per second while batches run
+    BUSY_RATIO = "busy_ratio"
+    BATCH_DURATION_MS = "batch_duration_ms"
+    LAG_RECORDS = "lag_records"
+    LAG_MS = "lag_ms"
+    WATERMARK_MS = "watermark_ms"
+    STATE_SIZE = "state_size"
+    INPUT_RECORDS = "input_records"
+    OUTPUT_RECORDS = "output_records"
+    LATE_RECORDS = "late_records"
+    LOST_RECORDS = "lost_records"
+    CHECKPOINT_DURATION_MS = "checkpoint_duration_ms"
+    CHECKPOINTED_SIZE = "checkpointed_size"
+
+
+class MarkKind(StrEnum):
+    """What a mark on a chart stands for."""
+
+    START = "START"
+    STOP = "STOP"  # stopped, cancelled or finished
+    RESTART = "RESTART"
+    FAILURE = "FAILURE"  # the job was given up
+    RESCALE = "RESCALE"
+    UPGRADE = "UPGRADE"
+    ROLLBACK = "ROLLBACK"  # a change that did not work out, or an upgrade that was taken back
+    CHECKPOINT_FAILED = "CHECKPOINT_FAILED"
+
+
+class MarkAnswer(Answer):
+    """Something that happened at one time."""
+
+    at_ms: int
+    kind: MarkKind
+    text: str
+    id: str | None = Field(description="Id of the rescale or upgrade, or number of the checkpoint; else null.")
+
+
+class SeriesAnswer(Answer):
+    """Series of a job's figures, all at the same times."""
+
+    from_ms: int
+    to_ms: int
+    step_ms: int = Field(description="The time between two points.")
+    at_ms: list[int] = Field(description="The times of the points, ascending.")
+    series: dict[SeriesName, list[float | None]] = Field(
+        description=(
+            "Per series one value per time; null where it is not known. Of several values in a step the largest lag,"
+            " duration and size of a checkpoint counts, the latest watermark, state size and counter, and the mean of"
+            " the others. Names are those of a job's `figures`."
+        )
+    )
+    marks: list[MarkAnswer] = Field(description="Restarts, changes and failures in this time, the newest 500 at most.")

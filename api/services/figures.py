@@ -1,0 +1,85 @@
+"""A job's figures, from what its driver reports and its latest checkpoint. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keyscale.api.schemas.figures import FiguresAnswer
+from keyscale.db.statuses import AttemptStage
+from keyscale.jobs.protocol.messages import DriverMetrics, DriverState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keyscale.db.models import Attempt
+
+SILENT_MS = 15_000
+"""The figures of a driver that has been silent for longer are no longer those of now."""
+_NUMBER_MAX = 2**53  # a watermark may stand at the end of its range; what is beyond this is no time
+_ZERO = {"input_records": 0, "output_records": 0, "late_records": 0, "lost_records": 0}
+
+
+def figures_of(attempt: Attempt | None, state_size: int | None, *, now_ms: int) -> FiguresAnswer:
+    """Returns a job's figures.
+
+    Args:
+        attempt: The attempt that runs the job, else its last one.
+        state_size: The state size of its latest completed checkpoint or savepoint.
+        now_ms: The present time.
+    """
+    if attempt is None or attempt.metrics is None:
+        before = None if attempt is None else attempt.totals_before
+        return FiguresAnswer(**_gauges(None), **(before or _ZERO), state_size=state_size)
+    metrics = DriverMetrics.model_validate(attempt.metrics)
+    is_current = (
+        attempt.stage is AttemptStage.ACTIVE
+        and attempt.driver_state == DriverState.RUNNING
+        and now_ms - (attempt.heartbeat_at_ms or 0) < SILENT_MS
+    )
+    totals = added_totals(attempt.totals_before, metrics)
+    return FiguresAnswer(**_gauges(metrics if is_current else None), **totals, state_size=state_size)
+
+
+def added_totals(before: Mapping[str, Any] | None, metrics: DriverMetrics | None) -> dict[str, int]:
+    """Returns a job's counters: those before an attempt, and what the attempt has counted."""
+    counted = dict(_ZERO) if metrics is None else _counted(metrics)
+    return {name: min((before or _ZERO).get(name, 0) + number, _NUMBER_MAX) for name, number in counted.items()}
+
+
+def _counted(metrics: DriverMetrics) -> dict[str, int]:
+    counted = {
+        "input_records": metrics.input_records,
+        "output_records": metrics.output_records,
+        "late_records": sum(operator.late_records for operator in metrics.operators),
+        "lost_records": metrics.lost_records,
+    }
+    return {name: max(0, number) for name, number in counted.items()}
+
+
+def _gauges(metrics: DriverMetrics | None) -> dict[str, Any]:
+    has_run = metrics is not None and metrics.batches > 0
+    is_idle = metrics is not None and metrics.waits_for_input
+    return {
+        "input_rate": metrics.input_records_per_second if metrics and (has_run or is_idle) else None,
+        "processed_rate": metrics.processed_records_per_second if metrics and has_run else None,
+        "busy_ratio": metrics.busy_ratio if metrics and (has_run or is_idle) else None,
+        "batch_duration_ms": metrics.batch_duration_ms if metrics and has_run else None,
+        "lag_records": None if metrics is None else _plausible(metrics.pending_records),
+        "lag_ms": _lag_ms(metrics),
+        "watermark_ms": _watermark_ms(metrics),
+    }
+
+
+def _lag_ms(metrics: DriverMetrics | None) -> int | None:
+    lags = [] if metrics is None else [operator.event_time_lag_ms for operator in metrics.operators]
+    return max((lag for lag in map(_plausible, lags) if lag is not None), default=None)
+
+
+def _watermark_ms(metrics: DriverMetrics | None) -> int | None:
+    known = [] if metrics is None else [operator.watermark_ms for operator in metrics.operators]
+    return min((each for each in known if each is not None and abs(each) < _NUMBER_MAX), default=None)
+
+
+def _plausible(number: int | None) -> int | None:
+    """Returns what is waited for; None for a number that is none, as of events ahead of the clock."""
+    return number if number is not None and 0 <= number < _NUMBER_MAX else None

@@ -1,0 +1,184 @@
+"""Series of a job's figures: sampled from the reports of drivers, kept in rings, and shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from keyscale.api.errors import RequestInvalidError
+from keyscale.api.schemas.series import MarkAnswer, MarkKind, SeriesAnswer, SeriesName
+from keyscale.api.services.figures import added_totals, figures_of
+from keyscale.api.services.jobs import require_job
+from keyscale.clock import now_ms
+from keyscale.db.repositories import attempts, checkpoints, events, series
+from keyscale.db.repositories.series import COLUMNS, LARGEST, LATEST, RINGS, Ring
+from keyscale.jobs.protocol.messages import DriverMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from sqlalchemy.orm import Session
+
+    from keyscale.api.services.context import Context
+    from keyscale.db.models import Attempt, Checkpoint, Event, SeriesPoint
+    from keyscale.jobs.protocol.messages import Heartbeat
+
+SAMPLE_MS = RINGS[0].step_ms
+SPAN_MS = 3_600_000
+MARKS_MAX = 500
+_RATES = {SeriesName.INPUT_RATE: "input_records", SeriesName.OUTPUT_RATE: "output_records"}
+_MARKS = {
+    "JOB_STARTED": MarkKind.START,
+    "JOB_STOPPED": MarkKind.STOP,
+    "JOB_FINISHED": MarkKind.STOP,
+    "JOB_FAILED": MarkKind.FAILURE,
+    "ATTEMPT_REPLACED": MarkKind.RESTART,
+    "RUN_FAILED": MarkKind.RESTART,
+    "RESCALE_COMPLETED": MarkKind.RESCALE,
+    "RESCALE_ROLLED_BACK": MarkKind.ROLLBACK,
+    "RESCALE_FAILED": MarkKind.ROLLBACK,
+}
+
+
+def is_sample_due(attempt: Attempt, message: Heartbeat, at_ms: int) -> bool:
+    """Whether a heartbeat is the first of a step, of its attempt or of another state: the figures are then kept."""
+    last_ms = attempt.heartbeat_at_ms
+    is_first = attempt.metrics is None or last_ms is None or last_ms // SAMPLE_MS != at_ms // SAMPLE_MS
+    return is_first or attempt.driver_state != message.state
+
+
+def begin_counting(session: Session, attempt: Attempt) -> None:
+    """Sets what the job had counted before an attempt, whose driver counts from zero. The job's counters so go on."""
+    if attempt.totals_before is None:
+        before = attempts.counted_before(session, attempt.job_id, attempt.number)
+        metrics = None if before is None else DriverMetrics.model_validate(before.metrics)
+        attempt.totals_before = added_totals(None if before is None else before.totals_before, metrics)
+
+
+def sample(session: Session, attempt: Attempt, at_ms: int) -> None:
+    """Keeps an attempt's figures, as it has just reported them."""
+    figures = figures_of(attempt, None, now_ms=at_ms).model_dump(exclude={"state_size", "input_rate"})
+    series.store(session, attempt.job_id, at_ms, figures, samples=1)
+
+
+def note_checkpoint(session: Session, checkpoint: Checkpoint, at_ms: int) -> None:
+    """Keeps the figures of a checkpoint or savepoint that has just been completed."""
+    values = {
+        "state_size": checkpoint.state_size,
+        "checkpointed_size": checkpoint.checkpointed_size,
+        "checkpoint_duration_ms": checkpoint.end_to_end_duration,
+    }
+    series.store(session, checkpoint.job_id, at_ms, values, samples=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The time that is to be shown.
+
+    Attributes:
+        from_ms: Its beginning; None: an hour before its end.
+        to_ms: Its end; None: now.
+        points: How many points it may have about; the step is chosen so.
+    """
+
+    from_ms: int | None = None
+    to_ms: int | None = None
+    points: int = 360
+
+
+def show(context: Context, reference: str, span: Span, names: Collection[SeriesName]) -> SeriesAnswer:
+    """Shows series of a job, and what happened meanwhile.
+
+    Args:
+        context: The control plane.
+        reference: The job.
+        span: The time to show; what is older than is kept is left out.
+        names: The wanted series; none: all.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        RequestInvalidError: The end is before the beginning.
+    """
+    now = now_ms()
+    end_ms = now if span.to_ms is None else min(span.to_ms, now)
+    begin_ms = max(0, end_ms - SPAN_MS) if span.from_ms is None else span.from_ms
+    if begin_ms > end_ms:
+        raise RequestInvalidError("from_ms: it is after to_ms, or after the present time")
+    begin_ms = max(begin_ms, min(end_ms, now - RINGS[-1].span_ms))
+    ring, step_ms = choose_step(begin_ms, end_ms, span.points, now)
+    first_ms = begin_ms - begin_ms % step_ms
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        rows = series.read(session, job.id, ring, first_ms - step_ms, end_ms)
+        happened = events.between(session, job.id, begin_ms, end_ms, kinds=sorted(_MARKS), limit=MARKS_MAX)
+        failed = checkpoints.failed_between(session, job.id, begin_ms, end_ms, limit=MARKS_MAX)
+    times = list(range(first_ms, end_ms + 1, step_ms))
+    chosen = list(SeriesName) if not names else sorted(set(names), key=list(SeriesName).index)
+    steps = merged(rows, step_ms)
+    marks = [*map(_mark_of_event, happened), *map(_mark_of_checkpoint, failed)]
+    return SeriesAnswer(
+        from_ms=begin_ms,
+        to_ms=end_ms,
+        step_ms=step_ms,
+        at_ms=times,
+        series={name: _values(steps, times, step_ms, name) for name in chosen},
+        marks=sorted(marks, key=lambda mark: mark.at_ms)[-MARKS_MAX:],
+    )
+
+
+def choose_step(from_ms: int, to_ms: int, points: int, now_ms: int) -> tuple[Ring, int]:
+    """Returns the ring that still has all of a span, and the step that gives about as many points as are wanted."""
+    ring = next((ring for ring in RINGS if now_ms - from_ms <= ring.span_ms), RINGS[-1])
+    return ring, ring.step_ms * max(1, -(-(to_ms - from_ms) // (ring.step_ms * points)))
+
+
+def merged(rows: Sequence[SeriesPoint], step_ms: int) -> dict[int, dict[str, Any]]:
+    """Returns the values of each step by its time, from points of a step that is as long or shorter."""
+    steps: dict[int, list[SeriesPoint]] = {}
+    for row in rows:
+        steps.setdefault(row.at_ms - row.at_ms % step_ms, []).append(row)
+    return {at_ms: {name: _merged_value(name, members) for name in COLUMNS} for at_ms, members in steps.items()}
+
+
+def _merged_value(name: str, members: Sequence[SeriesPoint]) -> float | None:
+    known: list[tuple[float, int]] = [
+        (value, row.samples) for row in members if (value := getattr(row, name)) is not None
+    ]
+    if not known:
+        return None
+    if name in LATEST:
+        return known[-1][0]
+    if name in LARGEST:
+        return max(value for value, _ in known)
+    weight = sum(samples for _, samples in known)
+    return sum(value * samples for value, samples in known) / weight if weight else None
+
+
+def _values(
+    steps: dict[int, dict[str, Any]], times: Sequence[int], step_ms: int, name: SeriesName
+) -> list[float | None]:
+    if (counter := _RATES.get(name)) is None:
+        return [steps[at_ms][name] if at_ms in steps else None for at_ms in times]
+    return [_rate(steps.get(at_ms - step_ms), steps.get(at_ms), counter, step_ms) for at_ms in times]
+
+
+def _rate(before: dict[str, Any] | None, here: dict[str, Any] | None, counter: str, step_ms: int) -> float | None:
+    """Returns how many records there were per second; None beside a step of which nothing is known."""
+    if before is None or here is None or before[counter] is None or here[counter] is None:
+        return None
+    return max(0.0, (here[counter] - before[counter]) * 1000 / step_ms)
+
+
+def _mark_of_event(event: Event) -> MarkAnswer:
+    found = event.details.get("rescale_id")
+    return MarkAnswer(at_ms=event.at_ms, kind=_MARKS[event.kind], text=event.message, id=found)
+
+
+def _mark_of_checkpoint(checkpoint: Checkpoint) -> MarkAnswer:
+    noun = "savepoint" if checkpoint.is_savepoint else "checkpoint"
+    return MarkAnswer(
+        at_ms=checkpoint.trigger_timestamp,
+        kind=MarkKind.CHECKPOINT_FAILED,
+        text=f"{noun} {checkpoint.checkpoint_id} failed",
+        id=str(checkpoint.checkpoint_id),
+    )

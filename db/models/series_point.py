@@ -1,0 +1,37 @@
+"""The table of the points of jobs' series."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Mapped, mapped_column
+
+from keyscale.db.base import Base
+
+
+class SeriesPoint(Base):
+    """The figures of a job in one step of time; None where they are not known.
+
+    The rows of one job and step width are a ring: the slot of a time is its number modulo the length of the ring, so
+    that new points replace the oldest ones, and a job never has more rows than its rings are long. There is no foreign
+    key, since its check would lock the job within a transaction that has locked the attempt.
+    """
+
+    __tablename__ = "series_points"
+
+    job_id: Mapped[str] = mapped_column(primary_key=True)
+    step_ms: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    slot: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at_ms: Mapped[int]
+    samples: Mapped[int]
+    input_records: Mapped[int | None]
+    output_records: Mapped[int | None]
+    late_records: Mapped[int | None]
+    lost_records: Mapped[int | None]
+    processed_rate: Mapped[float | None]
+    busy_ratio: Mapped[float | None]
+    batch_duration_ms: Mapped[float | None]
+    lag_records: Mapped[int | None]
+    lag_ms: Mapped[int | None]
+    watermark_ms: Mapped[int | None]
+    state_size: Mapped[int | None]
+    checkpointed_size: Mapped[int | None]
+    checkpoint_duration_ms: Mapped[int | None]

@@ -1,0 +1,117 @@
+"""Queries on the series of jobs' figures, kept in rings of steps that are coarser for older times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import case, delete, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from keyscale.db.models import SeriesPoint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import ColumnElement
+    from sqlalchemy.dialects.postgresql import Insert
+    from sqlalchemy.orm import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The points of one step width.
+
+    Attributes:
+        step_ms: The time between two points.
+        slots: How many points are kept.
+    """
+
+    step_ms: int
+    slots: int
+
+    @property
+    def span_ms(self) -> int:
+        return self.step_ms * self.slots
+
+
+RINGS = (Ring(10_000, 361), Ring(60_000, 1_441), Ring(900_000, 2_881))
+"""An hour in steps of 10 s, a day in minutes, 30 days in quarters of an hour."""
+
+LATEST = ("watermark_ms", "state_size")
+"""Of several values in a step, the latest one counts."""
+COUNTERS = ("input_records", "output_records", "late_records", "lost_records")
+LARGEST = (*COUNTERS, "lag_records", "lag_ms", "checkpointed_size", "checkpoint_duration_ms")
+"""The largest one counts; counters only grow."""
+AVERAGED = ("processed_rate", "busy_ratio", "batch_duration_ms")
+"""Their mean counts."""
+COLUMNS = (*LATEST, *LARGEST, *AVERAGED)
+
+
+def store(session: Session, job_id: str, at_ms: int, values: Mapping[str, Any], *, samples: int) -> None:
+    """Adds values to the steps of a time, by one statement. A value of a time that a ring has left is ignored.
+
+    Args:
+        session: The transaction.
+        job_id: The job.
+        at_ms: Their time.
+        values: Values by column; a missing one is not known.
+        samples: 1 if the means are to count them, 0 if there are none among them.
+    """
+    rows = [
+        {
+            **dict.fromkeys(COLUMNS),
+            **values,
+            "job_id": job_id,
+            "step_ms": ring.step_ms,
+            "slot": at_ms // ring.step_ms % ring.slots,
+            "at_ms": at_ms - at_ms % ring.step_ms,
+            "samples": samples,
+        }
+        for ring in RINGS
+    ]
+    statement = insert(SeriesPoint).values(rows)
+    session.execute(
+        statement.on_conflict_do_update(
+            index_elements=[SeriesPoint.job_id, SeriesPoint.step_ms, SeriesPoint.slot],
+            set_=_merged(statement),
+            where=SeriesPoint.at_ms <= statement.excluded.at_ms,
+        )
+    )
+
+
+def read(session: Session, job_id: str, ring: Ring, from_ms: int, to_ms: int) -> Sequence[SeriesPoint]:
+    """Returns a job's points of a ring from one time to another, both included, in the order of time."""
+    return session.scalars(
+        select(SeriesPoint)
+        .where(
+            SeriesPoint.job_id == job_id,
+            SeriesPoint.step_ms == ring.step_ms,
+            SeriesPoint.at_ms.between(from_ms, to_ms),
+        )
+        .order_by(SeriesPoint.at_ms)
+    ).all()
+
+
+def remove(session: Session, job_id: str) -> None:
+    """Deletes a job's points: a few thousand at most."""
+    session.execute(delete(SeriesPoint).where(SeriesPoint.job_id == job_id))
+
+
+def _merged(statement: Insert) -> dict[str, ColumnElement[Any]]:
+    """Returns the columns of a slot that is taken: merged if it holds the same step, else those of the new one."""
+    new, is_same = statement.excluded, SeriesPoint.at_ms == statement.excluded.at_ms
+    old = SeriesPoint.__table__.c
+    merged: dict[str, ColumnElement[Any]] = {name: func.coalesce(new[name], old[name]) for name in LATEST}
+    merged |= {name: func.greatest(new[name], old[name]) for name in LARGEST}
+    merged |= {
+        name: func.coalesce(
+            (old[name] * old.samples + new[name] * new.samples) / func.nullif(old.samples + new.samples, 0),
+            new[name],
+            old[name],
+        )
+        for name in AVERAGED
+    }
+    merged["samples"] = old.samples + new.samples
+    columns = {name: case((is_same, value), else_=new[name]) for name, value in merged.items()}
+    return {**columns, "at_ms": new.at_ms}

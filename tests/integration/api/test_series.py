@@ -1,0 +1,159 @@
+"""Series of a job's figures: kept in bounded space, and continued over restarts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import func, select, text
+
+from keyscale.api.access.tokens import token_sha256
+from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.steps import Cause
+from keyscale.clock import now_ms
+from keyscale.db.models import SeriesPoint
+from keyscale.db.repositories import jobs, series
+from keyscale.db.repositories.series import RINGS
+from keyscale.db.statuses import JobStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import httpx
+
+    from keyscale.api.services.context import Context
+
+METRICS = {
+    "batches": 3,
+    "input_records": 100,
+    "output_records": 80,
+    "batch_duration_ms": 50.0,
+    "operators": [{"uid": "totals", "late_records": 4}],
+}
+
+
+@pytest.fixture
+def attempt(context: Context, job: dict[str, Any], client: httpx.Client) -> Callable[[], int]:
+    """Replaces the job's attempt by another one, whose driver's token is `driver-<number>`."""
+    client.post(f"/jobs/{job['id']}/start")
+
+    def replace() -> int:
+        with context.sessions.begin() as session:
+            found = jobs.lock(session, job["id"])
+            assert found is not None
+            transaction = JobTransaction(session, found)
+            session.execute(text("UPDATE attempts SET stage = 'ENDED', reaped = true"))
+            made = transaction.create_attempt(2, Cause.START)
+            made.token_sha256 = token_sha256(f"driver-{made.number}")
+            return made.number
+
+    return replace
+
+
+def beat(client: httpx.Client, number: int, **metrics: Any) -> None:
+    answer = client.post(
+        "/driver/heartbeat",
+        json={"state": "RUNNING", "restored_at_ms": 1, "metrics": metrics},
+        headers={"Authorization": f"Bearer driver-{number}"},
+    )
+    assert answer.status_code == 200, answer.text
+
+
+def test_counters_and_series_go_on_after_a_restart(client: httpx.Client, attempt: Callable[[], int]) -> None:
+    beat(client, attempt(), **METRICS)
+    second = attempt()
+    beat(client, second, batches=0)
+    figures = client.get("/jobs/flights").json()["figures"]
+    assert (figures["input_records"], figures["output_records"], figures["late_records"]) == (100, 80, 4)
+    beat(client, second, batches=1, input_records=5)
+    third = attempt()
+    beat(client, third, **METRICS)
+    assert client.get("/jobs/flights").json()["figures"]["input_records"] == 205
+    answer = client.get("/jobs/flights/series", params={"names": ["input_records", "late_records"]}).json()
+    assert answer["series"].keys() == {"input_records", "late_records"}
+    assert [value for value in answer["series"]["input_records"] if value is not None][-1] == 205
+    assert len(answer["at_ms"]) == len(answer["series"]["late_records"]) <= 362
+    assert answer["step_ms"] == 10_000
+
+
+def test_a_rate_is_the_growth_of_its_counter_and_a_gap_is_unknown(
+    client: httpx.Client, context: Context, job: dict[str, Any]
+) -> None:
+    end_ms = now_ms() // 10_000 * 10_000
+    with context.sessions.begin() as session:
+        for steps_ago, total in ((5, 100), (4, 150), (2, 400), (1, 400)):
+            series.store(session, job["id"], end_ms - steps_ago * 10_000, {"input_records": total}, samples=1)
+    span = {"from_ms": end_ms - 50_000, "to_ms": end_ms - 10_000, "names": "input_rate"}
+    answer = client.get("/jobs/flights/series", params=span).json()
+    assert answer["series"] == {"input_rate": [None, 5.0, None, None, 0.0]}
+
+
+def test_a_job_never_has_more_points_than_its_rings_are_long(context: Context, job: dict[str, Any]) -> None:
+    begin_ms, slots = 1_000_000_000_000, RINGS[0].slots
+    with context.sessions.begin() as session:
+        for step in range(0, 3 * slots, 2):
+            series.store(session, job["id"], begin_ms + step * 10_000, {"lag_ms": step}, samples=1)
+        series.store(session, job["id"], begin_ms, {"lag_ms": 9}, samples=1)  # far too late
+        kept = series.read(session, job["id"], RINGS[0], 0, 2 * begin_ms)
+        assert len(kept) == slots
+        assert [point.lag_ms for point in kept[-2:]] == [3 * slots - 3, 3 * slots - 1]
+        assert kept[0].at_ms > begin_ms + slots * 10_000
+
+
+def test_values_of_one_step_become_one(context: Context, job: dict[str, Any]) -> None:
+    at_ms = 1_000_000_000_000
+    with context.sessions.begin() as session:
+        store = lambda seconds, samples, **values: series.store(  # noqa: E731 - to be read as a table
+            session, job["id"], at_ms + seconds * 1000, values, samples=samples
+        )
+        store(1, 1, lag_ms=5, busy_ratio=0.2, state_size=10)
+        store(2, 1, lag_ms=3, busy_ratio=0.4)
+        store(3, 0, state_size=7, checkpointed_size=2)
+        store(4, 1, busy_ratio=0.6)
+        [point] = series.read(session, job["id"], RINGS[0], at_ms, at_ms)
+        assert (point.lag_ms, point.state_size, point.checkpointed_size) == (5, 7, 2)
+        assert point.busy_ratio == pytest.approx(0.4)
+        assert point.samples == 3
+
+
+def test_failures_and_rescales_are_marked(client: httpx.Client, context: Context, job: dict[str, Any]) -> None:
+    client.post("/jobs/flights/start")
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        transaction = JobTransaction(session, found)
+        transaction.record("RESCALE_COMPLETED", "rescale from 1 to 2: completed", rescale_id="nightly")
+        transaction.settle(JobStatus.FAILED, {"code": "USER_FUNCTION_FAILED"})
+        session.execute(
+            text(
+                "INSERT INTO checkpoints (job_id, checkpoint_id, attempt, status, is_savepoint, trigger_timestamp,"
+                " end_to_end_duration, checkpointed_size, state_size, processed_records, num_subtasks,"
+                " num_acknowledged_subtasks) VALUES (:job, 3, 1, 'FAILED', false, :at, 0, 0, 0, 0, 0, 0)"
+            ),
+            {"job": job["id"], "at": now_ms()},
+        )
+    marks = client.get("/jobs/flights/series", params={"names": "lag_ms"}).json()["marks"]
+    assert sorted((mark["kind"], mark["id"]) for mark in marks) == [
+        ("CHECKPOINT_FAILED", "3"),
+        ("FAILURE", None),
+        ("RESCALE", "nightly"),
+        ("START", None),
+    ]
+    old = client.get("/jobs/flights/series", params={"to_ms": now_ms() - 60_000}).json()
+    assert old["marks"] == []
+
+
+def test_a_deleted_job_leaves_no_points(client: httpx.Client, context: Context, job: dict[str, Any]) -> None:
+    with context.sessions.begin() as session:
+        series.store(session, job["id"], now_ms(), {"lag_ms": 1}, samples=1)
+    assert client.delete("/jobs/flights").status_code == 204
+    with context.sessions() as session:
+        assert session.scalar(select(func.count()).select_from(SeriesPoint)) == 0
+
+
+def test_a_span_that_ends_before_it_begins_is_refused(client: httpx.Client, job: dict[str, Any]) -> None:
+    answer = client.get(f"/jobs/{job['id']}/series", params={"from_ms": 10, "to_ms": 5})
+    assert (answer.status_code, answer.json()["code"]) == (422, "REQUEST_INVALID")
+    everything = client.get(f"/jobs/{job['id']}/series", params={"from_ms": 0, "points": 1}).json()
+    assert len(everything["at_ms"]) <= 2
+    assert client.get(f"/jobs/{job['id']}/series", params={"names": "speed"}).status_code == 422

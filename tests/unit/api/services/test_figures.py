@@ -1,0 +1,87 @@
+"""The figures of a job: unknown stays unknown, and counters go on from one attempt to the next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keyscale.api.services.figures import SILENT_MS, added_totals, figures_of
+from keyscale.db.models import Attempt
+from keyscale.db.statuses import AttemptStage
+from keyscale.jobs.protocol.messages import DriverMetrics
+
+NOW_MS = 1_000_000
+METRICS: dict[str, Any] = {
+    "batches": 4,
+    "input_records": 100,
+    "output_records": 90,
+    "input_records_per_second": 10.0,
+    "processed_records_per_second": 80.0,
+    "batch_duration_ms": 125.0,
+    "busy_ratio": 0.5,
+    "pending_records": 7,
+    "operators": [
+        {"uid": "a", "late_records": 2, "watermark_ms": 900_000, "event_time_lag_ms": 3000},
+        {"uid": "b", "late_records": 1, "watermark_ms": 950_000, "event_time_lag_ms": 500},
+    ],
+}
+
+
+def attempt(metrics: dict[str, Any] | None = None, **columns: Any) -> Attempt:
+    known = {"stage": AttemptStage.ACTIVE, "driver_state": "RUNNING", "heartbeat_at_ms": NOW_MS}
+    return Attempt(metrics={**METRICS, **(metrics or {})}, **{**known, **columns})
+
+
+def test_a_running_jobs_figures_are_those_of_its_driver() -> None:
+    figures = figures_of(attempt(), 5000, now_ms=NOW_MS)
+    assert figures.model_dump() == {
+        "input_rate": 10.0,
+        "processed_rate": 80.0,
+        "busy_ratio": 0.5,
+        "batch_duration_ms": 125.0,
+        "lag_records": 7,
+        "lag_ms": 3000,
+        "watermark_ms": 900_000,
+        "state_size": 5000,
+        "input_records": 100,
+        "output_records": 90,
+        "late_records": 3,
+        "lost_records": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"stage": AttemptStage.ENDED}, {"driver_state": "RESTORING"}, {"heartbeat_at_ms": NOW_MS - SILENT_MS - 1}],
+)
+def test_a_job_that_does_not_run_has_counters_and_a_state_size_but_no_rates_and_no_lag(columns: dict[str, Any]) -> None:
+    figures = figures_of(attempt(**columns), 5000, now_ms=NOW_MS)
+    assert (figures.input_rate, figures.lag_records, figures.lag_ms, figures.busy_ratio) == (None, None, None, None)
+    assert (figures.input_records, figures.late_records, figures.state_size) == (100, 3, 5000)
+
+
+def test_a_job_that_has_never_run_has_no_state_size_and_has_counted_nothing() -> None:
+    figures = figures_of(None, None, now_ms=NOW_MS)
+    assert (figures.state_size, figures.input_records, figures.input_rate) == (None, 0, None)
+
+
+def test_events_ahead_of_the_clock_and_a_watermark_at_its_end_are_no_lag_and_no_time() -> None:
+    ahead = {"uid": "a", "watermark_ms": 2**63 - 1, "event_time_lag_ms": -34_765_507_889}
+    figures = figures_of(attempt({"operators": [ahead], "pending_records": None}), None, now_ms=NOW_MS)
+    assert (figures.lag_ms, figures.watermark_ms, figures.lag_records) == (None, None, None)
+
+
+def test_before_the_first_batch_there_is_no_duration_and_a_waiting_job_has_a_rate_of_zero() -> None:
+    nothing_yet = {"batches": 0, "batch_duration_ms": 0.0, "input_records_per_second": 0.0}
+    assert figures_of(attempt(nothing_yet), None, now_ms=NOW_MS).input_rate is None
+    waiting = figures_of(attempt({**nothing_yet, "waits_for_input": True}), None, now_ms=NOW_MS)
+    assert (waiting.input_rate, waiting.batch_duration_ms, waiting.processed_rate) == (0.0, None, None)
+
+
+def test_counters_go_on_where_the_attempt_before_had_stopped() -> None:
+    first = added_totals(None, DriverMetrics(input_records=100, lost_records=3))
+    second = added_totals(first, DriverMetrics(input_records=20))
+    assert (second["input_records"], second["lost_records"]) == (120, 3)
+    quiet = attempt({"batches": 0, "input_records": 0, "operators": []}, totals_before=second)
+    assert figures_of(quiet, None, now_ms=NOW_MS).input_records == 120

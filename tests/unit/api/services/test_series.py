@@ -1,0 +1,63 @@
+"""Which points of a series are read, and how those of one step become one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keyscale.api.services.series import choose_step, merged
+from keyscale.db.models import SeriesPoint
+from keyscale.db.repositories.series import COLUMNS, RINGS
+
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+NOW_MS = 100 * DAY_MS
+
+
+@pytest.mark.parametrize(
+    ("from_ms", "to_ms", "points", "expected"),
+    [
+        (NOW_MS - HOUR_MS, NOW_MS, 360, (10_000, 10_000)),
+        (NOW_MS - HOUR_MS, NOW_MS, 100, (10_000, 40_000)),
+        (NOW_MS - HOUR_MS // 2, NOW_MS, 1000, (10_000, 10_000)),
+        (NOW_MS - DAY_MS, NOW_MS, 1440, (60_000, 60_000)),
+        (NOW_MS - DAY_MS, NOW_MS, 300, (60_000, 300_000)),
+        (NOW_MS - 5 * HOUR_MS, NOW_MS - 4 * HOUR_MS, 360, (60_000, 60_000)),
+        (NOW_MS - 30 * DAY_MS, NOW_MS, 3000, (900_000, 900_000)),
+        (NOW_MS - 50 * DAY_MS, NOW_MS - 40 * DAY_MS, 3000, (900_000, 900_000)),
+        (NOW_MS, NOW_MS, 1, (10_000, 10_000)),
+    ],
+)
+def test_the_finest_steps_that_are_still_kept_are_read(
+    from_ms: int, to_ms: int, points: int, expected: tuple[int, int]
+) -> None:
+    ring, step_ms = choose_step(from_ms, to_ms, points, NOW_MS)
+    assert (ring.step_ms, step_ms) == expected
+    assert (to_ms - from_ms) // step_ms <= points
+
+
+def test_a_ring_holds_the_whole_span_that_it_stands_for() -> None:
+    assert [ring.span_ms >= span for ring, span in zip(RINGS, (HOUR_MS, DAY_MS, 30 * DAY_MS), strict=True)] == [
+        True
+    ] * 3
+    assert sum(ring.slots for ring in RINGS) < 5000
+
+
+def point(at_ms: int, **values: Any) -> SeriesPoint:
+    return SeriesPoint(**{**dict.fromkeys(COLUMNS), "at_ms": at_ms, "samples": 1, **values})
+
+
+def test_of_several_points_the_largest_lag_the_latest_size_and_the_mean_of_rates_count() -> None:
+    steps = merged(
+        [
+            point(20_000, lag_records=7, state_size=50, processed_rate=10.0, input_records=5),
+            point(30_000, lag_records=3, state_size=40, processed_rate=40.0, input_records=9, samples=2),
+            point(40_000, samples=0),
+        ],
+        40_000,
+    )
+    assert steps.keys() == {0, 40_000}
+    first = steps[0]
+    assert (first["lag_records"], first["state_size"], first["processed_rate"]) == (7, 40, 30.0)
+    assert (first["input_records"], first["lag_ms"]) == (9, None)
+    assert set(steps[40_000].values()) == {None}
