@@ -166,7 +166,8 @@ def _rate(before: dict[str, Any] | None, here: dict[str, Any] | None, counter: s
     """Returns how many records there were per second; None beside a step of which nothing is known."""
     if before is None or here is None or before[counter] is None or here[counter] is None:
         return None
-    return max(0.0, (here[counter] - before[counter]) * 1000 / step_ms)
+    grown: int = here[counter] - before[counter]
+    return max(0.0, grown * 1000 / step_ms)
 
 
 def _mark_of_event(event: Event) -> MarkAnswer:
