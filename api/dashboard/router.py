@@ -6,9 +6,13 @@ and an open page survives an outage of the database.
 
 from __future__ import annotations
 
+import gzip
 import hmac
 import math
 import re
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote, unquote
@@ -35,6 +39,8 @@ from keyscale.api.routers.dependencies import Control  # noqa: TC001 - FastAPI r
 from keyscale.db.repositories import events
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from keyscale.api.access.principal import Principal
     from keyscale.api.errors import ApiError
     from keyscale.api.services.context import Context
@@ -55,10 +61,25 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
+TABS = {
+    "overview": "Overview",
+    "checkpoints": "Checkpoints",
+    "rescale": "Rescale",
+    "key-groups": "Key groups",
+    "exceptions": "Exceptions",
+    "logs": "Logs",
+    "configuration": "Configuration",
+    "events": "Events",
+}
+"""The tabs of a job: the last part of the address, and the words on the tab."""
+
 _OWN_PATH = re.compile(r"/ui/[A-Za-z0-9._~%/-]*")
 
 _pages = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined)
 _files = StaticFiles(directory=HERE / "static")
+_LIBRARY_FILE = Path(str(files("plotly"))) / "package_data" / "plotly.min.js"
+CHART_LIBRARY = f"plotly-{sha256(_LIBRARY_FILE.read_bytes()).hexdigest()[:16]}.js"
+"""The name under which the chart library is served; it is not a file of ours."""
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -66,13 +87,41 @@ router = APIRouter(prefix="/ui", include_in_schema=False)
 @router.get("/")
 def show_jobs(request: Request) -> Response:
     """Shows the page of all jobs."""
-    return _page_of_session(request, "jobs.html", {"page": "jobs"})
+    return _page_of_session(request, "jobs", {})
+
+
+@router.get("/artifacts")
+def show_artifacts(request: Request) -> Response:
+    """Shows the page of all artifacts."""
+    return _page_of_session(request, "artifacts", {})
+
+
+@router.get("/system")
+def show_system(request: Request) -> Response:
+    """Shows the page of the platform itself."""
+    return _page_of_session(request, "system", {})
 
 
 @router.get("/jobs/{job}")
-def show_job(request: Request, job: str) -> Response:
-    """Shows the page of one job, by its id or name."""
-    return _page_of_session(request, "job.html", {"page": "job", "job": job})
+def lead_to_overview(job: str) -> Response:
+    """Leads to a job's first tab."""
+    return RedirectResponse(f"/ui/jobs/{quote(job, safe='')}/overview", status_code=303, headers=HEADERS)
+
+
+@router.get("/jobs/{job}/checkpoints/{checkpoint}")
+def show_checkpoint(request: Request, job: str, checkpoint: str) -> Response:
+    """Shows the page of one checkpoint of a job."""
+    if not checkpoint.isdecimal():
+        return unknown_page(request)
+    return _page_of_session(request, "checkpoint", {"tab": "checkpoints", "job": job, "checkpoint": checkpoint})
+
+
+@router.get("/jobs/{job}/{tab}")
+def show_job(request: Request, job: str, tab: str) -> Response:
+    """Shows a tab of a job, by its id or name."""
+    if tab not in TABS:
+        return unknown_page(request)
+    return _page_of_session(request, tab.replace("-", "_"), {"tab": tab, "job": job})
 
 
 @router.get("/login")
@@ -156,24 +205,52 @@ def log_out(control: Control, request: Request) -> Response:
     return answer
 
 
-@router.get("/static/{name}")
+@router.get("/static/{name:path}")
 async def show_file(request: Request, name: str) -> Response:
     """Serves a style sheet, module or picture; they are not secret."""
+    if name == CHART_LIBRARY:
+        return _chart_library(accepts_gzip="gzip" in request.headers.get("accept-encoding", ""))
     answer = await _files.get_response(name, request.scope)
     answer.headers.update(HEADERS)
     return answer
 
 
-def _page(template: str, values: dict[str, str], status: int = 200) -> Response:
+@router.get("/{path:path}")
+def show_unknown(request: Request) -> Response:
+    """Shows that there is no such page."""
+    return unknown_page(request)
+
+
+@cache
+def _library_bytes(*, compressed: bool) -> bytes:
+    body = _LIBRARY_FILE.read_bytes()
+    return gzip.compress(body, 6) if compressed else body
+
+
+def _chart_library(*, accepts_gzip: bool) -> Response:
+    """Returns the chart library. Its name changes with its content, so browsers keep it for good."""
+    headers = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
+    if accepts_gzip:
+        headers["Content-Encoding"] = "gzip"
+    return Response(_library_bytes(compressed=accepts_gzip), media_type="text/javascript", headers=headers)
+
+
+def unknown_page(request: Request) -> Response:
+    """Returns the page for an address at which there is nothing."""
+    signed_in = SESSION_COOKIE in request.cookies
+    return _page("unknown.html", {"page": "unknown", "path": request.url.path, "signed_in": signed_in}, status=404)
+
+
+def _page(template: str, values: Mapping[str, object], status: int = 200) -> Response:
     body = _pages.get_template(template).render(values)
     return Response(body, status_code=status, media_type="text/html; charset=utf-8", headers=HEADERS)
 
 
-def _page_of_session(request: Request, template: str, values: dict[str, str]) -> Response:
+def _page_of_session(request: Request, page: str, values: dict[str, str]) -> Response:
     """Returns the page, or a redirect to the login form for a browser without a session."""
     if SESSION_COOKIE not in request.cookies:
         return RedirectResponse(f"/ui/login?next={quote(request.url.path)}", status_code=303, headers=HEADERS)
-    return _page(template, values)
+    return _page(f"{page}.html", {"page": page, "tabs": TABS, "chart_library": CHART_LIBRARY, **values})
 
 
 def _own_path(path: str) -> str:

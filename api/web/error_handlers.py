@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from keyscale.api.access.refusals import is_refusal, note_refusal
+from keyscale.api.dashboard.router import unknown_page
 from keyscale.api.errors import (
     ApiError,
     BodyTooLargeError,
@@ -32,7 +33,7 @@ from keyscale.jobs.protocol.storable_text import storable
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
-    from starlette.responses import JSONResponse
+    from starlette.responses import JSONResponse, Response
 
 logger = logging.getLogger(__name__)
 
@@ -55,8 +56,10 @@ def add_handlers(app: FastAPI) -> None:
         return problem(RequestInvalidError(f"not valid: {named}"), errors=errors)
 
     @app.exception_handler(HTTPException)
-    def on_http_error(request: Request, error: HTTPException) -> JSONResponse:
+    def on_http_error(request: Request, error: HTTPException) -> Response:
         path = request.url.path
+        if error.status_code == 404 and "text/html" in request.headers.get("accept", ""):
+            return unknown_page(request)
         known: dict[int, ApiError] = {
             404: RouteNotFoundError(f"there is nothing at {path}"),
             405: MethodNotAllowedError(f"{path} does not take {request.method}"),

@@ -2,18 +2,31 @@
 
 /** The API refused, or did not answer. `message` can be shown to the user. */
 export class ApiError extends Error {
-  /** @param {{detail?: string, title?: string, advice?: string, code?: string}} problem */
-  constructor(problem) {
+  /** @param {{detail?: string, title?: string, advice?: string, code?: string}} problem @param {number} status */
+  constructor(problem, status = 0) {
     super(problem.detail || problem.title || "The control plane does not answer.");
     this.code = problem.code ?? "";
     this.advice = problem.advice ?? "";
+    this.status = status;
+  }
+
+  /** The message with what can be done about it. */
+  get text() {
+    return `${this.message} ${this.advice}`.trim();
+  }
+
+  /** Whether the control plane itself is away, or cannot do its work now. */
+  get isOutage() {
+    return this.status === 0 || this.status >= 500;
   }
 }
 
 /** The session has ended; the browser goes to the sign-in page. */
 export class Unauthorized extends ApiError {}
 
-async function request(method, path, body) {
+const PATIENCE_MS = 15_000, UPLOAD_PATIENCE_MS = 600_000;
+
+async function request(method, path, { json, form, headers = {} } = {}) {
   let response;
   try {
     response = await fetch(path, {
@@ -22,22 +35,32 @@ async function request(method, path, body) {
       headers: {
         Accept: "application/json",
         "X-Requested-With": "keyscale",
-        ...(body && { "Content-Type": "application/json" }),
+        ...(json && { "Content-Type": "application/json" }),
+        ...headers,
       },
-      body: body && JSON.stringify(body),
-      signal: AbortSignal.timeout(15_000),
+      body: form ?? (json && JSON.stringify(json)),
+      signal: AbortSignal.timeout(form ? UPLOAD_PATIENCE_MS : PATIENCE_MS),
     });
   } catch {
     throw new ApiError({});
   }
   if (response.status === 401) {
     location.assign(`/ui/login?next=${encodeURIComponent(location.pathname)}`);
-    throw new Unauthorized({ title: "Your session has ended." });
+    throw new Unauthorized({ title: "Your session has ended." }, 401);
   }
   const answer = response.status === 204 ? null : await response.json().catch(() => ({}));
-  if (!response.ok) throw new ApiError(answer ?? {});
+  if (!response.ok) throw new ApiError(answer ?? {}, response.status);
   return answer;
 }
 
 export const get = (path) => request("GET", path);
-export const post = (path, body = {}) => request("POST", path, body);
+export const post = (path, json = {}) => request("POST", path, { json });
+export const patch = (path, json, headers) => request("PATCH", path, { json, headers });
+export const remove = (path) => request("DELETE", path);
+
+/** Uploads a file as an artifact. @param {File} file */
+export function upload(file) {
+  const form = new FormData();
+  form.append("file", file);
+  return request("POST", "/artifacts", { form });
+}

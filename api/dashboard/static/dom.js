@@ -1,4 +1,6 @@
-// Builds and updates the page. Text always becomes a text node, so no name or message can become markup.
+// Builds and updates a page. Text always becomes a text node, so no name or message can become markup.
+
+import { ago, NONE, time, utc } from "./format.js";
 
 /**
  * Creates an element.
@@ -12,7 +14,10 @@ export function element(tag, attributes = {}, ...children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name === "dataset") Object.assign(node.dataset, value);
-    else if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (name.startsWith("on")) {
+      node.addEventListener(name.slice(2), value);
+      listening.add(node);
+    }
     else node.setAttribute(name, value === true ? "" : String(value));
   }
   const shownChildren = children.filter((child) => child !== null);
@@ -28,20 +33,57 @@ export function setText(node, text) {
 }
 
 /**
- * Replaces a node's children unless they would look the same. Without a change, focus and open details stay.
+ * Makes a node's children look like the given ones, and keeps the nodes that are alike: focus and open details stay.
+ * A node is alike if it has the same tag and the same `data-key`; one with a listener of its own also the same content.
  * @param {Element} parent
  * @param {...(Node|string)} children
  */
 export function setChildren(parent, ...children) {
-  const next = element("div", {}, ...children);
-  const looks = next.innerHTML;
-  if (shown.get(parent) === looks) return;
-  shown.set(parent, looks);
-  parent.replaceChildren(...next.childNodes);
+  matchChildren(parent, element("div", {}, ...children));
 }
 
-/** The last content of each parent. @type {WeakMap<Element, string>} */
-const shown = new WeakMap();
+function matchChildren(parent, wanted) {
+  let place = parent.firstChild;
+  for (const next of Array.from(wanted.childNodes)) {
+    if (place && isAlike(place, next)) {
+      match(place, next);
+      place = place.nextSibling;
+    } else if (place) {
+      const old = place;
+      place = place.nextSibling;
+      old.replaceWith(next);
+    } else {
+      parent.append(next);
+    }
+  }
+  while (place) {
+    const old = place;
+    place = place.nextSibling;
+    old.remove();
+  }
+}
+
+function isAlike(old, next) {
+  if (old.nodeName !== next.nodeName || old.dataset?.key !== next.dataset?.key) return false;
+  return listening.has(next) ? old.isEqualNode(next) : !listening.has(old);
+}
+
+function match(old, next) {
+  if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.data !== next.data) old.data = next.data;
+    return;
+  }
+  for (const { name, value } of next.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name } of Array.from(old.attributes)) {
+    // What the user has opened stays open.
+    if (!next.hasAttribute(name) && !(name === "open" && old.nodeName === "DETAILS")) old.removeAttribute(name);
+  }
+  if (next.style?.length || old.style?.length) old.style.cssText = next.style.cssText;
+  if (!listening.has(old)) matchChildren(old, next);
+}
+
+/** Nodes with a listener of their own, which speaks of the content that they were made with. @type {WeakSet<Node>} */
+const listening = new WeakSet();
 
 /**
  * Makes `parent`'s children match `items`, one node per item. The node of an item that stays is kept.
@@ -76,7 +118,7 @@ export function keyed(parent, items, key, create, update) {
 const TONES = {
   RUNNING: "good", COMPLETED: "good", FINISHED: "good",
   FAILED: "bad", ROLLED_BACK: "bad",
-  SUBMITTING: "busy", SAVEPOINTING: "busy", STOPPING: "busy", RESCALING: "busy", RESTARTING: "busy",
+  SUBMITTING: "busy", SAVEPOINTING: "busy", STOPPING: "busy", RESCALING: "busy", UPGRADING: "busy", RESTARTING: "busy",
   IN_PROGRESS: "busy",
 };
 
@@ -98,9 +140,68 @@ export function words(constant) {
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
+/** An instant in the viewer's zone; the exact time in UTC appears on hover. */
+export function when(atMs, shown = time(atMs)) {
+  if (atMs === null || atMs === undefined) return NONE;
+  return element("time", { datetime: new Date(atMs).toISOString(), title: utc(atMs) }, shown);
+}
+
+/** How long ago an instant was; the exact time in UTC appears on hover. */
+export const since = (atMs) => when(atMs, ago(atMs));
+
 /** The entries of a description list, each from `[label, value, small print]`. */
 export function definitions(pairs) {
   return pairs.map(([label, value, small]) =>
     element("div", {}, element("dt", {}, label),
       element("dd", {}, value, small ? element("small", {}, small) : null)));
+}
+
+/** A table's row, from `[content, class]` or content alone; the first cell is the row's header. */
+export function row(cells, attributes = {}) {
+  return element("tr", attributes, ...cells.map((cell, index) => {
+    const [content, name] = Array.isArray(cell) ? cell : [cell, null];
+    return element(index ? "td" : "th", { scope: index ? null : "row", class: name }, content);
+  }));
+}
+
+/** A button that acts: it can be refused with a reason, and is refused while the control plane is away. */
+export function actionButton(label, onclick, attributes = {}) {
+  return element("button", { type: "button", "data-acts": true, onclick, ...attributes }, label);
+}
+
+/** Allows a button, or refuses it and says why. @param {HTMLButtonElement} button @param {string} reason */
+export function setRefused(button, reason = "") {
+  button.dataset.acts = reason;
+  applyRefusal(button);
+}
+
+/** Refuses every action while the control plane is away. */
+export function setAway(isAway) {
+  if (document.body.hasAttribute("data-away") === isAway) return;
+  document.body.toggleAttribute("data-away", isAway);
+  for (const button of document.querySelectorAll("[data-acts]")) applyRefusal(button);
+}
+
+function applyRefusal(button) {
+  const reason = document.body.hasAttribute("data-away") ? "The control plane is away." : button.dataset.acts;
+  button.disabled = Boolean(reason);
+  button.title = reason;
+}
+
+/** Shows what an action did, or why it was refused. */
+export function tell(text, tone = "calm") {
+  const line = byId("message");
+  line.hidden = !text;
+  line.dataset.tone = tone;
+  setText(line, text.trim());
+}
+
+/** A location, with a button that copies it. */
+export function copyable(location) {
+  if (!location) return NONE;
+  const button = element("button", { type: "button", class: "plain", onclick: async () => {
+    await navigator.clipboard.writeText(location);
+    tell("The location is copied.", "good");
+  } }, "Copy");
+  return element("span", { class: "copyable" }, element("code", {}, location), " ", button);
 }

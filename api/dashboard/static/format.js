@@ -46,6 +46,9 @@ export function ago(atMs, nowMs = Date.now()) {
   return passed < 1000 ? "just now" : `${duration(Math.floor(passed / 1000) * 1000)} ago`;
 }
 
+/** An instant in UTC, to the millisecond. */
+export const utc = (atMs) => new Date(atMs).toISOString().replace("T", " ").replace("Z", " UTC");
+
 /** An instant as local date and time, with the date only if it is not today. */
 export function time(atMs) {
   if (missing(atMs)) return NONE;
@@ -62,3 +65,6 @@ export function rate(perSecond) {
 
 /** A ratio as a percentage. */
 export const percent = (ratio) => (missing(ratio) ? NONE : `${count.format(100 * ratio)} %`);
+
+/** 1 checkpoint, 2 checkpoints. */
+export const plural = (value, noun) => `${number(value)} ${noun}${value === 1 ? "" : "s"}`;

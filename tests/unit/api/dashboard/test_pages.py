@@ -14,15 +14,16 @@ from fastapi import FastAPI
 
 from keyscale.api import dashboard
 from keyscale.api.access.browser_sessions import SESSION_COOKIE
-from keyscale.api.dashboard.router import router
+from keyscale.api.dashboard.router import CHART_LIBRARY, TABS, router
 from keyscale.api.web.error_handlers import add_handlers
 
 HERE = Path(dashboard.__file__).parent
 TEMPLATES = sorted((HERE / "templates").glob("*.html"))
-MODULES = sorted((HERE / "static").glob("*.js"))
-FILES = sorted((HERE / "static").iterdir())
+MODULES = sorted((HERE / "static").rglob("*.js"))
+FILES = [path for path in sorted((HERE / "static").rglob("*")) if path.is_file()]
 ORIGIN = "http://127.0.0.1:8080"
-PAGES = ["/ui/", "/ui/jobs/departures"]
+JOB_TABS = [f"/ui/jobs/departures/{tab}" for tab in TABS]
+PAGES = ["/ui/", "/ui/artifacts", "/ui/system", "/ui/jobs/departures/checkpoints/7", *JOB_TABS]
 
 
 class Browser:
@@ -81,15 +82,15 @@ def test_no_file_holds_inline_code_or_refers_to_another_site(path: Path) -> None
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
 def test_every_module_imports_existing_files_and_looks_up_ids_that_a_template_has(path: Path) -> None:
     text = path.read_text()
-    for name in re.findall(r'from "\./([\w.]+)"', text):
-        assert (HERE / "static" / name).is_file()
+    for name in re.findall(r'from "(\.[\w./]+)"', text):
+        assert (path.parent / name).is_file()
     ids = {found for template in TEMPLATES for found in re.findall(r'\bid="([\w-]+)"', template.read_text())}
     assert set(re.findall(r'byId\("([\w-]+)"\)', text)) <= ids
 
 
 def test_a_hostile_job_in_the_address_becomes_text() -> None:
     hostile = quote('"><img src=x onerror=alert(1)>')
-    answer = Browser(session=True).get(f"/ui/jobs/{hostile}")
+    answer = Browser(session=True).get(f"/ui/jobs/{hostile}/overview")
     assert answer.status_code == 200
     assert "<img" not in answer.text
     assert "&#34;&gt;&lt;img src=x onerror=alert(1)&gt;" in answer.text
@@ -122,3 +123,38 @@ def test_an_unchanged_file_is_not_sent_again() -> None:
     first = client.get("/ui/static/style.css")
     again = client.get("/ui/static/style.css", headers={"If-None-Match": first.headers["etag"]})
     assert again.status_code == 304
+
+
+def test_the_chart_library_is_kept_by_browsers_for_good_and_comes_from_this_origin() -> None:
+    answer = Browser(session=False).get(f"/ui/static/{CHART_LIBRARY}", headers={"Accept-Encoding": "gzip"})
+    assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert answer.headers["content-encoding"] == "gzip"
+    assert "plotly.js v" in answer.text[:100]
+    plain = Browser(session=False).get(f"/ui/static/{CHART_LIBRARY}", headers={"Accept-Encoding": "identity"})
+    assert plain.text == answer.text
+    assert Browser(session=False).get("/ui/static/plotly-0000000000000000.js").status_code == 404
+
+
+def test_a_page_with_all_that_it_loads_is_below_a_megabyte() -> None:
+    assert sum(path.stat().st_size for path in FILES) < 500_000
+
+
+def test_a_job_has_its_tabs_as_addresses() -> None:
+    answer = Browser(session=True).get("/ui/jobs/departures")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/ui/jobs/departures/overview")
+    page = Browser(session=True).get("/ui/jobs/departures/rescale").text
+    assert all(f'href="/ui/jobs/departures/{tab}"' in page for tab in TABS)
+    assert '<a href="/ui/jobs/departures/rescale" aria-current="page">Rescale</a>' in page
+
+
+@pytest.mark.parametrize("path", ["/ui/nothing", "/ui/jobs/departures/nothing", "/ui/jobs/a/checkpoints/x", "/nothing"])
+def test_an_unknown_page_is_a_page(path: str) -> None:
+    answer = Browser(session=True).get(path, headers={"Accept": "text/html,application/xhtml+xml"})
+    assert answer.status_code == 404
+    assert "There is no such page" in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_a_program_that_asks_for_nothing_gets_a_problem_and_not_a_page() -> None:
+    answer = Browser(session=True).get("/nothing", headers={"Accept": "application/json"})
+    assert (answer.status_code, answer.json()["code"]) == (404, "ROUTE_NOT_FOUND")

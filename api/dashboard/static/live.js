@@ -1,7 +1,7 @@
-// Polls: never twice at once, not while the page is hidden, more slowly while the control plane does not answer.
+// Keeps a page up to date: never twice at once, not while it is hidden, more slowly while the control plane is away.
 
-import { Unauthorized } from "./api.js";
-import { byId, setText } from "./dom.js";
+import { ApiError, Unauthorized } from "./api.js";
+import { byId, setAway, setText } from "./dom.js";
 
 const SLOWEST_MS = 10_000;
 
@@ -11,7 +11,7 @@ const SLOWEST_MS = 10_000;
  * @param {number} everyMs
  * @returns {{now: () => void}} `now` refreshes at once, after an action of the user.
  */
-export function poll(refresh, everyMs = 1000) {
+export function live(refresh, everyMs = 1000) {
   let failures = 0;
   let timer = 0;
   let busy = false;
@@ -30,9 +30,10 @@ export function poll(refresh, everyMs = 1000) {
       showConnection("");
     } catch (error) {
       if (error instanceof Unauthorized) return;
+      if (!(error instanceof ApiError)) throw error;
       failures += 1;
       // One lost request is not worth a message.
-      if (failures > 1) showConnection(`The figures below may be old: ${error.message} Trying again.`);
+      if (failures > 1) showConnection(`${error.message} What you see may be old. Trying again…`, error.isOutage);
     } finally {
       busy = false;
     }
@@ -49,8 +50,9 @@ export function poll(refresh, everyMs = 1000) {
   return { now: run };
 }
 
-function showConnection(text) {
+function showConnection(text, isAway = false) {
   const line = byId("connection");
   setText(line, text);
   line.hidden = !text;
+  setAway(isAway);
 }

@@ -1,0 +1,118 @@
+// Draws charts with Plotly, which is fetched when the first chart is drawn, and kept by the browser.
+
+import { byId, element, setText } from "./dom.js";
+import { bytes, duration, NONE, number, rate } from "./format.js";
+
+const FORMATS = { bytes, duration, number, rate };
+/** What a chart's axis counts in, by its largest value: [least, divisor, suffix]. */
+const SCALES = {
+  bytes: [[2 ** 40, 2 ** 40, " TiB"], [2 ** 30, 2 ** 30, " GiB"], [2 ** 20, 2 ** 20, " MiB"], [1024, 1024, " KiB"],
+    [0, 1, " B"]],
+  duration: [[7_200_000, 3_600_000, " h"], [120_000, 60_000, " min"], [1000, 1000, " s"], [0, 1, " ms"]],
+  rate: [[0, 1, "/s"]],
+  number: [[0, 1, ""]],
+};
+let library = null;
+const scheme = matchMedia("(prefers-color-scheme: dark)");
+/** What each figure shows. @type {WeakMap<Element, string>} */
+const drawn = new WeakMap();
+
+/** Fetches the library once per page. Without it, pages show their figures without charts. */
+function loadLibrary() {
+  library ??= new Promise((resolve, reject) => {
+    // Plotly would add style elements, which the page's policy refuses; what it needs of them is in our style sheet.
+    document.head.append(element("meta", { id: "plotly.js-style-global", class: "no-inline-styles" }));
+    const append = Node.prototype.appendChild;
+    document.head.appendChild = (node) => (node instanceof HTMLStyleElement ? node : append.call(document.head, node));
+    const script = element("script", { src: `/ui/static/${byId("charts").dataset.library}` });
+    script.addEventListener("load", () => {
+      delete document.head.appendChild;
+      resolve(window.Plotly);
+    });
+    script.addEventListener("error", reject);
+    document.body.append(script);
+  });
+  return library;
+}
+
+/**
+ * Draws a chart, or draws it again with other values.
+ * @param {string} title
+ * @param {{kind: "bytes"|"duration"|"rate"|"number", lines: {name: string, points: [number, number|null][], mode?: string, symbols?: string[]}[], span?: [number, number], marks?: {at_ms: number,
+ *   tone?: string}[]}} chart points are [ms since the epoch, value]; null is a gap.
+ */
+export async function drawChart(title, { kind, lines, span, marks = [] }) {
+  const figure = figureOf(title);
+  const content = JSON.stringify([kind, lines, span, marks, scheme.matches]);
+  if (drawn.get(figure) === content) return;
+  drawn.set(figure, content);
+  const values = lines.flatMap((line) => line.points.map(([, value]) => value)).filter((value) => value !== null);
+  const largest = Math.max(0, ...values);
+  const [, divisor, suffix] = SCALES[kind].find(([least]) => largest >= least);
+  const format = FORMATS[kind];
+  describe(figure, title, lines, format);
+  const Plotly = await loadLibrary();
+  const colours = getComputedStyle(document.documentElement);
+  const colour = (name) => colours.getPropertyValue(`--${name}`).trim();
+  const traces = lines.map((line, index) => ({
+    type: "scatter",
+    mode: line.mode ?? "lines",
+    name: line.name,
+    x: line.points.map(([at]) => new Date(at)),
+    y: line.points.map(([, value]) => (value === null ? null : value / divisor)),
+    text: line.points.map(([, value]) => format(value)),
+    hovertemplate: "%{text}",
+    line: { color: colour(["accent", "second"][index] ?? "calm"), width: 1.8 },
+    marker: { color: colour(["accent", "second"][index] ?? "calm"), size: 7, symbol: line.symbols },
+    connectgaps: false,
+  }));
+  const layout = {
+    height: 170,
+    margin: { l: 62, r: 8, t: 6, b: 26 },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: getComputedStyle(document.body).fontFamily, size: 11, color: colour("ink-soft") },
+    showlegend: lines.length > 1,
+    legend: { orientation: "h", y: 1.18, x: 0 },
+    hovermode: "x unified",
+    hoverlabel: { bgcolor: colour("surface"), bordercolor: colour("line-strong"), font: { color: colour("ink") } },
+    dragmode: false,
+    xaxis: { type: "date", range: span?.map((at) => new Date(at)), gridcolor: colour("line"), fixedrange: true,
+      hoverformat: "%d %b %H:%M:%S", nticks: 6, zeroline: false },
+    yaxis: { rangemode: "tozero", ticksuffix: suffix, gridcolor: colour("line"), fixedrange: true, nticks: 4,
+      zeroline: false, range: largest ? undefined : [0, 1] },
+    shapes: marks.map(({ at_ms: at, tone = "calm" }) => ({
+      type: "line", x0: new Date(at), x1: new Date(at), yref: "paper", y0: 0, y1: 1,
+      line: { color: colour(tone), width: 1.5, dash: "dot" },
+    })),
+  };
+  await Plotly.react(figure.querySelector(".plot"), traces, layout, { displayModeBar: false, responsive: true });
+}
+
+function figureOf(title) {
+  const charts = byId("charts");
+  let figure = Array.from(charts.children).find((one) => one.dataset.title === title);
+  if (!figure) {
+    figure = element("figure", { dataset: { title } },
+      element("figcaption", {}, element("strong", {}, title), element("span", { class: "soft" })),
+      element("div", { class: "plot", role: "img" }));
+    charts.append(figure);
+  }
+  return figure;
+}
+
+/** Says in words what the chart shows: the last value, for everybody; and the spread, for screen readers. */
+function describe(figure, title, lines, format) {
+  const now = [], spoken = [];
+  for (const line of lines) {
+    const known = line.points.map(([, value]) => value).filter((value) => value !== null);
+    const named = lines.length > 1 ? `${line.name.toLowerCase()} ` : "";
+    now.push(`${named}${known.length ? format(known.at(-1)) : NONE}`);
+    if (known.length) {
+      const [least, most] = [Math.min(...known), Math.max(...known)].map(format);
+      spoken.push(`${line.name}: from ${least} to ${most}, last ${format(known.at(-1))}`);
+    }
+  }
+  setText(figure.querySelector("figcaption span"), now.join(", "));
+  figure.querySelector(".plot").setAttribute("aria-label", `${title}. ${spoken.join(". ") || "No values."}`);
+}

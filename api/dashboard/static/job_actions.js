@@ -1,0 +1,102 @@
+// Starts, stops, cancels and deletes a job, and takes savepoints of it.
+
+import { ApiError, get, post, remove } from "./api.js";
+import { ask } from "./ask.js";
+import { actionButton, byId, setRefused, tell } from "./dom.js";
+
+const ENDED = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
+
+export class JobActions {
+  /** @param {string} path of the job @param {() => void} refresh called when something has changed */
+  constructor(path, refresh) {
+    this.path = path;
+    this.refreshPage = refresh;
+    /** The operation whose result must still be shown. @type {{name: string, path: string} | null} */
+    this.pending = null;
+    this.job = null;
+    this.buttons = {
+      start: actionButton("Start", () => this.send("Start", "/start"), { class: "primary" }),
+      savepoint: actionButton("Savepoint", () => this.send("Savepoint", "/savepoints")),
+      stop: actionButton("Stop…", () => this.askThenSend("Stop with savepoint", "/stop", {
+        title: `Stop ${this.job.name} with a savepoint?`,
+        text: "It takes a savepoint and then processes nothing until it is started again. Start continues from that "
+          + "savepoint, so no record is lost.",
+        action: "Stop with savepoint",
+        keep: "Keep running",
+      })),
+      cancel: actionButton("Cancel…", () => this.askThenSend("Cancel", "/cancel", {
+        title: `Cancel ${this.job.name} without a savepoint?`,
+        text: "It ends now. When it is started again, it continues from its latest completed checkpoint and repeats "
+          + "what came after; results stay exactly once.",
+        action: "Cancel the job",
+        keep: "Keep running",
+      }), { class: "danger" }),
+      remove: actionButton("Delete…", () => this.removeJob(), { class: "danger" }),
+    };
+    byId("actions").append(...Object.values(this.buttons));
+  }
+
+  show(job) {
+    this.job = job;
+    const { start, savepoint, stop, cancel, remove: removal } = this.buttons;
+    const ended = ENDED.has(job.status);
+    byId("actions").hidden = false;
+    start.hidden = removal.hidden = !ended;
+    savepoint.hidden = stop.hidden = cancel.hidden = ended;
+    setRefused(savepoint, job.status === "RUNNING" ? "" : "A savepoint is taken of a running job only.");
+    setRefused(stop, job.status === "STOPPING" ? "It is stopping already." : "");
+  }
+
+  async askThenSend(name, rest, question) {
+    if (await ask(question)) this.send(name, rest);
+  }
+
+  async send(name, rest) {
+    try {
+      const answer = await post(this.path + rest);
+      this.pending = null;
+      tell(`${name}: accepted.`);
+      if (answer?.operation_id) this.follow(name, answer.operation_id);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      tell(`${name}: ${error.text}`, "bad");
+    }
+    this.refreshPage();
+  }
+
+  /** Shows the result of an operation once it has ended. */
+  follow(name, operationId) {
+    this.pending = { name, path: `/operations/${encodeURIComponent(operationId)}` };
+  }
+
+  async removeJob() {
+    const agreed = await ask({
+      title: `Delete ${this.job.name}?`,
+      text: "The job, its history, and its checkpoints and log in the object store are deleted. Its savepoints stay. "
+        + "This cannot be undone.",
+      action: "Delete the job",
+    });
+    if (!agreed) return;
+    try {
+      await remove(this.path);
+      location.assign("/ui/");
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      tell(`Delete: ${error.text}`, "bad");
+    }
+  }
+
+  /** Looks whether the pending operation has ended. */
+  async refresh() {
+    const pending = this.pending;
+    if (!pending) return;
+    const operation = await get(pending.path);
+    if (operation.status === "IN_PROGRESS" || this.pending !== pending) return;
+    this.pending = null;
+    if (operation.status === "FAILED") {
+      tell(`${pending.name}: ${operation.failure_cause?.message ?? "failed."}`, "bad");
+    } else {
+      tell(`${pending.name}: completed. ${operation.operation?.location ?? ""}`, "good");
+    }
+  }
+}

@@ -1,0 +1,86 @@
+// What all tabs of a job share: its head with status and actions, faults, and the refresh.
+
+import { ApiError, get } from "./api.js";
+import { byId, element, setChildren, setPill, setText, when } from "./dom.js";
+import { JobActions } from "./job_actions.js";
+import { live } from "./live.js";
+import { mayActAs, viewer } from "./viewer.js";
+
+/** The path of the page's job in the API. */
+export const path = `/jobs/${encodeURIComponent(byId("job").dataset.job)}`;
+/** The path of a tab of the page's job. */
+export const tabPath = (tab) => `/ui${path}/${tab}`;
+
+/**
+ * Runs a tab.
+ * @template Read
+ * @param {() => Promise<Read>} read what the tab needs beside the job
+ * @param {(job: object, read: Read, mayOperate: boolean) => void} show
+ * @param {number} everyMs
+ * @returns {{now: () => void, follow: (name: string, operationId: string) => void}} `follow` shows an operation's end.
+ */
+export function jobPage(read, show, everyMs = 1000) {
+  const page = { now: () => {}, follow: (name, operationId) => actions.follow(name, operationId) };
+  const actions = new JobActions(path, () => page.now());
+  page.now = live(async () => {
+    try {
+      const user = await viewer();
+      const [job, found] = await Promise.all([get(path), read(), actions.refresh()]);
+      showHead(job);
+      const mayOperate = mayActAs(user, "OPERATOR");
+      if (mayOperate) actions.show(job);
+      show(job, found, mayOperate);
+      byId("body").hidden = false;
+    } catch (error) {
+      explainMissing(error);
+      throw error;
+    }
+  }, everyMs).now;
+  return page;
+}
+
+function explainMissing(error) {
+  if (!(error instanceof ApiError) || error.code !== "JOB_NOT_FOUND") return;
+  setText(byId("name"), "There is no such job");
+  for (const id of ["body", "actions", "status", "tabs"]) byId(id).hidden = true;
+}
+
+function showHead(job) {
+  document.title = `${byId("job").dataset.tab} of ${job.name} · Keyscale`;
+  setText(byId("name"), job.name);
+  setText(byId("job-id"), job.id);
+  setPill(byId("status"), job.status);
+  const labels = Object.entries(job.labels);
+  byId("labels").hidden = labels.length === 0;
+  setChildren(byId("labels"), ...labels.map(([name, value]) => element("li", {}, `${name}: ${value}`)));
+  showFailure(job);
+  showHealth(job.health);
+}
+
+function showFailure(job) {
+  const box = byId("failure");
+  box.hidden = !job.failure;
+  if (job.failure) {
+    const said = job.status === "FAILED" ? "The job failed. " : "The job had to restart. ";
+    setChildren(box, element("strong", {}, said), ...failureParts(job.failure));
+  }
+}
+
+/** The parts of a failure: message, place, code, advice, and the user's traceback. */
+export function failureParts({ code, message, traceback, operator_uid: uid, subtask, advice }) {
+  const where = [uid && `operator ${uid}`, subtask != null && `subtask ${subtask}`].filter(Boolean).join(", ");
+  return [
+    element("span", { class: "said" }, message), " ", element("code", {}, code), where ? ` (${where})` : "",
+    advice ? ` ${advice}` : "",
+    traceback
+      ? element("details", {}, element("summary", {}, "Traceback"), element("pre", { tabindex: 0 }, traceback))
+      : "",
+  ];
+}
+
+function showHealth(items) {
+  const list = byId("health");
+  list.hidden = items.length === 0;
+  setChildren(list, ...items.map(({ code, message, since_ms: since, advice }) =>
+    element("li", {}, "Since ", when(since), `: ${message} `, element("code", {}, code), advice ? ` ${advice}` : "")));
+}

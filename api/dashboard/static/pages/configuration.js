@@ -1,0 +1,55 @@
+// All that defines a job, as it is stored.
+
+import { byId, copyable, definitions, element, row, setChildren, when } from "../dom.js";
+import { duration, NONE, number } from "../format.js";
+import { jobPage } from "../job_page.js";
+
+jobPage(async () => null, (job) => {
+  const checkpoints = job.checkpoints;
+  setChildren(byId("configuration"),
+    panel("Program", [
+      ["Artifact", job.artifact_name, `version ${number(job.artifact_version)}`],
+      ["Parallelism", number(job.parallelism)],
+      ["Max parallelism", number(job.max_parallelism), "the number of key groups; it never changes"],
+      ["Hash of keys", job.hash_id],
+      ["Least time between batches", job.batch_interval_ms === null ? "that of the program" : duration(job.batch_interval_ms)],
+      ["After a failure", restartOf(job.attempt?.metrics?.restart ?? job.restart)],
+      ["Created", when(job.created_at_ms)],
+      ["Store", copyable(job.store_url)],
+    ]),
+    panel("Checkpoints", [
+      ["Interval", duration(checkpoints.interval_ms)],
+      ["Least pause between two", duration(checkpoints.min_pause_ms)],
+      ["Timeout", duration(checkpoints.timeout_ms)],
+      ["Retained", number(checkpoints.retained_count)],
+      ["Failures tolerated in a row", number(checkpoints.tolerable_failed_checkpoints)],
+      ["Longest outage of the store", duration(checkpoints.store_outage_max_ms)],
+    ]),
+    table("Parameters", Object.entries(job.parameters).map(([name, value]) =>
+      [name, typeof value === "string" ? value : `the secret ${value.secret}`]), "This job has no parameters."),
+    table("Spark settings", Object.entries(job.spark_conf), "Only the platform's own."),
+    table("Secrets", (job.secrets ?? []).map((name) => [name, "its value is never shown"]), "This job gets no secrets."));
+});
+
+function restartOf(strategy) {
+  if (!strategy) return "started again, after growing pauses";
+  return [strategy.type, strategy.attempts && `${number(strategy.attempts)} attempts`,
+    strategy.delay_ms && `after ${duration(strategy.delay_ms)}`].filter(Boolean).join(", ") || NONE;
+}
+
+function panel(title, pairs) {
+  return section(title, element("dl", { class: "definitions wide" }, ...definitions(pairs)));
+}
+
+function table(title, rows, none) {
+  return section(title, rows.length
+    ? element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": title },
+      element("table", { class: "pairs" }, element("tbody", {}, ...rows.map(([name, value]) => row([name, [value, "mono"]])))))
+    : element("p", { class: "soft" }, none));
+}
+
+function section(title, content) {
+  const id = `head-${title.replaceAll(" ", "-").toLowerCase()}`;
+  return element("section", { class: "panel", "aria-labelledby": id },
+    element("div", { class: "panel-head" }, element("h2", { id }, title)), content);
+}

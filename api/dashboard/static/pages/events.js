@@ -1,0 +1,13 @@
+// What has happened to a job, and who did it.
+
+import { get } from "../api.js";
+import { byId } from "../dom.js";
+import { showEvents } from "../event_list.js";
+import { jobPage, path } from "../job_page.js";
+import { isFirstPage, pageQuery, showPages } from "../paging.js";
+
+jobPage(() => get(`${path}/events?${pageQuery(100)}`), (job, { events, next }) => {
+  byId("no-events").hidden = events.length > 0 || !isFirstPage();
+  showEvents(events);
+  showPages(next);
+}, 2000);

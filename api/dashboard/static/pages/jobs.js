@@ -1,0 +1,183 @@
+// The page of all jobs: live, filtered and sorted as the address says, with a form for a new job.
+
+import { ApiError, get, post, upload } from "../api.js";
+import { byId, element, keyed, setChildren, setPill, setRefused, setText, since, tell, words } from "../dom.js";
+import { bytes, duration, NONE, number, plural, rate } from "../format.js";
+import { live } from "../live.js";
+import { mayActAs, viewer } from "../viewer.js";
+
+const ENDED = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
+const STATUSES = ["RUNNING", "CREATED", "SUBMITTING", "SAVEPOINTING", "RESCALING", "UPGRADING", "RESTARTING", "STOPPING",
+  "STOPPED", "FAILED", "FINISHED"];
+const isUp = (job) => !ENDED.has(job.status) && job.started_at_ms !== null;
+const metricsOf = (job) => (isUp(job) ? job.attempt?.metrics : null);
+
+/** Name, class, the value to sort by, and what is shown. */
+const COLUMNS = [
+  ["Status", null, (job) => job.status, (job, cell) => setPill(cell.firstElementChild, job.status)],
+  ["Parallelism", "number", (job) => job.parallelism, (job) => number(job.parallelism)],
+  ["Input", "number", (job) => metricsOf(job)?.input_records_per_second,
+    (job) => rate(metricsOf(job)?.input_records_per_second)],
+  ["Records waiting", "number", (job) => metricsOf(job)?.pending_records,
+    (job) => number(metricsOf(job)?.pending_records)],
+  ["State", "number", (job) => stateOf(job), (job) => bytes(stateOf(job))],
+  ["Last checkpoint", null, (job) => job.latest_checkpoint?.completed_at_ms, (job, cell) => showCheckpoint(job, cell)],
+  ["Restarts", "number", (job) => job.restarts, (job) => number(job.restarts)],
+  ["Uptime", "number", (job) => (isUp(job) ? -job.started_at_ms : undefined),
+    (job) => (isUp(job) ? duration(wholeSeconds(Date.now() - job.started_at_ms)) : NONE)],
+];
+const wholeSeconds = (ms) => Math.max(0, Math.floor(ms / 1000) * 1000);
+const stateOf = (job) => job.latest_checkpoint?.state_size ?? null;
+const query = new URLSearchParams(location.search);
+
+byId("filter-status").append(...STATUSES.map((status) => element("option", { value: status }, words(status))));
+byId("filter-text").value = query.get("q") ?? "";
+byId("filter-status").value = query.get("status") ?? "";
+byId("columns").append(heading("Name", null), ...COLUMNS.map(([name, kind]) => heading(name, kind)));
+byId("filters").addEventListener("input", () => {
+  setQuery("q", byId("filter-text").value.trim());
+  setQuery("status", byId("filter-status").value);
+  show();
+});
+byId("filters").addEventListener("submit", (event) => event.preventDefault());
+
+let jobs = [];
+const page = live(async () => {
+  const user = await viewer();
+  jobs = await allJobs();
+  byId("loading").hidden = true;
+  byId("new").hidden = !mayActAs(user, "OPERATOR");
+  show();
+}, 2000);
+
+async function allJobs() {
+  const found = [];
+  for (let after = ""; after !== null;) {
+    const answer = await get(`/jobs?limit=500${after && `&after=${encodeURIComponent(after)}`}`);
+    found.push(...answer.jobs);
+    after = answer.next;
+  }
+  return found;
+}
+
+function show() {
+  byId("table").hidden = byId("filters").hidden = jobs.length === 0;
+  byId("empty").hidden = jobs.length > 0;
+  const running = jobs.filter((job) => job.status === "RUNNING").length;
+  setText(byId("summary"), jobs.length ? `${number(running)} of ${number(jobs.length)} running` : "");
+  const shown = sorted(jobs.filter(fits));
+  setText(byId("filtered"), shown.length < jobs.length ? `${plural(shown.length, "job")} shown` : "");
+  keyed(byId("jobs"), shown, (job) => job.id, createRow, updateRow);
+  for (const column of byId("columns").children) {
+    const { name } = column.dataset;
+    column.setAttribute("aria-sort", query.get("sort") === name ? "ascending"
+      : query.get("sort") === `-${name}` ? "descending" : "none");
+  }
+}
+
+function fits(job) {
+  const wanted = byId("filter-text").value.trim().toLowerCase();
+  const status = byId("filter-status").value;
+  const texts = [job.name, ...Object.entries(job.labels).map(([name, value]) => `${name}: ${value}`)];
+  return (!status || job.status === status) && (!wanted || texts.some((text) => text.toLowerCase().includes(wanted)));
+}
+
+function sorted(found) {
+  const sort = query.get("sort") ?? "";
+  const name = sort.replace(/^-/, "");
+  const valueOf = name === "Name" ? (job) => job.name : COLUMNS.find(([column]) => column === name)?.[2];
+  if (!valueOf) return found;
+  const way = sort.startsWith("-") ? -1 : 1;
+  // What is not known comes last, whichever the order.
+  return found.toSorted((one, other) => {
+    const [left, right] = [valueOf(one), valueOf(other)];
+    if (left == null || right == null) return (left == null) - (right == null);
+    return way * (left < right ? -1 : left > right ? 1 : 0);
+  });
+}
+
+function heading(name, kind) {
+  const sort = () => {
+    setQuery("sort", query.get("sort") === name ? `-${name}` : name);
+    show();
+  };
+  return element("th", { scope: "col", role: "columnheader", class: kind, dataset: { name } },
+    element("button", { type: "button", class: "sort", onclick: sort }, name));
+}
+
+function setQuery(name, value) {
+  if (value) query.set(name, value);
+  else query.delete(name);
+  const text = query.toString();
+  history.replaceState(null, "", location.pathname + (text && `?${text}`));
+}
+
+function createRow(job) {
+  const name = element("th", { scope: "row", role: "rowheader" },
+    element("a", { href: `/ui/jobs/${encodeURIComponent(job.id)}/overview` }, job.name), element("div", { class: "labels" }));
+  const cells = COLUMNS.map(([column, kind]) =>
+    element("td", { role: "cell", dataset: { column }, class: kind },
+      column === "Status" ? element("span", { class: "pill" }) : null));
+  return element("tr", { role: "row" }, name, ...cells);
+}
+
+function updateRow(row, job) {
+  const [name, ...cells] = row.children;
+  setText(name.firstElementChild, job.name);
+  setChildren(name.lastElementChild,
+    ...Object.entries(job.labels).map(([label, value]) => element("span", {}, `${label}: ${value}`)));
+  COLUMNS.forEach(([, , , shown], index) => {
+    const text = shown(job, cells[index]);
+    if (text !== undefined) setText(cells[index], text);
+  });
+}
+
+function showCheckpoint(job, cell) {
+  const latest = job.latest_checkpoint;
+  setChildren(cell, ...(latest ? [`#${latest.id}, `, since(latest.completed_at_ms)] : [NONE]));
+}
+
+// --- a new job -------------------------------------------------------------------------------------------------------
+
+const dialog = byId("new-job");
+byId("new").addEventListener("click", () => dialog.showModal());
+byId("new-job-close").addEventListener("click", () => dialog.close());
+byId("program").addEventListener("change", () => {
+  const [file] = byId("program").files;
+  if (file && !byId("job-name").value) byId("job-name").value = file.name.replace(/\.\w+$/, "").replaceAll("_", "-");
+});
+byId("new-job-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const button = byId("new-job-create");
+  setRefused(button, "The program is being uploaded.");
+  try {
+    const job = await createJob();
+    location.assign(`/ui/jobs/${encodeURIComponent(job.id)}/overview`);
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    setText(byId("new-job-refusal"), error.text);
+  }
+  setRefused(button);
+});
+
+async function createJob() {
+  const artifact = await upload(byId("program").files[0]);
+  const most = byId("job-max").valueAsNumber;
+  const job = await post("/jobs", {
+    name: byId("job-name").value,
+    artifact_id: artifact.id,
+    parallelism: byId("job-parallelism").valueAsNumber,
+    parameters: parametersOf(byId("job-parameters").value),
+    ...(Number.isNaN(most) ? {} : { max_parallelism: most }),
+  });
+  if (byId("job-start").checked) await post(`/jobs/${job.id}/start`);
+  return job;
+}
+
+/** The parameters of lines `NAME=VALUE`. */
+export function parametersOf(text) {
+  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+  const wrong = lines.find((line) => line.indexOf("=") < 1);
+  if (wrong) throw new ApiError({ detail: `“${wrong}” is not NAME=VALUE.` });
+  return Object.fromEntries(lines.map((line) => [line.slice(0, line.indexOf("=")), line.slice(line.indexOf("=") + 1)]));
+}

@@ -1,0 +1,109 @@
+// A heat map of the state by key group, over the subtasks that own the groups now or at another parallelism.
+
+import { get } from "../api.js";
+import { byId, element, row, setChildren, setText } from "../dom.js";
+import { bytes, number, percent } from "../format.js";
+import { jobPage, path } from "../job_page.js";
+import { keyGroupRanges, ownerOf } from "../key_group_ranges.js";
+
+const MEASURES = { bytes: ["Bytes", "key_group_bytes", bytes], entries: ["Entries", "key_group_entries", number] };
+const HOTTEST = 10, LEVELS = 8;
+const query = new URLSearchParams(location.search);
+let known = { id: null, detail: null };
+let last = null;
+
+for (const [name, [label]] of Object.entries(MEASURES)) {
+  byId("measures").append(element("button", { type: "button", dataset: { name }, onclick: () => setQuery("measure", name) }, label));
+}
+byId("operator").addEventListener("change", () => setQuery("operator", byId("operator").value));
+byId("at-parallelism").addEventListener("input", () => {
+  const field = byId("at-parallelism");
+  if (field.validity.valid) setQuery("parallelism", field.value);
+});
+
+jobPage(async () => {
+  const statistics = await get(`${path}/checkpoints?limit=1`);
+  const id = statistics.latest.completed?.id ?? null;
+  if (id !== known.id) known = { id, detail: id === null ? null : await get(`${path}/checkpoints/${id}`) };
+  return known.detail;
+}, (job, checkpoint) => {
+  last = [job, checkpoint];
+  show(job, checkpoint);
+}, 3000);
+
+function setQuery(name, value) {
+  if (value) query.set(name, value);
+  else query.delete(name);
+  history.replaceState(null, "", `${location.pathname}?${query}`);
+  if (last) show(...last);
+}
+
+function show(job, checkpoint) {
+  const operators = (checkpoint?.operators ?? []).filter((one) => one.subtasks.some((part) => part.key_group_bytes.length));
+  const none = byId("no-key-groups");
+  none.hidden = operators.length > 0;
+  setText(none, checkpoint ? "The latest checkpoint says nothing about single key groups." : "No completed checkpoint yet.");
+  byId("hottest-panel").hidden = operators.length === 0;
+  showChoices(job, operators);
+  const operator = operators.find((one) => one.uid === query.get("operator")) ?? operators[0];
+  setText(byId("heat-note"), checkpoint ? `At checkpoint #${checkpoint.id}` : "");
+  if (!operator) {
+    setChildren(byId("heat"));
+    setText(byId("legend"), "");
+    return;
+  }
+  const measure = MEASURES[query.get("measure")] ? query.get("measure") : "bytes";
+  for (const button of byId("measures").children) button.setAttribute("aria-pressed", button.dataset.name === measure);
+  const groups = groupsOf(operator);
+  const parallelism = Math.min(Math.max(Number(query.get("parallelism")) || job.parallelism, 1), job.max_parallelism);
+  showHeat(groups, job.max_parallelism, parallelism, measure);
+  showHottest(groups, job.max_parallelism, parallelism);
+}
+
+function showChoices(job, operators) {
+  const choice = byId("operator");
+  setChildren(choice, ...operators.map((one) => element("option", { value: one.uid }, one.uid)));
+  choice.value = operators.some((one) => one.uid === query.get("operator")) ? query.get("operator") : operators[0]?.uid ?? "";
+  const field = byId("at-parallelism");
+  field.max = job.max_parallelism;
+  if (document.activeElement !== field) field.value = query.get("parallelism") ?? job.parallelism;
+  setText(byId("at-hint"), `The job runs at ${number(job.parallelism)}. Another number only shows how its ranges would fall.`);
+}
+
+/** Bytes and entries of every key group, by its number. */
+function groupsOf(operator) {
+  return operator.subtasks.flatMap((part) => part.key_group_bytes.map((size, index) => ({
+    keyGroup: part.key_group_start + index, bytes: size, entries: part.key_group_entries[index] ?? 0,
+  })));
+}
+
+function showHeat(groups, total, parallelism, measure) {
+  const [, , shown] = MEASURES[measure];
+  const most = Math.max(1, ...groups.map((group) => group[measure]));
+  const sums = Array.from({ length: parallelism }, () => 0);
+  for (const group of groups) sums[ownerOf(group.keyGroup, total, parallelism)] += group[measure];
+  const whole = sums.reduce((sum, part) => sum + part, 0);
+  const mean = whole / parallelism;
+  setChildren(byId("heat"), ...keyGroupRanges(total, parallelism).map(([start, end], index) => {
+    const cells = groups.filter((group) => group.keyGroup >= start && group.keyGroup <= end).map((group) =>
+      element("i", { "data-level": Math.ceil((LEVELS * group[measure]) / most), title: `key group ${group.keyGroup}: ${shown(group[measure])}` }));
+    return element("div", { class: "heat-row", role: "listitem" },
+      element("span", { class: "heat-name" }, element("strong", {}, `Subtask ${index}`),
+        element("span", { class: "soft" }, ` groups ${start}–${end}`)),
+      element("span", { class: "heat-cells", "aria-hidden": "true" }, ...cells),
+      element("span", { class: "heat-sum number" }, shown(sums[index]),
+        element("small", { class: "soft" }, whole ? ` ${percent(sums[index] / whole)}` : "")));
+  }));
+  const skew = mean ? Math.max(...sums) / mean : 1;
+  setChildren(byId("legend"),
+    `Darker: more. The largest key group has ${shown(most)}; the largest subtask has ${percent(skew)} of the average.`);
+}
+
+function showHottest(groups, total, parallelism) {
+  const whole = groups.reduce((sum, group) => sum + group.bytes, 0) || 1;
+  const hottest = groups.toSorted((one, other) => other.bytes - one.bytes).slice(0, HOTTEST);
+  setChildren(byId("hottest"), ...hottest.map((group) => row([
+    number(group.keyGroup), [number(ownerOf(group.keyGroup, total, parallelism)), "number"], [bytes(group.bytes), "number"],
+    [number(group.entries), "number"], [percent(group.bytes / whole), "number"],
+  ])));
+}

@@ -1,0 +1,92 @@
+// The platform itself: its parts, the viewer, tokens for administrators, and the events of everything.
+
+import { ApiError, get, post, remove } from "../api.js";
+import { ask } from "../ask.js";
+import { actionButton, byId, definitions, element, row, setChildren, setText, when, words } from "../dom.js";
+import { NONE } from "../format.js";
+import { showEvents } from "../event_list.js";
+import { live } from "../live.js";
+import { pageQuery, showPages } from "../paging.js";
+import { mayActAs, viewer } from "../viewer.js";
+
+const DAY_MS = 86_400_000;
+
+const page = live(async () => {
+  const user = await viewer();
+  const isAdmin = mayActAs(user, "ADMIN");
+  const [health, happened, tokens] = await Promise.all([
+    get("/health"), get(`/events?${pageQuery(100)}`), isAdmin ? get("/tokens") : null,
+  ]);
+  byId("loading").hidden = true;
+  showParts(health);
+  setChildren(byId("you"), ...definitions([
+    ["Name", user.name], ["Role", words(user.role)], ["Reaches", reach(user.scope)],
+    ["Session ends", user.expires_at_ms ? when(user.expires_at_ms) : "never"],
+  ]));
+  byId("tokens-panel").hidden = !isAdmin;
+  if (tokens) showTokens(tokens.tokens);
+  showEvents(happened.events);
+  showPages(happened.next);
+}, 5000);
+
+function showParts(health) {
+  const badge = byId("health");
+  badge.hidden = false;
+  badge.dataset.tone = health.status === "ok" ? "good" : "bad";
+  setText(badge, health.status === "ok" ? "All parts work" : words(health.status));
+  setChildren(byId("parts"), ...definitions(
+    Object.entries(health).filter(([name]) => name !== "status").map(([name, value]) => [words(name), shown(value)])));
+}
+
+const shown = (value) => (value === null ? NONE : typeof value === "object" ? JSON.stringify(value) : words(value));
+
+function reach(scope) {
+  if (!scope) return "every job";
+  const labels = Object.entries(scope.labels).map(([name, value]) => `${name}: ${value}`);
+  return [...scope.jobs, ...labels].join(", ") || "every job";
+}
+
+function showTokens(tokens) {
+  setChildren(byId("tokens"), ...tokens.map((token) => row([
+    token.name, words(token.role), reach(token.scope), token.created_by, when(token.created_at_ms),
+    token.revoked_at_ms ? element("span", {}, "revoked ", when(token.revoked_at_ms))
+      : token.expires_at_ms ? when(token.expires_at_ms) : "never",
+    token.revoked_at_ms ? "" : actionButton("Revoke…", () => revoke(token), { class: "plain danger" }),
+  ], { dataset: { key: token.id } })));
+}
+
+async function revoke(token) {
+  const agreed = await ask({
+    title: `Revoke ${token.name}?`,
+    text: "Programs that use it are refused from now on, and browsers that signed in with it are signed out. "
+      + "This cannot be undone.",
+    action: "Revoke the token",
+  });
+  if (agreed) await attempt(() => remove(`/tokens/${token.id}`));
+}
+
+byId("token-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  await attempt(async () => {
+    const made = await post("/tokens", {
+      name: byId("token-name").value,
+      role: byId("token-role").value,
+      lifetime_ms: byId("token-days").valueAsNumber * DAY_MS,
+    });
+    const box = byId("token-made");
+    box.hidden = false;
+    setChildren(box, `The token ${made.name} is shown this once: `, element("code", {}, made.token));
+  });
+});
+
+async function attempt(act) {
+  try {
+    await act();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    const box = byId("token-made");
+    box.hidden = false;
+    setChildren(box, error.text);
+  }
+  page.now();
+}

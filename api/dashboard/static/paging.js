@@ -1,0 +1,23 @@
+// Long lists are shown a page at a time. The address holds the page's place, so it can be linked and gone back to.
+
+import { byId } from "./dom.js";
+
+const query = new URLSearchParams(location.search);
+
+/** The query of the API for the page that the address names. */
+export function pageQuery(limit) {
+  const after = query.get("after");
+  return `limit=${limit}${after ? `&after=${encodeURIComponent(after)}` : ""}`;
+}
+
+/** Whether the address names the first page. */
+export const isFirstPage = () => !query.has("after");
+
+/** Shows the links to the first and the next page. @param {string | null} next of the API's answer */
+export function showPages(next) {
+  const newest = byId("newest"), older = byId("older");
+  newest.hidden = isFirstPage();
+  newest.href = location.pathname;
+  older.hidden = !next;
+  if (next) older.href = `${location.pathname}?after=${encodeURIComponent(next)}`;
+}
