@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -11,9 +11,10 @@ import pytest
 from playwright.sync_api import expect
 
 from keyscale.api.access.browser_sessions import SESSION_COOKIE
+from keyscale.api.dashboard.router import TABS
 from keyscale.state.keys.key_groups import key_group_range
 from tests.support.control_plane.running_control_plane import running_control_plane
-from tests.support.servers.browser import new_page, running_browser, sign_in
+from tests.support.servers.browser import faults_of_access, new_page, running_browser, sign_in
 from tests.support.servers.postgres import create_database
 
 if TYPE_CHECKING:
@@ -22,10 +23,20 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
 
     from tests.support.control_plane.running_control_plane import RunningControlPlane
+    from tests.support.servers.browser import ColorScheme
 
 pytestmark = pytest.mark.e2e
 
 NONE = "\N{EN DASH}"
+PAGES = [
+    "/ui/",
+    "/ui/artifacts",
+    "/ui/system",
+    "/ui/nothing",
+    "/ui/login",
+    "/ui/jobs/departures/checkpoints/7",
+    *(f"/ui/jobs/departures/{tab}" for tab in TABS),
+]
 HOSTILE_NAME = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 SCRIPT = b"from keyscale import StreamEnvironment\n\nStreamEnvironment.current().execute()\n"
 
@@ -85,6 +96,13 @@ def page(visitor: Page, platform: Platform) -> Page:
     return visitor
 
 
+def open_page(page: Page, platform: Platform, path: str) -> None:
+    """Opens a page and waits until it shows what it has to show."""
+    page.goto(platform.url + path)
+    expect(page.get_by_role("heading", level=1)).not_to_have_text("Loading…")
+    expect(page.get_by_text("Loading…").filter(visible=True)).to_have_count(0)
+
+
 # --- signing in -----------------------------------------------------------------------------------------------------
 
 
@@ -97,7 +115,7 @@ def test_a_token_leads_to_the_requested_page(visitor: Page, platform: Platform) 
 
     visitor.get_by_label("Token").fill(f"  {platform.token}\n")
     visitor.keyboard.press("Enter")
-    expect(visitor).to_have_url(f"{platform.url}/ui/jobs/departures")
+    expect(visitor).to_have_url(f"{platform.url}/ui/jobs/departures/overview")
     expect(visitor.get_by_role("heading", level=1)).to_have_text("departures")
 
     (cookie,) = visitor.context.cookies()
@@ -139,7 +157,7 @@ def test_jobs_are_listed_and_a_hostile_name_is_only_text(page: Page, platform: P
     page.goto(f"{platform.url}/ui/")
     table = page.get_by_role("table")
     row = table.get_by_role("row").filter(has_text="departures")
-    expect(row.get_by_role("cell")).to_have_text(["Created", "2", NONE, NONE, NONE])
+    expect(row.get_by_role("cell")).to_have_text(["Created", "2", NONE, NONE, NONE, "0", NONE])
     expect(table.get_by_role("rowheader", name=HOSTILE_NAME)).to_have_text(HOSTILE_NAME)
     assert page.locator("#jobs img, #jobs script").count() == 0
 
@@ -155,7 +173,7 @@ def test_a_page_is_usable_by_keyboard(page: Page, platform: Platform) -> None:
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     reached = []
-    for _ in range(12):
+    for _ in range(30):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.textContent.trim()"))
         if reached[-1] == "departures":
@@ -165,28 +183,111 @@ def test_a_page_is_usable_by_keyboard(page: Page, platform: Platform) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("departures")
 
 
-@pytest.mark.parametrize("path", ["/ui/", "/ui/jobs/departures", "/ui/login"])
 @pytest.mark.parametrize("width", [320, 700, 1280])
-def test_a_narrow_window_never_scrolls_sideways(page: Page, platform: Platform, path: str, width: int) -> None:
+def test_a_narrow_window_never_scrolls_sideways(page: Page, platform: Platform, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 700})
-    page.goto(platform.url + path)
-    expect(page.get_by_role("heading", level=1)).not_to_have_text("Loading…")
-    expect(page.get_by_text("Loading…").filter(visible=True)).to_have_count(0)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for path in PAGES:
+        open_page(page, platform, path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+LOOKS = [
+    ("light", 1280),
+    ("dark", 360),
+    pytest.param("light", 360, marks=pytest.mark.exhaustive),
+    pytest.param("dark", 1280, marks=pytest.mark.exhaustive),
+]
+
+
+@pytest.mark.parametrize(("scheme", "width"), LOOKS)
+def test_axe_finds_nothing_on_any_page(browser: Browser, platform: Platform, scheme: ColorScheme, width: int) -> None:
+    with new_page(browser, scheme=scheme) as page:
+        sign_in(page, platform.control_plane.api.connection)
+        page.set_viewport_size({"width": width, "height": 800})
+        for path in PAGES:
+            open_page(page, platform, path)
+            assert faults_of_access(page) == [], path
+
+
+def test_jobs_are_filtered_and_sorted_as_the_address_says(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/?q=depart&sort=-Name")
+    rows = page.locator("#jobs tr")
+    expect(rows).to_have_count(1)
+    expect(page.get_by_label("Name or label")).to_have_value("depart")
+    page.get_by_label("Name or label").fill("")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("departures")
+    page.get_by_role("button", name="Name").click()
+    expect(rows.first).to_contain_text(HOSTILE_NAME)
+    expect(page).to_have_url(f"{platform.url}/ui/?sort=Name")
+    page.get_by_label("Status").select_option("RUNNING")
+    expect(rows).to_have_count(0)
+    expect(page.locator("#filtered")).to_have_text("0 jobs shown")
+
+
+def test_a_viewer_sees_no_buttons_that_would_be_refused(visitor: Page, platform: Platform) -> None:
+    api = platform.control_plane.api
+    made = api.post("/tokens", {"name": "watcher", "role": "VIEWER"})
+    sign_in(visitor, replace(api.connection, token=made["token"]))
+    open_page(visitor, platform, "/ui/jobs/departures/rescale")
+    expect(visitor.locator("#viewer")).to_have_text("watcher · Viewer")
+    expect(visitor.get_by_role("button")).to_have_text(["Sign out"])
+    for path in ("/ui/", "/ui/artifacts", "/ui/system"):
+        open_page(visitor, platform, path)
+        shown = visitor.get_by_role("button").filter(visible=True).all_inner_texts()
+        assert not {"New job", "Upload a file", "Make a token", "Delete…", "Revoke…"} & set(shown)
+
+
+def test_a_program_is_uploaded_and_becomes_a_job_on_the_page(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/")
+    page.get_by_role("button", name="New job").click()
+    form = page.get_by_role("dialog", name="New job")
+    form.get_by_label("Program").set_input_files({"name": "my_job.py", "mimeType": "text/x-python", "buffer": SCRIPT})
+    expect(form.get_by_label("Name", exact=True)).to_have_value("my-job")
+    form.get_by_label("Parameters").fill("input")
+    form.get_by_label("Start it at once").uncheck()
+    form.get_by_role("button", name="Create the job").click()
+    expect(form.get_by_role("alert")).to_have_text("“input” is not NAME=VALUE.")
+    form.get_by_label("Parameters").fill("input=/data/in\nquery=a=b")
+    form.get_by_role("button", name="Create the job").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("my-job")
+
+    page.get_by_role("link", name="Configuration").click()
+    expect(page.get_by_role("row", name="query a=b")).to_be_visible()
+    page.get_by_role("button", name="Delete…").click()
+    page.get_by_role("button", name="Delete the job").click()
+    expect(page).to_have_url(f"{platform.url}/ui/")
+    expect(page.get_by_role("link", name="my-job")).to_have_count(0)
+
+
+def test_an_administrator_makes_and_revokes_a_token_on_the_page(page: Page, platform: Platform) -> None:
+    open_page(page, platform, "/ui/system")
+    page.get_by_label("Name").fill("nightly")
+    page.get_by_label("Role").select_option("OPERATOR")
+    page.get_by_role("button", name="Make a token").click()
+    expect(page.locator("#token-made")).to_contain_text("The token nightly is shown this once")
+    row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="nightly"))
+    row.get_by_role("button", name="Revoke…").click()
+    page.get_by_role("button", name="Revoke the token").click()
+    expect(row).to_contain_text("revoked")
 
 
 # --- a job ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_job_that_does_not_run_can_be_started_and_not_rescaled(page: Page, platform: Platform) -> None:
-    page.goto(f"{platform.url}/ui/jobs/departures")
+    page.goto(f"{platform.url}/ui/jobs/departures/rescale")
     expect(page.locator("#status")).to_have_text("Created")
     expect(page.get_by_role("button", name="Start")).to_be_visible()
-    expect(page.get_by_role("button", name="Stop with savepoint")).to_be_hidden()
+    expect(page.get_by_role("button", name="Stop…")).to_be_hidden()
     expect(page.get_by_role("button", name="Rescale")).to_be_disabled()
-    expect(page.get_by_label("Parallelism")).to_have_accessible_description(
+    page.get_by_label("Parallelism", exact=True).fill("4")
+    expect(page.get_by_label("Parallelism", exact=True)).to_have_accessible_description(
         "From 1 to 128; now 2. Only a running job can be rescaled."
     )
+    page.get_by_label("Parallelism", exact=True).fill("129")
+    expect(page.locator("#parallelism-hint")).to_contain_text("A whole number from 1 to 128, please.")
+    page.get_by_role("link", name="Checkpoints").click()
     expect(page.get_by_text("No checkpoint yet.")).to_be_visible()
 
 
@@ -220,9 +321,10 @@ def test_a_job_that_does_not_exist_is_reported(page: Page, platform: Platform) -
 
 
 def test_the_preview_shows_the_key_groups_of_each_subtask(page: Page, platform: Platform) -> None:
-    page.goto(f"{platform.url}/ui/jobs/departures")
-    page.get_by_label("Parallelism").fill("3")
-    expect(page.get_by_text("3 subtasks own 42 or 43 of 128 key groups each")).to_be_visible()
+    page.goto(f"{platform.url}/ui/jobs/departures/rescale")
+    expect(page.get_by_text("Now: 2 subtasks own 64 of 128 key groups each")).to_be_visible()
+    page.get_by_label("Parallelism", exact=True).fill("3")
+    expect(page.get_by_text("Then: 3 subtasks own 42 or 43 of 128 key groups each")).to_be_visible()
     titles = page.locator("#ranges span").evaluate_all("spans => spans.map((span) => span.title)")
     assert titles == [
         "subtask 0: key groups 0\N{EN DASH}42",
@@ -233,15 +335,15 @@ def test_the_preview_shows_the_key_groups_of_each_subtask(page: Page, platform: 
 
 def test_the_preview_assigns_key_groups_exactly_as_the_runtime_does(page: Page, platform: Platform) -> None:
     page.goto(f"{platform.url}/ui/")
-    ask = "async ([most, p]) => (await import('/ui/static/rescale.js')).keyGroupRanges(most, p)"
+    ask = "async ([most, p]) => (await import('/ui/static/key_group_ranges.js')).keyGroupRanges(most, p)"
     for most, parallelism in [(128, 1), (128, 2), (128, 3), (128, 127), (128, 128), (200, 7), (32768, 5000)]:
         ours = [key_group_range(most, parallelism, index) for index in range(parallelism)]
         assert page.evaluate(ask, [most, parallelism]) == [[one.start, one.end] for one in ours]
 
 
 def test_a_rescale_is_shown_phase_by_phase(page: Page, platform: Platform) -> None:
-    page.goto(f"{platform.url}/ui/")
-    ask = "async (rescale) => (await import('/ui/static/rescale.js')).phaseRows(rescale, 5000)"
+    page.goto(f"{platform.url}/ui/jobs/departures/rescale")
+    ask = "async (rescale) => (await import('/ui/static/pages/rescale.js')).phaseRows(rescale, 5000)"
 
     def phase(name: str, start: int, end: int | None) -> dict[str, Any]:
         took = None if end is None else end - start
@@ -296,7 +398,7 @@ def test_a_hidden_page_sends_no_requests(page: Page, platform: Platform) -> None
     with page.expect_event("request", timeout=5000):
         page.evaluate("window.look(false)")  # a page that is shown again is refreshed at once
     page.evaluate("window.look(true)")
-    rest = "start => performance.now() - start > 1500"  # longer than the time between two polls
+    rest = "start => performance.now() - start > 2500"  # longer than the time between two polls
     page.wait_for_function(rest, arg=page.evaluate("performance.now()"))
     before = len(asked)
     page.wait_for_function(rest, arg=page.evaluate("performance.now()"))
@@ -309,6 +411,10 @@ def test_a_page_reports_that_the_control_plane_does_not_answer_and_recovers(page
     platform.control_plane.kill()
     notice = page.locator("#connection")
     expect(notice).to_contain_text("The control plane does not answer.", timeout=20_000)
+    start = page.get_by_role("button", name="Start")
+    expect(start).to_be_disabled()
+    expect(start).to_have_attribute("title", "The control plane is away.")
     platform.control_plane.start_again()
     expect(notice).to_be_hidden(timeout=30_000)
+    expect(start).to_be_enabled()
     expect(page.get_by_role("heading", level=1)).to_have_text("departures")

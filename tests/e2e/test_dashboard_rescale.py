@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.servers.browser import new_page, running_browser, sign_in
+from keyscale.api.dashboard.router import TABS
+from tests.support.servers.browser import faults_of_access, new_page, running_browser, sign_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,37 +62,50 @@ def test_a_job_is_rescaled_with_one_click(control_plane: RunningControlPlane, tm
     )
     with running_browser() as browser, new_page(browser) as page:
         sign_in(page, api.connection)
-        page.goto(f"{api.connection.url}/ui/jobs/{job['id']}")
+        tabs = f"{api.connection.url}/ui/jobs/{job['id']}"
+        page.goto(tabs)
         page.get_by_role("button", name="Start").click()
         expect(page.locator("#status")).to_have_text("Running", timeout=TIMEOUT_MS)
 
         # A checkpoint with the details of its subtask.
+        page.get_by_role("link", name="Checkpoints").click()
         completed = page.locator("#history tr").filter(has_text="Completed").first
         expect(completed).to_be_visible(timeout=TIMEOUT_MS)
-        completed.get_by_role("button", name="Details of checkpoint").click()
-        operator = page.locator(".detail").get_by_role("group", name="Operator views-by-page")
+        expect(page.get_by_role("img", name="Duration. Duration: from")).to_be_visible(timeout=TIMEOUT_MS)
+        completed.get_by_role("link").click()
+        operator = page.get_by_role("region", name="views-by-page")
         expect(operator.get_by_role("row").nth(1)).to_contain_text("Completed")
 
-        page.get_by_label("Parallelism").fill("2")
-        page.get_by_role("button", name="Rescale").click()
+        page.get_by_role("link", name="Rescale").click()
+        field = page.get_by_label("Parallelism", exact=True)
+        field.fill("2")
+        page.get_by_role("button", name="Rescale to 2").click()
         phases = page.get_by_role("list", name="Phases of the rescale").get_by_role("listitem")
         expect(phases).to_have_count(5, timeout=TIMEOUT_MS)
         expect(page.locator("#rescale-live")).to_contain_text("Rescale to 2: ")
+        control_plane.kill()  # in the middle: the page says so, the rescale goes on
+        expect(page.locator("#connection")).to_contain_text("does not answer", timeout=TIMEOUT_MS)
+        control_plane.start_again()
+        expect(page.locator("#connection")).to_be_hidden(timeout=TIMEOUT_MS)
         write_views(views, "second")
 
         expect(page.locator("#rescale-title")).to_have_text("Rescale 1 → 2 Completed", timeout=TIMEOUT_MS)
-        expect(page.locator("#rescale-live")).to_contain_text("completed. Downtime")
         for index in range(5):
-            expect(phases.nth(index)).to_have_text(re.compile(r"done\s*[\d,]+ ms$"))
-        expect(page.locator("#overview")).to_contain_text("of at most 128")
+            expect(phases.nth(index)).to_have_text(re.compile(r"done\s*[\d,.]+ (ms|s|min)"))
+        expect(page.get_by_role("table", name="Past rescales").get_by_role("row")).to_have_count(2)
         expect(page.locator("#status")).to_have_text("Running")
         assert api.get(f"/jobs/{job['id']}")["parallelism"] == 2
-        expect(page.get_by_label("Parallelism")).to_have_value("2")
+        expect(field).to_have_value("2")
 
         page.get_by_role("button", name="Savepoint", exact=True).click()
         expect(page.locator("#message")).to_contain_text("Savepoint: completed.", timeout=TIMEOUT_MS)
+        for tab in TABS:
+            page.goto(f"{tabs}/{tab}")
+            expect(page.locator("#body")).to_be_visible(timeout=TIMEOUT_MS)
+            assert faults_of_access(page) == [], tab
         page.get_by_role("button", name="Cancel…").click()
         page.get_by_role("button", name="Keep running").click()
+        page.get_by_role("button", name="Stop…").click()
         page.get_by_role("button", name="Stop with savepoint").click()
         expect(page.locator("#status")).to_have_text("Stopped", timeout=TIMEOUT_MS)
 

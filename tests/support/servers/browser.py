@@ -5,7 +5,8 @@ from __future__ import annotations
 import subprocess
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from importlib.resources import files
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 import httpx
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request
 
     from keyscale.api.cli.connection import Connection
+
+AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
+ColorScheme = Literal["light", "dark"]
 
 
 @contextmanager
@@ -39,9 +43,9 @@ def running_browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def new_page(browser: Browser) -> Iterator[Page]:
+def new_page(browser: Browser, *, scheme: ColorScheme = "light") -> Iterator[Page]:
     """Opens a page that shares nothing with others; fails afterwards if it did what no page of ours should."""
-    context = browser.new_context()
+    context = browser.new_context(color_scheme=scheme)
     page = context.new_page()
     complaints = Complaints()
     complaints.watch(page)
@@ -55,6 +59,13 @@ def sign_in(page: Page, connection: Connection) -> None:
     answer = httpx.post(f"{connection.url}/ui/login", data={"token": connection.token}, trust_env=False)
     cookie = answer.cookies[SESSION_COOKIE]
     page.context.add_cookies([{"name": SESSION_COOKIE, "value": cookie, "url": connection.url}])
+
+
+def faults_of_access(page: Page) -> list[str]:
+    """Returns what axe finds on a page that people with a keyboard or a screen reader, or bad eyes, could not use."""
+    page.evaluate(AXE)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    return [f"{rule['id']}: {node['html'][:200]}: {node['failureSummary']}" for rule in found for node in rule["nodes"]]
 
 
 @dataclass

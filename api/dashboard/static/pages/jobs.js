@@ -2,7 +2,7 @@
 
 import { ApiError, get, post, upload } from "../api.js";
 import { byId, element, keyed, setChildren, setPill, setRefused, setText, since, tell, words } from "../dom.js";
-import { bytes, duration, NONE, number, plural, rate } from "../format.js";
+import { duration, NONE, number, plural, rate } from "../format.js";
 import { live } from "../live.js";
 import { mayActAs, viewer } from "../viewer.js";
 
@@ -20,14 +20,12 @@ const COLUMNS = [
     (job) => rate(metricsOf(job)?.input_records_per_second)],
   ["Records waiting", "number", (job) => metricsOf(job)?.pending_records,
     (job) => number(metricsOf(job)?.pending_records)],
-  ["State", "number", (job) => stateOf(job), (job) => bytes(stateOf(job))],
   ["Last checkpoint", null, (job) => job.latest_checkpoint?.completed_at_ms, (job, cell) => showCheckpoint(job, cell)],
   ["Restarts", "number", (job) => job.restarts, (job) => number(job.restarts)],
   ["Uptime", "number", (job) => (isUp(job) ? -job.started_at_ms : undefined),
     (job) => (isUp(job) ? duration(wholeSeconds(Date.now() - job.started_at_ms)) : NONE)],
 ];
 const wholeSeconds = (ms) => Math.max(0, Math.floor(ms / 1000) * 1000);
-const stateOf = (job) => job.latest_checkpoint?.state_size ?? null;
 const query = new URLSearchParams(location.search);
 
 byId("filter-status").append(...STATUSES.map((status) => element("option", { value: status }, words(status))));

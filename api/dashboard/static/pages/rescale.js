@@ -27,6 +27,7 @@ const LEDGER_MAX = 50;
 const input = byId("parallelism"), slider = byId("slider"), button = byId("rescale");
 let job = null;
 let edited = false;
+let chosen = Number(new URLSearchParams(location.search).get("to")) || null;
 let sending = false;
 let refusal = "";
 let mayOperate = false;
@@ -37,7 +38,7 @@ const page = jobPage(() => get(`${path}/rescales?limit=${LEDGER_MAX}`), (shown, 
   const [latest] = rescales;
   input.max = job.max_parallelism;
   // A number that the user has chosen is kept; otherwise the field follows the job.
-  if (!edited && !sending) setWanted(latest?.status === "IN_PROGRESS" ? latest.to_parallelism : job.parallelism);
+  if (!edited && !sending) setWanted(chosen ?? (latest?.status === "IN_PROGRESS" ? latest.to_parallelism : job.parallelism));
   showForm();
   if (latest) showProgress(latest);
   showLedger(rescales.filter((one) => one.status !== "IN_PROGRESS"));
@@ -74,9 +75,11 @@ function setWanted(parallelism) {
   slider.value = positionOf(parallelism);
 }
 
+/** The chosen number is in the address, too. */
 function choose() {
   edited = true;
   refusal = "";
+  history.replaceState(null, "", input.validity.valid ? `?to=${input.valueAsNumber}` : location.pathname);
   showForm();
 }
 
@@ -88,6 +91,8 @@ async function send() {
   try {
     await post(`${path}/rescale`, { parallelism: input.valueAsNumber });
     edited = false;
+    chosen = null;
+    history.replaceState(null, "", location.pathname);
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     refusal = error.text;

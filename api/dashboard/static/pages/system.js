@@ -3,7 +3,7 @@
 import { ApiError, get, post, remove } from "../api.js";
 import { ask } from "../ask.js";
 import { actionButton, byId, definitions, element, row, setChildren, setText, when, words } from "../dom.js";
-import { NONE } from "../format.js";
+import { NONE, number } from "../format.js";
 import { showEvents } from "../event_list.js";
 import { live } from "../live.js";
 import { pageQuery, showPages } from "../paging.js";
@@ -34,11 +34,16 @@ function showParts(health) {
   badge.hidden = false;
   badge.dataset.tone = health.status === "ok" ? "good" : "bad";
   setText(badge, health.status === "ok" ? "All parts work" : words(health.status));
-  setChildren(byId("parts"), ...definitions(
-    Object.entries(health).filter(([name]) => name !== "status").map(([name, value]) => [words(name), shown(value)])));
+  setChildren(byId("parts"), ...definitions([
+    ["Version", health.version],
+    ["Database", words(health.database)],
+    ["Object store", words(health.store)],
+    ["Reconciler", words(health.reconciler), "takes each job to where it should be"],
+    ["Leader", health.leader?.url ?? NONE, health.leader && `in epoch ${number(health.leader.epoch)}`],
+    ["This replica", words(health.role)],
+    ["Users of jobs", health.isolation],
+  ]));
 }
-
-const shown = (value) => (value === null ? NONE : typeof value === "object" ? JSON.stringify(value) : words(value));
 
 function reach(scope) {
   if (!scope) return "every job";

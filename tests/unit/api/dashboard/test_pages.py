@@ -75,6 +75,8 @@ def test_no_file_holds_inline_code_or_refers_to_another_site(path: Path) -> None
     if path.suffix == ".html":
         assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", text)
         assert all("src=" in tag for tag in re.findall(r"<script[^>]*>", text))
+        modules = re.findall(r'src="/ui/static/([\w/.{} ]+)"', text)
+        assert all((HERE / "static" / name).is_file() for name in modules if "{{" not in name)
     if path.suffix == ".js":
         assert not re.search(r"\.(innerHTML|outerHTML) *=[^=]|insertAdjacentHTML|document\.write|\beval\(", text)
 
