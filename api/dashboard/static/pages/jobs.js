@@ -2,28 +2,25 @@
 
 import { ApiError, get, post, upload } from "../api.js";
 import { byId, element, keyed, setChildren, setPill, setRefused, setText, since, tell, words } from "../dom.js";
-import { duration, NONE, number, plural, rate } from "../format.js";
+import { bytes, duration, NONE, number, plural, rate } from "../format.js";
 import { live } from "../live.js";
 import { mayActAs, viewer } from "../viewer.js";
 
-const ENDED = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
 const STATUSES = ["RUNNING", "CREATED", "SUBMITTING", "SAVEPOINTING", "RESCALING", "UPGRADING", "RESTARTING", "STOPPING",
   "STOPPED", "FAILED", "FINISHED"];
-const isUp = (job) => !ENDED.has(job.status) && job.started_at_ms !== null;
-const metricsOf = (job) => (isUp(job) ? job.attempt?.metrics : null);
 
 /** Name, class, the value to sort by, and what is shown. */
 const COLUMNS = [
   ["Status", null, (job) => job.status, (job, cell) => setPill(cell.firstElementChild, job.status)],
   ["Parallelism", "number", (job) => job.parallelism, (job) => number(job.parallelism)],
-  ["Input", "number", (job) => metricsOf(job)?.input_records_per_second,
-    (job) => rate(metricsOf(job)?.input_records_per_second)],
-  ["Records waiting", "number", (job) => metricsOf(job)?.pending_records,
-    (job) => number(metricsOf(job)?.pending_records)],
+  ["Input", "number", (job) => job.figures.input_rate, (job) => rate(job.figures.input_rate)],
+  ["Records waiting", "number", (job) => job.figures.lag_records, (job) => number(job.figures.lag_records)],
+  ["Behind", "number", (job) => job.figures.lag_ms, (job) => duration(job.figures.lag_ms)],
+  ["State", "number", (job) => job.figures.state_size, (job) => bytes(job.figures.state_size)],
   ["Last checkpoint", null, (job) => job.latest_checkpoint?.completed_at_ms, (job, cell) => showCheckpoint(job, cell)],
   ["Restarts", "number", (job) => job.restarts, (job) => number(job.restarts)],
-  ["Uptime", "number", (job) => (isUp(job) ? -job.started_at_ms : undefined),
-    (job) => (isUp(job) ? duration(wholeSeconds(Date.now() - job.started_at_ms)) : NONE)],
+  ["Running for", "number", (job) => (job.running_since_ms === null ? null : -job.running_since_ms),
+    (job) => (job.running_since_ms === null ? NONE : duration(wholeSeconds(Date.now() - job.running_since_ms)))],
 ];
 const wholeSeconds = (ms) => Math.max(0, Math.floor(ms / 1000) * 1000);
 const query = new URLSearchParams(location.search);
@@ -132,7 +129,9 @@ function updateRow(row, job) {
 
 function showCheckpoint(job, cell) {
   const latest = job.latest_checkpoint;
-  setChildren(cell, ...(latest ? [`#${latest.id}, `, since(latest.completed_at_ms)] : [NONE]));
+  setChildren(cell, ...(latest
+    ? [since(latest.completed_at_ms), element("span", { class: "soft" }, ` in ${duration(latest.end_to_end_duration)}`)]
+    : [NONE]));
 }
 
 // --- a new job -------------------------------------------------------------------------------------------------------

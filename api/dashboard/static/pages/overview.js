@@ -1,41 +1,116 @@
 // A job's overview: what matters now, the operators, and the figures over time.
 
-import { byId, element, definitions, setChildren, since } from "../dom.js";
-import { bytes, duration, NONE, number, percent, plural, rate } from "../format.js";
 import { get } from "../api.js";
+import { drawChart } from "../charts.js";
+import { byId, definitions, element, setChildren, since, words } from "../dom.js";
+import { bytes, duration, NONE, number, percent, plural, rate } from "../format.js";
 import { jobPage, path, tabPath } from "../job_page.js";
 
-const ENDED = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
+const MINUTE_MS = 60_000, HOUR_MS = 60 * MINUTE_MS, DAY_MS = 24 * HOUR_MS;
+const SPANS = { "15m": ["15 min", 15 * MINUTE_MS], "1h": ["1 h", HOUR_MS], "6h": ["6 h", 6 * HOUR_MS],
+  "1d": ["1 day", DAY_MS], "7d": ["7 days", 7 * DAY_MS], "30d": ["30 days", 30 * DAY_MS] };
+/** How often the series are read again; the shortest step between two points is 10 s. */
+const SERIES_EVERY_MS = 5000, MARKS_LISTED = 8;
+const TONES = { FAILURE: "bad", CHECKPOINT_FAILED: "bad", RESTART: "busy", ROLLBACK: "busy" };
+const query = new URLSearchParams(location.search);
+let span = SPANS[query.get("span")] ? query.get("span") : "15m";
+let series = null;
+let readAtMs = 0;
 
-jobPage(() => get(`${path}/checkpoints?limit=1`), (job, statistics) => {
-  showFigures(job, statistics.latest.completed);
+const page = jobPage(() => readSeries(), (job) => {
+  showFigures(job);
   const operators = job.attempt?.metrics?.operators ?? [];
   showGraph(operators);
   showSubtasks(operators);
+  showCharts();
 });
 
-function showFigures(job, checkpoint) {
-  const metrics = job.attempt?.metrics;
-  const up = !ENDED.has(job.status) && job.started_at_ms !== null;
-  const lags = (metrics?.operators ?? []).map((one) => one.event_time_lag_ms).filter((lag) => lag !== null);
+// --- what matters now ------------------------------------------------------------------------------------------------
+
+function showFigures({ figures, latest_checkpoint: checkpoint, running_since_ms: sinceMs, ...job }) {
+  const up = sinceMs !== null;
   setChildren(byId("figures"), ...definitions([
-    ["Input", up ? rate(metrics?.input_records_per_second) : NONE,
-      metrics && `processes ${rate(metrics.processed_records_per_second)} while busy, ${percent(metrics.busy_ratio)} of the time`],
-    ["Records waiting", up ? number(metrics?.pending_records) : NONE,
-      metrics && metrics.pending_records === null ? "its sources do not say" : "not read from the sources yet"],
-    ["Behind events", up && lags.length ? duration(Math.max(...lags)) : NONE,
-      lags.length ? "from an event to its result" : "no event time"],
-    ["State", bytes(checkpoint?.state_size), checkpoint ? element("span", {}, "at checkpoint ",
-      element("a", { href: tabPath(`checkpoints/${checkpoint.id}`) }, `#${checkpoint.id}`)) : "no checkpoint yet"],
-    ["Last checkpoint", since(checkpoint?.latest_ack_timestamp),
-      checkpoint && `took ${duration(checkpoint.end_to_end_duration)}, wrote ${bytes(checkpoint.checkpointed_size)}`],
+    ["Input", rate(figures.input_rate), up ? `could process ${rate(figures.processed_rate)}` : "not running"],
+    ["Records waiting", number(figures.lag_records), "not read from the sources yet"],
+    ["Behind", duration(figures.lag_ms), "from an event to its result"],
+    ["State", bytes(figures.state_size), "in the object store"],
+    ["Last checkpoint", since(checkpoint?.completed_at_ms), checkpoint ? element("span", {},
+      element("a", { href: tabPath(`checkpoints/${checkpoint.id}`) }, `#${checkpoint.id}`),
+      ` took ${duration(checkpoint.end_to_end_duration)}, wrote ${bytes(checkpoint.checkpointed_size)}`) : "none yet"],
     ["Parallelism", number(job.parallelism), element("a", { href: tabPath("rescale") }, `up to ${number(job.max_parallelism)}`)],
-    ["Uptime", up ? duration(Math.max(0, Math.floor((Date.now() - job.started_at_ms) / 1000) * 1000)) : NONE,
+    ["Running for", up ? duration(Math.max(0, Math.floor((Date.now() - sinceMs) / 1000) * 1000)) : NONE,
       job.restarts ? plural(job.restarts, "restart") : "no restart"],
-    ["Last commit", since(job.attempt?.last_commit_at_ms),
-      metrics && `a batch takes ${duration(metrics.batch_duration_ms)}`],
+    ["Records so far", number(figures.input_records), `${number(figures.output_records)} emitted, `
+      + `${number(figures.late_records)} late, ${number(figures.lost_records)} lost`],
   ]));
 }
+
+// --- over time -------------------------------------------------------------------------------------------------------
+
+byId("spans").append(...Object.entries(SPANS).map(([name, [label]]) =>
+  element("button", { type: "button", dataset: { name }, onclick: () => choose(name) }, label)));
+showSpans();
+
+function choose(name) {
+  span = name;
+  readAtMs = 0;
+  history.replaceState(null, "", `${location.pathname}?span=${name}`);
+  showSpans();
+  page.now();
+}
+
+function showSpans() {
+  for (const button of byId("spans").children) button.setAttribute("aria-pressed", button.dataset.name === span);
+}
+
+async function readSeries() {
+  if (Date.now() - readAtMs < SERIES_EVERY_MS) return;
+  const toMs = Date.now();
+  series = await get(`${path}/series?from_ms=${toMs - SPANS[span][1]}&to_ms=${toMs}`);
+  readAtMs = toMs;
+}
+
+/** Title, kind, and the series of each line with its name. */
+const CHARTS = [
+  ["Records", "rate", [["input_rate", "Input"], ["output_rate", "Output"]]],
+  ["Records waiting", "number", [["lag_records", "Waiting"]]],
+  ["Behind", "duration", [["lag_ms", "Behind"]]],
+  ["Batch duration", "duration", [["batch_duration_ms", "Batch"]]],
+  ["Watermark behind the clock", "duration", [["watermark_ms", "Behind"]]],
+  ["State", "bytes", [["state_size", "State"]]],
+  ["Checkpoint duration", "duration", [["checkpoint_duration_ms", "Checkpoint"]]],
+  ["Late and lost records", "number", [["late_records", "Late"], ["lost_records", "Lost"]]],
+];
+
+function showCharts() {
+  const { at_ms: times, series: known, marks } = series;
+  const pointsOf = (name) => times.map((at, index) => {
+    const value = known[name]?.[index] ?? null;
+    return [at, name === "watermark_ms" && value !== null ? Math.max(0, at - value) : value];
+  });
+  const drawable = CHARTS.filter(([, , lines]) => lines.some(([name]) => known[name]?.some((value) => value !== null)));
+  byId("no-series").hidden = drawable.length > 0;
+  byId("charts").hidden = drawable.length === 0;
+  const shown = marks.map((mark) => ({ ...mark, tone: TONES[mark.kind] ?? "second" }));
+  for (const [title, kind, lines] of drawable) {
+    drawChart(title, {
+      kind,
+      lines: lines.map(([name, label]) => ({ name: label, points: pointsOf(name) })),
+      span: [series.from_ms, series.to_ms],
+      marks: shown,
+    });
+  }
+  showMarks(shown);
+}
+
+function showMarks(marks) {
+  const list = byId("marks");
+  list.hidden = marks.length === 0;
+  setChildren(list, ...marks.toReversed().slice(0, MARKS_LISTED).map((mark) =>
+    element("li", { "data-tone": mark.tone }, since(mark.at_ms), " ", element("strong", {}, words(mark.kind)), ` ${mark.text}`)));
+}
+
+// --- operators and subtasks ------------------------------------------------------------------------------------------
 
 function showGraph(operators) {
   byId("no-operators").hidden = operators.length > 0;

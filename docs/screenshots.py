@@ -1,0 +1,204 @@
+"""Takes the pictures of the dashboard's pages in docs/screenshots: `./keyscale screenshots`.
+
+It runs the demo's job with its kill and its rescales, so that the pages show a real history, starts the job again, and
+lets another one fail. With --url it photographs a control plane that is running already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import httpx
+from playwright.sync_api import sync_playwright
+from rich.console import Console
+
+from keyscale.api.access.browser_sessions import SESSION_COOKIE
+from keyscale.api.cli.client import ControlPlane, job_path
+from keyscale.api.cli.connection import Connection
+from keyscale.api.cli.process import ControlPlaneProcess, free_port
+from keyscale.api.dashboard.router import TABS
+from keyscale.deploy.demo.course import JOB_NAME, Course
+from keyscale.deploy.demo.home_processes import end_processes, processes_of
+from keyscale.deploy.demo.progress import ProgressDisplay
+from keyscale.deploy.demo.reports import departure_reports
+from keyscale.deploy.demo.scenario import Scenario
+from keyscale.deploy.demo.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
+
+DIRECTORY = Path(__file__).parent / "screenshots"
+SETTLE_MS = 1500
+"""Time for what moves on a page to come to rest."""
+FAILING_JOB = "checkout"
+# The failure is that of a user's function, so that the page has a traceback to show.
+FAILING_SCRIPT = b"""
+from keyscale import KeyedProcessFunction, StreamEnvironment
+from keyscale import FileSink
+
+
+class Totals(KeyedProcessFunction):
+    def process_element(self, order, context):
+        yield {"customer": context.current_key, "total": int(order.amount)}
+
+
+env = StreamEnvironment.current()
+orders = env.stream(env.spark.readStream.schema("customer string, amount string").json(env.parameters["input"]))
+totals = orders.key_by("customer").process(Totals(), output={"customer": "string", "total": "bigint"}).uid("totals")
+totals.sink_to(FileSink(env.parameters["output"], format="json")).uid("files")
+env.execute()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a page is shown: by day or by night, on a desk or in a hand."""
+
+    scheme: Literal["light", "dark"]
+    width: int
+    height: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.scheme}-{'wide' if self.width > 600 else 'narrow'}"
+
+
+LOOKS = (Look("light", 1280, 800), Look("dark", 390, 780))
+BOTH_LOOKS_OF = {"overview": Look("dark", 1280, 800), "rescale": Look("light", 390, 780)}
+
+
+def take_all(connection: Connection, job: str, failed_job: str) -> list[Path]:
+    """Takes a picture of every page in both looks.
+
+    Args:
+        connection: A running control plane.
+        job: The job with a history.
+        failed_job: The job whose exceptions are shown.
+
+    Returns:
+        The pictures.
+    """
+    with ControlPlane(connection) as control_plane:
+        newest = control_plane.get(job_path(job, "checkpoints"))["latest"]["completed"]["id"]
+    pages = {
+        "jobs": "",
+        **{tab: f"jobs/{failed_job if tab == 'exceptions' else job}/{tab}" for tab in TABS},
+        "checkpoint": f"jobs/{job}/checkpoints/{newest}",
+        "artifacts": "artifacts",
+        "system": "system",
+        "sign-in": "login",
+        "unknown-page": "nothing",
+    }
+    DIRECTORY.mkdir(exist_ok=True)
+    cookie = httpx.post(f"{connection.url}/ui/login", data={"token": connection.token}).cookies[SESSION_COOKIE]
+    pictures = []
+    with _browser() as browser:
+        for name, path in pages.items():
+            shown_to = "" if name == "sign-in" else cookie
+            for look in (*LOOKS, *([BOTH_LOOKS_OF[name]] if name in BOTH_LOOKS_OF else [])):
+                pictures.append(_take(browser, f"{connection.url}/ui/{path}", shown_to, f"{name}-{look.name}", look))
+    return pictures
+
+
+def _take(browser: Browser, url: str, cookie: str, name: str, look: Look) -> Path:
+    context = browser.new_context(color_scheme=look.scheme, viewport={"width": look.width, "height": look.height})
+    if cookie:
+        context.add_cookies([{"name": SESSION_COOKIE, "value": cookie, "url": url}])
+    page = context.new_page()
+    page.goto(url)
+    page.wait_for_function("!document.body.innerText.includes('Loading…')")
+    page.wait_for_function(
+        "[...document.querySelectorAll('.plot')].every((plot) => plot.classList.contains('js-plotly-plot'))"
+    )
+    page.wait_for_timeout(SETTLE_MS)
+    picture = DIRECTORY / f"{name}.png"
+    page.screenshot(path=picture)
+    context.close()
+    return picture
+
+
+@contextmanager
+def _browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=os.environ["KEYSCALE_CHROMIUM"], args=["--headless", "--no-sandbox", "--disable-gpu"]
+        )
+        yield chromium
+        chromium.close()
+
+
+@contextmanager
+def _control_plane_with_history() -> Iterator[Connection]:
+    """Starts a control plane, and gives it a job with a history and one that fails; ends everything afterwards."""
+    with tempfile.TemporaryDirectory(prefix="keyscale-screenshots-", ignore_cleanup_errors=True) as directory:
+        home = Path(directory) / "home"
+        home.mkdir()
+        process = ControlPlaneProcess(home, free_port(), {"KEYSCALE_JOB_USERS": "off"})
+        try:
+            process.start()
+            with ControlPlane(process.connection) as control_plane:
+                _make_history(control_plane, home / "data")
+            yield process.connection
+        finally:
+            process.stop()
+            end_processes(processes_of(home))
+
+
+def _make_history(control_plane: ControlPlane, data: Path) -> None:
+    scenario = Scenario(reports=40_000)
+    reports = departure_reports(scenario.reports)
+    with ProgressDisplay(Console(), len(reports), scenario.files) as display:
+        course = Course(control_plane, scenario, data, len(reports), display)
+        course.run()
+        control_plane.post(job_path(JOB_NAME, "start"))
+        orders = data / "orders"
+        orders.mkdir()
+        (orders / "1.json").write_text('{"customer": "ada", "amount": "twelve"}\n')
+        artifact = control_plane.upload("/artifacts", filename="checkout.py", content=FAILING_SCRIPT)
+        control_plane.post(
+            "/jobs",
+            {
+                "name": FAILING_JOB,
+                "artifact_id": artifact["id"],
+                "labels": {"team": "shop"},
+                "parameters": {"input": str(orders), "output": str(data / "totals")},
+                "restart": {"type": "none"},
+            },
+        )
+        control_plane.post(job_path(FAILING_JOB, "start"))
+        for name, status in ((FAILING_JOB, "FAILED"), (JOB_NAME, "RUNNING")):
+            wait_for(
+                f"{name} to be {status}",
+                lambda name=name, status=status: control_plane.get(job_path(name))["status"] == status,
+                lambda name=name: control_plane.get(job_path(name)),
+                timeout_s=scenario.step_timeout_s,
+            )
+
+
+def main() -> None:
+    """Takes the pictures and prints their sizes."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--url", help="A control plane that is running already.")
+    options.add_argument("--token", default="")
+    options.add_argument("--job", default=JOB_NAME)
+    options.add_argument("--failed-job", default=FAILING_JOB)
+    chosen = options.parse_args()
+    if chosen.url:
+        pictures = take_all(Connection(chosen.url, chosen.token), chosen.job, chosen.failed_job)
+    else:
+        with _control_plane_with_history() as connection:
+            pictures = take_all(connection, JOB_NAME, FAILING_JOB)
+    for picture in pictures:
+        print(f"{picture.stat().st_size:>8,} {picture}")
+
+
+if __name__ == "__main__":
+    main()
