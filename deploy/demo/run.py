@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.api.cli.client import ControlPlane, job_path
 from keyscale.api.cli.process import ControlPlaneProcess
-from keyscale.deploy.demo.course import Course
+from keyscale.deploy.demo.course import JOB_NAME, Course
 from keyscale.deploy.demo.errors import DemoError
 from keyscale.deploy.demo.home_processes import end_processes, processes_of
 from keyscale.deploy.demo.progress import ProgressDisplay
@@ -65,6 +65,7 @@ class Demo:
             verdict = self._run_on(control_plane)
             show_verdict(self.console, verdict)
             self.console.print(f"\nDashboard  {control_plane.connection.dashboard_url}")
+            self.console.print(f"Open first {control_plane.connection.dashboard_url}jobs/{JOB_NAME}/rescale")
             if self.stay:
                 self._stay(control_plane)
         finally:

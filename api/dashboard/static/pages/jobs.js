@@ -4,6 +4,7 @@ import { ApiError, get, post, upload } from "../api.js";
 import { byId, element, keyed, setChildren, setPill, setRefused, setText, since, tell, words } from "../dom.js";
 import { bytes, duration, NONE, number, plural, rate } from "../format.js";
 import { live } from "../live.js";
+import { parametersOf } from "../parameters.js";
 import { mayActAs, viewer } from "../viewer.js";
 
 const STATUSES = ["RUNNING", "CREATED", "SUBMITTING", "SAVEPOINTING", "RESCALING", "UPGRADING", "RESTARTING", "STOPPING",
@@ -169,12 +170,4 @@ async function createJob() {
   });
   if (byId("job-start").checked) await post(`/jobs/${job.id}/start`);
   return job;
-}
-
-/** The parameters of lines `NAME=VALUE`. */
-export function parametersOf(text) {
-  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
-  const wrong = lines.find((line) => line.indexOf("=") < 1);
-  if (wrong) throw new ApiError({ detail: `“${wrong}” is not NAME=VALUE.` });
-  return Object.fromEntries(lines.map((line) => [line.slice(0, line.indexOf("=")), line.slice(line.indexOf("=") + 1)]));
 }
