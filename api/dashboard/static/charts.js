@@ -14,6 +14,8 @@ const SCALES = {
 };
 let library = null;
 const scheme = matchMedia("(prefers-color-scheme: dark)");
+/** The latest drawing of each figure. @type {WeakMap<Element, Promise<unknown>>} */
+const turns = new WeakMap();
 /** What each figure shows. @type {WeakMap<Element, string>} */
 const drawn = new WeakMap();
 
@@ -86,7 +88,11 @@ export async function drawChart(title, { kind, lines, span, marks = [] }) {
       line: { color: colour(tone), width: 1.5, dash: "dot" },
     })),
   };
-  await Plotly.react(figure.querySelector(".plot"), traces, layout, { displayModeBar: false, responsive: true });
+  // One drawing of a figure at a time: Plotly fails if it is asked again before its first drawing is complete.
+  const draw = () => Plotly.react(figure.querySelector(".plot"), traces, layout, { displayModeBar: false, responsive: true });
+  const turn = (turns.get(figure) ?? Promise.resolve()).then(draw);
+  turns.set(figure, turn);
+  await turn;
 }
 
 function figureOf(title) {
