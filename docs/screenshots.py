@@ -99,13 +99,16 @@ def take_all(connection: Connection, job: str, failed_job: str) -> list[Path]:
     }
     DIRECTORY.mkdir(exist_ok=True)
     cookie = httpx.post(f"{connection.url}/ui/login", data={"token": connection.token}).cookies[SESSION_COOKIE]
-    pictures = []
+    shots = [
+        (name, path, look)
+        for name, path in pages.items()
+        for look in (*LOOKS, *([BOTH_LOOKS_OF[name]] if name in BOTH_LOOKS_OF else []))
+    ]
     with _browser() as browser:
-        for name, path in pages.items():
-            shown_to = "" if name == "sign-in" else cookie
-            for look in (*LOOKS, *([BOTH_LOOKS_OF[name]] if name in BOTH_LOOKS_OF else [])):
-                pictures.append(_take(browser, f"{connection.url}/ui/{path}", shown_to, f"{name}-{look.name}", look))
-    return pictures
+        return [
+            _take(browser, f"{connection.url}/ui/{path}", "" if name == "sign-in" else cookie, name, look)
+            for name, path, look in shots
+        ]
 
 
 def _take(browser: Browser, url: str, cookie: str, name: str, look: Look) -> Path:
@@ -119,7 +122,7 @@ def _take(browser: Browser, url: str, cookie: str, name: str, look: Look) -> Pat
         "[...document.querySelectorAll('.plot')].every((plot) => plot.classList.contains('js-plotly-plot'))"
     )
     page.wait_for_timeout(SETTLE_MS)
-    picture = DIRECTORY / f"{name}.png"
+    picture = DIRECTORY / f"{name}-{look.name}.png"
     page.screenshot(path=picture)
     context.close()
     return picture

@@ -58,7 +58,7 @@ class World:
     ids: dict[str, str]
 
     def filled(self, path: str) -> str:
-        return re.sub(r"{(\w+)}", lambda name: self.ids[name[1]], path)
+        return re.sub(r"{(\w+)(?::path)?}", lambda name: self.ids[name[1]], path)
 
     def call(self, route: Route, token: str | None, **options: Any) -> httpx.Response:
         method, path = route
@@ -123,6 +123,9 @@ def world(anonymous: httpx.Client, context: Context) -> World:
             "rescale_id": "none",
             "token_id": "none",
             "job": "payroll",
+            "tab": "overview",
+            "checkpoint": "7",
+            "path": "login",
             "name": "style.css",
         },
     )
