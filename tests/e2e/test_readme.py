@@ -7,17 +7,20 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from keyscale.installation import IMPORT_PATH
 from tests.support.control_plane.command_line import keyscale
+from tests.support.control_plane.running_control_plane import running_control_plane
 from tests.support.repository import ROOT
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from tests.support.control_plane.running_control_plane import RunningControlPlane
 
@@ -33,13 +36,17 @@ def block(language: str) -> str:
 
 
 def paste(commands: str, control_plane: RunningControlPlane, directory: Path) -> str:
-    """Runs commands in a shell whose `./keyscale` talks to the control plane; returns what they print."""
+    """Pastes commands whole into a shell whose `./keyscale` talks to the control plane; returns what they print.
+
+    They are the shell's input, as in a terminal: a command that reads its input would swallow the rest.
+    """
     launcher = directory / "keyscale"
     launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m keyscale.api.cli "$@"\n')
     launcher.chmod(0o755)
     connection = control_plane.process.connection
     done = subprocess.run(
-        ["bash", "-e", "-c", commands],
+        ["bash"],
+        input=commands,
         cwd=directory,
         env={
             **os.environ,
@@ -53,6 +60,7 @@ def paste(commands: str, control_plane: RunningControlPlane, directory: Path) ->
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert "error" not in done.stderr
     return done.stdout
 
 
@@ -61,14 +69,29 @@ def rows(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for part in parts if part.name[0] not in "_." for line in part.read_text().splitlines()]
 
 
+@pytest.fixture
+def control_plane() -> Iterator[RunningControlPlane]:
+    """A control plane as the README's reader starts it: as root, jobs run as users of their own."""
+    with running_control_plane({"KEYSCALE_JOB_USERS": "50000-59999" if os.geteuid() == 0 else "off"}) as running:
+        yield running
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that the users of jobs may enter; pytest's own are root's alone."""
+    with tempfile.TemporaryDirectory(prefix="keyscale-readme-", ignore_cleanup_errors=True) as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
 @pytest.mark.e2e
 @pytest.mark.timeout(1200)
 def test_the_readmes_blocks_work_and_the_job_goes_on_counting_after_a_rescale_and_a_stop(
-    control_plane: RunningControlPlane, tmp_path: Path
+    control_plane: RunningControlPlane, place: Path
 ) -> None:
-    directory = tmp_path / "visits"
+    directory = place / "visits"
     clicks, output = directory / "in", directory / "out"
-    (tmp_path / "visits.py").write_text(block("python"))
+    (place / "visits.py").write_text(block("python"))
 
     def run(*arguments: str) -> None:
         answer = keyscale(control_plane, *arguments)
@@ -79,7 +102,7 @@ def test_the_readmes_blocks_work_and_the_job_goes_on_counting_after_a_rescale_an
         (clicks / f".{number}.json").rename(clicks / f"{number}.json")
         wait_until(lambda: {"user": "ada", "visits": number} in rows(output), 300, what=f"visit {number}")
 
-    printed = paste(block("bash").replace(DIRECTORY, str(directory)), control_plane, tmp_path)
+    printed = paste(block("bash").replace(DIRECTORY, str(directory)), control_plane, place)
     assert "COMPLETED: 2 -> 4" in printed
     assert '{"user":"ada","visits":1}' in printed
     assert control_plane.api.get("/jobs/visits")["status"] == "STOPPED"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -18,7 +19,7 @@ import pytest
 from keyscale.api.cli.process import free_port
 from keyscale.deploy.demo.home_processes import end_processes, processes_of
 from keyscale.installation import VERSION
-from tests.support.repository import ROOT
+from tests.support.repository import DOCS, ROOT
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -69,6 +70,13 @@ def without_path() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
 
 
+def first_block(page: Path) -> str:
+    """Returns the first block of Python of a page."""
+    found = re.search(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert found, page
+    return found[1]
+
+
 def run(environment: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(environment / "bin" / arguments[0]), *arguments[1:]]
     return subprocess.run(command, env=without_path(), cwd="/", capture_output=True, text=True, check=False)
@@ -99,6 +107,15 @@ def test_its_users_import_keyscale_and_nothing_else_of_ours(environment: Path) -
     assert answer.returncode == 0, answer.stderr
     (imported,) = answer.stdout.split()
     assert Path(imported).is_relative_to(environment)
+
+
+def test_the_guides_project_passes_its_own_test(environment: Path, tmp_path: Path) -> None:
+    (tmp_path / "visits.py").write_text(first_block(ROOT / "README.md"))
+    (tmp_path / "test_visits.py").write_text(first_block(DOCS / "guide" / "testing.md"))
+    command = [str(environment / "bin" / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    answer = subprocess.run(command, env=without_path(), cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stdout
+    assert "1 passed" in answer.stdout
 
 
 def test_its_command_tells_its_version(environment: Path) -> None:
