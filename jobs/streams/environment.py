@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from copy import copy
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from keyscale.jobs.errors import InvalidTopologyError, NoEnvironmentError, NotStreamingError
 from keyscale.jobs.graph.topology import TopologyBuilder
@@ -22,6 +22,14 @@ if TYPE_CHECKING:
     from keyscale.jobs.protocol.messages import RestartStrategy
     from keyscale.jobs.sources.source import Source
     from keyscale.state.engine.rocksdb_settings import RocksDbSettings
+
+
+class _Parameters(dict[str, str]):
+    """The job's parameters; one that is missing is named, with those that there are."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        known = ", ".join(sorted(self)) or "none"
+        raise KeyError(f"the job has no parameter {name!r}; it was given: {known}")
 
 
 class StreamEnvironment:
@@ -52,7 +60,7 @@ class StreamEnvironment:
             skip_lost_records: Whether sources in Python skip records that they have lost, whatever they say.
         """
         self.spark = spark
-        self.parameters = MappingProxyType(dict(parameters))
+        self.parameters = MappingProxyType(_Parameters(parameters))
         self.restart: RestartStrategy | None = None
         self._run = run
         self._skip_lost_records = skip_lost_records

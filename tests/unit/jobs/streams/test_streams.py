@@ -219,3 +219,11 @@ def test_the_batch_interval_goes_with_the_graph_and_is_not_negative() -> None:
     end(DataStream(cast("Any", None), env._builder, source, None), "sink")
     env.execute()
     assert executed[0].batch_interval_ms == 250
+
+
+def test_a_parameter_that_the_job_was_not_given_is_named_with_those_that_it_was_given() -> None:
+    env = StreamEnvironment(cast("Any", None), {"output": "/out", "input": "/in"}, lambda _: None)
+    assert env.parameters["input"] == "/in"
+    assert env.parameters.get("limit", "8") == "8"
+    with pytest.raises(KeyError, match="no parameter 'inptu'; it was given: input, output"):
+        env.parameters["inptu"]
