@@ -47,7 +47,7 @@ def keyscale(control_plane: RunningControlPlane, *arguments: str) -> CommandAnsw
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     return CommandAnswer(finished.returncode, finished.stdout, finished.stderr)
