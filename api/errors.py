@@ -497,6 +497,44 @@ class ParallelismUnchangedError(ApiError):
     advice = "Request another parallelism."
 
 
+class ChangeIncompatibleError(ApiError):
+    """A change of a job that could not take over its stored state, or that would lose some of it without leave."""
+
+    code = "CHANGE_INCOMPATIBLE"
+    title = "The changed job does not fit its stored state"
+    status = 409
+    domain = "user"
+    advice = (
+        "`detail` names each difference. POST /jobs/{id}/plan with the same body shows the whole plan. Declare the"
+        " state as it is stored or under another name; allow_non_restored_state lets dropped state go; upgrade_mode"
+        " stateless begins without state."
+    )
+
+
+class PlanTimeoutError(ApiError):
+    """A program was not loaded, or a job's stored state not read, within the time that a plan may take."""
+
+    code = "PLAN_TIMEOUT"
+    title = "The plan takes too long"
+    status = 504
+    domain = "user"
+    retryable = True
+    advice = (
+        "Send the request again when the host is less busy, or raise KEYSCALE_PLAN_TIMEOUT_MS. A script must reach"
+        " env.execute() by itself: it must not wait for anything before."
+    )
+
+
+class ProgramUnloadableError(ApiError):
+    """The process that loads a program for a plan ended without an answer, such as by a lack of memory."""
+
+    code = "PROGRAM_UNLOADABLE"
+    title = "The program cannot be loaded for a plan"
+    status = 422
+    domain = "user"
+    advice = "`detail` has the last line of the process. The program may take at most 8 GiB, and Spark's heap 1 GiB."
+
+
 class AttemptOverError(ApiError):
     """A driver's attempt has ended or was replaced: the driver must end."""
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
 RESTORE_TIMEOUT_MS = 600_000
 VERIFY_TIMEOUT_MS = 120_000
+PLAN_TIMEOUT_MS = 120_000
 _DURATION_MS_MAX = 7 * 24 * 3600 * 1000
 _STORE_VARIABLE_PREFIXES = ("AWS_", "KEYSCALE_S3_", "KEYSCALE_STORE_")
 
@@ -75,6 +76,7 @@ class Settings:
         driver_memory: Heap of a driver's JVM, as Spark writes it.
         restore_timeout_ms: How long the new driver of a rescale may take to restore the savepoint.
         verify_timeout_ms: How long it may then take to commit its first batch.
+        plan_timeout_ms: How long a plan may take to load a program, and to read what its job has stored.
         session_hours: How long a browser stays signed in.
         user_requests_per_second: Requests of one user; 0: without limit.
         address_requests_per_second: Requests from one address; 0: without limit.
@@ -110,6 +112,7 @@ class Settings:
     driver_memory: str = "1g"
     restore_timeout_ms: int = RESTORE_TIMEOUT_MS
     verify_timeout_ms: int = VERIFY_TIMEOUT_MS
+    plan_timeout_ms: int = PLAN_TIMEOUT_MS
     session_hours: int = 12
     user_requests_per_second: int = 200
     address_requests_per_second: int = 1000
@@ -188,6 +191,7 @@ class Settings:
             driver_memory=source.get("KEYSCALE_DRIVER_MEMORY") or "1g",
             restore_timeout_ms=_duration_ms(source, "KEYSCALE_RESTORE_TIMEOUT_MS", RESTORE_TIMEOUT_MS),
             verify_timeout_ms=_duration_ms(source, "KEYSCALE_VERIFY_TIMEOUT_MS", VERIFY_TIMEOUT_MS),
+            plan_timeout_ms=_duration_ms(source, "KEYSCALE_PLAN_TIMEOUT_MS", PLAN_TIMEOUT_MS),
             session_hours=_number(source, "KEYSCALE_SESSION_HOURS", 12, least=1, most=24 * 365),
             user_requests_per_second=_number(source, "KEYSCALE_USER_REQUESTS_PER_SECOND", 200),
             address_requests_per_second=_number(source, "KEYSCALE_ADDRESS_REQUESTS_PER_SECOND", 1000),

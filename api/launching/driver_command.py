@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from keyscale.api.launching.supervisor import DRIVER_USER_VARIABLE
 from keyscale.api.libraries.library_cache import PlacedLibraries
 from keyscale.api.settings import LOOPBACK_HOSTS
-from keyscale.installation import DRIVER_PROGRAM, IMPORT_PATH
+from keyscale.installation import DRIVER_PROGRAM, IMPORT_PATH, LOADER_PROGRAM
 from keyscale.jobs.protocol.class_archive import ClassArchive
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE, without_switched_off
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 STANDALONE_SCHEME = "spark://"
 TASK_TRIES = 4
 NO_LIBRARIES = PlacedLibraries()
+LOADER_MEMORY = "1g"
 SPARK_SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105 - Spark's name for it; a setting could be seen by other users
 # The variables that any program needs. Drivers inherit nothing else from the control plane. A sync point is a named
 # place in the code where fault tests hold a process.
@@ -156,6 +157,60 @@ def library_variables(libraries: PlacedLibraries, master: str) -> dict[str, str]
 def executor_path(libraries: PlacedLibraries) -> list[str]:
     """Returns the directories into which executors unpack archives."""
     return [f"keyscale-library-{number}" for number, _ in enumerate(libraries.archives)]
+
+
+def loader_command(
+    settings: Settings, spark_conf: Mapping[str, str], work_directory: Path, libraries: PlacedLibraries = NO_LIBRARIES
+) -> list[str]:
+    """Returns the command line of a program loader: Spark on this host alone, whatever master jobs have."""
+    master = f"local[1,{TASK_TRIES}]"
+    conf = {
+        **DEFAULT_SETTINGS,
+        **ClassArchive.of_environment().settings(),
+        **LOCAL_SETTINGS,
+        **authentication(settings, master),
+        **spark_conf,
+        **REQUIRED_SETTINGS,
+        "spark.driver.memory": LOADER_MEMORY,
+        "spark.app.name": "keyscale-plan",
+        "spark.ui.enabled": "false",
+        **library_settings(libraries, master),
+        "spark.local.dir": str(work_directory / "spark"),
+        "spark.sql.warehouse.dir": str(work_directory / "warehouse"),
+    }
+    options = [
+        part for key, value in sorted(without_switched_off(conf).items()) for part in ("--conf", f"{key}={value}")
+    ]
+    return [str(spark_home() / "bin" / "spark-submit"), "--master", master, *options, str(LOADER_PROGRAM)]
+
+
+def loader_environment(
+    work_directory: Path,
+    host: Mapping[str, str],
+    secrets: Mapping[str, str],
+    *,
+    user: JobUser | None = None,
+    libraries: PlacedLibraries = NO_LIBRARIES,
+) -> dict[str, str]:
+    """Returns the complete environment of a program loader: no token, no address, and no key of the object store.
+
+    Arguments as for `driver_environment`.
+    """
+    return {
+        "PATH": os.defpath,
+        **{name: host[name] for name in _INHERITED if name in host},
+        **secrets,
+        "HOME": str(work_directory),
+        **({} if user is None else {DRIVER_USER_VARIABLE: user.text}),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "KEYSCALE_WORK_DIR": str(work_directory),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(map(str, (IMPORT_PATH, *libraries.python_path))),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONUNBUFFERED": "1",
+        "SPARK_HOME": str(spark_home()),
+    }
 
 
 def authentication(settings: Settings, master: str) -> dict[str, str]:

@@ -14,15 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
 from keyscale.api.access.tokens import new_token, token_sha256
 from keyscale.api.launching.driver_command import driver_command, driver_environment
 from keyscale.api.launching.isolation import Isolation, JobUser, give_to, local_directory, make_directory, owner_of
 from keyscale.api.launching.processes import (
-    GONE,
     ProcessState,
     driver_state,
+    kill_all,
     processes_of,
     read_exit_code,
     read_supervisor,
@@ -33,16 +31,15 @@ from keyscale.api.libraries.library_cache import LibraryCache, PlacedLibraries
 from keyscale.db.embedded import let_enter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from keyscale.api.settings import Settings
     from keyscale.db.models import Attempt, Job
 
 logger = logging.getLogger(__name__)
 
-_SUPERVISOR = Path(__file__).with_name("supervisor.py")
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _SUPERVISED_WITHIN_S = 30.0
-_DEATH_WITHIN_S = 5.0
 _LIBRARIES = "libraries"  # a run's file with the SHA-256 of each of its libraries, while it may run
 
 
@@ -114,7 +111,7 @@ class Launcher:
         token = (directory / "token").read_text()
         user = self.isolation.user(job.user_number)
         self._make_directories_of_job(job, work, user)
-        libraries = self._place(brought, directory)
+        libraries = self.place_libraries(brought, directory)
         environment = driver_environment(
             self._settings, token, work, os.environ, secrets, user=user, libraries=libraries
         )
@@ -124,7 +121,7 @@ class Launcher:
         process: subprocess.Popen[bytes] | None = None
         try:
             process = subprocess.Popen(  # noqa: S603 - the command is ours; a job's settings are on an allow-list
-                [sys.executable, "-I", str(_SUPERVISOR), str(directory), *command],
+                [sys.executable, "-I", str(SUPERVISOR), str(directory), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -136,7 +133,7 @@ class Launcher:
             logger.exception("job %s: the supervisor of attempt %d cannot be started", job.id, attempt.number)
         self._launched[job.id, attempt.number] = (time.monotonic(), process)
 
-    def _place(self, brought: JobLibraries, directory: Path) -> PlacedLibraries:
+    def place_libraries(self, brought: JobLibraries, directory: Path) -> PlacedLibraries:
         """Copies libraries to this host, notes that the run uses them, and deletes those that no run uses."""
         placed = self.libraries.place(brought.files)
         packages = self._settings.jar_rules.jars_of(brought.packages)
@@ -166,22 +163,14 @@ class Launcher:
     def kill(self, job_id: str, attempt: int) -> None:
         """Kills every process of an attempt, and waits until they are gone or the kernel takes too long."""
         directory = self._run_directory(job_id, attempt)
-        self._kill_all(processes_of(directory, owner_of(directory / "work")))
-
-    def _kill_all(self, processes: Sequence[psutil.Process]) -> None:
-        for process in processes:
-            try:
-                process.kill()
-            except GONE:
-                continue
-        psutil.wait_procs(processes, timeout=_DEATH_WITHIN_S)
+        kill_all(processes_of(directory, owner_of(directory / "work")))
 
     def clean_up(self, job_id: str, attempt: int) -> None:
         """Kills the remaining processes and deletes what only the run needed; the log stays."""
         self.kill(job_id, attempt)
         directory = self._run_directory(job_id, attempt)
         if (uid := owner_of(directory / "work")) is not None:
-            self._kill_all(strays_of(directory.parent, uid))
+            kill_all(strays_of(directory.parent, uid))
         for name in ("token", _LIBRARIES):
             (directory / name).unlink(missing_ok=True)
         shutil.rmtree(directory / "work", ignore_errors=True)
@@ -193,7 +182,7 @@ class Launcher:
         links = [path for path in directory.glob("state/*/attempt-*/*/subtask-*") if path.is_symlink()]
         elsewhere = [str(path.readlink()) for path in links]  # on another disk
         if (uid := owner_of(directory / "state")) is not None:
-            self._kill_all(strays_of(directory, uid))
+            kill_all(strays_of(directory, uid))
             if elsewhere:
                 # The job has made the links, and may have let them lead anywhere: its own user deletes what it can.
                 command = ["rm", "-rf", "--", *elsewhere]

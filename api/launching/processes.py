@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 _START_TIME_TOLERANCE_S = 1.0
+_DEATH_WITHIN_S = 5.0
 GONE = (psutil.NoSuchProcess, psutil.ZombieProcess)
 """The exceptions that psutil raises for a process that has ended."""
 
@@ -105,6 +106,16 @@ def processes_of(directory: Path, uid: int | None = None) -> list[psutil.Process
         if _session_of(process) == supervisor.pid
         and (_has_work_directory(process, marker) or (uid is not None and _uid_of(process) == uid))
     ]
+
+
+def kill_all(processes: Sequence[psutil.Process]) -> None:
+    """Kills processes, and waits until they are gone or the kernel takes too long."""
+    for process in processes:
+        try:
+            process.kill()
+        except GONE:
+            continue
+    psutil.wait_procs(processes, timeout=_DEATH_WITHIN_S)
 
 
 def strays_of(job_directory: Path, uid: int) -> list[psutil.Process]:

@@ -18,7 +18,9 @@ from keyscale.api.schemas.job import (
     StopRequest,
 )
 from keyscale.api.schemas.operation import OperationAccepted
-from keyscale.api.services import jobs, operations
+from keyscale.api.schemas.plan import PlanAnswer
+from keyscale.api.schemas.revision import SpecificationChange
+from keyscale.api.services import jobs, operations, plans
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=GuardedRoute)
 
@@ -56,6 +58,17 @@ def delete_job(control: Control, user: Operator, job_id: str, keep_objects: Keep
 def start_job(control: Control, user: Operator, job_id: str, request: StartRequest | None = None) -> JobAnswer:
     """Starts a job: from its latest checkpoint or savepoint if it has run before."""
     return jobs.start(control, user, job_id, request or StartRequest())
+
+
+@router.post("/{job_id}/plan")
+def plan_change(control: Control, user: Operator, job_id: str, request: SpecificationChange) -> PlanAnswer:
+    """Shows what a change of the job would do. Nothing is changed, and the job goes on.
+
+    A new program, or new parameters, secrets or Spark settings, are tried in a process of their own: the script runs up
+    to `env.execute()`, and each operator's function is opened on empty state. The job may run, have ended, or have
+    failed.
+    """
+    return plans.plan(control, user, job_id, request)
 
 
 @router.post("/{job_id}/stop", status_code=202)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from keyscale.api.access.openid import Issuer
     from keyscale.api.access.rates import Rates
     from keyscale.api.launching.launcher import Launcher
+    from keyscale.api.launching.program_loading import ProgramLoading
     from keyscale.api.lifecycle.announcer import Announcer
     from keyscale.api.settings import Settings
     from keyscale.api.store_check import StoreCheck
@@ -35,6 +36,7 @@ class Context:
     store: StoreCheck
     rates: Rates
     announcer: Announcer
+    programs: ProgramLoading
     issuer: Issuer | None = None
     wakeup: Wakeup = field(default_factory=Wakeup)
     uploads: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(UPLOADS_MAX))

@@ -111,7 +111,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
     )
     try:
         with context.sessions.begin() as session:
-            _require_runnable(session, user, request.artifact_id)
+            require_runnable(session, user, request.artifact_id)
             session.add(job)
             session.flush()
             events.record(
@@ -400,7 +400,13 @@ def _max_parallelism(request: JobRequest) -> int:
     return request.max_parallelism
 
 
-def _require_runnable(session: Session, user: Principal, artifact_id: str) -> None:
+def require_runnable(session: Session, user: Principal, artifact_id: str) -> Artifact:
+    """Returns the artifact with this id.
+
+    Raises:
+        ArtifactNotFoundError: There is none, or the user may not see it.
+        ArtifactNotRunnableError: It is a jar.
+    """
     artifact = artifacts.find(session, artifact_id)
     is_visible = artifacts.is_visible(session, artifact_id, scope=user.scope, user_id=user.id)
     if artifact is None or not is_visible:
@@ -408,3 +414,4 @@ def _require_runnable(session: Session, user: Principal, artifact_id: str) -> No
     runnable = artifact.contents is None or artifact.contents.get("runnable", True)
     if artifact.kind not in {ArtifactKind.PYTHON, ArtifactKind.ZIP} or not runnable:
         raise ArtifactNotRunnableError(f"{artifact.filename} holds no PySpark program")
+    return artifact

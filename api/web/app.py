@@ -13,6 +13,7 @@ from keyscale.api.access.openid import Issuer
 from keyscale.api.access.rates import Rates
 from keyscale.api.dashboard import router as dashboard
 from keyscale.api.launching.launcher import Launcher
+from keyscale.api.launching.program_loading import ProgramLoading
 from keyscale.api.lifecycle.announcer import Announcer
 from keyscale.api.lifecycle.facts import Timeouts
 from keyscale.api.lifecycle.history_retention import HistoryPolicy, HistoryRetention
@@ -77,6 +78,7 @@ def make_context(settings: Settings, engine: Engine | None = None, isolation: Is
         engine=engine,
         sessions=sessions,
         launcher=launcher,
+        programs=ProgramLoading(settings, launcher.isolation),
         store=StoreCheck(settings.store_url),
         rates=Rates(
             per_user=settings.user_requests_per_second,

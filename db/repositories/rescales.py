@@ -22,6 +22,19 @@ def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Rescale]
     return read_page(session, select(Rescale).where(Rescale.job_id == job_id), key, page)
 
 
+def last_downtimes(session: Session, job_id: str, limit: int) -> list[int]:
+    """Returns the downtimes of a job's last completed rescales, in milliseconds, the newest first."""
+    downtime = Rescale.resumed_at_ms - Rescale.stopped_at_ms
+    return list(
+        session.scalars(
+            select(downtime)
+            .where(Rescale.job_id == job_id, Rescale.status == RescaleStatus.COMPLETED, downtime.is_not(None))
+            .order_by(Rescale.requested_at_ms.desc())
+            .limit(limit)
+        )
+    )
+
+
 def running_of(session: Session, job_ids: Collection[str]) -> dict[str, str]:
     """Returns the ids of the rescales in progress, by job."""
     running = select(Rescale.job_id, Rescale.id).where(

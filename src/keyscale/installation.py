@@ -14,6 +14,9 @@ IMPORT_PATH = _PACKAGE.parent
 DRIVER_PROGRAM = _PACKAGE / "jobs" / "runtime" / "driver" / "main.py"
 """The script that spark-submit runs as a job's driver."""
 
+LOADER_PROGRAM = _PACKAGE / "jobs" / "runtime" / "driver" / "program_loader.py"
+"""The script that spark-submit runs to see what a job's program declares."""
+
 EXAMPLES = _PACKAGE / "jobs" / "examples"
 """The example jobs: scripts that can be uploaded as they are."""
 

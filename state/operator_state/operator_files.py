@@ -60,16 +60,20 @@ def open_operator_state(
         SerializationError: A file cannot be read.
         StateSchemaMismatchError: The files of several subtasks contradict each other.
     """
-    snapshots = [_read(store, file) for file in plan.files]
+    snapshots = [OperatorStateSnapshot() if file is None else read_operator_state(store, file) for file in plan.files]
     if not plan.needs_redistribution:
         return OperatorStateBackend(snapshots[0] if snapshots and not plan.inherited else None)
     given = redistribute(snapshots, parallelism)[index]
     return OperatorStateBackend(given, redistribute(snapshots, parallelism, claimed=False)[index])
 
 
-def _read(store: ObjectStore, file: FileHandle | None) -> OperatorStateSnapshot:
-    if file is None:
-        return OperatorStateSnapshot()
+def read_operator_state(store: ObjectStore, file: FileHandle) -> OperatorStateSnapshot:
+    """Reads a subtask's operator state.
+
+    Raises:
+        ObjectNotFoundError, ObjectCorruptError: The file is missing or damaged.
+        SerializationError: It cannot be read.
+    """
     data = store.get(file.path)
     if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
         raise ObjectCorruptError(f"{file.path} does not have the length and SHA-256 recorded for it")

@@ -1,0 +1,128 @@
+"""Loading of a job's program in a process of its own, with limits, to see what it declares."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from keyscale.api.errors import PlanTimeoutError, ProgramUnloadableError, TooManyInFlightError
+from keyscale.api.launching.driver_command import loader_command, loader_environment
+from keyscale.api.launching.isolation import make_directory
+from keyscale.api.launching.launcher import SUPERVISOR
+from keyscale.api.launching.processes import kill_all, processes_of
+from keyscale.jobs.protocol.program import ANSWER_FILE, QUESTION_FILE, ProgramAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from keyscale.api.launching.isolation import Isolation, JobUser
+    from keyscale.api.settings import Settings
+    from keyscale.jobs.protocol.program import ProgramQuestion
+
+LOADS_MAX = 2
+"""Programs that are loaded at once: each takes a processor and a gigabyte of memory."""
+
+_WAIT_S = 30.0
+_ANSWER_BYTES_MAX = 16 << 20
+
+
+class ProgramLoading:
+    """Loads programs, a limited number at a time; each in a directory that is removed afterwards."""
+
+    def __init__(self, settings: Settings, isolation: Isolation) -> None:
+        self._settings = settings
+        self._isolation = isolation
+        self._slots = threading.BoundedSemaphore(LOADS_MAX)
+
+    def load(
+        self,
+        question: ProgramQuestion,
+        content: Iterable[bytes],
+        *,
+        spark_conf: Mapping[str, str],
+        secrets: Iterable[str] | None,
+        user_number: int,
+    ) -> ProgramAnswer:
+        """Runs a program up to where it would process records, and returns what it declares, or why it cannot.
+
+        Args:
+            question: What to load.
+            content: The bytes of the program's file.
+            spark_conf: The job's Spark settings.
+            secrets: The names of the job's secrets; None: all.
+            user_number: Chooses the user that the job runs as.
+
+        Raises:
+            TooManyInFlightError: As many programs as allowed are being loaded.
+            PlanTimeoutError: It takes too long.
+            ProgramUnloadableError: The process ended without an answer.
+        """
+        if not self._slots.acquire(timeout=_WAIT_S):
+            raise TooManyInFlightError(f"{LOADS_MAX} programs are being loaded")
+        try:
+            user = self._isolation.user(user_number)
+            with self._directory(user) as directory:
+                work = directory / "work"
+                (work / QUESTION_FILE).write_bytes(msgspec.json.encode(question))
+                with (work / question.artifact_file).open("wb") as file:
+                    file.writelines(content)
+                variables = self._settings.job_secrets.variables_of(secrets)
+                environment = loader_environment(work, os.environ, variables, user=user)
+                return self._run(directory, loader_command(self._settings, spark_conf, work), environment, user)
+        finally:
+            self._slots.release()
+
+    def _run(
+        self, directory: Path, command: list[str], environment: dict[str, str], user: JobUser | None
+    ) -> ProgramAnswer:
+        process = subprocess.Popen(  # noqa: S603 - the command is ours; a job's settings are on an allow-list
+            [sys.executable, "-I", str(SUPERVISOR), str(directory), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=directory,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            process.wait(self._settings.plan_timeout_ms / 1000)
+        except subprocess.TimeoutExpired:
+            raise PlanTimeoutError(f"the program was not loaded within {self._settings.plan_timeout_ms} ms") from None
+        finally:
+            kill_all(processes_of(directory, None if user is None else user.uid))
+            process.wait()
+        return _answer(directory)
+
+    @contextmanager
+    def _directory(self, user: JobUser | None) -> Iterator[Path]:
+        root = self._settings.home / "plans"
+        directory = root / uuid.uuid4().hex
+        try:
+            for part in (root, directory):
+                make_directory(part, enter=user is not None)
+            make_directory(directory / "work", owner=user)
+            yield directory
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _answer(directory: Path) -> ProgramAnswer:
+    """Reads what the loader has written. The job's user could have replaced it by a link, or by anything else."""
+    try:
+        descriptor = os.open(directory / "work" / ANSWER_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            return msgspec.json.decode(os.read(descriptor, _ANSWER_BYTES_MAX), type=ProgramAnswer)
+        finally:
+            os.close(descriptor)
+    except (OSError, msgspec.MsgspecError):
+        said = (directory / "driver.log").read_text(errors="replace").strip().splitlines()[-1:]
+        raise ProgramUnloadableError(f"the process ended without an answer; its last line: {' '.join(said)}") from None

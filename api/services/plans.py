@@ -1,0 +1,367 @@
+"""Plans: the effects of a change of a job, shown before anything stops."""
+
+from __future__ import annotations
+
+import statistics
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from keyscale.api.errors import ChangeIncompatibleError, PlanTimeoutError, StoreUnavailableError
+from keyscale.api.launching.spark_conf import check_spark_conf
+from keyscale.api.schemas.base import FailureAnswer
+from keyscale.api.schemas.plan import (
+    DowntimePlan,
+    EndpointPlan,
+    MovementPlan,
+    OperatorMovement,
+    OperatorPlan,
+    PlanAnswer,
+    SettingPlan,
+    StatePlan,
+    SubtaskMovementAnswer,
+)
+from keyscale.api.services.jobs import check_parallelism, require_job, require_runnable
+from keyscale.db.repositories import artifacts, checkpoints, rescales
+from keyscale.db.statuses import DesiredState
+from keyscale.errors import KeyscaleError
+from keyscale.jobs.protocol.program import ProgramQuestion
+from keyscale.jobs.protocol.redaction import Mask, redact_named
+from keyscale.state.identifiers import JobId
+from keyscale.state.inspection.stored_state import UNNAMED_SOURCE, read_stored_state
+from keyscale.state.keyed.schema_change import Fate
+from keyscale.state.layout import location_of, split_location
+from keyscale.state.objects.opening import open_store
+from keyscale.state.restore.movement import movements, skew
+from keyscale.state.restore.program_change import operator_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy.orm import Session
+
+    from keyscale.api.access.principal import Principal
+    from keyscale.api.schemas.revision import SpecificationChange
+    from keyscale.api.services.context import Context
+    from keyscale.db.models import Artifact, Job
+    from keyscale.jobs.protocol.program import ProgramAnswer, ProgramDeclaration
+    from keyscale.state.inspection.stored_state import StoredState
+    from keyscale.state.restore.program_change import OperatorChange
+
+_SAMPLES_MAX = 5
+_PROGRAM_FIELDS = ("artifact_id", "parameters", "secrets", "spark_conf")
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """The facts that the database has for a plan.
+
+    Attributes:
+        job: The job.
+        program: The program that it would have.
+        after: Its specification after the change.
+        location: Its latest completed checkpoint or savepoint.
+        key_group_bytes: Each operator's bytes per key group, where they are known.
+        downtimes_ms: The downtimes of its last changes, the newest first.
+    """
+
+    job: Job
+    program: Artifact
+    after: dict[str, Any]
+    location: str | None
+    key_group_bytes: dict[str, list[int]]
+    downtimes_ms: list[int]
+
+
+def plan(context: Context, user: Principal, reference: str, change: SpecificationChange) -> PlanAnswer:
+    """Returns what a change would do. The job may run, have ended, or have failed.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        ArtifactNotFoundError, ArtifactNotRunnableError: The program cannot be had.
+        ParallelismInvalidError, SparkConfNotAllowedError, SecretUnknownError: A setting cannot be had.
+        StoreUnavailableError: The job's stored state cannot be read.
+        TooManyInFlightError, PlanTimeoutError, ProgramUnloadableError: The program cannot be loaded now.
+    """
+    with context.sessions() as session:
+        facts = _facts(session, context, user, reference, change)
+    stored = _read_stored(context, facts)
+    answer = _load(context, facts) if change.model_fields_set & set(_PROGRAM_FIELDS) else None
+    return _answer(facts, stored, answer, context)
+
+
+def check_change(
+    context: Context, user: Principal, reference: str, change: SpecificationChange, *, allow_non_restored_state: bool
+) -> PlanAnswer:
+    """Plans a change, and refuses it if it cannot be applied. Raises as `plan`, too.
+
+    Raises:
+        ChangeIncompatibleError: The changed job could not take over its state, or would lose state without leave.
+    """
+    found = plan(context, user, reference, change)
+    problems = found.problems()
+    if found.requires_allow_non_restored_state and not allow_non_restored_state:
+        lost = ", ".join(map(repr, found.dropped()))
+        problems.append(f"the state of operator {lost} would be lost, which allow_non_restored_state has to allow")
+    if problems:
+        raise ChangeIncompatibleError("; ".join(problems))
+    return found
+
+
+def _facts(session: Session, context: Context, user: Principal, reference: str, change: SpecificationChange) -> _Facts:
+    job = require_job(session, reference)
+    after = proposed(job, change)
+    check_parallelism(after["parallelism"], job.max_parallelism)
+    context.settings.job_limits.check(after["parallelism"], after["spark_conf"])
+    check_spark_conf(after["spark_conf"])
+    context.settings.job_secrets.require(after["secrets"] or [])
+    if after["artifact_id"] == job.artifact_id:
+        program = artifacts.find(session, job.artifact_id)
+    else:
+        program = require_runnable(session, user, after["artifact_id"])
+    assert program is not None  # noqa: S101 - a job keeps its artifact from being deleted
+    latest = checkpoints.latest_completed(session, job.id)
+    sizes: dict[str, list[tuple[int, list[int]]]] = {}
+    for each in [] if latest is None else checkpoints.subtasks(session, job.id, latest.checkpoint_id):
+        sizes.setdefault(each.operator_uid, []).append((each.key_group_start, each.key_group_bytes))
+    return _Facts(
+        job=job,
+        program=program,
+        after=after,
+        location=None if latest is None else latest.external_path,
+        key_group_bytes={uid: [size for _, part in sorted(parts) for size in part] for uid, parts in sizes.items()},
+        downtimes_ms=rescales.last_downtimes(session, job.id, _SAMPLES_MAX),
+    )
+
+
+def proposed(job: Job, change: SpecificationChange) -> dict[str, Any]:
+    """Returns a job's specification after a change, by field. Pure."""
+    given = change.model_dump(include=change.model_fields_set - {"message"})
+    after = {
+        name: getattr(job, name)
+        for name in (
+            "artifact_id",
+            "parallelism",
+            "parameters",
+            "secrets",
+            "spark_conf",
+            "checkpoints",
+            "restart",
+            "batch_interval_ms",
+        )
+    }
+    for name, value in given.items():
+        if name in {"parameters", "spark_conf"}:
+            merged = {**after[name], **(value or {})}
+            after[name] = {key: each for key, each in merged.items() if each is not None}
+        elif name == "checkpoints":
+            sent = change.checkpoints.model_fields_set if change.checkpoints is not None else set()
+            after[name] = {**after[name], **{key: value[key] for key in sent}}
+        elif value is not None or name in {"restart", "batch_interval_ms"}:
+            after[name] = value
+    if after["secrets"] is not None:
+        referred = {each["secret"] for each in after["parameters"].values() if not isinstance(each, str)}
+        after["secrets"] = sorted({*after["secrets"], *referred})
+    return after
+
+
+def _read_stored(context: Context, facts: _Facts) -> StoredState:
+    """Reads what is stored, within the time that a plan may take."""
+    store_url = facts.job.store_url
+
+    def read() -> StoredState:
+        hint = None if facts.location is None else split_location(facts.location)[1]
+        return read_stored_state(open_store(store_url), JobId(facts.job.id), hint)
+
+    reader = ThreadPoolExecutor(1, thread_name_prefix="plan")
+    try:
+        return reader.submit(read).result(context.settings.plan_timeout_ms / 1000)
+    except TimeoutError:
+        raise PlanTimeoutError(
+            f"the job's stored state was not read within {context.settings.plan_timeout_ms} ms"
+        ) from None
+    except KeyscaleError as error:
+        raise StoreUnavailableError(f"{error.code}: {error}") from error
+    except OSError as error:
+        raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
+    finally:
+        reader.shutdown(wait=False)
+
+
+def _load(context: Context, facts: _Facts) -> ProgramAnswer:
+    after, job = facts.after, facts.job
+    suffix = facts.program.filename.rpartition(".")[2].lower()
+    question = ProgramQuestion(
+        artifact_file=f"program.{suffix}",
+        parameters=after["parameters"],
+        max_parallelism=job.max_parallelism,
+        parallelism=after["parallelism"],
+    )
+    with context.sessions() as session:
+        return context.programs.load(
+            question,
+            artifacts.read_bytes(session, facts.program.sha256),
+            spark_conf=after["spark_conf"],
+            secrets=after["secrets"],
+            user_number=job.user_number,
+        )
+
+
+def _answer(facts: _Facts, stored: StoredState, loaded: ProgramAnswer | None, context: Context) -> PlanAnswer:
+    job, declaration = facts.job, None if loaded is None else loaded.declaration
+    operators = [] if declaration is None else _operators(stored, declaration)
+    sources = [] if declaration is None else _sources(stored, declaration)
+    failure = None
+    if loaded is not None and loaded.failure is not None:
+        mask = Mask(context.settings.job_secrets.variables_of(facts.after["secrets"]))
+        shown = {name: mask(value) if isinstance(value, str) else value for name, value in loaded.failure.items()}
+        failure = FailureAnswer.model_validate(shown)
+    answer = PlanAnswer(
+        job_id=job.id,
+        compatible=True,
+        requires_allow_non_restored_state=any(each.fate is Fate.DROPPED for each in operators),
+        program_loaded=declaration is not None,
+        failure=failure,
+        from_parallelism=job.parallelism,
+        to_parallelism=facts.after["parallelism"],
+        max_parallelism=job.max_parallelism,
+        hash_id=job.hash_id,
+        operators=operators,
+        sources=sources,
+        sinks=[] if declaration is None else _sinks(stored, declaration),
+        settings=settings_changed(job, facts.after),
+        movement=_movement(facts, stored, single_host=context.settings.spark_master.startswith("local")),
+        downtime=downtime(facts.downtimes_ms, runs=job.desired is DesiredState.RUNNING),
+    )
+    return answer.model_copy(update={"compatible": not answer.problems()})
+
+
+def _operators(stored: StoredState, declaration: ProgramDeclaration) -> list[OperatorPlan]:
+    ttls = {operator.uid: operator.ttls_ms for operator in declaration.operators}
+    changes = operator_changes(stored.resume.operators, stored.operator_state, declaration.operators)
+    return [_operator(change, ttls.get(change.uid, {})) for change in changes]
+
+
+def _operator(change: OperatorChange, ttls_ms: Mapping[str, int]) -> OperatorPlan:
+    states = [
+        StatePlan(
+            name=each.name,
+            kind=each.kind,
+            fate=each.fate,
+            rules=list(each.rules),
+            stored=each.stored,
+            declared=each.declared,
+            ttl_ms=ttls_ms.get(each.name),
+            reason=each.reason,
+        )
+        for each in change.states
+    ]
+    return OperatorPlan(uid=change.uid, fate=change.fate, states=states, reason=change.reason)
+
+
+def _sources(stored: StoredState, declaration: ProgramDeclaration) -> list[EndpointPlan]:
+    declared = [source.uid for source in declaration.sources]
+    if len(declared) == 1 and stored.sources == (UNNAMED_SOURCE,):
+        return [EndpointPlan(uid=declared[0], fate=Fate.KEPT)]
+    gone = [
+        EndpointPlan(
+            uid=uid,
+            fate=Fate.INCOMPATIBLE,
+            reason=f"there are positions of source {uid!r}, which the program no longer has",
+        )
+        for uid in stored.sources
+        if uid not in declared
+    ]
+    return [EndpointPlan(uid=uid, fate=Fate.KEPT if uid in stored.sources else Fate.NEW) for uid in declared] + gone
+
+
+def _sinks(stored: StoredState, declaration: ProgramDeclaration) -> list[EndpointPlan]:
+    before, kinds = set(stored.resume.sinks), {sink.uid: sink.kind for sink in declaration.sinks}
+    return [
+        EndpointPlan(
+            uid=uid,
+            fate=Fate.DROPPED if uid not in kinds else Fate.KEPT if uid in before else Fate.NEW,
+            kind=kinds.get(uid),
+        )
+        for uid in sorted({*before, *kinds})
+    ]
+
+
+def settings_changed(job: Job, after: Mapping[str, Any]) -> list[SettingPlan]:
+    """Returns the settings that a change touches, by name. Pure."""
+    runs = job.desired is DesiredState.RUNNING
+    found = []
+    for name, value in after.items():
+        before = getattr(job, name)
+        if not isinstance(value, dict) or not isinstance(before, dict) or name == "restart":
+            if before != value:
+                found.append(_setting(name, before, value, runs=runs))
+            continue
+        found += [
+            _setting(f"{name}.{key}", before.get(key), value.get(key), runs=runs)
+            for key in sorted({*before, *value})
+            if before.get(key) != value.get(key)
+        ]
+    return found
+
+
+def _setting(name: str, before: Any, after: Any, *, runs: bool) -> SettingPlan:
+    return SettingPlan(name=name, before=_shown(name, before), after=_shown(name, after), needs_restart=runs)
+
+
+def _shown(name: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, dict) and value.keys() == {"secret"}:
+        return f"secret {value['secret']}"
+    plain = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return redact_named(name.partition(".")[2], plain) if name.startswith(("parameters.", "spark_conf.")) else plain
+
+
+def _movement(facts: _Facts, stored: StoredState, *, single_host: bool) -> MovementPlan:
+    job, parallelism = facts.job, facts.after["parallelism"]
+    operators = []
+    for operator in () if stored.manifest is None else stored.manifest.operators:
+        parts = movements(operator.subtasks, job.max_parallelism, parallelism)
+        sizes = facts.key_group_bytes.get(operator.uid, [])
+        uneven = skew(sizes, parallelism) if len(sizes) == job.max_parallelism else None
+        subtasks = [
+            SubtaskMovementAnswer(
+                index=each.index,
+                key_group_start=each.key_groups.start,
+                key_group_end=each.key_groups.end,
+                state_bytes=each.state_bytes,
+                files=each.files,
+                from_subtasks=list(each.from_subtasks),
+                moved_bytes=0 if single_host else each.other_bytes,
+                clipped_shards=each.clipped_shards,
+            )
+            for each in parts
+        ]
+        operators.append(
+            OperatorMovement(
+                uid=operator.uid,
+                state_bytes=sum(each.state_size_bytes for each in operator.subtasks),
+                moved_bytes=sum(each.moved_bytes for each in subtasks),
+                subtasks=subtasks,
+                skew_ratio=None if uneven is None else round(uneven.ratio, 3),
+                largest_key_group=None if uneven is None else uneven.largest_key_group,
+                largest_key_group_bytes=None if uneven is None else uneven.largest_key_group_bytes,
+            )
+        )
+    return MovementPlan(
+        checkpoint_location=None if stored.manifest is None else location_of(job.store_url, stored.manifest.path),
+        same_host=single_host,
+        state_bytes=sum(each.state_bytes for each in operators),
+        moved_bytes=sum(each.moved_bytes for each in operators),
+        operators=operators,
+    )
+
+
+def downtime(samples_ms: Sequence[int], *, runs: bool) -> DowntimePlan:
+    """Returns the downtime to expect: the median of the job's last changes. Pure."""
+    if not runs:
+        return DowntimePlan(expected_ms=None, reason="the job does not run", samples_ms=list(samples_ms))
+    if not samples_ms:
+        return DowntimePlan(expected_ms=None, reason="the job has not been changed while it ran", samples_ms=[])
+    return DowntimePlan(expected_ms=round(statistics.median(samples_ms)), reason=None, samples_ms=list(samples_ms))

@@ -1,0 +1,168 @@
+r"""The program that `spark-submit` runs to see what a job's program declares: nothing is processed, nothing is stored.
+
+    KEYSCALE_WORK_DIR=<directory> spark-submit --master local[1] ... program_loader.py
+
+The directory holds a `ProgramQuestion` and the program's file; the loader writes a `ProgramAnswer` there. The script
+runs as it would in a driver, up to `env.execute()`, where it ends. Then the function of every operator is opened, as in
+a subtask's first batch, on state without content, so that it declares its states; and closed again.
+
+The environment holds the secrets that the job names, and no others: neither a token, nor the object store's
+credentials, nor an address of the control plane.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from keyscale.jobs.operators.failures import TaskOrigin, origin_of, typed_failure, with_origin
+from keyscale.jobs.operators.operator_contract import SubtaskProgress, run_subtask
+from keyscale.jobs.protocol.messages import SecretReference
+from keyscale.jobs.protocol.program import (
+    ANSWER_FILE,
+    QUESTION_FILE,
+    DeclaredSink,
+    DeclaredSource,
+    ProgramAnswer,
+    ProgramDeclaration,
+    ProgramQuestion,
+)
+from keyscale.jobs.runtime.driver.artifact import Artifact
+from keyscale.jobs.runtime.driver.main import end_with_parent
+from keyscale.jobs.runtime.driver.run_outcome import failure_of
+from keyscale.jobs.runtime.errors import JobNotDeclaredError
+from keyscale.jobs.runtime.executor.task import subtask_info
+from keyscale.jobs.secret import Secret
+from keyscale.jobs.spark_internals.function_copies import worker_copy
+from keyscale.jobs.streams.environment import StreamEnvironment
+from keyscale.state.documents.manifest import OperatorDeclaration
+from keyscale.state.engine.heap import HeapEngine
+from keyscale.state.identifiers import Attempt, JobId, SubtaskIndex
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.batch_clock import BatchClock
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.local.subtask_spec import SubtaskSpec
+from keyscale.state.operator_state.backend import OperatorStateBackend
+from keyscale.state.restore.program_change import DeclaredOperator
+
+if TYPE_CHECKING:
+    from keyscale.jobs.graph.nodes import OperatorNode
+    from keyscale.jobs.graph.topology import Topology
+
+logger = logging.getLogger(__name__)
+
+MEMORY_BYTES_MAX = 8 << 30
+"""The most address space of the script's process. Java's heap is in another process, with a limit of its own."""
+
+
+class _DeclaredError(BaseException):
+    """Ends the script at `env.execute()`. No `except Exception` of the script catches it."""
+
+
+def main() -> int:
+    """Loads the program and writes the answer."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s", force=True)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    directory = Path(os.environ["KEYSCALE_WORK_DIR"])
+    end_with_parent()
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    question = msgspec.json.decode((directory / QUESTION_FILE).read_bytes(), type=ProgramQuestion)
+    try:
+        answer = ProgramAnswer(load(SparkSession.builder.getOrCreate(), question, directory))
+    except BaseException as error:  # noqa: BLE001 - a script may raise anything
+        answer = ProgramAnswer(failure=failure_of(typed_failure(error)).model_dump(mode="json"))
+    written = directory / f"{ANSWER_FILE}.new"
+    written.write_bytes(msgspec.json.encode(answer))
+    written.replace(directory / ANSWER_FILE)
+    return 0
+
+
+def load(spark: SparkSession, question: ProgramQuestion, directory: Path) -> ProgramDeclaration:
+    """Runs the script up to `env.execute()` and returns what it declares.
+
+    Raises:
+        KeyscaleError: The script cannot run, raised, or declares no job that can run.
+    """
+    found: list[Topology] = []
+
+    def declared(topology: Topology) -> None:
+        found.append(topology)
+        raise _DeclaredError
+
+    environment = StreamEnvironment(
+        spark, {name: _value_of(given) for name, given in question.parameters.items()}, declared
+    )
+    with environment.provided(), contextlib.suppress(_DeclaredError):
+        Artifact(directory / question.artifact_file).run(spark)
+    if not found:
+        raise JobNotDeclaredError("the job's script declared no job")
+    restart = environment.restart
+    return declaration_of(found[0], question, None if restart is None else restart.model_dump(mode="json"))
+
+
+def declaration_of(
+    topology: Topology, question: ProgramQuestion, restart: dict[str, Any] | None = None
+) -> ProgramDeclaration:
+    """Returns what a topology declares; opens each operator for that.
+
+    Raises:
+        KeyscaleError: An operator cannot be opened.
+    """
+    return ProgramDeclaration(
+        operators=tuple(_operator(node, question) for node in topology.operators),
+        sources=tuple(
+            DeclaredSource(node.uid, {field.name: str(field.type) for field in node.schema})
+            for node in topology.sources
+        ),
+        sinks=tuple(DeclaredSink(node.uid, type(node.sink).__name__) for node in topology.sinks),
+        batch_interval_ms=topology.batch_interval_ms,
+        restart=restart,
+    )
+
+
+def _operator(node: OperatorNode, question: ProgramQuestion) -> DeclaredOperator:
+    keyed = KeyedStateBackend(HeapEngine(), node.key_schema, BatchClock())
+    operator_state = OperatorStateBackend()
+    spec = SubtaskSpec(
+        job_id=JobId("plan"),
+        operator_uid=node.uid,
+        index=SubtaskIndex(0),
+        parallelism=question.parallelism,
+        max_parallelism=question.max_parallelism,
+        hash_id=HashId.SPARK,
+        key_schema=node.key_schema,
+        attempt=Attempt(1),
+    )
+    info = subtask_info(node, spec)
+    try:
+        for _ in run_subtask(
+            worker_copy(node.logic), keyed, info, [], progress=SubtaskProgress(), operator_state=operator_state
+        ):
+            pass
+    except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+        failure = typed_failure(error)
+        raise with_origin(failure, TaskOrigin(node.uid, None, origin_of(failure).user_traceback)) from None
+    return DeclaredOperator(
+        node.uid,
+        OperatorDeclaration(tuple((field.name, str(field.type)) for field in node.key_schema), keyed.schema),
+        operator_state.snapshot().states,
+        {name: ttl.duration_ms for name, ttl in keyed.ttls.items()},
+    )
+
+
+def _value_of(parameter: Any) -> str:
+    return parameter if isinstance(parameter, str) else Secret(SecretReference(**parameter).secret).reveal()
+
+
+if __name__ == "__main__":
+    # Python puts a program's own directory first on the path: the user's modules may have the names of ours.
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""The files that a change of parallelism gives to other subtasks, and how even the result is. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keyscale.state.keys.key_groups import key_group_range
+from keyscale.state.restore.plan import assign_shards
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keyscale.state.documents.manifest import SnapshotHandle
+    from keyscale.state.keys.key_groups import KeyGroupRange
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskMovement:
+    """The files that one new subtask opens.
+
+    Attributes:
+        index: The subtask.
+        key_groups: Its key group range.
+        state_bytes: Size of the files that it opens.
+        files: Their number.
+        from_subtasks: The subtasks that wrote them.
+        other_bytes: Size of those that another subtask wrote: linked on the same host, else downloaded.
+        clipped_shards: Shards of which it takes a part only.
+    """
+
+    index: int
+    key_groups: KeyGroupRange
+    state_bytes: int
+    files: int
+    from_subtasks: tuple[int, ...]
+    other_bytes: int
+    clipped_shards: int
+
+
+def movements(snapshots: Sequence[SnapshotHandle], max_parallelism: int, parallelism: int) -> list[SubtaskMovement]:
+    """Returns what each of `parallelism` subtasks opens of an operator's snapshots.
+
+    Raises:
+        CoverError: The snapshots miss or double a key group.
+    """
+    writers = {id(shard): snapshot.subtask for snapshot in snapshots for shard in snapshot.shards}
+    return [
+        SubtaskMovement(
+            index=index,
+            key_groups=key_group_range(max_parallelism, parallelism, index),
+            state_bytes=sum(file.size_bytes for each in taken for file in each.shard.files),
+            files=sum(len(each.shard.files) for each in taken),
+            from_subtasks=tuple(sorted({writers[id(each.shard)] for each in taken})),
+            other_bytes=sum(
+                file.size_bytes for each in taken if writers[id(each.shard)] != index for file in each.shard.files
+            ),
+            clipped_shards=sum(each.clipped for each in taken),
+        )
+        for index, taken in enumerate(assign_shards(snapshots, max_parallelism, parallelism))
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """How unevenly an operator's state lies on its subtasks.
+
+    Attributes:
+        bytes_max: Estimated size of the largest subtask's state.
+        bytes_mean: The mean of all subtasks.
+        ratio: The first by the second; 1 is even.
+        largest_key_group: The key group with the most bytes.
+        largest_key_group_bytes: Its estimated size. No parallelism divides a key group.
+    """
+
+    bytes_max: int
+    bytes_mean: float
+    ratio: float
+    largest_key_group: int
+    largest_key_group_bytes: int
+
+
+def skew(key_group_bytes: Sequence[int], parallelism: int) -> Skew | None:
+    """Returns the skew at a parallelism, given the size of every key group; None without state."""
+    total = sum(key_group_bytes)
+    if not total:
+        return None
+    ranges = [key_group_range(len(key_group_bytes), parallelism, index) for index in range(parallelism)]
+    largest = max(sum(key_group_bytes[own.start : own.end + 1]) for own in ranges)
+    heaviest = max(range(len(key_group_bytes)), key=key_group_bytes.__getitem__)
+    mean = total / parallelism
+    return Skew(largest, mean, largest / mean, heaviest, key_group_bytes[heaviest])
