@@ -40,7 +40,9 @@ class EndpointPlan(Answer):
     """The fate of a source or a sink."""
 
     uid: str
-    fate: Fate = Field(description="kept, new, or for a sink dropped; a source with positions cannot be left out.")
+    fate: Fate = Field(
+        description="kept, new, dropped, or for a source incompatible: it reads something of another kind."
+    )
     kind: str | None = None
     reason: str | None = None
 
@@ -130,5 +132,5 @@ class PlanAnswer(Answer):
         return found + [each.reason for each in self.sources if each.reason is not None]
 
     def dropped(self) -> list[str]:
-        """Returns the uids of the operators whose state would be lost."""
-        return [operator.uid for operator in self.operators if operator.fate is Fate.DROPPED]
+        """Returns the uids of the operators and sources whose state or positions would be lost."""
+        return [each.uid for each in (*self.operators, *self.sources) if each.fate is Fate.DROPPED]

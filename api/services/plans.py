@@ -102,7 +102,7 @@ def check_change(
     problems = found.problems()
     if found.requires_allow_non_restored_state and not allow_non_restored_state:
         lost = ", ".join(map(repr, found.dropped()))
-        problems.append(f"the state of operator {lost} would be lost, which allow_non_restored_state has to allow")
+        problems.append(f"the state of {lost} would be lost, which allow_non_restored_state has to allow")
     if problems:
         raise ChangeIncompatibleError("; ".join(problems))
     return found
@@ -219,7 +219,7 @@ def _answer(facts: _Facts, stored: StoredState, loaded: ProgramAnswer | None, co
     answer = PlanAnswer(
         job_id=job.id,
         compatible=True,
-        requires_allow_non_restored_state=any(each.fate is Fate.DROPPED for each in operators),
+        requires_allow_non_restored_state=any(each.fate is Fate.DROPPED for each in (*operators, *sources)),
         program_loaded=declaration is not None,
         failure=failure,
         from_parallelism=job.parallelism,
@@ -260,19 +260,22 @@ def _operator(change: OperatorChange, ttls_ms: Mapping[str, int]) -> OperatorPla
 
 
 def _sources(stored: StoredState, declaration: ProgramDeclaration) -> list[EndpointPlan]:
-    declared = [source.uid for source in declaration.sources]
-    if len(declared) == 1 and stored.sources == (UNNAMED_SOURCE,):
-        return [EndpointPlan(uid=declared[0], fate=Fate.KEPT)]
-    gone = [
-        EndpointPlan(
-            uid=uid,
-            fate=Fate.INCOMPATIBLE,
-            reason=f"there are positions of source {uid!r}, which the program no longer has",
-        )
-        for uid in stored.sources
-        if uid not in declared
-    ]
-    return [EndpointPlan(uid=uid, fate=Fate.KEPT if uid in stored.sources else Fate.NEW) for uid in declared] + gone
+    declared = {source.uid: source.kinds for source in declaration.sources}
+    known = dict(stored.sources)
+    if len(declared) == 1 and known.keys() == {UNNAMED_SOURCE}:  # the only source may get a name
+        known = dict(zip(declared, known.values(), strict=True))
+    found = []
+    for uid in sorted({*known, *declared}):
+        before, now = known.get(uid), declared.get(uid)
+        fate = Fate.NEW if before is None else Fate.DROPPED if now is None else Fate.KEPT
+        reason = None
+        if before and now and before != now:
+            fate, reason = (
+                Fate.INCOMPATIBLE,
+                f"source {uid!r} was of kind {', '.join(before)} and is now {', '.join(now)}",
+            )
+        found.append(EndpointPlan(uid=uid, fate=fate, kind=", ".join(now or before or ()) or None, reason=reason))
+    return found
 
 
 def _sinks(stored: StoredState, declaration: ProgramDeclaration) -> list[EndpointPlan]:

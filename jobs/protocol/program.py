@@ -32,10 +32,10 @@ class ProgramQuestion(msgspec.Struct, frozen=True):
 
 
 class DeclaredSource(msgspec.Struct, frozen=True):
-    """A source of a program: its uid and the columns of its records."""
+    """A source of a program: its uid, and the kinds of its inputs, such as FileSource or kafka."""
 
     uid: str
-    columns: dict[str, str]
+    kinds: tuple[str, ...]
 
 
 class DeclaredSink(msgspec.Struct, frozen=True):

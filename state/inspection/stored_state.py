@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SOURCES_FILE = "keyscale-sources.json"
 """The name under which the log records the uids of a job's sources, beside Spark's own files."""
+KINDS_FILE = "keyscale-source-kinds.json"
+"""The same for the kinds of their inputs."""
 UNNAMED_SOURCE = "source"
 """The uid of a job's only source that has no name of its own: no uids are recorded then."""
 
@@ -32,13 +34,13 @@ class StoredState:
         manifest: The checkpoint or savepoint that it would be restored from; None: there is none.
         resume: The point of its history that it would resume from.
         operator_state: The operator states of each operator that has any, by uid and name.
-        sources: The uids of the sources whose positions are stored.
+        sources: The sources whose positions are stored: the kinds of their inputs, if they are known, by uid.
     """
 
     manifest: Manifest | None
     resume: ResumePoint
     operator_state: dict[OperatorUid, dict[str, StoredOperatorState]]
-    sources: tuple[str, ...]
+    sources: dict[str, tuple[str, ...]]
 
 
 def read_stored_state(store: ObjectStore, job_id: JobId, hint: str | None) -> StoredState:
@@ -62,13 +64,20 @@ def read_stored_state(store: ObjectStore, job_id: JobId, hint: str | None) -> St
     return StoredState(manifest, resume, operator_state, _sources(store, manifest, resume))
 
 
-def _sources(store: ObjectStore, manifest: Manifest | None, resume: ResumePoint) -> tuple[str, ...]:
-    recorded, names = resume.positions.get(SOURCES_FILE), set(resume.positions)
-    if recorded is None and manifest is not None and manifest.positions is not None:
+def _sources(store: ObjectStore, manifest: Manifest | None, resume: ResumePoint) -> dict[str, tuple[str, ...]]:
+    """Returns the kinds of the inputs of each source that has positions, as far as they are known, by uid."""
+    order: tuple[str, ...] | None = None
+    files: dict[str, str] = {}
+    if manifest is not None and manifest.positions is not None and not resume.replaces_positions:
         positions = read_positions(store, manifest.positions)
         if isinstance(positions, SourcePositions):
-            return positions.sources
-        recorded, names = positions.get(SOURCES_FILE), {*names, *positions}
-    if recorded is not None:
-        return tuple(msgspec.json.decode(recorded, type=list[str]))
-    return (UNNAMED_SOURCE,) if names else ()
+            order, files = positions.sources, dict(positions.others)
+        else:
+            files = dict(positions)
+    files |= resume.positions
+    if SOURCES_FILE in files:
+        order = tuple(msgspec.json.decode(files[SOURCES_FILE], type=list[str]))
+    elif order is None:
+        order = (UNNAMED_SOURCE,) if files else ()
+    kinds = msgspec.json.decode(files.get(KINDS_FILE, "{}"), type=dict[str, tuple[str, ...]])
+    return {uid: kinds.get(uid, ()) for uid in order}

@@ -71,13 +71,8 @@ def operator_changes(
     return [
         _change(uid, histories.get(uid), stored_operator_state.get(uid, {}), known.get(uid))
         for uid in sorted({*histories, *known})
-        if uid in known or has_state(histories[uid])
+        if uid in known or histories[uid].has_state
     ]
-
-
-def has_state(history: OperatorHistory) -> bool:
-    """Returns whether an operator has stored anything that would be lost with it."""
-    return bool(history.snapshots or history.changelogs)
 
 
 def rekeyed(history: OperatorHistory, declared: OperatorDeclaration) -> str | None:

@@ -34,6 +34,7 @@ from keyscale.state.log.commit_log import CommitLog, FencedError
 from keyscale.state.log.recovery import missing_files, recover
 from keyscale.state.log.resolution import resolve
 from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundError
+from keyscale.state.restore.program_change import rekeyed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -344,15 +345,8 @@ def check_fit(
     if not assignment.allow_non_restored_state:
         wrong += [f"there is state of operator {uid!r}, which the job no longer has" for uid in dropped]
     for uid, history in resume.operators.items():
-        if uid not in operators or history.declaration is None:
-            continue
-        if history.declaration.key_schema != operators[uid].key_schema:
-            before, now = _described(history.declaration), _described(operators[uid])
-            wrong.append(f"operator {uid!r} was keyed by {before} and is now keyed by {now}")
+        if uid in operators and (reason := rekeyed(history, operators[uid])) is not None:
+            wrong.append(f"operator {uid!r} {reason}")
     if wrong:
         raise RestoreRefusedError("; ".join(wrong))
     return dropped
-
-
-def _described(declaration: OperatorDeclaration) -> str:
-    return ", ".join(f"{name} ({kind})" for name, kind in declaration.key_schema)

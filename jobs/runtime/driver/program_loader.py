@@ -42,6 +42,7 @@ from keyscale.jobs.runtime.errors import JobNotDeclaredError
 from keyscale.jobs.runtime.executor.task import subtask_info
 from keyscale.jobs.secret import Secret
 from keyscale.jobs.spark_internals.function_copies import worker_copy
+from keyscale.jobs.spark_internals.source_inputs import kinds_of
 from keyscale.jobs.streams.environment import StreamEnvironment
 from keyscale.state.documents.manifest import OperatorDeclaration
 from keyscale.state.engine.heap import HeapEngine
@@ -104,28 +105,23 @@ def load(spark: SparkSession, question: ProgramQuestion, directory: Path) -> Pro
         Artifact(directory / question.artifact_file).run(spark)
     if not found:
         raise JobNotDeclaredError("the job's script declared no job")
-    restart = environment.restart
-    return declaration_of(found[0], question, None if restart is None else restart.model_dump(mode="json"))
+    topology, restart = found[0], environment.restart
+    return ProgramDeclaration(
+        operators=tuple(declared_operators(topology, question)),
+        sources=tuple(DeclaredSource(node.uid, kinds_of(node.frame)) for node in topology.sources),
+        sinks=tuple(DeclaredSink(node.uid, type(node.sink).__name__) for node in topology.sinks),
+        batch_interval_ms=topology.batch_interval_ms,
+        restart=None if restart is None else restart.model_dump(mode="json"),
+    )
 
 
-def declaration_of(
-    topology: Topology, question: ProgramQuestion, restart: dict[str, Any] | None = None
-) -> ProgramDeclaration:
-    """Returns what a topology declares; opens each operator for that.
+def declared_operators(topology: Topology, question: ProgramQuestion) -> list[DeclaredOperator]:
+    """Opens each operator of a topology on state without content, and returns what it declares.
 
     Raises:
         KeyscaleError: An operator cannot be opened.
     """
-    return ProgramDeclaration(
-        operators=tuple(_operator(node, question) for node in topology.operators),
-        sources=tuple(
-            DeclaredSource(node.uid, {field.name: str(field.type) for field in node.schema})
-            for node in topology.sources
-        ),
-        sinks=tuple(DeclaredSink(node.uid, type(node.sink).__name__) for node in topology.sinks),
-        batch_interval_ms=topology.batch_interval_ms,
-        restart=restart,
-    )
+    return [_operator(node, question) for node in topology.operators]
 
 
 def _operator(node: OperatorNode, question: ProgramQuestion) -> DeclaredOperator:

@@ -1,0 +1,94 @@
+"""Plans over HTTP, with a stand-in for the process that loads programs; see tests/integration/spark for that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keyscale.api.launching.program_loading import ProgramLoading
+from keyscale.jobs.protocol.program import DeclaredSink, DeclaredSource, ProgramAnswer, ProgramDeclaration
+from keyscale.state.documents.manifest import OperatorDeclaration
+from keyscale.state.identifiers import OperatorUid
+from keyscale.state.keyed.schema import KeyedSchema, StateSchema, ValueFormat
+from keyscale.state.keyed.schema_change import StateKind
+from keyscale.state.restore.program_change import DeclaredOperator
+
+if TYPE_CHECKING:
+    import httpx
+
+TOTALS = DeclaredOperator(
+    OperatorUid("totals"),
+    OperatorDeclaration(
+        (("user", "string"),),
+        KeyedSchema((("user", "string"),), (StateSchema("total", StateKind.VALUE, (ValueFormat("int64"),)),)),
+    ),
+    ttls_ms={"total": 1000},
+)
+DECLARATION = ProgramDeclaration((TOTALS,), (DeclaredSource("source", ("kafka",)),), (DeclaredSink("out", "FileSink"),))
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The answer of the stand-in, and the last question that it was asked."""
+    kept: dict[str, Any] = {"answer": ProgramAnswer(DECLARATION)}
+
+    def load(_: ProgramLoading, question: Any, content: Any, **settings: Any) -> ProgramAnswer:
+        kept.update({"question": question, "content": b"".join(content), **settings})
+        return kept["answer"]  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(ProgramLoading, "load", load)
+    return kept
+
+
+def test_a_parallelism_alone_is_planned_without_loading_the_program(client: httpx.Client, job: dict[str, Any]) -> None:
+    plan = client.post("/jobs/flights/plan", json={"parallelism": 4}).json()
+    assert (plan["compatible"], plan["program_loaded"]) == (True, False)
+    assert (plan["from_parallelism"], plan["to_parallelism"], plan["max_parallelism"]) == (2, 4, 16)
+    assert [each["name"] for each in plan["settings"]] == ["parallelism"]
+    assert plan["movement"]["checkpoint_location"] is None
+    assert plan["downtime"] == {"expected_ms": None, "reason": "the job does not run", "samples_ms": []}
+    assert client.get("/jobs/flights").json() == job
+
+
+def test_a_program_is_loaded_with_the_changed_settings_and_shows_its_states(
+    client: httpx.Client, job: dict[str, Any], answers: dict[str, Any]
+) -> None:
+    body = {"artifact_id": job["artifact_id"], "parameters": {"a": "b"}, "secrets": ["ORDERS"], "parallelism": 3}
+    plan = client.post("/jobs/flights/plan", json=body).json()
+    assert (plan["compatible"], plan["requires_allow_non_restored_state"]) == (True, False)
+    [operator] = plan["operators"]
+    assert (operator["uid"], operator["fate"]) == ("totals", "new")
+    assert [(each["name"], each["fate"], each["ttl_ms"]) for each in operator["states"]] == [("total", "new", 1000)]
+    assert [(each["uid"], each["kind"], each["fate"]) for each in plan["sources"]] == [("source", "kafka", "new")]
+    assert [(each["uid"], each["kind"], each["fate"]) for each in plan["sinks"]] == [("out", "FileSink", "new")]
+    assert answers["content"] == b"print(1)\n"
+    assert (answers["question"].parameters, answers["question"].parallelism) == ({"a": "b"}, 3)
+    assert answers["secrets"] == ["ORDERS"]
+
+
+def test_a_failure_of_the_program_is_shown_with_secrets_masked(
+    client: httpx.Client, job: dict[str, Any], answers: dict[str, Any]
+) -> None:
+    failure = {"code": "JOB_SCRIPT_FAILED", "message": "it has of-the-orders", "traceback": "of-the-orders"}
+    answers["answer"] = ProgramAnswer(failure=failure)
+    plan = client.post("/jobs/flights/plan", json={"artifact_id": job["artifact_id"], "secrets": ["ORDERS"]}).json()
+    assert (plan["compatible"], plan["program_loaded"]) == (False, False)
+    assert (plan["failure"]["message"], plan["failure"]["traceback"]) == ("it has *****", "*****")
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"parallelism": 17}, "PARALLELISM_OUT_OF_RANGE"),
+        ({"artifact_id": "none"}, "ARTIFACT_NOT_FOUND"),
+        ({"secrets": ["NOBODYS"]}, "SECRET_UNKNOWN"),
+        ({"spark_conf": {"spark.driver.extraJavaOptions": "-x"}}, "SPARK_CONF_NOT_ALLOWED"),
+        ({"unknown": 1}, "REQUEST_INVALID"),
+    ],
+)
+@pytest.mark.usefixtures("job")
+def test_what_a_job_may_not_have_is_refused_before_anything_is_loaded(
+    client: httpx.Client, body: dict[str, Any], code: str
+) -> None:
+    assert client.post("/jobs/flights/plan", json=body).json()["code"] == code

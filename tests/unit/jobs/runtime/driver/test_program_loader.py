@@ -1,0 +1,97 @@
+"""The declarations of a program, found without Spark: scripts that fail before they need it, and graphs of streams."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pytest
+
+from keyscale.errors import KeyscaleError
+from keyscale.jobs.examples import page_views
+from keyscale.jobs.functions.process_function import KeyedProcessFunction
+from keyscale.jobs.graph.topology import TopologyBuilder
+from keyscale.jobs.operators.failures import origin_of
+from keyscale.jobs.protocol.program import ProgramQuestion
+from keyscale.jobs.runtime.driver.program_loader import declared_operators, load
+from keyscale.jobs.runtime.errors import JobNotDeclaredError, JobScriptError
+from keyscale.jobs.streams.streams import DataStream
+from keyscale.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
+from keyscale.state.keyed.schema_change import text_of
+from keyscale.state.keyed.ttl import Ttl
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUESTION = ProgramQuestion("program.py", {"a": "1"}, 128, 2)
+SCHEMA = pa.schema([("view_id", pa.string()), ("page", pa.string())])
+
+
+class Declares(KeyedProcessFunction):
+    """Declares a state when it is opened, another one later, and operator state."""
+
+    def open(self, context):
+        self.context = context
+        self.total = context.get_state(ValueStateDescriptor("total", pa.int64(), Ttl(1000)))
+        self.buffer = context.get_operator_list_state(ListStateDescriptor("buffer", pa.string()))
+
+    def process_element(self, row, context):  # noqa: ARG002 - the signature of the base class
+        self.context.get_state(ValueStateDescriptor("later", pa.int64()))
+
+
+class Fails(KeyedProcessFunction):
+    def open(self, context):  # noqa: ARG002 - the signature of the base class
+        raise LookupError("no model here")
+
+    def process_element(self, row, context):  # noqa: ARG002 - the signature of the base class
+        yield row
+
+
+def graph_of(function):
+    builder = TopologyBuilder()
+    views = DataStream(cast("Any", None), builder, builder.add_source(cast("Any", None), SCHEMA), None)
+    views.key_by("page").process(function, output=SCHEMA).uid("counts").sink_to(cast("Any", None)).uid("out")
+    return builder.build()
+
+
+def test_every_operator_is_opened_and_shows_what_it_declares_then() -> None:
+    [operator] = declared_operators(graph_of(Declares()), QUESTION)
+    schema = operator.declaration.schema
+    assert schema is not None
+    assert [text_of(state) for state in schema.states] == ["value of int64, with a TTL of processing time"]
+    assert operator.ttls_ms == {"total": 1000}
+    assert operator.declaration.key_schema == (("page", "string"),)
+    assert [*operator.operator_state] == ["buffer"]
+
+
+def test_operators_of_the_platform_show_their_states_too() -> None:
+    builder = TopologyBuilder()
+    views = DataStream(cast("Any", None), builder, builder.add_source(cast("Any", None), SCHEMA), None)
+    page_views.declare(views).sink_to(cast("Any", None)).uid("files")
+    found = declared_operators(builder.build(), QUESTION)
+    assert all(operator.declaration.schema and operator.declaration.schema.states for operator in found)
+
+
+def test_a_function_that_fails_when_it_is_opened_is_named_with_its_traceback() -> None:
+    with pytest.raises(KeyscaleError, match="LookupError: no model here") as failed:
+        declared_operators(graph_of(Fails()), QUESTION)
+    assert origin_of(failed.value).operator_uid == "counts"
+    assert 'raise LookupError("no model here")' in (origin_of(failed.value).user_traceback or "")
+
+
+def test_a_script_that_raises_is_shown_with_its_exception(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("raise ZeroDivisionError('of the script')\n")
+    with pytest.raises(JobScriptError, match="ZeroDivisionError: of the script"):
+        load(cast("Any", None), QUESTION, tmp_path)
+
+
+def test_a_script_that_declares_no_job_is_refused_and_has_its_parameters(tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    (tmp_path / "program.py").write_text(
+        "import json, pathlib\nfrom keyscale import StreamEnvironment\n"
+        f"pathlib.Path({str(seen)!r}).write_text(json.dumps(dict(StreamEnvironment.current().parameters)))\n"
+    )
+    with pytest.raises(JobNotDeclaredError):
+        load(cast("Any", None), QUESTION, tmp_path)
+    assert json.loads(seen.read_text()) == {"a": "1"}
