@@ -18,13 +18,16 @@ from keyscale.api.launching.driver_command import loader_command, loader_environ
 from keyscale.api.launching.isolation import make_directory
 from keyscale.api.launching.launcher import SUPERVISOR
 from keyscale.api.launching.processes import kill_all, processes_of
+from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES
 from keyscale.jobs.protocol.program import ANSWER_FILE, QUESTION_FILE, ProgramAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from keyscale.api.launching.isolation import Isolation, JobUser
+    from keyscale.api.launching.isolation import JobUser
+    from keyscale.api.launching.launcher import Launcher
+    from keyscale.api.libraries.job_libraries import JobLibraries
     from keyscale.api.settings import Settings
     from keyscale.jobs.protocol.program import ProgramQuestion
 
@@ -38,9 +41,9 @@ _ANSWER_BYTES_MAX = 16 << 20
 class ProgramLoading:
     """Loads programs, a limited number at a time; each in a directory that is removed afterwards."""
 
-    def __init__(self, settings: Settings, isolation: Isolation) -> None:
+    def __init__(self, settings: Settings, launcher: Launcher) -> None:
         self._settings = settings
-        self._isolation = isolation
+        self._launcher = launcher
         self._slots = threading.BoundedSemaphore(LOADS_MAX)
 
     def load(
@@ -51,6 +54,7 @@ class ProgramLoading:
         spark_conf: Mapping[str, str],
         secrets: Iterable[str] | None,
         user_number: int,
+        brought: JobLibraries = NO_JOB_LIBRARIES,
     ) -> ProgramAnswer:
         """Runs a program up to where it would process records, and returns what it declares, or why it cannot.
 
@@ -60,24 +64,28 @@ class ProgramLoading:
             spark_conf: The job's Spark settings.
             secrets: The names of the job's secrets; None: all.
             user_number: Chooses the user that the job runs as.
+            brought: The libraries of the program.
 
         Raises:
             TooManyInFlightError: As many programs as allowed are being loaded.
             PlanTimeoutError: It takes too long.
             ProgramUnloadableError: The process ended without an answer.
+            LibraryUnavailableError, LibraryInvalidError: A library cannot be had.
         """
         if not self._slots.acquire(timeout=_WAIT_S):
             raise TooManyInFlightError(f"{LOADS_MAX} programs are being loaded")
         try:
-            user = self._isolation.user(user_number)
+            user = self._launcher.isolation.user(user_number)
             with self._directory(user) as directory:
                 work = directory / "work"
                 (work / QUESTION_FILE).write_bytes(msgspec.json.encode(question))
                 with (work / question.artifact_file).open("wb") as file:
                     file.writelines(content)
                 variables = self._settings.job_secrets.variables_of(secrets)
-                environment = loader_environment(work, os.environ, variables, user=user)
-                return self._run(directory, loader_command(self._settings, spark_conf, work), environment, user)
+                libraries = self._launcher.place_libraries(brought, directory)
+                environment = loader_environment(work, os.environ, variables, user=user, libraries=libraries)
+                command = loader_command(self._settings, spark_conf, work, libraries)
+                return self._run(directory, command, environment, user)
         finally:
             self._slots.release()
 
@@ -104,10 +112,10 @@ class ProgramLoading:
 
     @contextmanager
     def _directory(self, user: JobUser | None) -> Iterator[Path]:
-        root = self._settings.home / "plans"
+        root = self._settings.runs_directory / "plans"  # where the launcher looks for libraries that are in use
         directory = root / uuid.uuid4().hex
         try:
-            for part in (root, directory):
+            for part in (root.parent, root, directory):
                 make_directory(part, enter=user is not None)
             make_directory(directory / "work", owner=user)
             yield directory

@@ -10,8 +10,8 @@ from keyscale.api.launching.program_loading import ProgramLoading
 from keyscale.jobs.protocol.program import DeclaredSink, DeclaredSource, ProgramAnswer, ProgramDeclaration
 from keyscale.state.documents.manifest import OperatorDeclaration
 from keyscale.state.identifiers import OperatorUid
+from keyscale.state.keyed.descriptors import StateKind
 from keyscale.state.keyed.schema import KeyedSchema, StateSchema, ValueFormat
-from keyscale.state.keyed.schema_change import StateKind
 from keyscale.state.restore.program_change import DeclaredOperator
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from keyscale.api.errors import PlanTimeoutError
 from keyscale.api.job_secrets import JobSecrets
-from keyscale.api.launching.isolation import Isolation
+from keyscale.api.launching.launcher import Launcher
 from keyscale.api.launching.program_loading import ProgramLoading
 from keyscale.api.settings import Settings
 from keyscale.jobs.protocol.program import ProgramQuestion
@@ -40,7 +40,7 @@ raise RuntimeError("nothing of the script runs after it has declared its job")
 def loading(home: Path, **settings: object) -> ProgramLoading:
     secrets = JobSecrets({"KEYSCALE_JOB_SECRET_MINE": "a", "KEYSCALE_JOB_SECRET_OTHER": "b"})
     made = Settings(home=home, store_url="file:///none", job_secrets=secrets, **settings)  # type: ignore[arg-type]
-    return ProgramLoading(made, Isolation(why_not="a test"))
+    return ProgramLoading(made, Launcher(made))
 
 
 @pytest.mark.spark
@@ -57,7 +57,7 @@ def test_a_program_shows_its_declarations_and_sees_only_its_own_secrets(
     assert operator.declaration.schema is not None
     assert [state.name for state in operator.declaration.schema.states] == ["total"]
     assert [(sink.uid, sink.kind) for sink in answer.declaration.sinks] == [("out", "FileSink")]
-    assert [*(tmp_path / "plans").iterdir()] == []
+    assert [*(tmp_path / "runs" / "plans").iterdir()] == []
 
 
 @pytest.mark.spark
@@ -67,4 +67,4 @@ def test_a_program_that_takes_too_long_is_killed_with_all_its_processes(tmp_path
         loading(tmp_path, plan_timeout_ms=1000).load(
             question, [b"while True: pass\n"], spark_conf={}, secrets=[], user_number=1
         )
-    assert [*(tmp_path / "plans").iterdir()] == []
+    assert [*(tmp_path / "runs" / "plans").iterdir()] == []
