@@ -107,7 +107,7 @@ class PlanAnswer(Answer):
     job_id: str
     compatible: bool = Field(description="Whether the changed job can take over the state that is stored.")
     requires_allow_non_restored_state: bool = Field(
-        description="Whether state would be lost that only `allow_non_restored_state` lets go."
+        description="Whether state would be lost, which `allow_non_restored_state` has to allow."
     )
     program_loaded: bool = Field(description="Whether the program was run to see what it declares.")
     failure: FailureAnswer | None = Field(description="Why the program could not be loaded.")
@@ -133,4 +133,5 @@ class PlanAnswer(Answer):
 
     def dropped(self) -> list[str]:
         """Returns the uids of the operators and sources whose state or positions would be lost."""
-        return [each.uid for each in (*self.operators, *self.sources) if each.fate is Fate.DROPPED]
+        operators = [each.uid for each in self.operators if each.fate is Fate.DROPPED]
+        return operators + [each.uid for each in self.sources if each.fate is Fate.DROPPED]

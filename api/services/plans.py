@@ -219,7 +219,7 @@ def _answer(facts: _Facts, stored: StoredState, loaded: ProgramAnswer | None, co
     answer = PlanAnswer(
         job_id=job.id,
         compatible=True,
-        requires_allow_non_restored_state=any(each.fate is Fate.DROPPED for each in (*operators, *sources)),
+        requires_allow_non_restored_state=False,
         program_loaded=declaration is not None,
         failure=failure,
         from_parallelism=job.parallelism,
@@ -233,7 +233,8 @@ def _answer(facts: _Facts, stored: StoredState, loaded: ProgramAnswer | None, co
         movement=_movement(facts, stored, single_host=context.settings.spark_master.startswith("local")),
         downtime=downtime(facts.downtimes_ms, runs=job.desired is DesiredState.RUNNING),
     )
-    return answer.model_copy(update={"compatible": not answer.problems()})
+    decided = {"compatible": not answer.problems(), "requires_allow_non_restored_state": bool(answer.dropped())}
+    return answer.model_copy(update=decided)
 
 
 def _operators(stored: StoredState, declaration: ProgramDeclaration) -> list[OperatorPlan]:

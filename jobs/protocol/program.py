@@ -64,7 +64,7 @@ class ProgramDeclaration(msgspec.Struct, frozen=True):
 
 
 class ProgramAnswer(msgspec.Struct, frozen=True):
-    """What a loader found: the declaration, or the failure that kept it from finding one, as JSON of a `Failure`."""
+    """The answer of a loader: the declaration, or the failure that kept it from finding one, as JSON of a `Failure`."""
 
     declaration: ProgramDeclaration | None = None
     failure: dict[str, Any] | None = None
