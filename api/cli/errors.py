@@ -108,7 +108,7 @@ class JobEndedError(CliError):
 
 
 class WaitTimeoutError(CliError):
-    """What a command waits for has not happened in the time that was given."""
+    """The status or the end that a command waits for has not come in the time that was given."""
 
     code = "CLI_WAIT_TIMED_OUT"
     title = "The time to wait is over"

@@ -28,9 +28,17 @@ def shown(pattern: re.Pattern[str], page: Path) -> Iterator[list[str]]:
     """The arguments of each command line that a page shows in full; a placeholder for a number becomes one."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     for line in pattern.findall(text):
-        arguments = ["2" if word == "N" else word for word in shlex.split(line.strip("'\"\\ "), comments=True)]
+        arguments = ["2" if word == "N" else word for word in words_of(line)]
         if arguments[0] not in LAUNCHER | {"COMMAND"}:
             yield arguments
+
+
+def words_of(line: str) -> list[str]:
+    """The words of a command line; one within quotation marks has been cut off at the second of them."""
+    try:
+        return shlex.split(line.strip("\\ "), comments=True)
+    except ValueError:
+        return shlex.split(line.strip("'\"\\ "), comments=True)
 
 
 def understand(command: click.Command, arguments: list[str], parent: click.Context | None = None) -> None:
