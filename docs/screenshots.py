@@ -117,9 +117,9 @@ def _take(browser: Browser, url: str, cookie: str, name: str, look: Look) -> Pat
         context.add_cookies([{"name": SESSION_COOKIE, "value": cookie, "url": url}])
     page = context.new_page()
     page.goto(url)
-    page.wait_for_function("!document.body.innerText.includes('Loading…')")
+    page.wait_for_function("() => !document.body.innerText.includes('Loading…')")
     page.wait_for_function(
-        "[...document.querySelectorAll('.plot')].every((plot) => plot.classList.contains('js-plotly-plot'))"
+        "() => [...document.querySelectorAll('.plot')].every((plot) => plot.classList.contains('js-plotly-plot'))"
     )
     page.wait_for_timeout(SETTLE_MS)
     picture = DIRECTORY / f"{name}-{look.name}.png"
