@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import urljoin
 
 import httpx
 from playwright.sync_api import sync_playwright
@@ -114,7 +115,7 @@ def take_all(connection: Connection, job: str, failed_job: str) -> list[Path]:
 def _take(browser: Browser, url: str, cookie: str, name: str, look: Look) -> Path:
     context = browser.new_context(color_scheme=look.scheme, viewport={"width": look.width, "height": look.height})
     if cookie:
-        context.add_cookies([{"name": SESSION_COOKIE, "value": cookie, "url": url}])
+        context.add_cookies([{"name": SESSION_COOKIE, "value": cookie, "url": urljoin(url, "/")}])
     page = context.new_page()
     page.goto(url)
     page.wait_for_function("() => !document.body.innerText.includes('Loading…')")
