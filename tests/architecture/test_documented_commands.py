@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
-LAUNCHER = {"check", "demo", "docs", "lock", "mutants", "screenshots", "test"}  # commands of the launcher itself, not of the CLI
+# Commands of the launcher itself, not of the CLI.
+LAUNCHER = {"check", "demo", "docs", "lock", "mutants", "screenshots", "test"}
 _LINE = re.compile(r"\./keyscale +([^`|;&\n]+)")
 _STATE = re.compile(r"python -m keyscale\.state +([^`|;&\n]+)")
 
