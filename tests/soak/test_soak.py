@@ -1,6 +1,7 @@
 """A job runs for long under one fault after another on a busy host; its output stays exact, and nothing grows.
 
-KEYSCALE_SOAK_MINUTES says for how long each job runs (five minutes by default), KEYSCALE_SOAK_SEED which faults come.
+KEYSCALE_SOAK_MINUTES says for how long each job runs (five minutes by default), KEYSCALE_SOAK_SEED which faults come,
+KEYSCALE_SOAK_BUSY how many processes compete with it (one per processor by default; 0 where the host is busy anyway).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 MINUTES = float(os.environ.get("KEYSCALE_SOAK_MINUTES", "5"))
 SEED = int(os.environ.get("KEYSCALE_SOAK_SEED", "1"))
+BUSY = int(os.environ.get("KEYSCALE_SOAK_BUSY") or os.cpu_count() or 1)
 RECOVERY_SECONDS = 300.0  # 180 on a host that is not busy
 HELD_SECONDS = (2.0, 15.0)
 
@@ -42,8 +44,8 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(60 * MINUTES + 1800)]
 
 @contextlib.contextmanager
 def busy_host() -> Iterator[None]:
-    """Has as many processes as there are processors compete for them."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    """Has processes compete with the job for the processors."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
     try:
         yield
     finally:
