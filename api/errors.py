@@ -117,7 +117,10 @@ class RoleMissingError(ApiError):
     title = "You have no role here"
     status = 403
     domain = "user"
-    advice = "Ask an administrator to map one of your groups to a role in KEYSCALE_OIDC_ROLES."
+    advice = (
+        "Ask an administrator to map one of your groups to a role in KEYSCALE_OIDC_ROLES, and to jobs in"
+        " KEYSCALE_OIDC_JOB_LABELS if that is set."
+    )
 
 
 class IssuerUnavailableError(ApiError):

@@ -40,6 +40,8 @@ class OpenIdSettings:
         audience: The audience of bearer tokens for the API.
         roles: The roles by values of the claim; `*` is every user.
         role_claim: The claim, such as `groups`, or `realm_access.roles` for a nested one.
+        job_labels: By values of the claim, a label (name and value) of jobs that the user reaches; the value `*` is
+            every user, and None instead of a label every job. Without any, everybody reaches every job.
         scopes: The scopes that a sign-in requests, separated by spaces.
     """
 
@@ -49,6 +51,7 @@ class OpenIdSettings:
     audience: str = ""
     roles: Mapping[str, Role] = field(default_factory=dict)
     role_claim: str = "groups"
+    job_labels: tuple[tuple[str, tuple[str, str] | None], ...] = ()
     scopes: str = "openid profile email"
 
 
@@ -287,6 +290,7 @@ def _openid(source: Mapping[str, str]) -> OpenIdSettings | None:
         audience=source.get("KEYSCALE_OIDC_AUDIENCE") or client_id,
         roles=_roles(source.get("KEYSCALE_OIDC_ROLES") or ""),
         role_claim=source.get("KEYSCALE_OIDC_ROLE_CLAIM") or defaults.role_claim,
+        job_labels=_job_labels(source.get("KEYSCALE_OIDC_JOB_LABELS") or ""),
         scopes=source.get("KEYSCALE_OIDC_SCOPES") or defaults.scopes,
     )
 
@@ -303,6 +307,19 @@ def _roles(text: str) -> dict[str, Role]:
     if not roles:
         raise SettingInvalidError("KEYSCALE_OIDC_ROLES is empty: nobody could sign in")
     return roles
+
+
+def _job_labels(text: str) -> tuple[tuple[str, tuple[str, str] | None], ...]:
+    found: list[tuple[str, tuple[str, str] | None]] = []
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        value, _, label = pair.rpartition("=")
+        name, _, wanted = label.partition(":")
+        if not value or (label != "*" and not (name and wanted)):
+            raise SettingInvalidError(
+                "KEYSCALE_OIDC_JOB_LABELS must be VALUE=NAME:LABEL,... with a label's name and value, or VALUE=*"
+            )
+        found.append((value, None if label == "*" else (name, wanted)))
+    return tuple(found)
 
 
 def _group(name: str | None) -> int | None:

@@ -36,6 +36,7 @@ class Base(DeclarativeBase):
         list[dict[str, Any]]: JSONB(none_as_null=True),
         list[int]: JSONB(none_as_null=True),
         list[str]: JSONB(none_as_null=True),
+        list[list[str]]: JSONB(none_as_null=True),
     }
 
 

@@ -17,23 +17,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobScope:
-    """A set of jobs: the named ones, and those that have all of the labels. A scope without either covers every job.
+    """A set of jobs: the named ones, those that have all of the labels, and those that have one of some labels.
+
+    A scope without any of these covers every job.
 
     Attributes:
         jobs: Ids and names of jobs.
-        labels: Labels that a job must have to be covered, unless it is named.
+        labels: Labels of which a job must have all to be covered, unless it is covered otherwise.
+        any_labels: Labels of which one suffices: names and values.
     """
 
     jobs: frozenset[str] = frozenset()
     labels: Mapping[str, str] = field(default_factory=dict)
+    any_labels: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def is_everything(self) -> bool:
-        return not self.jobs and not self.labels
+        return not self.jobs and not self.labels and not self.any_labels
 
     def covers(self, *, job_id: str, name: str, labels: Mapping[str, str]) -> bool:
         """Whether a job is in the scope."""
         if self.is_everything or not self.jobs.isdisjoint((job_id, name)):
+            return True
+        if not self.any_labels.isdisjoint(labels.items()):
             return True
         return bool(self.labels) and self.labels.items() <= labels.items()
 
@@ -41,8 +47,9 @@ class JobScope:
         """Returns what `covers` says, as a condition on the table of jobs."""
         if self.is_everything:
             return true()
-        named = or_(Job.id.in_(self.jobs), Job.name.in_(self.jobs))
-        return or_(named, Job.labels.contains(dict(self.labels))) if self.labels else named
+        sets = [dict(self.labels)] if self.labels else []
+        sets += [{key: value} for key, value in sorted(self.any_labels)]
+        return or_(Job.id.in_(self.jobs), Job.name.in_(self.jobs), *(Job.labels.contains(labels) for labels in sets))
 
 
 EVERYTHING = JobScope()

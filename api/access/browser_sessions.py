@@ -10,6 +10,7 @@ from keyscale.api.access.principal import TOKEN_CHARACTERS_MAX, Principal, holde
 from keyscale.api.access.tokens import new_token, token_sha256
 from keyscale.api.errors import OriginNotAllowedError, TokenExpiredError, TokenMissingError
 from keyscale.clock import now_ms
+from keyscale.db.job_scope import JobScope
 from keyscale.db.models import BrowserSession
 from keyscale.db.repositories import browser_sessions, events
 
@@ -42,6 +43,7 @@ def begin(session: Session, user: Principal, *, token: str | None, hours: int) -
             user_id=user.id,
             name=user.name,
             role=user.role,
+            job_labels=[list(label) for label in sorted(user.scope.any_labels)],
             created_at_ms=at_ms,
             expires_at_ms=at_ms + hours * _HOUR_MS,
         )
@@ -77,7 +79,8 @@ def authenticate_cookie(session: Session, cookie: str) -> Principal:
     if row.expires_at_ms <= now_ms():
         raise TokenExpiredError("the session has expired")
     if token is None:
-        return Principal(row.user_id, row.name, row.role, expires_at_ms=row.expires_at_ms)
+        scope = JobScope(any_labels=frozenset((name, value) for name, value in row.job_labels))
+        return Principal(row.user_id, row.name, row.role, scope, expires_at_ms=row.expires_at_ms)
     user = holder_of(token)
     return replace(user, expires_at_ms=min(row.expires_at_ms, user.expires_at_ms or row.expires_at_ms))
 

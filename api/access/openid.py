@@ -19,10 +19,11 @@ from joserfc.jwk import KeySet
 from keyscale.api.access.principal import Principal
 from keyscale.api.errors import IssuerUnavailableError, RoleMissingError, TokenMissingError
 from keyscale.certificates import trusted_certificates
+from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.statuses import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from joserfc.jwk import KeySetSerialization
@@ -175,10 +176,13 @@ class Issuer:
         role = role_of(found, self.settings.roles)
         if role is None:
             raise RoleMissingError(f"no value of the claim {self.settings.role_claim} is in KEYSCALE_OIDC_ROLES")
+        scope = EVERYTHING if role is Role.ADMIN else scope_of(found, self.settings.job_labels)
+        if scope is None:
+            raise RoleMissingError(f"no value of the claim {self.settings.role_claim} is in KEYSCALE_OIDC_JOB_LABELS")
         subject = str(claims["sub"])
         name = next((str(claims[key]) for key in ("preferred_username", "email") if claims.get(key)), subject)
         return Principal(
-            f"{self.settings.issuer}#{subject}", f"oidc:{name}", role, expires_at_ms=int(claims["exp"]) * 1000
+            f"{self.settings.issuer}#{subject}", f"oidc:{name}", role, scope, expires_at_ms=int(claims["exp"]) * 1000
         )
 
     def _endpoint(self, name: str) -> str:
@@ -231,6 +235,14 @@ def role_of(values: frozenset[str], roles: Mapping[str, Role]) -> Role | None:
     """Returns the highest role that the settings give to a user with these values of the claim; `*` is everybody."""
     given = {role for value, role in roles.items() if value in values or value == "*"}
     return next((role for role in (Role.ADMIN, Role.OPERATOR, Role.VIEWER) if role in given), None)
+
+
+def scope_of(values: frozenset[str], job_labels: Sequence[tuple[str, tuple[str, str] | None]]) -> JobScope | None:
+    """Returns the jobs that the settings give to a user with these values of the claim; None if they give none."""
+    labels = {label for value, label in job_labels if value in values or value == "*"}
+    if not job_labels or None in labels:
+        return EVERYTHING
+    return JobScope(any_labels=frozenset(label for label in labels if label)) if labels else None
 
 
 def _json_of(answer: httpx.Response) -> dict[str, Any]:

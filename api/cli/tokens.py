@@ -103,7 +103,9 @@ def whoami(session: Session) -> None:
 
 
 def describe_scope(scope: dict[str, Any] | None) -> str:
-    """Returns a token's scope as text: the names of jobs, then the labels."""
+    """Returns a scope as text: the names of jobs, then the labels that a job must all have, then those that suffice."""
     if scope is None:
         return "every job"
-    return ", ".join([*scope["jobs"], *(f"{key}={value}" for key, value in scope["labels"].items())])
+    labels = [f"{key}={value}" for key, value in scope["labels"].items()]
+    one_of = scope.get("any_labels", [])
+    return ", ".join([*scope["jobs"], *labels, *([f"one of {' or '.join(one_of)}"] if len(one_of) > 1 else one_of)])

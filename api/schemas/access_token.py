@@ -22,6 +22,15 @@ class ScopeModel(Request):
     labels: Labels = Field(default_factory=dict, description="Labels that a job must all have.")
 
 
+class UserScopeModel(ScopeModel):
+    """The jobs that a user reaches."""
+
+    any_labels: list[str] = Field(
+        default_factory=list,
+        description="Labels of which a job needs one, as NAME=VALUE. Only users of an issuer have any.",
+    )
+
+
 class TokenRequest(Request):
     """A new token."""
 
@@ -77,5 +86,5 @@ class UserAnswer(Answer):
     id: str
     name: str
     role: Role
-    scope: ScopeModel | None = Field(description="null: every job.")
+    scope: UserScopeModel | None = Field(description="null: every job.")
     expires_at_ms: int | None = Field(description="When the token or session expires; null: never.")

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 from keyscale.api.access.tokens import new_token, token_sha256
 from keyscale.api.errors import RequestInvalidError, TokenNameTakenError, TokenNotFoundError
-from keyscale.api.schemas.access_token import NewTokenAnswer, ScopeModel, TokenAnswer, TokenList, UserAnswer
+from keyscale.api.schemas.access_token import (
+    NewTokenAnswer,
+    ScopeModel,
+    TokenAnswer,
+    TokenList,
+    UserAnswer,
+    UserScopeModel,
+)
 from keyscale.clock import now_ms
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories import events, tokens
@@ -98,9 +105,14 @@ def revoke(context: Context, user: Principal, token_id: str) -> None:
 
 def show_user(user: Principal) -> UserAnswer:
     """Shows who sent a request."""
-    return UserAnswer(
-        id=user.id, name=user.name, role=user.role, scope=_scope(user.scope), expires_at_ms=user.expires_at_ms
-    )
+    scope = None
+    if not user.scope.is_everything:
+        scope = UserScopeModel(
+            jobs=sorted(user.scope.jobs),
+            labels=dict(user.scope.labels),
+            any_labels=[f"{name}={value}" for name, value in sorted(user.scope.any_labels)],
+        )
+    return UserAnswer(id=user.id, name=user.name, role=user.role, scope=scope, expires_at_ms=user.expires_at_ms)
 
 
 def _fields(token: Token) -> dict[str, Any]:

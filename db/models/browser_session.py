@@ -13,7 +13,8 @@ class BrowserSession(Base):
     """A user who has signed in to the pages. Its cookie holds a random value, of which only the hash is stored.
 
     A session that began with a token has that token's rights for as long as the token is valid. Any other session began
-    at an OpenID Connect issuer, and has the role of its row.
+    at an OpenID Connect issuer, and has the role of its row. It reaches the jobs that have one of its labels (a
+    name and a value each), or every job if it has none.
     """
 
     __tablename__ = "browser_sessions"
@@ -23,5 +24,6 @@ class BrowserSession(Base):
     user_id: Mapped[str]
     name: Mapped[str]
     role: Mapped[Role] = mapped_column(closed_set(Role, "role"))
+    job_labels: Mapped[list[list[str]]] = mapped_column(default=list)
     created_at_ms: Mapped[int]
     expires_at_ms: Mapped[int] = mapped_column(index=True)

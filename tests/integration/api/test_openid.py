@@ -14,9 +14,10 @@ import pytest
 
 from keyscale.api.access import openid
 from keyscale.api.access.browser_sessions import SESSION_COOKIE
-from keyscale.api.access.openid import claims_at, role_of
+from keyscale.api.access.openid import claims_at, role_of, scope_of
 from keyscale.api.cli.process import free_port
 from keyscale.api.settings import OpenIdSettings
+from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.statuses import Role
 from tests.integration.api.conftest import TOKEN
 from tests.support.repository import ROOT
@@ -29,7 +30,15 @@ if TYPE_CHECKING:
     from keyscale.api.settings import Settings
 
 PROGRAM = ROOT / "tests" / "support" / "servers" / "openid_issuer.py"
-ROLES = {"platform": Role.ADMIN, "streams": Role.OPERATOR, "everybody": Role.VIEWER}
+ROLES = {
+    "platform": Role.ADMIN,
+    "streams": Role.OPERATOR,
+    "billing": Role.OPERATOR,
+    "everybody": Role.VIEWER,
+    "guests": Role.VIEWER,
+}
+BILLING, LIVE = ("team", "billing"), ("stage", "live")
+JOB_LABELS = (("streams", None), ("everybody", None), ("billing", BILLING), ("live", LIVE))
 OWN = {"X-Requested-With": "keyscale"}
 
 
@@ -76,7 +85,9 @@ def issuer() -> Iterator[IssuerProcess]:
 def settings(settings: Settings, issuer: IssuerProcess) -> Settings:
     return replace(
         settings,
-        openid=OpenIdSettings(issuer.url, CLIENT_ID, CLIENT_SECRET, audience=CLIENT_ID, roles=ROLES),
+        openid=OpenIdSettings(
+            issuer.url, CLIENT_ID, CLIENT_SECRET, audience=CLIENT_ID, roles=ROLES, job_labels=JOB_LABELS
+        ),
     )
 
 
@@ -201,6 +212,47 @@ def test_the_issuers_token_opens_the_api_with_the_role_of_the_claim(
     assert (me["name"], me["role"]) == ("oidc:alice", role)
 
 
+def test_a_user_with_a_scope_reaches_the_jobs_with_one_of_the_users_labels_and_creates_no_others(
+    anonymous: httpx.Client, issuer: IssuerProcess
+) -> None:
+    admin = bearer(TOKEN)
+    artifact = anonymous.post("/artifacts", files={"file": ("job.py", b"print(1)\n")}, headers=admin).json()["id"]
+    labels = {
+        "invoices": {"team": "billing", "stage": "test"},
+        "payroll": {"team": "people", "stage": "live"},
+        "trial": {"team": "people"},
+        "unlabelled": {},
+    }
+    for name, of_job in labels.items():
+        body = {"name": name, "artifact_id": artifact, "labels": of_job}
+        assert anonymous.post("/jobs", json=body, headers=admin).status_code == 201
+    user = {"sub": "u-7", "preferred_username": "bob", "groups": ["billing", "live"]}
+    issuer.set(user=user)
+    anonymous.get(begin(anonymous, issuer))
+    ways = [OWN, bearer(issuer.token(groups=user["groups"]))]
+    for way in ways:
+        assert {job["name"] for job in anonymous.get("/jobs", headers=way).json()["jobs"]} == {"invoices", "payroll"}
+        assert anonymous.get("/jobs/invoices", headers=way).status_code == 200
+        assert anonymous.post("/jobs/trial/start", headers=way).json()["code"] == "JOB_NOT_FOUND"
+        mine = {"name": f"mine-{ways.index(way)}", "artifact_id": artifact, "labels": {"team": "people"}}
+        assert anonymous.post("/jobs", json=mine, headers=way).json()["code"] == "OUT_OF_SCOPE"
+        assert anonymous.get("/whoami", headers=way).json()["scope"] == {
+            "jobs": [],
+            "labels": {},
+            "any_labels": ["stage=live", "team=billing"],
+        }
+    everybody = anonymous.get("/jobs", headers=bearer(issuer.token(groups=["platform"]))).json()["jobs"]
+    assert {job["name"] for job in everybody} == set(labels)
+
+
+def test_a_user_with_a_role_but_without_a_scope_is_refused_where_scopes_are_set(
+    anonymous: httpx.Client, issuer: IssuerProcess
+) -> None:
+    answer = anonymous.get("/jobs", headers=bearer(issuer.token(groups=["guests"])))
+    assert (answer.status_code, answer.json()["code"]) == (403, "ROLE_MISSING")
+    assert "KEYSCALE_OIDC_JOB_LABELS" in answer.json()["detail"]
+
+
 @pytest.mark.parametrize(
     ("algorithm", "claims"),
     [
@@ -272,3 +324,11 @@ def test_of_several_roles_the_highest_counts_and_a_star_is_everybody() -> None:
     assert role_of(frozenset({"strangers"}), ROLES) is None
     assert role_of(frozenset(), {"*": Role.VIEWER}) is Role.VIEWER
     assert role_of(frozenset({"platform"}), {"*": Role.VIEWER, **ROLES}) is Role.ADMIN
+
+
+def test_a_scope_has_the_labels_of_all_values_and_a_star_is_everybody_or_every_job() -> None:
+    assert scope_of(frozenset({"billing", "live"}), JOB_LABELS) == JobScope(any_labels=frozenset({BILLING, LIVE}))
+    assert scope_of(frozenset({"billing", "streams"}), JOB_LABELS) == EVERYTHING
+    assert scope_of(frozenset({"guests"}), JOB_LABELS) is None
+    assert scope_of(frozenset({"guests"}), (("*", LIVE),)) == JobScope(any_labels=frozenset({LIVE}))
+    assert scope_of(frozenset(), ()) == EVERYTHING

@@ -47,6 +47,10 @@ def test_settings_have_defaults_for_a_laptop(tmp_path: Path) -> None:
         {"KEYSCALE_OIDC_ROLES": "", **ISSUER, "KEYSCALE_OIDC_CLIENT_ID": "keyscale"},
         {"KEYSCALE_OIDC_ROLES": "team=root", **ISSUER, "KEYSCALE_OIDC_CLIENT_ID": "keyscale"},
         {"KEYSCALE_OIDC_ROLES": "viewer", **ISSUER, "KEYSCALE_OIDC_CLIENT_ID": "keyscale"},
+        {"KEYSCALE_OIDC_JOB_LABELS": "billing", **ISSUER, **OIDC},
+        {"KEYSCALE_OIDC_JOB_LABELS": "billing=team", **ISSUER, **OIDC},
+        {"KEYSCALE_OIDC_JOB_LABELS": "billing=team:", **ISSUER, **OIDC},
+        {"KEYSCALE_OIDC_JOB_LABELS": "=team:billing", **ISSUER, **OIDC},
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named(variables: dict[str, str]) -> None:
@@ -72,7 +76,20 @@ def test_the_issuer_and_its_roles_are_settings() -> None:
     assert openid is not None
     assert openid.roles == {"a=b": Role.ADMIN, "ops": Role.OPERATOR}
     assert (openid.audience, openid.role_claim, openid.client_secret) == ("keyscale", "groups", None)
+    assert openid.job_labels == ()
     assert Settings.from_environment({}).openid is None
+
+
+def test_the_issuers_users_may_reach_the_jobs_with_some_labels_only() -> None:
+    text = "billing=team:billing, streams=team:billing,streams=stage:live,support=*"
+    openid = Settings.from_environment({**ISSUER, **OIDC, "KEYSCALE_OIDC_JOB_LABELS": text}).openid
+    assert openid is not None
+    assert openid.job_labels == (
+        ("billing", ("team", "billing")),
+        ("streams", ("team", "billing")),
+        ("streams", ("stage", "live")),
+        ("support", None),
+    )
 
 
 def test_drivers_and_commands_call_the_url_of_the_setting(tmp_path: Path) -> None:
