@@ -1,8 +1,15 @@
-"""The Kafka client of the source and the sink: its settings, and the meaning of its errors."""
+"""The Kafka client of the source and the sink: its settings, how long it is waited for, and what its errors mean.
+
+librdkafka waits until times of day: in its calls, in its own threads, and so when a client ends. After the host's clock
+was set back by an hour, such a wait takes an hour more. So nothing here waits for it without a limit of our own.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from concurrent.futures import Future
+from contextlib import suppress
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -10,10 +17,10 @@ from keyscale.jobs.errors import InvalidTopologyError
 from keyscale.jobs.secret import Secret, revealed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from concurrent.futures import Future
+    from collections.abc import Callable, Mapping
 
 _Answer = TypeVar("_Answer")
+_Client = TypeVar("_Client")
 _AWAY = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
@@ -64,6 +71,53 @@ def answered(answer: Future[_Answer], timeout_seconds: float) -> _Answer:
         return answer.result(timeout_seconds)
     except TimeoutError:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+
+
+class Held(Generic[_Client]):
+    """Holds a client, which ends in a thread of its own: nobody waits for that.
+
+    Args:
+        client: The client. Keep it nowhere else, not even in a local variable: a traceback may keep that.
+    """
+
+    def __init__(self, client: _Client) -> None:
+        self._only = [client]
+
+    @property
+    def client(self) -> _Client:
+        return self._only[0]
+
+    def end(self) -> None:
+        """Ends the client, which cannot be used any more."""
+        only, self._only = self._only, []
+        if only:
+            with suppress(RuntimeError):  # the process ends, and the client with it
+                Thread(target=only.clear, name="kafka-end", daemon=True).start()
+
+    def __del__(self) -> None:
+        self.end()
+
+
+def within(seconds: float, call: Callable[[], _Answer]) -> _Answer:
+    """Returns what a call of the client returns.
+
+    Args:
+        seconds: How long it may take. A call that is given up goes on in its thread; its client cannot be used again.
+        call: The call.
+
+    Raises:
+        KafkaException: The brokers refuse, or have not answered in time.
+    """
+    answer: Future[_Answer] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as failure:  # noqa: BLE001 - the caller's
+            answer.set_exception(failure.with_traceback(None))  # whose frames would keep the client
+
+    Thread(target=run, name="kafka-call", daemon=True).start()
+    return answered(answer, seconds)
 
 
 def is_away(error: KafkaError) -> bool:

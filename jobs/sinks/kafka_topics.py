@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # exported, but not in __all__
 from pyspark.sql import functions as F  # noqa: N812 - as usual in PySpark
 
-from keyscale.jobs.kafka_client import answered, error_of
+from keyscale.jobs.kafka_client import Held, answered, error_of, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -60,7 +61,7 @@ class TopicDirectory:
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self._admin = AdminClient(dict(settings))
+        self._admin = Held(AdminClient(dict(settings)))
         self._absent: set[str] = set()
 
     def limits(self, names: Iterable[str]) -> dict[str, TopicLimits]:
@@ -73,7 +74,7 @@ class TopicDirectory:
             if time.monotonic() >= deadline:
                 break
             for name in missing:
-                self._admin.list_topics(name, _SECONDS)
+                within(_SECONDS, partial(self._admin.client.list_topics, name, _SECONDS))
             time.sleep(_RETRY_SECONDS)
             partitions |= self._partitions(missing)
         self._absent = set(wanted) - partitions.keys()  # they are not waited for again
@@ -83,14 +84,14 @@ class TopicDirectory:
         """Returns the numbers of partitions of those topics that exist."""
         if not names:
             return {}
-        asked = self._admin.describe_topics(TopicCollection(names), request_timeout=_SECONDS)
+        asked = self._admin.client.describe_topics(TopicCollection(names), request_timeout=_SECONDS)
         found = {name: _answer(future, _ABSENT) for name, future in asked.items()}
         return {name: len(topic.partitions) for name, topic in found.items() if topic is not None}
 
     def _with_configs(self, partitions: Mapping[str, int]) -> Iterable[tuple[str, int, Mapping[str, Any]]]:
         if not partitions:
             return
-        asked = self._admin.describe_configs(
+        asked = self._admin.client.describe_configs(
             [ConfigResource(ResourceType.TOPIC, name) for name in partitions], request_timeout=_SECONDS
         )
         for resource, future in asked.items():

@@ -27,7 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
     OffsetSpec,
 )
 
-from keyscale.jobs.kafka_client import answered, error_of, is_away, is_passing
+from keyscale.jobs.kafka_client import Held, answered, error_of, is_away, is_passing, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -70,51 +70,50 @@ class TransactionalTopic:
             "enable.idempotence": True,
             "linger.ms": 5,
         }
-        self._producer = Producer({**self._settings, **own})
-        self._producer.init_transactions(_SECONDS)
+        self._producer = Held(Producer({**self._settings, **own}))
+        within(_SECONDS, lambda: self._producer.client.init_transactions(_SECONDS))
 
     def last_marker(self) -> bytes | None:
         """Returns the marker that was committed last."""
         end = self._end_of(self._partition)  # only this producer writes there, so no transaction is open
-        consumer = Consumer(
-            {
-                **self._settings,
-                "group.id": "keyscale",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 20,  # the end is not told sooner
-            }
+        consumer = Held(
+            Consumer(
+                {
+                    **self._settings,
+                    "group.id": "keyscale",
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                    "isolation.level": "read_committed",
+                    "auto.offset.reset": "earliest",
+                    "fetch.wait.max.ms": 20,  # the end is not told sooner
+                }
+            )
         )
-        try:
-            consumer.assign([TopicPartition(self._markers, self._partition, 0)])
-            found: bytes | None = None
-            while True:
-                message = consumer.poll(_SECONDS)
-                if message is None:
-                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-                error, offset = message.error(), message.offset() or 0
-                if error is None:
-                    found = message.value()
-                elif error.code() != KafkaError._PARTITION_EOF:
-                    if not is_passing(error):
-                        raise KafkaException(error)
-                elif offset >= end:
-                    return found
-        finally:
-            consumer.close()
+        consumer.client.assign([TopicPartition(self._markers, self._partition, 0)])
+        found: bytes | None = None
+        while True:
+            message = within(_SECONDS, lambda: consumer.client.poll(_SECONDS))
+            if message is None:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            error, offset = message.error(), message.offset() or 0
+            if error is None:
+                found = message.value()
+            elif error.code() != KafkaError._PARTITION_EOF:
+                if not is_passing(error):
+                    raise KafkaException(error)
+            elif offset >= end:
+                return found
 
     def shares(self) -> int:
         """Returns how many shares have a partition of markers."""
-        admin = AdminClient(self._settings)
-        asked = admin.describe_topics(TopicCollection([self._markers]), request_timeout=_SECONDS)
+        admin = Held(AdminClient(self._settings))
+        asked = admin.client.describe_topics(TopicCollection([self._markers]), request_timeout=_SECONDS)
         return len(answered(asked[self._markers], _SECONDS).partitions) - 1
 
     def add_shares(self, shares: int) -> None:
         """Adds partitions of markers until there are as many shares, and waits until brokers know them."""
-        admin = AdminClient(self._settings)
-        made = admin.create_partitions([NewPartitions(self._markers, shares + 1)])
+        admin = Held(AdminClient(self._settings))
+        made = admin.client.create_partitions([NewPartitions(self._markers, shares + 1)])
         try:
             answered(made[self._markers], _SECONDS)
         except KafkaException as failure:
@@ -134,19 +133,18 @@ class TransactionalTopic:
 
     def write(self, records: Iterable[Mapping[str, Any]], marker: bytes) -> None:
         """Writes records and the marker in one transaction, however long it takes as long as brokers take records."""
-        producer = self._producer
-        producer.begin_transaction()
+        self._producer.client.begin_transaction()
         for record in records:
             self._produce(record)
         self._produce({"topic": self._markers, "key": _MARKER_KEY, "value": marker, "partition": self._partition})
-        left = len(producer)
+        left = len(self._producer.client)
         while left:
-            before, left = left, producer.flush(_SECONDS)
+            before, left = left, within(_SECONDS, lambda: self._producer.client.flush(_SECONDS))
             if left >= before:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         while True:
             try:
-                producer.commit_transaction(_SECONDS)
+                within(_SECONDS, lambda: self._producer.client.commit_transaction(_SECONDS))
             except KafkaException as failure:
                 error = error_of(failure)
                 if is_away(error) or not error.retriable():
@@ -157,18 +155,18 @@ class TransactionalTopic:
     def _produce(self, record: Mapping[str, Any]) -> None:
         while True:
             try:
-                self._producer.produce(**record)
+                self._producer.client.produce(**record)
             except BufferError:  # the queue is full; polling drains it
-                if not self._producer.poll(_SECONDS):
+                if not within(_SECONDS, lambda: self._producer.client.poll(_SECONDS)):
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
             else:
-                self._producer.poll(0)
+                self._producer.client.poll(0)
                 return
 
     def _create_markers(self) -> None:
         # In a variable: a client that is garbage collected does not answer.
-        admin = AdminClient(self._settings)
-        made = admin.create_topics([NewTopic(self._markers, 1, config=_MARKER_CONFIG)])
+        admin = Held(AdminClient(self._settings))
+        made = admin.client.create_topics([NewTopic(self._markers, 1, config=_MARKER_CONFIG)])
         try:
             answered(made[self._markers], _SECONDS)
         except KafkaException as failure:
@@ -179,8 +177,8 @@ class TransactionalTopic:
         """Returns the end of a partition of markers, over all transactions."""
         partition = TopicPartition(self._markers, number)
         latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        admin = AdminClient(self._settings)
-        asked = admin.list_offsets(
+        admin = Held(AdminClient(self._settings))
+        asked = admin.client.list_offsets(
             {partition: latest}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_SECONDS
         )
         return int(answered(asked[partition], _SECONDS).offset)

@@ -11,13 +11,14 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # exported, but not in __all__
 
 from keyscale.jobs.errors import InvalidTopologyError, SourceRecordsLostError, SourceUnavailableError
-from keyscale.jobs.kafka_client import client_settings, error_of
+from keyscale.jobs.kafka_client import Held, answered, client_settings, error_of, within
 from keyscale.jobs.sources.kafka_partition import FIXED, open_partition, record_batch
 from keyscale.jobs.sources.positions import limited
 from keyscale.jobs.sources.source import Loss, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
     import pyarrow as pa
 
@@ -86,7 +87,7 @@ class KafkaSource(Source):
         self._config = dict(config or {})
         self._timeout_seconds = timeout_ms / 1000
         self.lost_records = lost_records
-        self._admin: AdminClient | None = None
+        self._admin: Held[AdminClient] | None = None
         client_settings(servers, self._config, FIXED)
 
     split_columns = ("topic", "partition")
@@ -174,12 +175,15 @@ class KafkaSource(Source):
         if self._admin is None:
             consumers = ("isolation.level", "group.id")
             users = {name: value for name, value in self._config.items() if name not in consumers}
-            self._admin = AdminClient(client_settings(self._servers, users, {}))
-        return self._admin
+            self._admin = Held(AdminClient(client_settings(self._servers, users, {})))
+        return self._admin.client
 
     def _partitions(self, topic: str) -> list[TopicPartition]:
         def listed() -> list[TopicPartition]:
-            found = self._client().list_topics(topic, timeout=self._timeout_seconds).topics[topic]
+            metadata = within(
+                self._timeout_seconds, lambda: self._client().list_topics(topic, timeout=self._timeout_seconds)
+            )
+            found = metadata.topics[topic]
             if found.error is not None:
                 raise KafkaException(found.error)
             return [TopicPartition(topic, number) for number in sorted(found.partitions)]
@@ -206,7 +210,7 @@ class KafkaSource(Source):
             asked = self._client().describe_topics(
                 TopicCollection(sorted(topics)), request_timeout=self._timeout_seconds
             )
-            return {name: str(answer.result().topic_id or "") for name, answer in asked.items()}
+            return {name: str(self._result(answer).topic_id or "") for name, answer in asked.items()}
 
         try:
             return self._answered(described, self._timeout_seconds)
@@ -224,12 +228,15 @@ class KafkaSource(Source):
             asked = self._client().list_offsets(
                 dict.fromkeys(partitions, which), isolation_level=level, request_timeout=self._timeout_seconds
             )
-            return {split_name(partition): answer.result().offset for partition, answer in asked.items()}
+            return {split_name(partition): self._result(answer).offset for partition, answer in asked.items()}
 
         try:
             return self._answered(listed, self._timeout_seconds)
         except KafkaException as failure:
             raise _unavailable(failure) from None
+
+    def _result(self, answer: Future[_Answer]) -> _Answer:
+        return answered(answer, self._timeout_seconds)
 
     def _answered(self, ask: Callable[[], _Answer], retry_for_seconds: float) -> _Answer:
         """Retries while a topic or a partition is being created or moved to another broker."""
@@ -239,6 +246,7 @@ class KafkaSource(Source):
                 return ask()
             except KafkaException as failure:
                 if error_of(failure).code() not in _WITHOUT_LEADER or time.monotonic() > give_up:
+                    self._admin = None  # it may be the client that stands
                     raise
             time.sleep(_RETRY_SECONDS)
 

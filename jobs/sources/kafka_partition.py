@@ -11,7 +11,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from keyscale.jobs.errors import SourceRecordsLostError, SourceUnavailableError
-from keyscale.jobs.kafka_client import error_of, is_passing
+from keyscale.jobs.kafka_client import Held, error_of, is_passing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,7 +60,7 @@ class PartitionReader:
         self._topic = topic
         self._partition = partition
         self._timeout_seconds = timeout_seconds
-        self._consumer = Consumer(settings)
+        self._consumer = Held(Consumer(settings))
         self._next: int | None = None  # the first offset that has not been returned
         self._nothing_before = 0  # the consumer returns nothing before this offset
         # Events of later ranges, in order. Offsets have gaps, so a chunk as long as a range may hold many records after
@@ -94,7 +94,7 @@ class PartitionReader:
     def close(self) -> None:
         if not self.is_closed:
             self._closed.set()
-            self._consumer.close()
+            self._consumer.end()
 
     def _until(self, end: int) -> Iterator[list[Message]]:
         give_up = time.monotonic() + self._timeout_seconds
@@ -118,7 +118,7 @@ class PartitionReader:
         The client itself is never asked to wait: it does so until a time of day, and so for an hour more if the host's
         clock is set back by one meanwhile.
         """
-        there = self._consumer.consume(_CHUNK, 0)
+        there = self._consumer.client.consume(_CHUNK, 0)
         if not there:
             self._closed.wait(_POLL_SECONDS)
         return there
@@ -144,7 +144,7 @@ class PartitionReader:
     def _seek(self, start: int) -> None:
         self._later.clear()
         self._nothing_before = start
-        self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
+        self._consumer.client.assign([TopicPartition(self._topic, self._partition, start)])
 
     def _failed(self, error: KafkaError) -> SourceRecordsLostError | SourceUnavailableError:
         if error.code() in _LOST:

@@ -41,10 +41,10 @@ servers, topic, name, share = sys.argv[1:]
 opened = TransactionalTopic({"bootstrap.servers": servers}, name, 300_000)
 opened.add_shares(3)
 opened = TransactionalTopic({"bootstrap.servers": servers}, name, 300_000, int(share))
-opened._producer.begin_transaction()
+opened._producer.client.begin_transaction()
 for number in range(3):
     opened._produce({"topic": topic, "value": str(number).encode()})
-opened._producer.flush(60)
+opened._producer.client.flush(60)
 print("written", flush=True)
 sys.stdin.read()
 """
