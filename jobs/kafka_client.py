@@ -71,6 +71,8 @@ def answered(answer: Future[_Answer], timeout_seconds: float) -> _Answer:
         return answer.result(timeout_seconds)
     except TimeoutError:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+    finally:
+        del answer  # which a failure's traceback would keep, and the answer keeps the failure
 
 
 class Held(Generic[_Client]):
@@ -103,21 +105,24 @@ def within(seconds: float, call: Callable[[], _Answer]) -> _Answer:
 
     Args:
         seconds: How long it may take. A call that is given up goes on in its thread; its client cannot be used again.
-        call: The call.
+        call: The call. It takes the client from its holder itself: a bound method would keep the client.
 
     Raises:
         KafkaException: The brokers refuse, or have not answered in time.
     """
     answer: Future[_Answer] = Future()
+    Thread(target=_give, args=(answer, call), name="kafka-call", daemon=True).start()
+    try:
+        return answered(answer, seconds)
+    finally:
+        del answer
 
-    def run() -> None:
-        try:
-            answer.set_result(call())
-        except BaseException as failure:  # noqa: BLE001 - the caller's
-            answer.set_exception(failure.with_traceback(None))  # whose frames would keep the client
 
-    Thread(target=run, name="kafka-call", daemon=True).start()
-    return answered(answer, seconds)
+def _give(answer: Future[_Answer], call: Callable[[], _Answer]) -> None:
+    try:
+        answer.set_result(call())
+    except BaseException as failure:  # noqa: BLE001 - the caller's
+        answer.set_exception(failure.with_traceback(None))  # whose frames would keep the client
 
 
 def is_away(error: KafkaError) -> bool:

@@ -24,6 +24,6 @@ class BrowserSession(Base):
     user_id: Mapped[str]
     name: Mapped[str]
     role: Mapped[Role] = mapped_column(closed_set(Role, "role"))
-    job_labels: Mapped[list[list[str]]] = mapped_column(default=list)
+    job_labels: Mapped[list[list[str]]] = mapped_column(default=list, server_default="[]")
     created_at_ms: Mapped[int]
     expires_at_ms: Mapped[int] = mapped_column(index=True)

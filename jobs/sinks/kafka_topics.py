@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -74,11 +73,14 @@ class TopicDirectory:
             if time.monotonic() >= deadline:
                 break
             for name in missing:
-                within(_SECONDS, partial(self._admin.client.list_topics, name, _SECONDS))
+                self._ask_for(name)
             time.sleep(_RETRY_SECONDS)
             partitions |= self._partitions(missing)
         self._absent = set(wanted) - partitions.keys()  # they are not waited for again
         return {name: self._limits(count, config) for name, count, config in self._with_configs(partitions)}
+
+    def _ask_for(self, name: str) -> None:
+        within(_SECONDS, lambda: self._admin.client.list_topics(name, _SECONDS))
 
     def _partitions(self, names: list[str]) -> dict[str, int]:
         """Returns the numbers of partitions of those topics that exist."""

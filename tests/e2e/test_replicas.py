@@ -88,7 +88,7 @@ def test_a_control_plane_that_knows_only_the_database_and_the_store_carries_on_e
             job.create(parallelism=2)
             job.start()
             job.deliver_and_wait(6)
-            job.wait("a checkpoint", lambda: first.api.get(f"/jobs/{job.id}/checkpoints")["checkpoints"])
+            job.wait("a checkpoint", lambda: first.api.get(f"/jobs/{job.id}/checkpoints")["latest"]["completed"])
             job.deliver_and_wait(4)
             first.kill()
             end_processes(processes_of(first.home))
