@@ -17,6 +17,7 @@ from keyscale.installation import IMPORT_PATH
 from keyscale.jobs.protocol.messages import AttachRequest
 from keyscale.jobs.runtime.driver.main import DriverEnvironment
 from keyscale.jobs.runtime.errors import ControlRefusedError, ControlUnreachableError
+from tests.support.control_plane.flights_job import FlightsJob
 from tests.support.control_plane.running_control_plane import running_control_plane
 
 if TYPE_CHECKING:
@@ -114,3 +115,18 @@ def test_plain_http_and_old_tls_get_no_answer(platform: RunningControlPlane, fil
         old.minimum_version = old.maximum_version = ssl.TLSVersion.TLSv1_1
     with pytest.raises(httpx.TransportError):
         httpx.get(f"{url}/health", verify=old, trust_env=False)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1200)
+def test_a_spark_job_is_started_rescaled_and_drained_over_tls(platform: RunningControlPlane) -> None:
+    job = FlightsJob(platform)
+    job.create(parallelism=2)
+    job.start()
+    job.deliver_and_wait(4)
+    rescale = job.rescale(3)
+    job.wait("the rescale", lambda: job.show_rescale(rescale)["status"] == "COMPLETED")
+    job.deliver_and_wait(4)
+    assert job.show()["attempt"]["heartbeat_at_ms"] is not None
+    job.finish()
+    assert job.wrong_checks() == []
