@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import psutil
 
 from tests.support.servers.faulty_s3_server import Fault
-from tests.support.servers.host_clock import clock_library, clock_variables, set_clock
+from tests.support.servers.host_clock import clock_library, clock_variables, set_clock, sleeping_modules
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class SmallDisk:
 
 JAVA = """#!/bin/sh
 export {exports}
+export PYTHONPATH={modules}:$PYTHONPATH
 exec {java} "$@"
 """
 
@@ -89,9 +90,10 @@ class HostClock:
         if library and java:
             (home / "bin").mkdir(parents=True)
             script = home / "bin" / "java"
+            modules = sleeping_modules(home / "modules")
             moved = {**clock_variables(library, self._path), "FAKETIME_ONLY_CMDS": Path(sys.executable).name}
             exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in moved.items())
-            script.write_text(JAVA.format(exports=exports, java=java))
+            script.write_text(JAVA.format(exports=exports, modules=modules, java=java))
             script.chmod(0o755)
             self.variables = {"JAVA_HOME": str(home)}
             set_clock(self._path, 0)

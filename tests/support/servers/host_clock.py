@@ -8,6 +8,12 @@ import subprocess
 from pathlib import Path
 
 _LIBRARY = "usr/lib/*/faketime/libfaketimeMT.so.1"
+_SLEEP = """# time.sleep fails under faketime, always: EINVAL. The waits of threading do not.
+import threading
+import time
+
+time.sleep = lambda seconds: (threading.Event().wait(seconds), None)[1]
+"""
 
 
 def clock_library() -> Path | None:
@@ -27,6 +33,13 @@ def clock_variables(library: Path, file: Path) -> dict[str, str]:
         "FAKETIME_CACHE_DURATION": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
     }
+
+
+def sleeping_modules(directory: Path) -> Path:
+    """Makes a directory for PYTHONPATH, with which Python can sleep while its clock is moved."""
+    directory.mkdir(parents=True)
+    (directory / "sitecustomize.py").write_text(_SLEEP)
+    return directory
 
 
 def set_clock(file: Path, seconds: int) -> None:
