@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import click
 
 from keyscale.api.cli.client import artifact_path
 from keyscale.api.cli.errors import InvalidArgumentError
+from keyscale.api.cli.requirements import downloaded_wheels
 from keyscale.api.cli.session import Session, json_option, pass_session
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ COLUMNS = (
     ("SIZE", "size_bytes"),
     ("CREATED", "created_at_ms"),
 )
+PLATFORM_COLUMNS = (("NAME", "name"), ("VERSION", "version"))
+_ARTIFACT_ID = re.compile(r"[0-9a-f]{32}")
+_PACKAGE_PREFIX = "package:"
 
 
 def upload_file(control_plane: ControlPlane, path: Path) -> dict[str, Any]:
@@ -34,20 +39,63 @@ def upload_file(control_plane: ControlPlane, path: Path) -> dict[str, Any]:
     return answer
 
 
+def upload_requirements(control_plane: ControlPlane, path: Path) -> list[dict[str, Any]]:
+    """Uploads the wheels that a file of requirements needs and the platform does not have."""
+    if not path.is_file():
+        raise InvalidArgumentError(f"{path} cannot be read: it is not a file")
+    with downloaded_wheels(path, control_plane.get("/artifacts/platform")) as wheels:
+        return [upload_file(control_plane, wheel) for wheel in wheels]
+
+
+def upload_library(control_plane: ControlPlane, library: str) -> str:
+    """Returns the name of a library as a specification has it; a file is uploaded first.
+
+    Args:
+        control_plane: Where to upload.
+        library: The id of an artifact, a package of jars as `package:NAME`, or a file.
+    """
+    if library.startswith(_PACKAGE_PREFIX) or _ARTIFACT_ID.fullmatch(library):
+        return library
+    return str(upload_file(control_plane, Path(library))["id"])
+
+
 @click.group()
 def artifacts() -> None:
-    """Upload, list and delete artifacts: the programs that jobs run."""
+    """Upload, list and delete artifacts: the programs that jobs run, and the libraries that they bring."""
 
 
 @artifacts.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--requirements",
+    type=click.Path(path_type=Path),
+    help="Upload the wheels that this file of pip's names, with all that they need and the platform does not have.",
+)
 @json_option
 @pass_session
-def upload(session: Session, file: Path) -> None:
-    """Upload FILE: a Python script, a zip with a __main__.py, or a jar."""
+def upload(session: Session, file: Path | None, requirements: Path | None) -> None:
+    """Upload FILE: a Python script, a zip with a main.py or with modules, a wheel, or a jar."""
     with session.control_plane() as control_plane:
-        answer = upload_file(control_plane, file)
-    session.output.table(answer, [answer], COLUMNS)
+        if file is not None and requirements is None:
+            answer = upload_file(control_plane, file)
+            session.output.table(answer, [answer], COLUMNS)
+        elif requirements is not None and file is None:
+            uploaded = upload_requirements(control_plane, requirements)
+            session.output.table({"artifacts": uploaded}, uploaded, COLUMNS)
+        else:
+            raise InvalidArgumentError("give either a file or --requirements")
+
+
+@artifacts.command()
+@json_option
+@pass_session
+def platform(session: Session) -> None:
+    """Show the Python and the packages that every job has, and the packages of jars that a job can name."""
+    with session.control_plane() as control_plane:
+        answer = control_plane.get("/artifacts/platform")
+    rows = [{"name": name, "version": version} for name, version in answer["packages"].items()]
+    rows += [{"name": f"{_PACKAGE_PREFIX}{name}", "version": None} for name in answer["jar_packages"]]
+    session.output.table(answer, [{"name": "python", "version": answer["python_version"]}, *rows], PLATFORM_COLUMNS)
 
 
 @artifacts.command(name="list")

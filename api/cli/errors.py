@@ -41,6 +41,17 @@ class ControlPlaneNotFoundError(CliError):
     )
 
 
+class RequirementsError(CliError):
+    """pip finds no wheels for a file of requirements that the platform can use beside its own packages."""
+
+    code = "CLI_REQUIREMENTS_FAILED"
+    title = "The requirements cannot be resolved into wheels"
+    advice = (
+        "pip's message is in `detail`. Ask for versions that go with the platform's packages, which `./keyscale "
+        "artifacts platform` lists, and that are published as wheels; the file must have no hashes."
+    )
+
+
 class ControlPlaneUnreachableError(CliError):
     """Nothing answers at the address of the control plane."""
 

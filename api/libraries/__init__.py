@@ -1,1 +1,1 @@
-"""What a job brings beside its program: inspection of uploads, rules for libraries, and their copies on this host."""
+"""Libraries, which jobs bring beside their programs: inspection of uploads, rules, and copies on this host."""

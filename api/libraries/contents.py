@@ -1,4 +1,4 @@
-"""What is in an artifact, as its upload was inspected; stored with it as JSON."""
+"""The contents of an artifact, as its upload was inspected; stored with it as JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Contents(BaseModel):
-    """What is in a zip or a wheel; empty for other files.
+    """The contents of a zip or a wheel; empty for other files.
 
     Attributes:
         runnable: Whether a zip has a main.py or __main__.py. An older version of Keyscale took only such ones.

@@ -22,7 +22,7 @@ _PACKAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class JarRules:
-    """What the administrator allows.
+    """The jars that the administrator allows.
 
     Attributes:
         allowed: SHA-256s and file names of jars that jobs may bring; `*` is any jar.

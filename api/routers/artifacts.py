@@ -7,7 +7,7 @@ from fastapi import APIRouter, File, Form, Response, UploadFile
 from keyscale.api.access.identities import Operator, User
 from keyscale.api.routers.dependencies import Control, ListingOf
 from keyscale.api.routers.guarded_route import UploadRoute
-from keyscale.api.schemas.artifact import ArtifactAnswer, ArtifactList
+from keyscale.api.schemas.artifact import ArtifactAnswer, ArtifactList, PlatformAnswer
 from keyscale.api.schemas.base import NAME_PATTERN
 from keyscale.api.services import artifacts
 
@@ -40,6 +40,12 @@ def upload_artifact(
 def list_artifacts(control: Control, user: User, listing: ListingOf) -> ArtifactList:
     """Lists the artifacts that the user may see, the newest first."""
     return artifacts.list_all(control, user, listing)
+
+
+@router.get("/platform")
+def show_platform(control: Control, _: User) -> PlatformAnswer:
+    """Shows the Python and the packages that every job has, and the packages of jars that a job can name."""
+    return artifacts.show_platform(control)
 
 
 @router.get("/{artifact_id}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from keyscale.api.schemas.base import Answer, ListAnswer, example
 from keyscale.db.statuses import ArtifactKind
 
@@ -28,6 +30,22 @@ class ArtifactAnswer(Answer):
     sha256: str
     size_bytes: int
     created_at_ms: int
+
+
+class PlatformAnswer(Answer):
+    """The Python, the system and the packages that every job has."""
+
+    model_config = example(
+        python_version="3.11.7",
+        platforms=["linux_x86_64", "manylinux_2_36_x86_64"],
+        packages={"numpy": "2.4.6", "pyspark": "4.3.0"},
+        jar_packages=["kafka"],
+    )
+
+    python_version: str
+    platforms: list[str] = Field(description="Names of the operating system in the tags of wheels that fit.")
+    packages: dict[str, str] = Field(description="Versions of the platform's own packages; a job cannot bring others.")
+    jar_packages: list[str] = Field(description="Packages of jars, which a job names as `package:NAME`.")
 
 
 class ArtifactList(ListAnswer):

@@ -21,7 +21,7 @@ from keyscale.api.libraries.artifact_inspection import inspect_artifact
 from keyscale.api.libraries.artifact_inspector import ENDINGS
 from keyscale.api.libraries.library_set import Library, check_wheel
 from keyscale.api.libraries.platform_packages import installed_platform
-from keyscale.api.schemas.artifact import ArtifactAnswer, ArtifactList
+from keyscale.api.schemas.artifact import ArtifactAnswer, ArtifactList, PlatformAnswer
 from keyscale.api.schemas.base import NAME_PATTERN
 from keyscale.api.services.cursors import write_cursor
 from keyscale.clock import now_ms
@@ -107,6 +107,17 @@ def list_all(context: Context, user: Principal, listing: Listing) -> ArtifactLis
         found = artifacts.list_page(session, listing.page(int, str), scope=user.scope, user_id=user.id)
     shown = [ArtifactAnswer.model_validate(artifact) for artifact in found.rows]
     return ArtifactList(artifacts=shown, next=write_cursor(found.next))
+
+
+def show_platform(context: Context) -> PlatformAnswer:
+    """Shows the Python, the system and the packages that every job has."""
+    platform = installed_platform()
+    return PlatformAnswer(
+        python_version=platform.python_version,
+        platforms=list(platform.platforms),
+        packages={name: package.version for name, package in sorted(platform.packages.items())},
+        jar_packages=list(context.settings.jar_rules.packages()),
+    )
 
 
 def show(context: Context, artifact_id: str) -> ArtifactAnswer:

@@ -200,3 +200,11 @@ def test_only_some_uploads_are_read_at_once_and_the_others_are_told_to_come_agai
     assert upload().status_code == 201
     assert upload(b"def broken(:").status_code == 422
     assert upload(b"print(2)").status_code == 201, "a refused upload has given its slot back"
+
+
+def test_the_platform_says_what_every_job_has(client: httpx.Client) -> None:
+    answer = client.get("/artifacts/platform").json()
+    assert {"numpy", "pyspark", "keyscale"} <= set(answer["packages"])
+    assert "pytest" not in answer["packages"]
+    assert any(name.startswith("manylinux") for name in answer["platforms"])
+    assert answer["jar_packages"] == []

@@ -1,0 +1,95 @@
+"""Requirements of a job's program: resolved by this machine's pip into wheels that the platform can use.
+
+The platform's own packages take part as empty wheels of their versions. So pip chooses versions that go with them,
+says so where there are none, and downloads none of them.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.utils import canonicalize_name
+
+from keyscale.api.cli.errors import RequirementsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+_WHEEL = "Wheel-Version: 1.0\nGenerator: keyscale\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+_CONSTRAINED = re.compile(r"\(constraint\) (\S+)")
+_SAID_CHARACTERS_MAX = 4000
+
+
+@contextmanager
+def downloaded_wheels(requirements: Path, platform: Mapping[str, Any]) -> Iterator[list[Path]]:
+    """Yields the wheels that requirements need and the platform does not have; they are deleted afterwards.
+
+    Args:
+        requirements: A file in pip's format.
+        platform: The answer of `GET /artifacts/platform`.
+
+    Raises:
+        RequirementsError: pip finds no wheels that go with the platform.
+    """
+    with tempfile.TemporaryDirectory(prefix="keyscale-requirements-") as directory:
+        constraints, wheels = Path(directory, "constraints.txt"), Path(directory, "wheels")
+        stand_ins = Path(directory, "platform")
+        stand_ins.mkdir()
+        constraints.write_text(
+            "".join(
+                f"{name} @ {_stand_in(stand_ins, name, version).as_uri()}\n"
+                for name, version in platform["packages"].items()
+            )
+        )
+        command = download_command(requirements, constraints, wheels, platform)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)  # noqa: S603 - pip, with the user's own file
+        if done.returncode != 0:
+            said = f"{_conflict(done.stdout, platform['packages'])}\n{done.stderr}".strip()[-_SAID_CHARACTERS_MAX:]
+            raise RequirementsError(f"{requirements}: {said}")
+        found = sorted(wheels.glob("*.whl"))
+        yield [wheel for wheel in found if _name(wheel) not in platform["packages"]]
+
+
+def download_command(requirements: Path, constraints: Path, wheels: Path, platform: Mapping[str, Any]) -> Sequence[str]:
+    """Returns pip's command line, which looks for the platform's Python and system and not for this machine's."""
+    options = [part for name in platform["platforms"] for part in ("--platform", name)]
+    return [
+        sys.executable,
+        *("-m", "pip", "download", "--progress-bar", "off", "--disable-pip-version-check", "--no-input"),
+        *("--only-binary", ":all:", "--implementation", "cp", "--python-version", platform["python_version"]),
+        *options,
+        *("--constraint", str(constraints), "--requirement", str(requirements), "--dest", str(wheels)),
+    ]
+
+
+def _conflict(said: str, packages: Mapping[str, str]) -> str:
+    """Returns pip's explanation of a conflict, with the versions of the platform's packages that take part in it."""
+    _, begin, rest = said.partition("The conflict is caused by:")
+    if not begin:
+        return ""
+    explanation = rest.partition("To fix this")[0].strip()
+    names = sorted({name.lower() for name in _CONSTRAINED.findall(explanation)} & packages.keys())
+    return f"{explanation}\n" + "\n".join(f"The platform has {name} {packages[name]}." for name in names)
+
+
+def _stand_in(directory: Path, name: str, version: str) -> Path:
+    escaped = name.replace("-", "_")
+    path = directory / f"{escaped}-{version}-py3-none-any.whl"
+    info = f"{escaped}-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{info}/METADATA", _METADATA.format(name=name, version=version))
+        archive.writestr(f"{info}/WHEEL", _WHEEL)
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def _name(wheel: Path) -> str:
+    return canonicalize_name(wheel.name.partition("-")[0])
