@@ -36,7 +36,7 @@ from keyscale.state.restore.movement import movements, skew
 from keyscale.state.restore.program_change import operator_changes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -197,14 +197,19 @@ def _load(context: Context, facts: _Facts) -> ProgramAnswer:
         max_parallelism=job.max_parallelism,
         parallelism=after["parallelism"],
     )
+    return context.programs.load(
+        question,
+        _content(context, facts.program.sha256),
+        spark_conf=after["spark_conf"],
+        secrets=after["secrets"],
+        user_number=job.user_number,
+    )
+
+
+def _content(context: Context, sha256: str) -> Iterator[bytes]:
+    """Yields the bytes of an artifact. The transaction ends with the last one, before the program runs for long."""
     with context.sessions() as session:
-        return context.programs.load(
-            question,
-            artifacts.read_bytes(session, facts.program.sha256),
-            spark_conf=after["spark_conf"],
-            secrets=after["secrets"],
-            user_number=job.user_number,
-        )
+        yield from artifacts.read_bytes(session, sha256)
 
 
 def _answer(facts: _Facts, stored: StoredState, loaded: ProgramAnswer | None, context: Context) -> PlanAnswer:
