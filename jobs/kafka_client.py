@@ -6,6 +6,7 @@ was set back by an hour, such a wait takes an hour more. So nothing here waits f
 
 from __future__ import annotations
 
+from _thread import start_new_thread
 from concurrent.futures import Future
 from contextlib import suppress
 from threading import Thread
@@ -93,8 +94,9 @@ class Held(Generic[_Client]):
         """Ends the client, which cannot be used any more."""
         only, self._only = self._only, []
         if only:
-            with suppress(RuntimeError):  # the process ends, and the client with it
-                Thread(target=only.clear, name="kafka-end", daemon=True).start()
+            # Not threading's: its start waits for the thread, which never runs once the interpreter ends.
+            with suppress(RuntimeError):
+                start_new_thread(only.clear, ())
 
     def __del__(self) -> None:
         self.end()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
@@ -103,3 +105,23 @@ def test_a_client_that_nothing_holds_ends_in_a_thread_of_its_own_also_after_it_h
         assert ended.result(10) is not threading.current_thread()
     finally:
         gc.enable()
+
+
+AT_ITS_END = """
+from keyscale.jobs.kafka_client import Held
+
+class Client:
+    def __del__(self):
+        pass
+
+class Circle:
+    def __init__(self):
+        self.me, self.held = self, Held(Client())
+
+kept = Circle()  # garbage that is looked for when the interpreter ends
+"""
+
+
+def test_a_process_ends_that_holds_a_client() -> None:
+    ended = subprocess.run([sys.executable, "-c", AT_ITS_END], timeout=60, check=False)
+    assert ended.returncode == 0
