@@ -2,7 +2,7 @@
 
 import { ApiError, get, post } from "../api.js";
 import { byId, definitions, element, keyed, pill, row, setChildren, setRefused, setText, when } from "../dom.js";
-import { duration, NONE, number } from "../format.js";
+import { bytes, duration, NONE, number, percent } from "../format.js";
 import { jobPage, path } from "../job_page.js";
 import { keyGroupRanges } from "../key_group_ranges.js";
 
@@ -22,7 +22,7 @@ const OUTCOMES = {
 const STATES = { done: "done", running: "running", failed: "failed", waiting: "waiting" };
 /** Above these numbers of segments there is no room for their numbers, for gaps, or for segments at all. */
 const NUMBERED_MAX = 32, SPACED_MAX = 96, DRAWN_MAX = 512;
-const LEDGER_MAX = 50;
+const LEDGER_MAX = 50, PLAN_AFTER_MS = 250;
 
 const input = byId("parallelism"), slider = byId("slider"), button = byId("rescale");
 let job = null;
@@ -127,6 +127,7 @@ function showRanges(parallelism) {
   const isChange = parallelism !== job.parallelism;
   byId("ranges-now").hidden = byId("ranges-now-label").hidden = !isChange;
   if (isChange) showBar("ranges-now", "Now", job.parallelism);
+  planSoon(isChange ? parallelism : null);
   showBar("ranges", isChange ? "Then" : "Now", parallelism);
 }
 
@@ -152,6 +153,42 @@ function drawRanges(bar, ranges) {
       node.title = `subtask ${index}: key groups ${start}–${end}`;
       setText(node, ranges.length <= NUMBERED_MAX ? index : "");
     });
+}
+
+let planned = null;
+let planTimer = 0;
+
+/** Asks for the plan of the chosen parallelism, once it has stayed the same for a moment. */
+function planSoon(parallelism) {
+  if (planned === parallelism || !mayOperate) return;
+  planned = parallelism;
+  clearTimeout(planTimer);
+  planTimer = setTimeout(async () => {
+    try {
+      const plan = parallelism === null ? null : await post(`${path}/plan`, { parallelism });
+      if (planned === parallelism) showPlan(plan);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      if (planned === parallelism) setChildren(byId("plan-figures"), ...definitions([["Plan", NONE, error.text]]));
+    }
+  }, PLAN_AFTER_MS);
+}
+
+function showPlan(plan) {
+  if (!plan) {
+    setChildren(byId("plan-figures"));
+    return;
+  }
+  const { movement, downtime } = plan;
+  const skews = movement.operators.map((one) => one.skew_ratio).filter((skew) => skew !== null);
+  const files = movement.operators.flatMap((one) => one.subtasks).reduce((sum, one) => sum + one.files, 0);
+  setChildren(byId("plan-figures"), ...definitions([
+    ["Expected downtime", duration(downtime.expected_ms), downtime.reason ?? "by this job's last changes"],
+    ["Bytes to move", bytes(movement.moved_bytes), movement.same_host
+      ? `of ${bytes(movement.state_bytes)}: files are linked on the same host` : `of ${bytes(movement.state_bytes)}`],
+    ["Files to open", number(files)],
+    ["Largest subtask", skews.length ? percent(Math.max(...skews)) : NONE, "of the average subtask's state"],
+  ]));
 }
 
 // --- the last rescale, phase by phase --------------------------------------------------------------------------------
