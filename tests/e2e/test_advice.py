@@ -1,0 +1,144 @@
+"""Who follows the advice of an error gets what was wanted: common errors of requests, one after the other."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyscale.api.cli.artifacts import upload_file
+from keyscale.api.cli.errors import RefusedError
+from tests.support.control_plane.command_line import keyscale
+from tests.support.control_plane.running_control_plane import running_control_plane
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.control_plane.command_line import CommandAnswer
+    from tests.support.control_plane.running_control_plane import RunningControlPlane
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+
+RIGHT = """
+from keyscale import FileSink, KeyedProcessFunction, StreamEnvironment
+
+
+class Halves(KeyedProcessFunction):
+    def process_element(self, row, context):
+        yield {"user": row.user, "half": row.amount // 2}
+
+
+def build(env):
+    amounts = env.stream(env.spark.readStream.schema("user string, amount bigint").json(env.parameters["input"]))
+    halves = amounts.key_by("user").process(Halves(), output={"user": "string", "half": "bigint"})
+    halves.uid("halves").sink_to(FileSink(env.parameters["output"], format="json")).uid("files")
+
+
+if __name__ == "__main__":
+    environment = StreamEnvironment.current()
+    build(environment)
+    environment.execute()
+"""
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[RunningControlPlane]:
+    """One control plane for all cases."""
+    with running_control_plane() as running:
+        yield running
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A program that works, with input for it."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"user": "ada", "amount": 6}\n')
+    path = tmp_path / "halves.py"
+    path.write_text(RIGHT)
+    return path
+
+
+def refused(answer: CommandAnswer, code: str) -> str:
+    """The text of a refusal: its detail, then its advice."""
+    assert answer.exit_code == 1, answer.stdout
+    assert code in answer.stderr
+    return answer.stderr
+
+
+def done(answer: CommandAnswer) -> CommandAnswer:
+    assert answer.exit_code == 0, answer.stderr
+    return answer
+
+
+def create(platform: RunningControlPlane, name: str, program: Path, *more: str) -> CommandAnswer:
+    parameters = ("-P", f"input={program.parent / 'in'}", "-P", f"output={program.parent / name}")
+    return keyscale(platform, "jobs", "create", name, "--file", str(program), *parameters, *more)
+
+
+def test_a_program_is_accepted_when_python_can_compile_it(platform: RunningControlPlane, program: Path) -> None:
+    program.write_text("def broken(:\n")
+    assert "Python can compile" in refused(keyscale(platform, "artifacts", "upload", str(program)), "ARTIFACT_INVALID")
+    program.write_text(RIGHT)
+    done(keyscale(platform, "artifacts", "upload", str(program)))
+
+
+def test_a_zip_can_be_a_job_once_it_has_a_main(platform: RunningControlPlane, tmp_path: Path) -> None:
+    def zipped(name: str) -> bytes:
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr(name, RIGHT)
+        return buffer.getvalue()
+
+    path = tmp_path / "packed.zip"
+    path.write_bytes(zipped("halves.py"))
+    assert "main.py" in refused(create(platform, "packed", path), "ARTIFACT_")
+    path.write_bytes(zipped("main.py"))
+    done(create(platform, "packed", path))
+
+
+def test_an_artifact_can_be_deleted_once_its_job_is(platform: RunningControlPlane, program: Path) -> None:
+    artifact = upload_file(platform.api, program)["id"]
+    done(keyscale(platform, "jobs", "create", "user-of-it", "--artifact", artifact))
+    refused(keyscale(platform, "artifacts", "delete", artifact), "ARTIFACT_IN_USE")
+    done(keyscale(platform, "jobs", "delete", "user-of-it"))
+    for job in platform.api.get("/jobs")["jobs"]:  # the same bytes are the same artifact
+        if job["artifact_id"] == artifact:
+            done(keyscale(platform, "jobs", "delete", job["name"]))
+    done(keyscale(platform, "artifacts", "delete", artifact))
+
+
+def test_a_job_is_found_by_a_name_of_the_list_and_gets_another_name_where_one_is_taken(
+    platform: RunningControlPlane, program: Path
+) -> None:
+    done(create(platform, "taken", program))
+    refused(create(platform, "taken", program), "JOB_NAME_TAKEN")
+    done(create(platform, "taken-2", program))
+    refused(keyscale(platform, "jobs", "show", "take"), "JOB_NOT_FOUND")
+    listed = done(keyscale(platform, "jobs", "list", "--json")).json["jobs"]
+    assert {"taken", "taken-2"} <= {job["name"] for job in listed}
+    for name in ("taken", "taken-2"):
+        done(keyscale(platform, "jobs", "show", name))
+        done(keyscale(platform, "jobs", "delete", name))
+
+
+def test_a_job_is_created_with_values_that_the_advice_allows(platform: RunningControlPlane, program: Path) -> None:
+    bound = ("--max-parallelism", "16", "-p")
+    assert "from 1 to" in refused(create(platform, "bounded", program, *bound, "17"), "PARALLELISM_OUT_OF_RANGE")
+    done(create(platform, "bounded", program, *bound, "16"))
+    setting = ("--spark-conf", "spark.driver.extraJavaOptions=-Dx=1")
+    advice = refused(create(platform, "settled", program, *setting), "SPARK_CONF_NOT_ALLOWED")
+    assert "docs/configuration.md" in advice
+    done(create(platform, "settled", program, "--spark-conf", "spark.executor.memory=1g"))
+    for name in ("bounded", "settled"):
+        done(keyscale(platform, "jobs", "delete", name))
+
+
+def test_the_token_is_in_the_file_that_the_advice_names(platform: RunningControlPlane) -> None:
+    with pytest.raises(RefusedError) as caught:
+        platform.api.request("GET", "/jobs", headers={"Authorization": "Bearer wrong"})
+    assert "`token`" in caught.value.problem["advice"]
+    token = (platform.home / "token").read_text().strip()
+    assert platform.api.request("GET", "/jobs", headers={"Authorization": f"Bearer {token}"}).is_success
