@@ -38,6 +38,9 @@ _Place: TypeAlias = tuple[int, int]  # a row's task, and its index in it
 _LOCK = 0x6B657973  # "keys": held while the table of markers is created
 
 
+_NAME_OF = sql.SQL("(SELECT relnamespace::regnamespace || '.' || relname FROM pg_class WHERE oid = to_regclass(%s))")
+_HAS_TARGET = "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'target' AND NOT attisdropped"
+
 _SHAPE = """
 SELECT md5(string_agg(part, E'\\n' ORDER BY part)) FROM (
   SELECT (attnum, attname, atttypid, atttypmod, attcollation, attnotnull, attidentity, attgenerated,
@@ -275,11 +278,19 @@ class PostgresSink:
             end_older_sessions(connection, context)
             self._create_markers(connection)
             marker = self._locked_marker(connection, context.job_id, context.uid)
+            if marker is None and context.forked_from is not None:
+                self._refuse_a_shared_table(connection, context.uid, context.forked_from)
             if marker is not None and marker.attempt > context.attempt:
                 raise SinkOccupiedError(f"attempt {marker.attempt} writes the output of sink {context.uid}")
             if is_rewound(marker, context.batch_id):
                 self._take_back(connection, context)
             self._set_marker(connection, context.job_id, context.uid, Published(context.attempt, context.batch_id))
+            connection.execute(
+                sql.SQL("UPDATE {} SET target = {} WHERE job_id = %s AND uid = %s").format(
+                    self._sibling(MARKERS), _NAME_OF
+                ),
+                (self._target.as_string(), context.job_id, context.uid),
+            )
             prefix = _stage_prefix(context.job_id, context.uid)
             tables = _tables(connection, self._schema, prefix)
             left = [name for name in tables if int(name.removeprefix(prefix).split("_")[0]) <= context.attempt]
@@ -288,6 +299,21 @@ class PostgresSink:
         if left:
             logger.info("sink %s: removed %d batches that earlier runs had staged", context.uid, len(left))
         self._dead_letters.recover(context)
+
+    def _refuse_a_shared_table(self, connection: psycopg.Connection[Any], uid: str, other_job: str) -> None:
+        """Refuses a table that the job writes to from which this one was forked: rows would be there twice.
+
+        Markers of earlier versions do not name the table; then the same uid is taken for the same table.
+        """
+        statement = sql.SQL(
+            "SELECT uid FROM {} WHERE job_id = %s AND (target = {} OR (target IS NULL AND uid = %s)) LIMIT 1"
+        ).format(self._sibling(MARKERS), _NAME_OF)
+        row = connection.execute(statement, (other_job, self._target.as_string(), uid)).fetchone()
+        if row is not None:
+            raise SinkOccupiedError(
+                f"sink {row[0]} of job {other_job} writes to table {self._table}: give sink {uid} a table of its own;"
+                f" or, if that job is never to run again, delete its row of sink {row[0]} from {MARKERS}"
+            )
 
     def _take_back(self, connection: psycopg.Connection[Any], context: SinkContext) -> None:
         """Deletes the rows of batches that are no longer part of the job's history, if a column identifies them."""
@@ -345,9 +371,11 @@ class PostgresSink:
             sql.SQL(
                 "CREATE TABLE IF NOT EXISTS {} (job_id text, uid text, "
                 "attempt bigint NOT NULL, batch_id bigint NOT NULL, "
-                "published_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (job_id, uid))"
+                "published_at timestamptz NOT NULL DEFAULT now(), target text, PRIMARY KEY (job_id, uid))"
             ).format(self._sibling(MARKERS))
         )
+        if not connection.execute(_HAS_TARGET, (self._sibling(MARKERS).as_string(),)).fetchone():
+            connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN target text").format(self._sibling(MARKERS)))
         connection.commit()
         self._has_markers = True
 

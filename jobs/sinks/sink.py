@@ -35,6 +35,8 @@ class SinkContext:
         batch_id: The batch.
         attempt: The fencing number. Of two attempts that run the batch, only the higher one can commit it.
         unique: An id that no other try of this batch has.
+        forked_from: In `recover`, the job from whose snapshot the attempt starts, if it is another one. That job may
+            go on, so its output is not to be touched. None for a job that starts from its own history.
     """
 
     job_id: str
@@ -42,6 +44,7 @@ class SinkContext:
     batch_id: int
     attempt: int
     unique: str
+    forked_from: str | None = None
 
 
 class Sink(Protocol):
@@ -68,7 +71,8 @@ class Sink(Protocol):
     def recover(self, context: SinkContext) -> None:
         """Removes what earlier runs have staged. Called once per run, after the last committed batch was published.
 
-        So whatever is staged by this attempt or an earlier one is of a batch that will never be published.
+        So whatever is staged by this attempt or an earlier one is of a batch that will never be published. A sink whose
+        target the job in `forked_from` writes to raises SinkOccupiedError, before anything is written.
 
         Args:
             context: The last committed batch (batch_id -1 if there is none), and the attempt that starts.

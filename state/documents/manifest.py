@@ -153,6 +153,7 @@ class Manifest(msgspec.Struct, frozen=True):
         sinks: Per sink, the token of the last batch's output, so that it can be published again.
         savepoint_id: The savepoint's id; None for a checkpoint.
         time: The job's time; left out where it has none.
+        forked_from: The job that took it, if this is another job's own copy of a checkpoint; else left out.
     """
 
     job_id: JobId
@@ -169,6 +170,7 @@ class Manifest(msgspec.Struct, frozen=True):
     sinks: dict[str, str] = {}
     savepoint_id: str | None = None
     time: JobTime | msgspec.UnsetType = msgspec.UNSET
+    forked_from: JobId | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def path(self) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -263,13 +263,17 @@ class BatchRunner:
                 with contextlib.suppress(KeyscaleError):
                     node.sink.discard(tokens[node.uid])
 
-    def recover(self, committed: BatchId) -> None:
+    def recover(self, committed: BatchId, forked_from: JobId | None = None) -> None:
         """Deletes output that earlier attempts left. Call it after publishing the batch that was committed last.
 
         It waits for sinks whose systems do not answer.
+
+        Args:
+            committed: That batch.
+            forked_from: The job from whose snapshot the attempt starts, if it is another one.
         """
         for node in self._topology.sinks:
-            context = self._sink_context(node, committed, uuid.uuid4().hex)
+            context = replace(self._sink_context(node, committed, uuid.uuid4().hex), forked_from=forked_from)
             self._waiting(partial(_of_sink, node, partial(node.sink.recover, context)))
 
     def _waiting(self, operation: Callable[[], _Result]) -> _Result:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from keyscale.clock import now_ms
 from keyscale.jobs.graph.nodes import ONLY_SOURCE_UID
@@ -35,6 +36,7 @@ from keyscale.state.log.recovery import missing_files, recover
 from keyscale.state.log.resolution import resolve
 from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundError
 from keyscale.state.restore.program_change import rekeyed
+from keyscale.state.snapshot.own_copy import own_copy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,6 +105,8 @@ def open_attempt(
         manifest, resume = recovery.base.manifest, recovery.resume
     dropped = check_fit(assignment, resume, operators)
     kept, dropped_sources = _kept_positions(assignment, positions, sources)
+    if manifest is not None and (rewinds or resume.next_position == 1) and _may_vanish(manifest, layout.job_id):
+        manifest, rewinds = _own_copy(store, manifest, assignment), True
     claims = _claim(store, assignment, manifest)
     opened = AttemptOpened(
         attempt=attempt,
@@ -255,6 +259,24 @@ def fall_back(store: ObjectStore, assignment: Assignment, opened: OpenAttempt) -
     )
 
 
+def _may_vanish(manifest: Manifest, job_id: JobId) -> bool:
+    """Whether another job's retention may delete the snapshot at any time."""
+    return manifest.kind is SnapshotKind.CHECKPOINT and manifest.job_id != job_id
+
+
+def _own_copy(store: ObjectStore, manifest: Manifest, assignment: Assignment) -> Manifest:
+    if ClaimMode(assignment.claim_mode) is ClaimMode.CLAIM:
+        take_claim(store, manifest, JobId(assignment.job_id))  # refuses a checkpoint of another job
+    name = f"from-{manifest.job_id[:50]}-{manifest.checkpoint_id}-{uuid.uuid4().hex[:8]}"
+    try:
+        return own_copy(store, manifest, JobId(assignment.job_id), name)
+    except ObjectNotFoundError as error:
+        raise RestoreRefusedError(
+            f"job {manifest.job_id} has deleted {manifest.path} while it was being copied: choose a newer checkpoint,"
+            " or a savepoint"
+        ) from error
+
+
 def _claim(store: ObjectStore, assignment: Assignment, manifest: Manifest | None) -> bool:
     """Makes the checkpoint that the attempt is restored from the job's own, if the assignment says so.
 
@@ -267,9 +289,9 @@ def _claim(store: ObjectStore, assignment: Assignment, manifest: Manifest | None
     if manifest is None:
         return False
     job_id = JobId(assignment.job_id)
-    if ClaimMode(assignment.claim_mode) is ClaimMode.CLAIM and manifest.path == _path_of(
-        store, assignment.restore_from
-    ):
+    is_given = manifest.path == _path_of(store, assignment.restore_from)
+    is_own_copy = not isinstance(manifest.forked_from, UnsetType) and manifest.job_id == job_id
+    if is_own_copy or (is_given and ClaimMode(assignment.claim_mode) is ClaimMode.CLAIM):
         take_claim(store, manifest, job_id)
         return manifest.kind is SnapshotKind.SAVEPOINT
     check_claim(store, manifest, job_id)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from msgspec import UnsetType
+
 from keyscale.clock import now_ms
 from keyscale.jobs.errors import SinkUnavailableError
 from keyscale.jobs.protocol.messages import DriverState
@@ -228,7 +230,7 @@ class Execution:
                 on_outage=context.status.sink_waited_for,
             )
             runner.publish({OperatorUid(uid): token for uid, token in committed.sinks.items()})
-            runner.recover(committed.batch_id)
+            runner.recover(committed.batch_id, self._forked_from(opened.manifest))
             try:
                 self._restore(anchor, shipment, committed)
             except (ObjectCorruptError, ObjectNotFoundError):
@@ -238,6 +240,12 @@ class Execution:
                 opened = fall_back(context.store, context.assignment, opened)
             else:
                 return opened, committed, runner
+
+    def _forked_from(self, manifest: Manifest | None) -> JobId | None:
+        if manifest is None:
+            return None
+        taken_by = manifest.job_id if isinstance(manifest.forked_from, UnsetType) else manifest.forked_from
+        return None if taken_by == self._info.job_id else taken_by
 
     @property
     def _declared_sources(self) -> list[DeclaredSource]:

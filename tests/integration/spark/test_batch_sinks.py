@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,6 +28,10 @@ pytestmark = pytest.mark.spark
 
 def context(batch_id: int = 0, *, attempt: int = 1, unique: str = "u", job_id: str = "job") -> SinkContext:
     return SinkContext(job_id=job_id, uid="files", batch_id=batch_id, attempt=attempt, unique=unique)
+
+
+def fork(batch_id: int, attempt: int = 1) -> SinkContext:
+    return replace(context(batch_id, attempt=attempt, job_id="fork"), forked_from="job")
 
 
 def batches(path: Path) -> list[str]:
@@ -266,3 +271,33 @@ def test_an_operator_that_fails_while_a_foreach_batch_function_reads_is_not_the_
     with pytest.raises(UserFunctionError, match="ValueError: x") as failure:
         ForeachBatchSink(lambda rows, _: rows.foreach(id)).prepare(frame, context())
     assert origin_of(failure.value).operator_uid == "totals"
+
+
+def test_a_fork_is_refused_the_directory_of_the_job_that_runs_on_and_leaves_all_of_its_files_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    original, shared, own = (FileSink(str(tmp_path / name)) for name in ("shared", "shared", "own"))
+    original.recover(context(-1))
+    original.publish(original.prepare(spark.range(3).toDF("id"), context(0)))
+    running = original.prepare(spark.range(3, 5).toDF("id"), context(1))
+    with pytest.raises(SinkOccupiedError, match=r"sink files of job job writes to .*/shared"):
+        shared.recover(fork(0))
+    own.recover(fork(0))
+    for batch_id in (1, 2):
+        own.publish(own.prepare(spark.range(9, 10).toDF("id"), replace(fork(batch_id), forked_from=None)))
+    original.publish(running)
+    assert ids(spark, tmp_path / "shared") == [0, 1, 2, 3, 4]
+    assert batches(tmp_path / "own") == ["batch=1", "batch=2"]
+    own.recover(fork(0, attempt=2))
+    assert batches(tmp_path / "own") == [], "the fork was killed before its first checkpoint, and has gone back"
+    assert ids(spark, tmp_path / "shared") == [0, 1, 2, 3, 4]
+
+
+def test_a_fork_takes_a_directory_over_once_the_other_jobs_marker_is_gone(spark: SparkSession, tmp_path: Path) -> None:
+    original, heir = FileSink(str(tmp_path)), FileSink(str(tmp_path))
+    original.recover(context(-1))
+    original.publish(original.prepare(spark.range(3).toDF("id"), context(0)))
+    shutil.rmtree(tmp_path / "_published" / "job")
+    heir.recover(fork(0))
+    heir.publish(heir.prepare(spark.range(3, 4).toDF("id"), context(1, job_id="fork")))
+    assert ids(spark, tmp_path) == [0, 1, 2, 3]

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from keyscale import FileSink, PostgresSink, Secret, SinkContext
+from keyscale import FileSink, ForeachBatchSink, PostgresSink, Secret, SinkContext
 from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError
 from keyscale.jobs.operators.failures import typed_failure
 from keyscale.jobs.sinks import dead_letters, postgres_moves
@@ -31,6 +31,10 @@ pytestmark = pytest.mark.spark
 
 def context(batch_id: int = 0, *, attempt: int = 1, unique: str = "aaaaaaaa", uid: str = "orders") -> SinkContext:
     return SinkContext(job_id="job", uid=uid, batch_id=batch_id, attempt=attempt, unique=unique)
+
+
+def fork(batch_id: int, *, attempt: int = 1, unique: str = "ffffffff") -> SinkContext:
+    return replace(context(batch_id, attempt=attempt, unique=unique), job_id="fork", forked_from="job")
 
 
 class Database:
@@ -472,3 +476,82 @@ def test_the_error_of_an_unreachable_database_does_not_have_its_password(
     assert failure.value.retryable
     assert "hunter2" not in repr(failure.value)
     assert failure.value.__suppress_context__
+
+
+def test_a_fork_is_refused_the_table_of_the_job_that_runs_on_and_leaves_its_rows_and_transaction_alone(
+    spark: SparkSession, database: Database
+) -> None:
+    database.run("CREATE TABLE copies (id bigint, batch bigint)")
+    original = PostgresSink(database.url, "orders", batch_column="batch")
+    original.recover(context(-1))
+    original.publish(original.prepare(ids(spark, 1), context(0)))
+    running = original.prepare(ids(spark, 2), context(1))
+    for table in ("orders", "public.orders"):
+        with pytest.raises(SinkOccupiedError, match=f"sink orders of job job writes to table {table}"):
+            PostgresSink(database.url, table, batch_column="batch").recover(fork(0))
+    own = PostgresSink(database.url, "copies", batch_column="batch")
+    own.recover(fork(0))
+    for batch_id in (1, 2):
+        own.publish(own.prepare(ids(spark, 10 + batch_id), fork(batch_id, unique=f"{batch_id:08}")))
+    PostgresSink(database.url, "copies", batch_column="batch").recover(fork(1, attempt=2))
+    original.publish(running)
+    assert database.ids() == [1, 2]
+    assert database.rows("SELECT id FROM copies") == [(11,)], "the fork has gone back to batch 1"
+    OpenMoves.close(database.url, "fork")
+
+
+def test_a_fork_takes_a_table_over_once_the_other_jobs_marker_is_gone(spark: SparkSession, database: Database) -> None:
+    original, heir = (PostgresSink(database.url, "orders") for _ in range(2))
+    original.recover(context(-1))
+    original.publish(original.prepare(ids(spark, 1), context(0)))
+    database.run(f"DELETE FROM {MARKERS} WHERE job_id = 'job'")  # noqa: S608 - ours
+    heir.recover(fork(0))
+    heir.publish(heir.prepare(ids(spark, 2), fork(1)))
+    assert database.ids() == [1, 2]
+    OpenMoves.close(database.url, "fork")
+
+
+@pytest.mark.usefixtures("spark")
+def test_markers_of_an_earlier_version_get_the_column_and_guard_by_the_uid(database: Database) -> None:
+    database.run(
+        f"CREATE TABLE {MARKERS} (job_id text, uid text, attempt bigint NOT NULL, batch_id bigint NOT NULL,"
+        " published_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (job_id, uid))"
+    )
+    database.run(f"INSERT INTO {MARKERS} VALUES ('job', 'orders', 1, 5)")  # noqa: S608 - ours
+    with pytest.raises(SinkOccupiedError, match="job job"):
+        PostgresSink(database.url, "orders").recover(fork(5))
+    PostgresSink(database.url, "orders").recover(context(5, attempt=2))
+    assert database.rows(f"SELECT job_id, target FROM {MARKERS}") == [("job", "public.orders")]  # noqa: S608 - ours
+
+
+def test_a_function_as_the_guide_writes_it_touches_no_rows_of_the_job_that_runs_on(
+    spark: SparkSession, database: Database
+) -> None:
+    database.run("CREATE TABLE target (job text, batch bigint, id bigint)")
+    database.run("CREATE TABLE done (job text, uid text, attempt bigint, PRIMARY KEY (job, uid))")
+
+    def write(frame: DataFrame, given: SinkContext) -> None:
+        with psycopg.connect(database.url) as connection:
+            key = (given.job_id, given.uid)
+            connection.execute("INSERT INTO done VALUES (%s, %s, 0) ON CONFLICT DO NOTHING", key)
+            last = connection.execute("SELECT attempt FROM done WHERE job = %s AND uid = %s FOR UPDATE", key).fetchone()
+            if last is not None and last[0] > given.attempt:
+                raise RuntimeError("a newer attempt has taken over")
+            connection.execute("DELETE FROM target WHERE job = %s AND batch >= %s", (given.job_id, given.batch_id))
+            for row in frame.collect():
+                connection.execute("INSERT INTO target VALUES (%s, %s, %s)", (given.job_id, given.batch_id, row.id))
+            connection.execute("UPDATE done SET attempt = %s WHERE job = %s AND uid = %s", (given.attempt, *key))
+
+    original, forked = ForeachBatchSink(write), ForeachBatchSink(write)
+    original.prepare(ids(spark, 1), context(0))
+    original.prepare(ids(spark, 2), context(1))
+    forked.recover(fork(0))
+    for _ in range(2):
+        forked.prepare(ids(spark, 9), fork(1))
+    original.prepare(ids(spark, 3), context(2))
+    assert database.rows("SELECT job, batch, id FROM target ORDER BY job, batch") == [
+        ("fork", 1, 9),
+        ("job", 0, 1),
+        ("job", 1, 2),
+        ("job", 2, 3),
+    ]

@@ -611,3 +611,29 @@ def test_a_source_of_another_kind_under_its_old_uid_is_refused(store: ObjectStor
     with pytest.raises(RestoreRefusedError, match="source 'a' was of kind FileSource and is now kafka"):
         open_attempt(store, assignment(store, 2, allow_non_restored_state=True), OPERATORS, [topic])
     open_attempt(store, assignment(store, 2), OPERATORS, [files])
+
+
+@pytest.mark.parametrize("mode", ["rewind", "continue"])
+def test_another_jobs_checkpoint_is_copied_before_the_attempt_opens(store: ObjectStore, mode: str) -> None:
+    _, newer = three_batches(store)
+    location = location_of(store.url, newer.path)
+    wish = assignment(store, 1, job_id="fork", restore_mode=mode, restore_from=location, restore_id="fork")
+    opened = open_attempt(store, wish, OPERATORS)
+    assert opened.manifest is not None
+    assert (opened.manifest.job_id, opened.manifest.forked_from, opened.claims) == ("fork", "job", True)
+    assert opened.resume.batch_id == newer.batch_id
+    store.delete([info.path for info in store.list("job/")])
+    opened.journal.append(BatchPlanned(Attempt(1), BatchId(2), plan(2)))
+    opened.journal.append(commit(1, 2))
+    for attempt, changes in ((2, {}), (3, {"restore_mode": "continue", "restore_from": None})):
+        again = open_attempt(store, wish.model_copy(update={"attempt": attempt, **changes}), OPERATORS)
+        if mode == "rewind" or attempt == 3:
+            assert (again.manifest, again.resume.batch_id) == (opened.manifest, 2)
+
+
+def test_another_jobs_checkpoint_cannot_be_claimed(store: ObjectStore) -> None:
+    _, newer = three_batches(store)
+    wish = rewinding(store, 1, newer, job_id="fork", claim_mode="claim")
+    with pytest.raises(ClaimRefusedError, match="only a savepoint can be claimed"):
+        open_attempt(store, wish, OPERATORS)
+    assert not list(store.list("fork/"))
