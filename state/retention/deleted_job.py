@@ -1,6 +1,7 @@
 """Deletes the objects of a job that its user has deleted, except its savepoints, which belong to the user.
 
-A savepoint depends on no other object. One that another job has claimed is that job's.
+A savepoint depends on no other object. One that another job has claimed is that job's. A copy that the job has made of
+another job's checkpoint, to start from, is no savepoint of the user's.
 
 A driver that nobody can reach may still write. So the log is closed first: an entry that no driver has written takes
 the next position, and with its next entry such a driver is fenced. The closing entry stays until the last pass.
@@ -12,9 +13,13 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import UnsetType
+
+from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
 from keyscale.state.documents.claim import CLAIM_NAME
+from keyscale.state.documents.manifest import read_manifest
 from keyscale.state.layout import MANIFEST_NAME, Layout
-from keyscale.state.objects.errors import ObjectExistsError, StoreRefusedError
+from keyscale.state.objects.errors import ObjectExistsError, ObjectNotFoundError, StoreRefusedError
 from keyscale.state.retention.deletion_plan import directory_of
 from keyscale.state.syncpoint import reach
 
@@ -70,6 +75,11 @@ def delete_job_objects(
         for info in objects
         if info.path.startswith(layout.savepoints) and info.path.rpartition("/")[2] in {MANIFEST_NAME, CLAIM_NAME}
     }
+    savepoints = {
+        directory: path
+        for directory, path in savepoints.items()
+        if not _is_own_copy(store, f"{directory}{MANIFEST_NAME}")
+    }
     doomed = sorted(
         (info for info in objects if info.path != closing and not info.path.startswith(tuple(savepoints))),
         key=lambda info: info.path.rpartition("/")[2] != MANIFEST_NAME,  # if a manifest is there, so are its files
@@ -85,6 +95,13 @@ def delete_job_objects(
         0 if writes_before_ms is None else _remove_unfinished(store, layout.job, writes_before_ms),
         tuple(sorted(path for path in savepoints.values() if path.endswith(f"/{MANIFEST_NAME}"))),
     )
+
+
+def _is_own_copy(store: ObjectStore, path: str) -> bool:
+    try:
+        return not isinstance(read_manifest(store, path).forked_from, UnsetType)
+    except (DocumentCorruptError, FormatTooNewError, ObjectNotFoundError):
+        return False
 
 
 def _closed(store: ObjectStore, layout: Layout, last: int) -> str:

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.state.documents.claim import take_claim
 from keyscale.state.documents.log_entries import BatchPlanned
 from keyscale.state.identifiers import BatchId, JobId
 from keyscale.state.log.commit_log import FencedError
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.objects.object_store import TEMPORARY_PREFIX
 from keyscale.state.retention.deleted_job import delete_job_objects
+from keyscale.state.snapshot.own_copy import own_copy
 from tests.support.state.state_job import JOB, StateJob
 
 if TYPE_CHECKING:
@@ -53,6 +55,17 @@ def test_manifests_are_deleted_before_the_files_that_they_name(job: StateJob, mo
     are_manifests = [path.endswith("/manifest.json") for path in deleted]
     assert sum(are_manifests) == 3
     assert are_manifests == sorted(are_manifests, reverse=True)
+
+
+def test_a_copy_that_the_job_has_made_of_another_jobs_checkpoint_goes_too(job: StateJob, tmp_path: Path) -> None:
+    other = StateJob(job.store, tmp_path / "other", job_id=JobId("other"))
+    other.start(1)
+    other.run_batch({1: 1})
+    copy = own_copy(job.store, other.checkpoint()[0], JOB, "from-other-1")
+    take_claim(job.store, copy, JOB)
+    savepoint, _ = job.checkpoint("mine")
+    assert delete_job_objects(job.store, JOB, is_last=True).savepoints == (savepoint.path,)
+    assert all(path.startswith(f"{job.layout.savepoints}mine/") for path in paths(job))
 
 
 def test_savepoints_stay_and_can_be_restored(job: StateJob, tmp_path: Path) -> None:
