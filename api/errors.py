@@ -260,13 +260,13 @@ class ArtifactNotRunnableError(ApiError):
 
 
 class ArtifactInUseError(ApiError):
-    """An artifact cannot be deleted while a job uses it."""
+    """An artifact cannot be deleted while a revision of a job uses it."""
 
     code = "ARTIFACT_IN_USE"
     title = "A job uses this artifact"
     status = 409
     domain = "user"
-    advice = "Delete the job first."
+    advice = "`detail` names the job. Its revisions keep their artifacts, so that it can go back: delete the job first."
 
 
 class LibraryInvalidError(ApiError):
@@ -474,6 +474,102 @@ class RescaleNotFoundError(ApiError):
     status = 404
     domain = "user"
     advice = "GET /jobs/{id}/rescales lists them."
+
+
+class ChangeNotFoundError(ApiError):
+    """The job has no change with this id."""
+
+    code = "CHANGE_NOT_FOUND"
+    title = "The job has no such change"
+    status = 404
+    domain = "user"
+    advice = "GET /jobs/{id}/changes lists them."
+
+
+class RevisionNotFoundError(ApiError):
+    """The job has no revision with this number."""
+
+    code = "REVISION_NOT_FOUND"
+    title = "The job has no such revision"
+    status = 404
+    domain = "user"
+    advice = "GET /jobs/{id}/revisions lists them."
+
+
+class UpgradeInProgressError(ApiError):
+    """The job is being upgraded; another change must wait."""
+
+    code = "UPGRADE_IN_PROGRESS"
+    title = "The job is being upgraded"
+    status = 409
+    domain = "user"
+    retryable = True
+    advice = "Wait for the running upgrade to end: GET /jobs/{id}/changes lists it first. Or cancel the job."
+
+
+class RevisionConflictError(ApiError):
+    """A change names a revision that is no longer the job's present one."""
+
+    code = "REVISION_CONFLICT"
+    title = "The job has another revision now"
+    status = 412
+    domain = "user"
+    advice = "`revision` is the present one. Look at it (GET /jobs/{id}), and send its ETag in If-Match."
+
+    def __init__(self, detail: str = "", revision: int = 0) -> None:
+        super().__init__(detail)
+        self.revision = revision
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.detail, self.revision)
+
+
+class RevisionRequiredError(ApiError):
+    """A change does not say which revision it changes."""
+
+    code = "REVISION_REQUIRED"
+    title = "The change does not say which revision it is meant for"
+    status = 428
+    domain = "user"
+    advice = "Send the ETag of GET /jobs/{id} in the header If-Match, so that nobody's change is overwritten unseen."
+
+
+class LastStateTooOldError(ApiError):
+    """A job has no completed checkpoint that is as young as the request for an upgrade from the last state demands."""
+
+    code = "LAST_STATE_TOO_OLD"
+    title = "The latest checkpoint is too old"
+    status = 409
+    domain = "user"
+    retryable = True
+    advice = "Wait for a newer checkpoint, allow an older one with last_state_age_ms_max, or upgrade from a savepoint."
+
+
+class RevisionWithoutSavepointError(ApiError):
+    """No savepoint was taken when a revision was replaced, so the job cannot be taken back to it."""
+
+    code = "REVISION_WITHOUT_SAVEPOINT"
+    title = "No savepoint was taken when this revision was replaced"
+    status = 409
+    domain = "user"
+    advice = (
+        "Keep the present state with `--state current` (`./keyscale jobs rollback JOB REVISION --state current`). Or "
+        "stop the job, roll it back like this, and start it from another savepoint (`./keyscale jobs start JOB --from "
+        "ID`)."
+    )
+
+
+class RestoreSourceError(ApiError):
+    """A job cannot start from the checkpoint or savepoint that a request names."""
+
+    code = "RESTORE_SOURCE_INVALID"
+    title = "The job cannot start from this checkpoint or savepoint"
+    status = 422
+    domain = "user"
+    advice = (
+        "`detail` says why. GET /jobs/{id}/checkpoints and GET /jobs/{id}/savepoints list those that are COMPLETED; "
+        "max parallelism, hash and store must be the job's own."
+    )
 
 
 class RescaleInProgressError(ApiError):

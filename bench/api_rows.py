@@ -15,12 +15,15 @@ _STATEMENTS = (
     """INSERT INTO artifacts (id, name, version, filename, kind, sha256, size_bytes, created_at_ms)
        SELECT 'artifact-' || a, 'program', a + 1, 'program.py', 'PYTHON', repeat('0', 64), 9, a
        FROM generate_series(0, 1) a""",
-    """INSERT INTO jobs (id, name, artifact_id, parallelism, max_parallelism, hash_id, parameters, spark_conf,
-                          checkpoints, store_url, desired, status, consecutive_failures, restarts, next_start_at_ms,
-                          created_at_ms, started_at_ms, labels)
-       SELECT md5('job' || j), 'job-' || j, 'artifact-0', 2, 128, 'spark', '{"input": "/data/in"}', '{}',
-              '{"interval_ms": 10000}', 'file:///store', 'STOPPED', 'STOPPED', 0, 0, 0, :now - j, :now - j, '{}'
+    """INSERT INTO jobs (id, name, max_parallelism, hash_id, store_url, desired, status, consecutive_failures, restarts,
+                          next_start_at_ms, created_at_ms, started_at_ms, labels)
+       SELECT md5('job' || j), 'job-' || j, 128, 'spark', 'file:///store', 'STOPPED', 'STOPPED', 0, 0, 0, :now - j,
+              :now - j, '{}'
        FROM generate_series(1, :jobs) j""",
+    """INSERT INTO revisions (job_id, number, artifact_id, parallelism, parameters, spark_conf, checkpoints,
+                               created_at_ms)
+       SELECT md5('job' || j), r, 'artifact-0', 2, '{"input": "/data/in"}', '{}', '{"interval_ms": 10000}', :now - j
+       FROM generate_series(1, :jobs) j, generate_series(1, 3) r""",
     """INSERT INTO attempts (job_id, number, stage, cause, parallelism, restore_from, created_at_ms, launched_at_ms,
                               attached_at_ms, ended_at_ms, reaped, driver_state, heartbeat_at_ms, restored_at_ms,
                               metrics)
@@ -51,9 +54,10 @@ _STATEMENTS = (
        SELECT 'savepoint-' || j || '-' || a, md5('job' || j), 1, 'SAVEPOINT', 'savepoint-' || j || '-' || a, false,
               'COMPLETED', 'file:///store/s', 1, :now - a, :now
        FROM generate_series(1, :jobs) j, generate_series(1, 6) a""",
-    """INSERT INTO rescales (id, job_id, status, phase, phases, from_parallelism, to_parallelism, old_attempt,
-                              requested_at_ms, ended_at_ms)
-       SELECT 'rescale-' || j || '-' || a, md5('job' || j), 'COMPLETED', 'VERIFY', '[]', 1, 2, 1, :now - a, :now
+    """INSERT INTO changes (id, job_id, kind, status, phase, phases, from_revision, to_revision, upgrade_mode,
+                             from_parallelism, to_parallelism, old_attempt, requested_at_ms, ended_at_ms)
+       SELECT 'rescale-' || j || '-' || a, md5('job' || j), 'RESCALE', 'COMPLETED', 'VERIFY', '[]', 1, 2, 'SAVEPOINT',
+              1, 2, 1, :now - a, :now
        FROM generate_series(1, :jobs) j, generate_series(1, 6) a""",
     """INSERT INTO events (job_id, at_ms, kind, actor, message, details)
        SELECT md5('job' || j), :now - e, 'JOB_RUNNING', 'system', 'attempt 1 runs the job', '{"attempt": 1}'

@@ -24,6 +24,7 @@ class JobStatus(StrEnum):
     STOPPING = "STOPPING"
     STOPPED = "STOPPED"
     RESCALING = "RESCALING"
+    UPGRADING = "UPGRADING"
     RESTARTING = "RESTARTING"
     FAILED = "FAILED"
     FINISHED = "FINISHED"
@@ -72,17 +73,48 @@ class CommandKind(StrEnum):
     CANCEL = "CANCEL"
 
 
-class RescaleStatus(StrEnum):
-    """Status of a rescale."""
+class RestoreMode(StrEnum):
+    """The history that an attempt goes on with. A driver is told the names in lower case."""
+
+    CONTINUE = "CONTINUE"  # the job's own
+    REWIND = "REWIND"  # exactly one snapshot, of this or another job
+    STATELESS = "STATELESS"  # none
+
+
+class ClaimMode(StrEnum):
+    """Whether a job takes over the files that it restores from, or copies what it needs."""
+
+    NO_CLAIM = "NO_CLAIM"
+    CLAIM = "CLAIM"
+
+
+class ChangeKind(StrEnum):
+    """The kinds of changes."""
+
+    RESCALE = "RESCALE"  # another parallelism, and nothing else
+    UPGRADE = "UPGRADE"
+    ROLLBACK = "ROLLBACK"  # to an earlier revision, as the user asks
+
+
+class UpgradeMode(StrEnum):
+    """How a change takes state along."""
+
+    SAVEPOINT = "SAVEPOINT"
+    LAST_STATE = "LAST_STATE"  # no savepoint: the latest checkpoint and the commit log
+    STATELESS = "STATELESS"
+
+
+class ChangeStatus(StrEnum):
+    """Status of a change."""
 
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
-    ROLLED_BACK = "ROLLED_BACK"  # the job runs at its old parallelism
-    FAILED = "FAILED"  # the job ended during the rescale
+    ROLLED_BACK = "ROLLED_BACK"  # the job runs its old revision
+    FAILED = "FAILED"  # the job ended during the change
 
 
-class RescalePhase(StrEnum):
-    """The phases of a rescale, in order. ROLL_BACK replaces the remaining ones."""
+class ChangePhase(StrEnum):
+    """The phases of a change, in order. ROLL_BACK replaces the remaining ones."""
 
     REQUESTED = "REQUESTED"  # the new driver is started beside the running one
     SAVEPOINT = "SAVEPOINT"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.launching.isolation import JobUser
     from keyscale.api.settings import Settings
-    from keyscale.db.models import Attempt, Job
+    from keyscale.db.models import Attempt, Job, Revision
 
 STANDALONE_SCHEME = "spark://"
 TASK_TRIES = 4
@@ -61,7 +61,13 @@ def stays_on_loopback(master: str) -> bool:
 
 
 def driver_command(
-    settings: Settings, job: Job, attempt: Attempt, work_directory: Path, libraries: PlacedLibraries = NO_LIBRARIES
+    settings: Settings,
+    job: Job,
+    revision: Revision,
+    attempt: Attempt,
+    work_directory: Path,
+    *,
+    libraries: PlacedLibraries = NO_LIBRARIES,
 ) -> list[str]:
     """Returns the command line of an attempt's driver. It holds no secret, because other users can see it."""
     master = master_of(settings, attempt.parallelism)
@@ -72,7 +78,7 @@ def driver_command(
         **authentication(settings, master),
         **(share_of_cluster(attempt.parallelism) if master.startswith(STANDALONE_SCHEME) else {}),
         "spark.driver.memory": settings.driver_memory,
-        **job.spark_conf,
+        **revision.spark_conf,
         **REQUIRED_SETTINGS,
         "spark.app.name": f"keyscale-{job.name}-{attempt.number}",
         "spark.local.dir": str(work_directory / "spark"),

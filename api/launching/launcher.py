@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from keyscale.api.settings import Settings
-    from keyscale.db.models import Attempt, Job
+    from keyscale.db.models import Attempt, Job, Revision
 
 logger = logging.getLogger(__name__)
 
@@ -93,11 +93,12 @@ class Launcher:
             fresh.replace(file)
         return token_sha256(file.read_text())
 
-    def launch(self, job: Job, attempt: Attempt, brought: JobLibraries = NO_JOB_LIBRARIES) -> None:
+    def launch(self, job: Job, revision: Revision, attempt: Attempt, brought: JobLibraries = NO_JOB_LIBRARIES) -> None:
         """Starts an attempt's driver. A second call has no effect: only the first supervisor can register.
 
         Args:
             job: The job.
+            revision: The revision that the attempt runs.
             attempt: Its attempt.
             brought: The libraries of the attempt's revision.
 
@@ -107,7 +108,7 @@ class Launcher:
         """
         directory = self._run_directory(job.id, attempt.number)
         work = directory / "work"
-        secrets = self._settings.job_secrets.variables_of(job.secrets)
+        secrets = self._settings.job_secrets.variables_of(revision.secrets)
         token = (directory / "token").read_text()
         user = self.isolation.user(job.user_number)
         self._make_directories_of_job(job, work, user)
@@ -115,7 +116,7 @@ class Launcher:
         environment = driver_environment(
             self._settings, token, work, os.environ, secrets, user=user, libraries=libraries
         )
-        command = driver_command(self._settings, job, attempt, work, libraries)
+        command = driver_command(self._settings, job, revision, attempt, work, libraries=libraries)
         environment["KEYSCALE_ATTEMPT"] = f"{job.id}:{attempt.number}"
         environment["KEYSCALE_JOB_STORE_URL"] = job.store_url
         process: subprocess.Popen[bytes] | None = None
@@ -210,11 +211,16 @@ class Launcher:
                 give_to(objects / job.id, user)
                 give_to(work.parents[1] / "state", user)
 
-    def secrets_of(self, job: Job, attempt: int) -> dict[str, str]:
-        """Returns the variables with an attempt's secrets: those of its job and, while it runs here, its token."""
-        secrets = self._settings.job_secrets.variables_of(job.secrets)
+    def secrets_of(self, job_id: str, attempt: int, revisions: Iterable[Revision]) -> dict[str, str]:
+        """Returns the variables with an attempt's secrets: those of some revisions and, while it runs here, its token.
+
+        All revisions of a job that run at a time count, because their processes run as the same user.
+        """
+        secrets: dict[str, str] = {}
+        for revision in revisions:
+            secrets |= self._settings.job_secrets.variables_of(revision.secrets)
         with contextlib.suppress(FileNotFoundError):
-            secrets["KEYSCALE_ATTEMPT_TOKEN"] = (self._run_directory(job.id, attempt) / "token").read_text()
+            secrets["KEYSCALE_ATTEMPT_TOKEN"] = (self._run_directory(job_id, attempt) / "token").read_text()
         return secrets
 
     def log_tail(self, job_id: str, attempt: int, bytes_max: int) -> tuple[str, int]:

@@ -6,12 +6,14 @@ from functools import singledispatch
 from typing import Any
 
 from keyscale.api.lifecycle import steps
+from keyscale.api.lifecycle.changing import cause_of
 from keyscale.api.lifecycle.intents import command_stop
-from keyscale.api.lifecycle.job_transaction import JobTransaction, rescale_command_id
+from keyscale.api.lifecycle.job_transaction import JobTransaction, change_command_id
+from keyscale.api.lifecycle.restoring import restore_of_change, restore_of_roll_back
 from keyscale.api.lifecycle.transitions import enter
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, commands
-from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus, RescalePhase, RescaleStatus
+from keyscale.db.statuses import AttemptStage, ChangePhase, ChangeStatus, DesiredState, JobStatus, UpgradeMode
 
 _BUSY_WITHIN_MS = 10_000  # a job without a batch for this long had no input, and that is no downtime
 
@@ -33,9 +35,9 @@ def apply(step: object, transaction: JobTransaction) -> None:  # noqa: ARG001 - 
 @apply.register
 def _(step: steps.CreateAttempt, transaction: JobTransaction) -> None:
     stage = AttemptStage.STANDBY if step.standby else AttemptStage.ACTIVE
-    attempt = transaction.create_attempt(step.parallelism, step.cause, stage=stage)
+    attempt = transaction.create_attempt(step.revision, step.cause, stage=stage)
     if step.standby:
-        transaction.rescale().new_attempt = attempt.number
+        transaction.change().new_attempt = attempt.number
 
 
 @apply.register
@@ -108,62 +110,61 @@ def _(step: steps.ResumeJob, transaction: JobTransaction) -> None:
 
 
 @apply.register
-def _(step: steps.AdvanceRescale, transaction: JobTransaction) -> None:
-    rescale = transaction.rescale()
-    if step.phase is RescalePhase.STOP:
-        command = commands.find(transaction.session, rescale_command_id(rescale.id))
+def _(step: steps.AdvanceChange, transaction: JobTransaction) -> None:
+    change = transaction.change()
+    if step.phase is ChangePhase.STOP:
+        command = commands.find(transaction.session, change_command_id(change))
         if command is not None:
-            rescale.savepoint_location, rescale.savepoint_checkpoint_id = command.location, command.checkpoint_id
-    transaction.begin_phase(rescale, step.phase)
+            change.savepoint_location, change.savepoint_checkpoint_id = command.location, command.checkpoint_id
+    transaction.begin_phase(change, step.phase)
 
 
 @apply.register
-def _(step: steps.BeginRescaleSavepoint, transaction: JobTransaction) -> None:  # noqa: ARG001 - it has no attributes
-    rescale = transaction.rescale()
-    command_id = rescale_command_id(rescale.id)
+def _(step: steps.BeginSavepoint, transaction: JobTransaction) -> None:  # noqa: ARG001 - it has no attributes
+    change = transaction.change()
+    command_id = change_command_id(change)
     if commands.find(transaction.session, command_id) is None:
-        command_stop(transaction.session, transaction.job.id, rescale.old_attempt, command_id, rescale.id)
-    transaction.begin_phase(rescale, RescalePhase.SAVEPOINT)
+        command_stop(transaction.session, transaction.job.id, change.old_attempt, command_id, change.id)
+    transaction.begin_phase(change, ChangePhase.SAVEPOINT)
 
 
 @apply.register
 def _(step: steps.SwitchOver, transaction: JobTransaction) -> None:  # noqa: ARG001 - it has no attributes
-    rescale, session, job = transaction.rescale(), transaction.session, transaction.job
-    old = transaction.attempt(rescale.old_attempt)
-    rescale.stopped_at_ms = _stopped_at_ms(old.last_commit_at_ms, rescale.phases)
+    change, session, job = transaction.change(), transaction.session, transaction.job
+    old = transaction.attempt(change.old_attempt)
+    change.stopped_at_ms = _stopped_at_ms(old.last_commit_at_ms, change.phases, now_ms())
     transaction.end_attempt(old.number)
+    pending = transaction.pending_restore()
+    if change.upgrade_mode is UpgradeMode.LAST_STATE:
+        change.savepoint_location = transaction.latest_location()
+    job.restore = restore_of_change(change, pending).dump()
+    job.revision = change.to_revision
     standby = attempts.of_stage(session, job.id, AttemptStage.STANDBY)
     if standby is not None:
         session.flush()  # the old attempt is ENDED before the new one is ACTIVE: there are never two
-        standby.stage, standby.restore_from = AttemptStage.ACTIVE, rescale.savepoint_location
+        standby.stage = AttemptStage.ACTIVE
+        transaction.tell_restore(standby)
     else:
-        made = transaction.create_attempt(
-            rescale.to_parallelism, steps.Cause.RESCALE, restore_from=rescale.savepoint_location
-        )
-        rescale.new_attempt = made.number
-    job.parallelism = rescale.to_parallelism
-    transaction.begin_phase(rescale, RescalePhase.RESTORE)
+        change.new_attempt = transaction.create_attempt(change.to_revision, cause_of(change.kind)).number
+    transaction.begin_phase(change, ChangePhase.RESTORE)
 
 
 @apply.register
 def _(step: steps.RetryRestore, transaction: JobTransaction) -> None:
-    rescale = transaction.rescale()
+    change = transaction.change()
     transaction.end_attempt(step.attempt)
-    made = transaction.create_attempt(
-        rescale.to_parallelism, steps.Cause.RESCALE, restore_from=rescale.savepoint_location
-    )
-    rescale.new_attempt = made.number
-    if rescale.phase is not RescalePhase.RESTORE:
-        transaction.begin_phase(rescale, RescalePhase.RESTORE)
+    change.new_attempt = transaction.create_attempt(change.to_revision, cause_of(change.kind)).number
+    if change.phase is not ChangePhase.RESTORE:
+        transaction.begin_phase(change, ChangePhase.RESTORE)
 
 
 @apply.register
-def _(step: steps.AbandonRescale, transaction: JobTransaction) -> None:
-    rescale = transaction.rescale()
+def _(step: steps.AbandonChange, transaction: JobTransaction) -> None:
+    change = transaction.change()
     standby = attempts.of_stage(transaction.session, transaction.job.id, AttemptStage.STANDBY)
     if standby is not None:
         transaction.end_attempt(standby.number)
-    transaction.end_rescale(rescale, RescaleStatus.ROLLED_BACK, step.failure)
+    transaction.end_change(change, ChangeStatus.ROLLED_BACK, step.failure)
     if step.replaced is not None:
         transaction.end_attempt(step.replaced, step.failure)
         transaction.job.restarts += 1
@@ -171,28 +172,30 @@ def _(step: steps.AbandonRescale, transaction: JobTransaction) -> None:
 
 @apply.register
 def _(step: steps.RollBack, transaction: JobTransaction) -> None:
-    rescale = transaction.rescale()
+    change = transaction.change()
     if step.attempt is not None:
         transaction.end_attempt(step.attempt, step.failure)
-    rescale.failure = dict(step.failure)
-    transaction.job.parallelism = rescale.from_parallelism
-    transaction.begin_phase(rescale, RescalePhase.ROLL_BACK)
-    transaction.create_attempt(rescale.from_parallelism, steps.Cause.ROLL_BACK, restore_from=rescale.savepoint_location)
+    change.failure = dict(step.failure)
+    transaction.pending_restore()
+    transaction.job.restore = restore_of_roll_back(change).dump()
+    transaction.job.revision = change.from_revision
+    transaction.begin_phase(change, ChangePhase.ROLL_BACK)
+    transaction.create_attempt(change.from_revision, steps.Cause.ROLL_BACK)
 
 
 @apply.register
-def _(step: steps.CompleteRescale, transaction: JobTransaction) -> None:
-    rescale = transaction.rescale()
-    rescale.resumed_at_ms = step.resumed_at_ms
-    status = RescaleStatus.ROLLED_BACK if step.rolled_back else RescaleStatus.COMPLETED
-    transaction.end_rescale(rescale, status, rescale.failure if step.rolled_back else None)
+def _(step: steps.CompleteChange, transaction: JobTransaction) -> None:
+    change = transaction.change()
+    change.resumed_at_ms = step.resumed_at_ms
+    status = ChangeStatus.ROLLED_BACK if step.rolled_back else ChangeStatus.COMPLETED
+    transaction.end_change(change, status, change.failure if step.rolled_back else None)
 
 
-def _stopped_at_ms(last_commit_at_ms: int | None, phases: list[dict[str, Any]]) -> int | None:
-    """Returns when the job stopped processing: at its last commit or, without input, at the command to stop."""
-    commanded_at_ms: int | None = next(
-        (phase["started_at_ms"] for phase in phases if phase["phase"] == RescalePhase.SAVEPOINT), None
+def _stopped_at_ms(last_commit_at_ms: int | None, phases: list[dict[str, Any]], at_ms: int) -> int:
+    """Returns when the job stopped processing: at its last commit or, without input, when it was told to stop."""
+    commanded_at_ms: int = next(
+        (phase["started_at_ms"] for phase in phases if phase["phase"] == ChangePhase.SAVEPOINT), at_ms
     )
-    if last_commit_at_ms is None or commanded_at_ms is None:
+    if last_commit_at_ms is None:
         return commanded_at_ms
     return last_commit_at_ms if last_commit_at_ms > commanded_at_ms - _BUSY_WITHIN_MS else commanded_at_ms

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.api.launching.processes import ProcessState
+from keyscale.api.lifecycle.changing import next_change_step
 from keyscale.api.lifecycle.facts import AttemptFacts, CommandFacts, JobFacts, Timeouts
 from keyscale.api.lifecycle.outcomes import Outcome, failure, is_hung, outcome_of, replace_or_fail
-from keyscale.api.lifecycle.rescaling import next_rescale_step
 from keyscale.api.lifecycle.steps import (
     Cause,
     CheckSavepoint,
@@ -23,7 +23,7 @@ from keyscale.api.lifecycle.steps import (
     ShowStatus,
 )
 from keyscale.api.lifecycle.transitions import SETTLED
-from keyscale.db.statuses import CommandStatus, DesiredState, JobStatus, RescalePhase
+from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, DesiredState, JobStatus
 from keyscale.jobs.protocol.messages import DriverState
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def status_of(facts: JobFacts) -> JobStatus:
     """Returns the status that the job's user should see."""
     if facts.desired is DesiredState.CANCELLED:
         return JobStatus.STOPPING
-    if facts.rescale is not None:
-        return JobStatus.RESCALING
+    if facts.change is not None:
+        return JobStatus.RESCALING if facts.change.kind is ChangeKind.RESCALE else JobStatus.UPGRADING
     if facts.desired is DesiredState.STOPPED:
         done = facts.stop is not None and facts.stop.status is CommandStatus.COMPLETED
         return JobStatus.STOPPING if done else JobStatus.SAVEPOINTING
@@ -96,9 +96,9 @@ def _pursue(facts: JobFacts, timeouts: Timeouts) -> Step | None:
 
 def _continue(facts: JobFacts, timeouts: Timeouts) -> Step | None:
     """The job runs, or has to run once more before it can stop."""
-    if facts.rescale is not None:
-        step = next_rescale_step(facts, facts.rescale, timeouts)
-        if step is not None or facts.rescale.phase is not RescalePhase.ROLL_BACK:
+    if facts.change is not None:
+        step = next_change_step(facts, facts.change, timeouts)
+        if step is not None or facts.change.phase is not ChangePhase.ROLL_BACK:
             return step
     elif facts.standby is not None:
         return EndAttempt(facts.standby.number)
@@ -132,7 +132,7 @@ def _run(facts: JobFacts, timeouts: Timeouts) -> Step | None:
     if facts.active is None:
         if facts.start_in_ms > 0:
             return None
-        return CreateAttempt(facts.parallelism, Cause.RECOVER if facts.restarts else Cause.START)
+        return CreateAttempt(facts.revision, Cause.RECOVER if facts.restarts else Cause.START)
     outcome = outcome_of(facts.active, timeouts)
     if outcome is None:
         return None

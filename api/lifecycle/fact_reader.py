@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from keyscale.api.lifecycle.facts import AttemptFacts, CommandFacts, JobFacts, RescaleFacts, Timeouts
-from keyscale.api.lifecycle.job_transaction import rescale_command_id
+from keyscale.api.lifecycle.facts import AttemptFacts, ChangeFacts, CommandFacts, JobFacts, Timeouts
+from keyscale.api.lifecycle.job_transaction import change_command_id
 from keyscale.api.lifecycle.repeated_faults import REPETITIONS_MAX, EarlierRun
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.clock import now_ms
-from keyscale.db.repositories import attempts, commands, rescales
+from keyscale.db.repositories import attempts, changes, commands, revisions
 from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.messages import CheckpointSettings, DriverState, FailureHistory, RestartStrategy
 from keyscale.jobs.protocol.restart import delay_ms_max
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.launching.launcher import Launcher
     from keyscale.api.lifecycle.stopwatch import Stopwatch
-    from keyscale.db.models import Attempt, Command, Job, Rescale
+    from keyscale.db.models import Attempt, Change, Command, Job, Revision
 
 
 _STRATEGY: TypeAdapter[Any] = TypeAdapter(RestartStrategy)
@@ -38,19 +38,19 @@ class FactReader:
 
     def read(self, session: Session, job: Job) -> JobFacts:
         """Returns the facts of a job as they are now."""
-        rescale = rescales.running(session, job.id)
+        change, revision = changes.running(session, job.id), revisions.current(session, job)
         stop = commands.find(session, job.stop_operation_id) if job.stop_operation_id else None
         active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
         standby = attempts.of_stage(session, job.id, AttemptStage.STANDBY)
         # A clock that was set back must not make a job wait longer than the longest pause.
         now = now_ms()
         start_in_ms = job.next_start_at_ms - now
-        restart = restart_of(job, active)
+        restart = restart_of(revision, active)
         longest_ms = self._timeouts.backoff_ms_max if restart is None else delay_ms_max(restart)
         return JobFacts(
             status=job.status,
             desired=job.desired,
-            parallelism=job.parallelism,
+            revision=job.revision,
             consecutive_failures=job.consecutive_failures,
             restarts=job.restarts,
             start_in_ms=start_in_ms if 0 < start_in_ms <= longest_ms else 0,
@@ -63,7 +63,7 @@ class FactReader:
             earlier=_earlier(session, job, active) if active is not None and active.failure is not None else (),
             has_failure=job.failure is not None,
             ended=tuple(self._attempt(attempt) for attempt in attempts.unreaped(session, job.id)),
-            rescale=self._rescale(session, job, rescale) if rescale else None,
+            change=self._change(session, change) if change else None,
             stop=self._command(stop) if stop else None,
         )
 
@@ -84,6 +84,7 @@ class FactReader:
             restored_at_ms=attempt.restored_at_ms,
             first_commit_at_ms=attempt.first_commit_at_ms,
             waits_for_input=bool((attempt.metrics or {}).get("waits_for_input")),
+            run_failure=(attempt.metrics or {}).get("last_failure"),
             has_progressed=attempt.first_commit_at_ms is not None
             or (attempt.running_at_ms is not None and running_ms > self._timeouts.healthy_ms),
             failure=attempt.failure,
@@ -100,16 +101,20 @@ class FactReader:
             failure=command.failure,
         )
 
-    def _rescale(self, session: Session, job: Job, rescale: Rescale) -> RescaleFacts:
-        command = commands.find(session, rescale_command_id(rescale.id))
-        old = attempts.find(session, rescale.job_id, rescale.old_attempt)
-        return RescaleFacts(
-            phase=rescale.phase,
-            to_parallelism=rescale.to_parallelism,
+    def _change(self, session: Session, change: Change) -> ChangeFacts:
+        command = commands.find(session, change_command_id(change))
+        old = attempts.find(session, change.job_id, change.old_attempt)
+        revision = revisions.find(session, change.job_id, change.from_revision)
+        settings = CheckpointSettings.model_validate(revision.checkpoints if revision else {})
+        return ChangeFacts(
+            phase=change.phase,
+            to_revision=change.to_revision,
+            kind=change.kind,
+            mode=change.upgrade_mode,
             command=self._command(command) if command else None,
-            tries=attempts.count_after(session, rescale.job_id, rescale.old_attempt, Cause.RESCALE),
-            phase_age_ms=self._stopwatch.elapsed_ms(("rescale", rescale.id), rescale.phase),
-            checkpoint_timeout_ms=CheckpointSettings.model_validate(job.checkpoints).timeout_ms,
+            tries=attempts.count_after(session, change.job_id, change.old_attempt, (Cause.RESCALE, Cause.UPGRADE)),
+            phase_age_ms=self._stopwatch.elapsed_ms(("change", change.id), change.phase),
+            checkpoint_timeout_ms=settings.timeout_ms,
             batch_duration_ms=((old.metrics if old else None) or {}).get("batch_duration_ms", 0.0),
         )
 
@@ -121,9 +126,9 @@ def _earlier(session: Session, job: Job, active: Attempt) -> tuple[EarlierRun, .
     return tuple(EarlierRun(run.failure, has_committed=run.first_commit_at_ms is not None) for run in ran)
 
 
-def restart_of(job: Job, attempt: Attempt | None) -> RestartStrategy | None:
-    """Returns the job's restart strategy: the one it was created with, else its script's, as the driver reported."""
-    strategy = job.restart or (attempt.metrics or {}).get("restart") if attempt is not None else job.restart
+def restart_of(revision: Revision, attempt: Attempt | None) -> RestartStrategy | None:
+    """Returns the job's restart strategy: that of its revision, else its script's, as the driver reported."""
+    strategy = revision.restart or ((attempt.metrics or {}).get("restart") if attempt is not None else None)
     return _STRATEGY.validate_python(strategy) if strategy else None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from keyscale.db.statuses import ChangeKind, UpgradeMode
 from keyscale.jobs.protocol.messages import FailureHistory
 
 if TYPE_CHECKING:
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.launching.processes import ProcessState
     from keyscale.api.lifecycle.repeated_faults import EarlierRun
-    from keyscale.db.statuses import CommandStatus, DesiredState, JobStatus, RescalePhase
+    from keyscale.db.statuses import ChangePhase, CommandStatus, DesiredState, JobStatus
     from keyscale.jobs.protocol.messages import DriverState, RestartStrategy
 
 NO_FAILURES = FailureHistory()
@@ -27,11 +28,11 @@ class Timeouts:
         suspended_ms: The same for a driver that is stopped by a signal.
         attach_ms: From the launch until the driver must have asked for work.
         warm_ms: From the request for work until a standby that reports nothing more counts as warm.
-        request_ms: From the request for a rescale until the new driver must be warm.
-        savepoint_ms: The savepoint of a rescale is given up this long after the job's own limit for checkpoints.
+        request_ms: From the request for a change until the new driver must be warm.
+        savepoint_ms: The savepoint of a change is given up this long after the job's own limit for checkpoints.
         stop_ms: From the savepoint until a driver that does not end is ended.
         exit_ms: From the end of an attempt until its processes are killed.
-        restore_ms: The new drivers of a rescale must have restored the savepoint after this time.
+        restore_ms: The new drivers of a change must have restored the state after this time.
         verify_ms: After this time a restored job must have committed a first batch, or have reported that it has no
             input. A job whose batches take long has more: `BATCHES_TO_VERIFY` times its last batch.
         backoff_ms_max: Longest pause between two starts.
@@ -61,6 +62,7 @@ class AttemptFacts:
         state_age_ms: Since its stage or launch last changed, as observed by this reconciler.
         attached_age_ms: Since the driver first asked for work, as observed by this reconciler.
         waits_for_input: It has looked for input and found none.
+        run_failure: Of its last run, if the driver restarts the job itself after failures.
         has_progressed: It has committed a batch, or ran long enough to count as healthy.
     """
 
@@ -74,6 +76,7 @@ class AttemptFacts:
     restored_at_ms: int | None = None
     first_commit_at_ms: int | None = None
     waits_for_input: bool = False
+    run_failure: Mapping[str, Any] | None = None
     has_progressed: bool = False
     failure: Mapping[str, Any] | None = None
     exit_code: int | None = None
@@ -81,7 +84,7 @@ class AttemptFacts:
 
 @dataclass(frozen=True, slots=True)
 class CommandFacts:
-    """A command to stop with a savepoint, as part of a stop or of a rescale.
+    """A command to stop with a savepoint, as part of a stop or of a change.
 
     Attributes:
         status_age_ms: Since its status last changed, as observed by this reconciler.
@@ -96,19 +99,21 @@ class CommandFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class RescaleFacts:
-    """The rescale in progress.
+class ChangeFacts:
+    """The change in progress.
 
     Attributes:
         command: The command that stops the old attempt with a savepoint.
-        tries: How many drivers have been given the savepoint at the new parallelism.
+        tries: How many drivers of the new revision have been given the state.
         phase_age_ms: Since the phase began, as observed by this reconciler.
         checkpoint_timeout_ms: The job's own limit for checkpoints and savepoints.
         batch_duration_ms: Of the old attempt's last batch.
     """
 
-    phase: RescalePhase
-    to_parallelism: int
+    phase: ChangePhase
+    to_revision: int
+    kind: ChangeKind = ChangeKind.RESCALE
+    mode: UpgradeMode = UpgradeMode.SAVEPOINT
     command: CommandFacts | None = None
     tries: int = 0
     phase_age_ms: int = 0
@@ -121,6 +126,7 @@ class JobFacts:
     """A job and everything that its next step depends on.
 
     Attributes:
+        revision: The one that the job has now.
         start_in_ms: Until the next start may be tried.
         restart: The job's own restart strategy, else that of its script; None: the control plane's default.
         failures: Failures since the user started the job, as far as a restart strategy has counted them.
@@ -135,7 +141,7 @@ class JobFacts:
 
     status: JobStatus
     desired: DesiredState
-    parallelism: int
+    revision: int
     consecutive_failures: int = 0
     restarts: int = 0
     start_in_ms: int = 0
@@ -148,5 +154,5 @@ class JobFacts:
     earlier: tuple[EarlierRun, ...] = ()
     has_failure: bool = False
     ended: tuple[AttemptFacts, ...] = ()
-    rescale: RescaleFacts | None = None
+    change: ChangeFacts | None = None
     stop: CommandFacts | None = None

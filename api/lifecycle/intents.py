@@ -5,21 +5,28 @@ A command is stored before it is given and kept until its result is known. Its i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from keyscale.api.errors import JobStatusConflictError, RescaleInProgressError, TooManyInFlightError
+from keyscale.api.errors import (
+    JobStatusConflictError,
+    RescaleInProgressError,
+    TooManyInFlightError,
+    UpgradeInProgressError,
+)
 from keyscale.api.lifecycle.transitions import Action, enter, is_allowed, what_helps
 from keyscale.clock import now_ms
-from keyscale.db.models import Command, Rescale
-from keyscale.db.repositories import attempts, commands, events, rescales
+from keyscale.db.models import Change, Command, Revision
+from keyscale.db.repositories import attempts, changes, commands, events, revisions
 from keyscale.db.statuses import (
     AttemptStage,
+    ChangeKind,
+    ChangePhase,
+    ChangeStatus,
     CommandKind,
     CommandStatus,
     DesiredState,
     JobStatus,
-    RescalePhase,
-    RescaleStatus,
+    UpgradeMode,
 )
 
 if TYPE_CHECKING:
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from keyscale.api.access.principal import Principal
+    from keyscale.api.specification import Specification
     from keyscale.db.models import Job
 
 SNAPSHOTS_MAX = 8
@@ -117,47 +125,117 @@ def snapshot(session: Session, job: Job, user: Principal, operation_id: str, kin
     return command
 
 
-def rescale(session: Session, job: Job, user: Principal, rescale_id: str, parallelism: int) -> Rescale:
-    """Stores that a running job should go on at another parallelism.
+def revise(
+    session: Session, job: Job, specification: Specification, user: Principal, message: str | None = None
+) -> Revision:
+    """Stores a new revision of a job. It is not yet the one that the job has."""
+    revision = Revision(
+        job_id=job.id,
+        number=revisions.next_number(session, job.id),
+        **specification.columns(),
+        created_at_ms=now_ms(),
+        created_by=user.name,
+        message=message,
+    )
+    session.add(revision)
+    session.flush()
+    events.record(
+        session,
+        job_id=job.id,
+        at_ms=revision.created_at_ms,
+        kind="REVISION_CREATED",
+        actor=user.name,
+        message=f"revision {revision.number}" + (f": {message}" if message else ""),
+    )
+    return revision
+
+
+def select_revision(job: Job, revision: Revision) -> None:
+    """Stores that a settled job starts with a revision.
+
+    Raises:
+        JobStatusConflictError: It is not settled.
+    """
+    _require(Action.START, job)
+    job.revision = revision.number
+
+
+def require_changeable(session: Session, job: Job, kind: ChangeKind, mode: UpgradeMode) -> None:
+    """Refuses a change of a job that cannot be changed now.
 
     Raises:
         RescaleInProgressError: It is being rescaled.
-        JobStatusConflictError: It does not run.
+        UpgradeInProgressError: It is being upgraded.
+        JobStatusConflictError: It does not run, or has no driver that could take a savepoint.
     """
-    if rescales.running(session, job.id) is not None:
-        raise RescaleInProgressError(
-            f"cannot rescale while the job is being rescaled: {what_helps(Action.RESCALE, job.status, job.name)}"
-        )
-    _require(Action.RESCALE, job)
-    active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
-    if active is None:
+    action = _action_of(kind, mode)
+    if changes.running(session, job.id) is not None:
+        _refuse_during_change(action, job)
+    _require(action, job)
+    has_driver = attempts.of_stage(session, job.id, AttemptStage.ACTIVE) is not None
+    if not has_driver and mode is not UpgradeMode.LAST_STATE:
         raise JobStatusConflictError(
-            f"the job has no driver at the moment: {what_helps(Action.RESCALE, JobStatus.RESTARTING, job.name)}"
+            f"the job has no driver at the moment: {what_helps(action, JobStatus.RESTARTING, job.name)}"
         )
+
+
+def _action_of(kind: ChangeKind, mode: UpgradeMode) -> Action:
+    if kind is ChangeKind.RESCALE:
+        return Action.RESCALE
+    return Action.UPGRADE_LAST_STATE if mode is UpgradeMode.LAST_STATE else Action.UPGRADE
+
+
+def change(
+    session: Session,
+    job: Job,
+    user: Principal,
+    change_id: str,
+    to: Revision,
+    *,
+    kind: ChangeKind,
+    mode: UpgradeMode = UpgradeMode.SAVEPOINT,
+    allow_non_restored_state: bool = False,
+    rewind_to: str | None = None,
+) -> Change:
+    """Stores that a running job should go on with another revision; call `require_changeable` first."""
+    active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE) or attempts.latest(session, job.id)
     now = now_ms()
-    wanted = Rescale(
-        id=rescale_id,
+    wanted = Change(
+        id=change_id,
         job_id=job.id,
-        status=RescaleStatus.IN_PROGRESS,
-        phase=RescalePhase.REQUESTED,
-        phases=[{"phase": RescalePhase.REQUESTED, "started_at_ms": now, "ended_at_ms": None}],
-        from_parallelism=job.parallelism,
-        to_parallelism=parallelism,
-        old_attempt=active.number,
+        kind=kind,
+        status=ChangeStatus.IN_PROGRESS,
+        phase=ChangePhase.REQUESTED,
+        phases=[{"phase": ChangePhase.REQUESTED, "started_at_ms": now, "ended_at_ms": None}],
+        from_revision=job.revision,
+        to_revision=to.number,
+        from_parallelism=revisions.current(session, job).parallelism,
+        to_parallelism=to.parallelism,
+        upgrade_mode=mode,
+        allow_non_restored_state=allow_non_restored_state,
+        rewind_to=rewind_to,
+        old_attempt=active.number if active else 0,
         requested_at_ms=now,
     )
     session.add(wanted)
-    enter(job, JobStatus.RESCALING)
+    enter(job, JobStatus.RESCALING if kind is ChangeKind.RESCALE else JobStatus.UPGRADING)
     events.record(
         session,
         job_id=job.id,
         at_ms=now,
-        kind="RESCALE_REQUESTED",
+        kind=f"{kind}_REQUESTED",
         actor=user.name,
-        message=f"rescale from {job.parallelism} to {parallelism} was requested",
-        rescale_id=rescale_id,
+        message=f"{described(wanted)} was requested",
+        change_id=change_id,
     )
     return wanted
+
+
+def described(change: Change) -> str:
+    """Returns a change in words, for events."""
+    if change.kind is ChangeKind.RESCALE:
+        return f"rescale from {change.from_parallelism} to {change.to_parallelism}"
+    return f"{change.kind.lower()} from revision {change.from_revision} to {change.to_revision}"
 
 
 def require_deletable(job: Job) -> None:
@@ -172,10 +250,17 @@ def require_deletable(job: Job) -> None:
 def _require(action: Action, job: Job) -> None:
     if is_allowed(action, job.status):
         return
+    if job.status in {JobStatus.RESCALING, JobStatus.UPGRADING} and action is not Action.START:
+        _refuse_during_change(action, job)
     helps = what_helps(action, job.status, job.name)
-    if job.status is JobStatus.RESCALING and action is not Action.START:
-        raise RescaleInProgressError(f"cannot {action} while the job is being rescaled: {helps}")
     raise JobStatusConflictError(f"cannot {action} while the job is {job.status}: {helps}")
+
+
+def _refuse_during_change(action: Action, job: Job) -> NoReturn:
+    helps = what_helps(action, job.status, job.name)
+    if job.status is JobStatus.UPGRADING:
+        raise UpgradeInProgressError(f"cannot {action} while the job is being upgraded: {helps}")
+    raise RescaleInProgressError(f"cannot {action} while the job is being rescaled: {helps}")
 
 
 def command_stop(session: Session, job_id: str, attempt: int, command_id: str, savepoint_id: str) -> Command:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.lifecycle.intents import settle_command
+from keyscale.api.lifecycle.intents import described, settle_command
 from keyscale.api.lifecycle.outcomes import failure
+from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.lifecycle.transitions import enter
 from keyscale.clock import now_ms
-from keyscale.db.models import Attempt
-from keyscale.db.repositories import attempts, checkpoints, commands, events, rescales
+from keyscale.db.models import Attempt, Revision
+from keyscale.db.repositories import attempts, changes, checkpoints, commands, events
 from keyscale.db.statuses import (
     AttemptStage,
+    ChangePhase,
+    ChangeStatus,
     CommandKind,
     CommandStatus,
     DesiredState,
     JobStatus,
-    RescalePhase,
-    RescaleStatus,
+    RestoreMode,
 )
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from keyscale.api.lifecycle.steps import Cause
-    from keyscale.db.models import Job, Rescale
+    from keyscale.db.models import Change, Checkpoint, Job
 
 
 class JobTransaction:
@@ -38,39 +40,78 @@ class JobTransaction:
 
     def create_attempt(
         self,
-        parallelism: int,
+        revision: int,
         cause: Cause,
         *,
         stage: AttemptStage = AttemptStage.ACTIVE,
-        restore_from: str | None = None,
     ) -> Attempt:
-        """Stores a new attempt, before anything is started.
+        """Stores a new attempt of a revision, before anything is started.
 
-        Without `restore_from` it restores the latest checkpoint. A standby gets its checkpoint later, when it is
-        activated.
+        It is told how to restore now, but a standby later, when it is activated.
         """
-        if restore_from is None and stage is AttemptStage.ACTIVE:
-            source = checkpoints.latest_completed(self.session, self.job.id)
-            restore_from = source.external_path if source else None
+        parallelism = self.revision(revision).parallelism
         attempt = Attempt(
             job_id=self.job.id,
             number=attempts.next_number(self.session, self.job.id),
             stage=stage,
             cause=cause,
+            revision=revision,
             parallelism=parallelism,
-            restore_from=restore_from,
             created_at_ms=now_ms(),
             reaped=False,
         )
+        if stage is AttemptStage.ACTIVE:
+            self.tell_restore(attempt)
         self.session.add(attempt)
         self.session.flush()
         self.record(
             "ATTEMPT_CREATED",
-            f"attempt {attempt.number} ({cause}) at parallelism {parallelism}",
+            f"attempt {attempt.number} ({cause}) of revision {revision} at parallelism {parallelism}",
             attempt=attempt.number,
-            restore_from=restore_from,
+            restore_from=attempt.restore_from,
         )
         return attempt
+
+    def tell_restore(self, attempt: Attempt) -> None:
+        """Stores in an attempt how it restores: as the job's wish says, else from the job's own latest checkpoint."""
+        restore = self.pending_restore() or Restore()
+        latest = self.latest_location() if restore.mode is RestoreMode.CONTINUE else None
+        attempt.restore_mode, attempt.restore_id = restore.mode, restore.id
+        attempt.restore_from = restore.location or latest
+        attempt.claim_mode = restore.claim_mode
+        attempt.allow_non_restored_state = restore.allow_non_restored_state
+
+    def pending_restore(self) -> Restore | None:
+        """Returns the job's wish how to restore, unless an attempt has restored so: then it is withdrawn."""
+        if self.job.restore is None:
+            return None
+        restore = Restore.load(self.job.restore)
+        done = attempts.find_restored(self.session, self.job.id, restore.id) if restore.id else None
+        if done is None:
+            return restore
+        if restore.mode is not RestoreMode.CONTINUE:
+            self.job.rewound_by, self.job.rewound_to = done.number, restore.location
+        self.job.restore = None
+        return None
+
+    def wish(self, restore: Restore) -> None:
+        """Stores how the next attempt restores; an earlier wish that was not fulfilled is withdrawn."""
+        self.pending_restore()
+        self.job.restore = restore.dump()
+
+    def latest_completed(self) -> Checkpoint | None:
+        """Returns the newest checkpoint or savepoint of the history that the job goes on with."""
+        self.pending_restore()
+        return checkpoints.latest_completed(self.session, self.job.id, since_attempt=self.job.rewound_by)
+
+    def latest_location(self) -> str | None:
+        """Returns where the job's own history is found: its latest checkpoint, else the snapshot that it began with."""
+        latest = self.latest_completed()
+        return latest.external_path if latest is not None else self.job.rewound_to
+
+    def revision(self, number: int) -> Revision:
+        """Returns the job's revision of this number; it must exist."""
+        return self.session.get_one(Revision, (self.job.id, number))
 
     def end_attempt(self, number: int, why: Mapping[str, Any] | None = None) -> None:
         """Ends an attempt: its driver is refused from now on, and its unfinished checkpoints and commands fail."""
@@ -100,8 +141,8 @@ class JobTransaction:
             if (attempt := attempts.of_stage(self.session, job.id, stage)) is not None:
                 self.end_attempt(attempt.number, why)
         cause = why or failure("JOB_ENDED", f"the job is {status}")
-        if (rescale := rescales.running(self.session, job.id)) is not None:
-            self.end_rescale(rescale, RescaleStatus.FAILED, cause)
+        if (change := changes.running(self.session, job.id)) is not None:
+            self.end_change(change, ChangeStatus.FAILED, cause)
         if job.stop_operation_id and (command := commands.find(self.session, job.stop_operation_id)) is not None:
             settle_command(self.session, command, status=CommandStatus.FAILED, failure=cause)
         job.desired = DesiredState.STOPPED
@@ -110,35 +151,34 @@ class JobTransaction:
         enter(job, status)
         self.record(f"JOB_{status}", f"the job is {status.lower()}" + (f": {why['code']}" if why else ""))
 
-    def rescale(self) -> Rescale:
-        """Returns the rescale in progress; there must be one."""
-        found = rescales.running(self.session, self.job.id)
+    def change(self) -> Change:
+        """Returns the change in progress; there must be one."""
+        found = changes.running(self.session, self.job.id)
         if found is None:
             raise LookupError(self.job.id)
         return found
 
-    def begin_phase(self, rescale: Rescale, phase: RescalePhase) -> None:
-        """Ends the present phase of a rescale, and begins another one."""
+    def begin_phase(self, change: Change, phase: ChangePhase) -> None:
+        """Ends the present phase of a change, and begins another one."""
         now = now_ms()
-        rescale.phases = [*_ended(rescale.phases, now), {"phase": phase, "started_at_ms": now, "ended_at_ms": None}]
-        rescale.phase = phase
-        self.record("RESCALE_PHASE", f"rescale: {phase}", rescale_id=rescale.id, phase=phase)
+        change.phases = [*_ended(change.phases, now), {"phase": phase, "started_at_ms": now, "ended_at_ms": None}]
+        change.phase = phase
+        self.record(f"{change.kind}_PHASE", f"{change.kind.lower()}: {phase}", change_id=change.id, phase=phase)
 
-    def end_rescale(self, rescale: Rescale, status: RescaleStatus, why: Mapping[str, Any] | None) -> None:
-        """Ends a rescale."""
+    def end_change(self, change: Change, status: ChangeStatus, why: Mapping[str, Any] | None) -> None:
+        """Ends a change."""
         now = now_ms()
-        rescale.phases = _ended(rescale.phases, now)
-        rescale.status, rescale.ended_at_ms = status, now
-        if why is not None and rescale.failure is None:
-            rescale.failure = dict(why)
-        if (command := commands.find(self.session, rescale_command_id(rescale.id))) is not None:
-            cause = why or failure("RESCALE_ENDED", "the rescale has ended")
+        change.phases = _ended(change.phases, now)
+        change.status, change.ended_at_ms = status, now
+        if why is not None and change.failure is None:
+            change.failure = dict(why)
+        if (command := commands.find(self.session, change_command_id(change))) is not None:
+            cause = why or failure(f"{change.kind}_ENDED", f"the {change.kind.lower()} has ended")
             settle_command(self.session, command, status=CommandStatus.FAILED, failure=cause)
         self.record(
-            f"RESCALE_{status}",
-            f"rescale from {rescale.from_parallelism} to {rescale.to_parallelism}: {status.replace('_', ' ').lower()}"
-            + (f": {why['code']}" if why else ""),
-            rescale_id=rescale.id,
+            f"{change.kind}_{status}",
+            f"{described(change)}: {status.replace('_', ' ').lower()}" + (f": {why['code']}" if why else ""),
+            change_id=change.id,
         )
 
     def attempt(self, number: int) -> Attempt:
@@ -153,9 +193,9 @@ class JobTransaction:
         events.record(self.session, job_id=self.job.id, at_ms=now_ms(), kind=kind, message=message, **details)
 
 
-def rescale_command_id(rescale_id: str) -> str:
-    """Returns the id of the command by which a rescale stops the old attempt; its savepoint has the rescale's id."""
-    return f"rescale:{rescale_id}"
+def change_command_id(change: Change) -> str:
+    """Returns the id of the command by which a change stops the old attempt; its savepoint has the change's id."""
+    return f"{change.kind.lower()}:{change.id}"
 
 
 def _ended(phases: list[dict[str, Any]], at_ms: int) -> list[dict[str, Any]]:

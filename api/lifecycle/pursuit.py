@@ -14,7 +14,7 @@ from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.clock import now_ms
-from keyscale.db.repositories import attempts, commands, jobs
+from keyscale.db.repositories import attempts, commands, jobs, revisions
 from keyscale.db.statuses import CommandStatus
 from keyscale.state import syncpoint
 
@@ -129,8 +129,9 @@ class Pursuit:
                 return False
             attempt.token_sha256, attempt.launched_on = token_sha256, launcher.place
             attempt.launched_at_ms = now_ms()
+            revision = revisions.of_attempt(session, attempt)
         _reach(step, "recorded")
-        launcher.launch(job, attempt)
+        launcher.launch(job, revision, attempt)
         return True
 
     def _check_savepoint(self, job_id: str, step: steps.CheckSavepoint) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.db.statuses import JobStatus, RescalePhase
+    from keyscale.db.statuses import ChangePhase, JobStatus
     from keyscale.jobs.protocol.messages import FailureHistory
 
 
@@ -19,14 +19,15 @@ class Cause(StrEnum):
     START = "start"
     RECOVER = "recover"
     RESCALE = "rescale"
+    UPGRADE = "upgrade"
     ROLL_BACK = "roll back"
 
 
 @dataclass(frozen=True, slots=True)
 class CreateAttempt:
-    """Stores a new attempt, which restores the latest checkpoint or savepoint, if there is one."""
+    """Stores a new attempt of a revision, which restores as the job's wish says, else its latest checkpoint."""
 
-    parallelism: int
+    revision: int
     cause: Cause
     standby: bool = False
 
@@ -109,7 +110,7 @@ class CheckSavepoint:
     """
 
     command_id: str
-    missing: ReplaceAttempt | FailJob | AbandonRescale
+    missing: ReplaceAttempt | FailJob | AbandonChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,32 +129,32 @@ class ResumeJob:
 
 
 @dataclass(frozen=True, slots=True)
-class AdvanceRescale:
-    """Begins the next phase of a rescale. Its only effect is in the database."""
+class AdvanceChange:
+    """Begins the next phase of a change. Its only effect is in the database."""
 
-    phase: RescalePhase
+    phase: ChangePhase
 
 
 @dataclass(frozen=True, slots=True)
-class BeginRescaleSavepoint:
+class BeginSavepoint:
     """Begins the phase SAVEPOINT: commands the old attempt to take a savepoint and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchOver:
-    """Begins the phase RESTORE: ends the old attempt and gives the savepoint to the new one."""
+    """Begins the phase RESTORE: ends the old attempt and gives the state to the new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryRestore:
-    """The new attempt was lost while it restored: another one tries, at the same parallelism."""
+    """The new attempt was lost while it restored: another one of the same revision tries."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class AbandonRescale:
-    """Gives a rescale up before the old attempt has stopped: the job keeps its parallelism.
+class AbandonChange:
+    """Gives a change up before the old attempt has stopped: the job keeps its revision.
 
     Attributes:
         failure: Why.
@@ -166,15 +167,15 @@ class AbandonRescale:
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """Begins the phase ROLL_BACK: back to the old parallelism, from the rescale's savepoint."""
+    """Begins the phase ROLL_BACK: back to the old revision, from the change's savepoint."""
 
     attempt: int | None
     failure: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteRescale:
-    """The job runs at the new parallelism, or (rolled back) at the old one."""
+class CompleteChange:
+    """The job runs the new revision, or (rolled back) the old one."""
 
     rolled_back: bool
     resumed_at_ms: int | None
@@ -194,11 +195,11 @@ Step = (
     | CheckSavepoint
     | ReassignStop
     | ResumeJob
-    | AdvanceRescale
-    | BeginRescaleSavepoint
+    | AdvanceChange
+    | BeginSavepoint
     | SwitchOver
     | RetryRestore
-    | AbandonRescale
+    | AbandonChange
     | RollBack
-    | CompleteRescale
+    | CompleteChange
 )

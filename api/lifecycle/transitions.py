@@ -22,11 +22,12 @@ _ALWAYS = frozenset({JobStatus.RESTARTING, JobStatus.STOPPING, JobStatus.STOPPED
 TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
     JobStatus.CREATED: frozenset({JobStatus.SUBMITTING}),
     JobStatus.SUBMITTING: _ALWAYS | {JobStatus.RUNNING, JobStatus.SAVEPOINTING},
-    JobStatus.RUNNING: _ALWAYS | {JobStatus.SAVEPOINTING, JobStatus.RESCALING},
+    JobStatus.RUNNING: _ALWAYS | {JobStatus.SAVEPOINTING, JobStatus.RESCALING, JobStatus.UPGRADING},
     JobStatus.SAVEPOINTING: _ALWAYS | {JobStatus.RUNNING},
     JobStatus.STOPPING: _ALWAYS | {JobStatus.SAVEPOINTING},
     JobStatus.RESCALING: _ALWAYS | {JobStatus.RUNNING},
-    JobStatus.RESTARTING: _ALWAYS | {JobStatus.RUNNING, JobStatus.SAVEPOINTING},
+    JobStatus.UPGRADING: _ALWAYS | {JobStatus.RUNNING},
+    JobStatus.RESTARTING: _ALWAYS | {JobStatus.RUNNING, JobStatus.SAVEPOINTING, JobStatus.UPGRADING},
     JobStatus.STOPPED: frozenset({JobStatus.SUBMITTING}),
     JobStatus.FAILED: frozenset({JobStatus.SUBMITTING}),
     JobStatus.FINISHED: frozenset({JobStatus.SUBMITTING}),
@@ -49,6 +50,8 @@ class Action(StrEnum):
     SAVEPOINT = "take a savepoint"
     CHECKPOINT = "take a checkpoint"
     RESCALE = "rescale"
+    UPGRADE = "upgrade"
+    UPGRADE_LAST_STATE = "upgrade from the last state"
     DELETE = "delete"
 
 
@@ -59,6 +62,8 @@ _ALLOWED: dict[Action, frozenset[JobStatus]] = {
     Action.SAVEPOINT: frozenset({JobStatus.RUNNING}),
     Action.CHECKPOINT: frozenset({JobStatus.RUNNING}),
     Action.RESCALE: frozenset({JobStatus.RUNNING}),
+    Action.UPGRADE: frozenset({JobStatus.RUNNING}),
+    Action.UPGRADE_LAST_STATE: frozenset({JobStatus.RUNNING, JobStatus.RESTARTING}),
     Action.DELETE: SETTLED,
 }
 
@@ -81,6 +86,8 @@ def what_helps(action: Action, status: JobStatus, job: str) -> str:
         return f"it does not run; {command.format('start', ' --wait')} starts it"
     if status in {JobStatus.SAVEPOINTING, JobStatus.STOPPING}:
         return f"{command.format('wait', ' --for STOPPED')} returns when it has stopped"
+    if action is Action.UPGRADE and status is JobStatus.RESTARTING:
+        return f"{command.format('update', ' --upgrade-mode last-state')} needs no savepoint"
     if action is Action.START:
         return f"it has been started; {command.format('wait', '')} returns when it is RUNNING"
     if action is Action.DELETE:

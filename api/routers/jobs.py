@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
 from keyscale.api.access.identities import Operator, User
 from keyscale.api.routers.dependencies import AttemptNumber, Control, ListingOf
@@ -28,9 +28,9 @@ KeepObjects = Annotated[bool, Query(description="Keep the job's checkpoints and 
 
 
 @router.post("", status_code=201)
-def create_job(control: Control, user: Operator, request: JobRequest) -> JobAnswer:
+def create_job(control: Control, user: Operator, request: JobRequest, response: Response) -> JobAnswer:
     """Creates a job. It is not started."""
-    return jobs.create(control, user, request)
+    return _tagged(response, jobs.create(control, user, request))
 
 
 @router.get("")
@@ -40,9 +40,9 @@ def list_jobs(control: Control, user: User, listing: ListingOf) -> JobList:
 
 
 @router.get("/{job_id}")
-def show_job(control: Control, _: User, job_id: str) -> JobAnswer:
+def show_job(control: Control, _: User, job_id: str, response: Response) -> JobAnswer:
     """Shows a job. Here and in every other path the job's name can be used instead of its id."""
-    return jobs.show(control, job_id)
+    return _tagged(response, jobs.show(control, job_id))
 
 
 @router.delete("/{job_id}", status_code=204)
@@ -108,3 +108,9 @@ def show_log(
 ) -> LogAnswer:
     """Shows the end of a driver's log."""
     return jobs.show_log(control, job_id, attempt, tail_bytes)
+
+
+def _tagged(response: Response, job: JobAnswer) -> JobAnswer:
+    """Names the revision in the header that a change of the job sends back as If-Match."""
+    response.headers["ETag"] = f'"{job.revision}"'
+    return job

@@ -5,8 +5,8 @@ from fastapi import APIRouter
 from keyscale.api.access.identities import Operator, User
 from keyscale.api.routers.dependencies import Control, ListingOf
 from keyscale.api.routers.guarded_route import GuardedRoute
-from keyscale.api.schemas.rescale import RescaleAnswer, RescaleList, RescaleRequest
-from keyscale.api.services import rescales
+from keyscale.api.schemas.change import RescaleAnswer, RescaleList, RescaleRequest
+from keyscale.api.services import changes
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["rescales"], route_class=GuardedRoute)
 
@@ -14,16 +14,16 @@ router = APIRouter(prefix="/jobs/{job_id}", tags=["rescales"], route_class=Guard
 @router.post("/rescale", status_code=202)
 def rescale_job(control: Control, user: Operator, job_id: str, request: RescaleRequest) -> RescaleAnswer:
     """Changes a running job's parallelism: savepoint, stop, restore, verify; back to the old one if that fails."""
-    return rescales.request_rescale(control, user, job_id, request)
+    return changes.request_rescale(control, user, job_id, request)
 
 
 @router.get("/rescales")
 def list_rescales(control: Control, _: User, job_id: str, listing: ListingOf) -> RescaleList:
     """Lists a job's rescales, the newest first."""
-    return rescales.list_of(control, job_id, listing)
+    return changes.list_rescales(control, job_id, listing)
 
 
 @router.get("/rescales/{rescale_id}")
 def show_rescale(control: Control, _: User, job_id: str, rescale_id: str) -> RescaleAnswer:
     """Shows a rescale with its phases and the downtime."""
-    return rescales.show(control, job_id, rescale_id)
+    return changes.show_rescale(control, job_id, rescale_id)

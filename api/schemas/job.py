@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import AfterValidator, ConfigDict, Field
 
 from keyscale.api.job_secrets import SECRET_NAME_PATTERN
 from keyscale.api.schemas.base import (
@@ -18,11 +18,22 @@ from keyscale.api.schemas.base import (
     example,
 )
 from keyscale.api.schemas.figures import FiguresAnswer
-from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
+from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode
 from keyscale.jobs.protocol.messages import CheckpointSettings, DriverMetrics, RestartStrategy, SecretReference
 from keyscale.jobs.protocol.redaction import redact_named
 
 SecretName = Annotated[str, Field(pattern=SECRET_NAME_PATTERN)]
+
+
+def _mask(parameters: dict[str, str | SecretReference]) -> dict[str, str | SecretReference]:
+    return {name: redact_named(name, value) if isinstance(value, str) else value for name, value in parameters.items()}
+
+
+MaskedParameters = Annotated[
+    dict[str, str | SecretReference],
+    AfterValidator(_mask),
+    Field(description="Values that look like secrets are masked."),
+]
 
 
 class CheckpointRequest(CheckpointSettings, Request):
@@ -119,8 +130,9 @@ class AttemptAnswer(Answer):
     """One run of a job by one driver."""
 
     number: int = Field(description="The fencing number.")
+    revision: int = Field(description="Number of the job's revision that it runs.")
     stage: AttemptStage
-    cause: str = Field(description="Why it was created: start, recover, rescale, roll back.")
+    cause: str = Field(description="Why it was created: start, recover, rescale, upgrade, roll back.")
     parallelism: int
     restore_from: str | None
     driver_state: str | None = Field(description="The state that the driver last reported.")
@@ -168,6 +180,15 @@ class LatestCheckpointAnswer(Answer):
     state_size: int = Field(description="Bytes of the whole state.")
 
 
+class RestoreAnswer(Answer):
+    """A wish how to restore, which no attempt has fulfilled yet."""
+
+    mode: RestoreMode
+    location: str | None
+    claim_mode: ClaimMode
+    allow_non_restored_state: bool
+
+
 class JobAnswer(Answer):
     """A job."""
 
@@ -176,6 +197,7 @@ class JobAnswer(Answer):
         name="departures",
         status="RUNNING",
         desired="RUNNING",
+        revision=1,
         artifact_id="5f0c3f6f5a6e4a6f9d1e0b7c8a9b0c1d",
         artifact_name="departures",
         artifact_version=1,
@@ -196,6 +218,8 @@ class JobAnswer(Answer):
         restarts=0,
         attempt=None,
         rescale_id=None,
+        change_id=None,
+        restore=None,
         running_since_ms=1_795_000_004_000,
         latest_checkpoint={
             "id": 12,
@@ -227,6 +251,7 @@ class JobAnswer(Answer):
     name: str
     status: JobStatus
     desired: DesiredState
+    revision: int = Field(description="Number of the job's revision, whose specification this is; also the ETag.")
     artifact_id: str
     artifact_name: str
     artifact_version: int
@@ -234,14 +259,14 @@ class JobAnswer(Answer):
     max_parallelism: int
     hash_id: str
     labels: dict[str, str]
-    parameters: dict[str, str | SecretReference] = Field(description="Values that look like secrets are masked.")
+    parameters: MaskedParameters
     secrets: list[str] | None = Field(
         description="Names of the secrets that the job gets; null for a job of a version before 0.2, which gets all."
     )
     spark_conf: dict[str, str]
     checkpoints: CheckpointSettings
-    restart: RestartStrategy | None = Field(description="The strategy that the job was created with.")
-    batch_interval_ms: int | None = Field(description="The batch interval that the job was created with.")
+    restart: RestartStrategy | None = Field(description="The strategy that the specification sets.")
+    batch_interval_ms: int | None = Field(description="The batch interval that the specification sets.")
     store_url: str
     created_at_ms: int
     started_at_ms: int | None
@@ -249,6 +274,10 @@ class JobAnswer(Answer):
     restarts: int = Field(description="How often the driver was replaced after a failure.")
     attempt: AttemptAnswer | None = Field(description="The attempt that may run the job now, else the last one.")
     rescale_id: str | None = Field(description="Id of the rescale in progress.")
+    change_id: str | None = Field(description="Id of the change in progress, of whatever kind.")
+    restore: RestoreAnswer | None = Field(
+        description="How the next start restores; null: from the job's own latest checkpoint or savepoint."
+    )
     running_since_ms: int | None = Field(description="Since when its attempt runs it without a break; else null.")
     figures: FiguresAnswer
     latest_checkpoint: LatestCheckpointAnswer | None = Field(description="The latest completed checkpoint.")
@@ -259,13 +288,6 @@ class JobAnswer(Answer):
     health: list[HealthItemAnswer] = Field(
         description="Faults although the job runs: the object store or a sink is away, or the clean-up fails."
     )
-
-    @field_validator("parameters")
-    @classmethod
-    def _mask(cls, parameters: dict[str, str | SecretReference]) -> dict[str, str | SecretReference]:
-        return {
-            name: redact_named(name, value) if isinstance(value, str) else value for name, value in parameters.items()
-        }
 
 
 class JobList(ListAnswer):

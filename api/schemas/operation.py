@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from keyscale.api.schemas.base import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
-from keyscale.db.statuses import CommandKind, CommandStatus
+from keyscale.db.statuses import ChangeKind, CommandKind, CommandStatus
 
 
 class OperationRequest(Request):
@@ -37,6 +35,7 @@ class OperationResult(Answer):
     location: str | None = Field(default=None, description="Location of the manifest of the savepoint or checkpoint.")
     checkpoint_id: int | None = None
     rescale_id: str | None = None
+    change_id: str | None = None
 
 
 class OperationAnswer(Answer):
@@ -55,7 +54,7 @@ class OperationAnswer(Answer):
 
     id: str
     job_id: str
-    kind: CommandKind | Literal["RESCALE"]
+    kind: CommandKind | ChangeKind
     status: CommandStatus
     created_at_ms: int
     ended_at_ms: int | None

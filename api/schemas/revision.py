@@ -1,14 +1,15 @@
-"""Changes of a job's specification."""
+"""Revisions of a job's specification: changing, showing, comparing and returning to them."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from keyscale.api.schemas.base import Request
-from keyscale.api.schemas.job import CheckpointRequest, SecretName
-from keyscale.jobs.protocol.messages import RestartStrategy, SecretReference
+from keyscale.api.schemas.base import Answer, ListAnswer, OperationId, Request
+from keyscale.api.schemas.change import ChangeAnswer, UpgradeModeName
+from keyscale.api.schemas.job import CheckpointRequest, JobAnswer, MaskedParameters, SecretName
+from keyscale.jobs.protocol.messages import DURATION_MS_MAX, CheckpointSettings, RestartStrategy, SecretReference
 
 
 class SpecificationChange(Request):
@@ -35,3 +36,89 @@ class SpecificationChange(Request):
         default=None, description="null: that of the script, or none."
     )
     message: str | None = Field(default=None, max_length=500, description="Why; shown with the revision.")
+
+
+class UpdateRequest(SpecificationChange):
+    """A change of a job's specification, and how to apply it to a job that runs."""
+
+    change_id: OperationId | None = None
+    upgrade_mode: UpgradeModeName = Field(
+        default="savepoint",
+        description=(
+            "How state is taken along. last-state: from the latest checkpoint and the log, without a savepoint, also "
+            "while the job is RESTARTING. stateless: no state; a running job takes a savepoint for the way back."
+        ),
+    )
+    last_state_age_ms_max: int | None = Field(
+        default=None, ge=0, le=DURATION_MS_MAX, description="With last-state: the oldest checkpoint to go on from."
+    )
+    allow_non_restored_state: bool = Field(
+        default=False, description="Drop state that the new program no longer has; otherwise that is refused."
+    )
+
+
+class RollbackRequest(Request):
+    """Takes a job back to an earlier revision."""
+
+    revision: int = Field(ge=1, description="Number of the revision.")
+    state: Literal["savepoint", "current"] = Field(
+        default="savepoint",
+        description=(
+            "savepoint: state and positions as they were when the revision was replaced. current: those of now."
+        ),
+    )
+    allow_non_restored_state: bool = Field(default=False, description="Drop state that the revision's program lacks.")
+    change_id: OperationId | None = None
+
+
+class RevisionAnswer(Answer):
+    """A revision: an immutable version of a job's specification."""
+
+    job_id: str
+    number: int
+    is_current: bool
+    artifact_id: str
+    artifact_name: str
+    artifact_version: int
+    libraries: list[str]
+    parallelism: int
+    parameters: MaskedParameters
+    secrets: list[str] | None
+    spark_conf: dict[str, str]
+    checkpoints: CheckpointSettings
+    restart: RestartStrategy | None
+    batch_interval_ms: int | None
+    created_at_ms: int
+    created_by: str | None
+    message: str | None
+    change: ChangeAnswer | None = Field(description="The last change of the running job to this revision.")
+
+
+class RevisionList(ListAnswer):
+    """A job's revisions, the newest first."""
+
+    revisions: list[RevisionAnswer]
+
+
+class DifferenceAnswer(Answer):
+    """One field that differs; null where there is nothing."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+class RevisionDiffAnswer(Answer):
+    """The fields in which two revisions of a job differ."""
+
+    before: int = Field(description="Number of the revision.")
+    after: int = Field(description="Number of the other revision.")
+    differences: list[DifferenceAnswer]
+
+
+class UpdateAnswer(Answer):
+    """The job with its present specification, and the change that is carried out, if the job runs."""
+
+    job: JobAnswer
+    revision: int = Field(description="Number of the revision that was asked for.")
+    change: ChangeAnswer | None = Field(description="Poll it by its id; null if nothing has to be carried out.")

@@ -138,15 +138,16 @@ def delete(context: Context, user: Principal, artifact_id: str) -> None:
 
     Raises:
         ArtifactNotFoundError: There is no artifact with this id.
-        ArtifactInUseError: A job uses it.
+        ArtifactInUseError: A revision of a job uses it.
     """
     with context.sessions.begin() as session:
         artifacts.lock_writers(session)
         found = artifacts.find(session, artifact_id)
         if found is None:
             raise ArtifactNotFoundError("no artifact has this id")
-        if artifacts.is_used(session, artifact_id):
-            raise ArtifactInUseError(f"a job uses {found.name} version {found.version}")
+        if (use := artifacts.first_use(session, artifact_id)) is not None:
+            job, revision = use
+            raise ArtifactInUseError(f"revision {revision} of job {job} uses {found.name} version {found.version}")
         artifacts.remove(session, found)
         events.record(
             session,

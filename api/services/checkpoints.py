@@ -26,7 +26,7 @@ from keyscale.api.schemas.checkpoint import (
 )
 from keyscale.api.services.cursors import write_cursor
 from keyscale.api.services.jobs import require_job
-from keyscale.db.repositories import attempts, checkpoints
+from keyscale.db.repositories import attempts, checkpoints, revisions
 from keyscale.db.statuses import CheckpointStatus
 from keyscale.jobs.protocol.messages import CheckpointSettings
 
@@ -114,7 +114,8 @@ def show_config(context: Context, reference: str) -> CheckpointConfigAnswer:
     """
     with context.sessions() as session:
         job = require_job(session, reference)
-    settings = CheckpointSettings.model_validate(job.checkpoints)
+        revision = revisions.current(session, job)
+    settings = CheckpointSettings.model_validate(revision.checkpoints)
     return CheckpointConfigAnswer(
         interval=settings.interval_ms,
         timeout=settings.timeout_ms,

@@ -19,8 +19,8 @@ from keyscale.api.services import series
 from keyscale.api.services.masked_reports import masked_checkpoint, masked_heartbeat
 from keyscale.clock import now_ms
 from keyscale.db.models import Checkpoint
-from keyscale.db.repositories import artifacts, attempts, checkpoints, commands, events, jobs, rescales
-from keyscale.db.statuses import AttemptStage, CheckpointStatus, CommandStatus, RescalePhase
+from keyscale.db.repositories import artifacts, attempts, changes, checkpoints, commands, events, jobs, revisions
+from keyscale.db.statuses import AttemptStage, ChangePhase, CheckpointStatus, CommandStatus
 from keyscale.jobs.protocol.messages import (
     Assignment,
     AttachResponse,
@@ -66,8 +66,8 @@ def attach(context: Context, driver: DriverIdentity, request: AttachRequest) -> 
             attempt.attached_at_ms = attempt.heartbeat_at_ms
         attempt.pid, attempt.host, attempt.spark_ui_url = request.pid, request.host, request.spark_ui_url
         if attempt.stage is AttemptStage.STANDBY:
-            rescale = rescales.running(session, job.id)
-            near = rescale is not None and rescale.phase is not RescalePhase.REQUESTED
+            change = changes.running(session, job.id)
+            near = change is not None and change.phase is not ChangePhase.REQUESTED
             answer = AttachResponse(decision="wait", retry_after_ms=_WAIT_FOR_SAVEPOINT_MS if near else _WAIT_MS)
         else:
             if attempt.assigned_at_ms is None:
@@ -79,7 +79,7 @@ def attach(context: Context, driver: DriverIdentity, request: AttachRequest) -> 
 
 
 def artifact_bytes(context: Context, driver: DriverIdentity) -> Iterator[bytes]:
-    """Returns the bytes of the job's artifact, one chunk in memory at a time.
+    """Returns the bytes of the attempt's artifact, one chunk in memory at a time.
 
     Raises:
         AttemptOverError: The attempt is over.
@@ -87,8 +87,9 @@ def artifact_bytes(context: Context, driver: DriverIdentity) -> Iterator[bytes]:
     if driver.over:
         raise AttemptOverError("another attempt runs the job, or none")
     with context.sessions() as session:
-        job = jobs.find(session, driver.job_id)
-        artifact = artifacts.find(session, job.artifact_id) if job is not None else None
+        attempt = attempts.find(session, driver.job_id, driver.attempt)
+        revision = revisions.of_attempt(session, attempt) if attempt is not None else None
+        artifact = artifacts.find(session, revision.artifact_id) if revision is not None else None
         if artifact is None:
             raise AttemptOverError("the job is gone")
         sha256 = artifact.sha256
@@ -111,7 +112,7 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
             raise AttemptOverError("another attempt runs the job, or none")
         reporter = _reporter(session, job, attempt)
         _refuse(why_not_heartbeat(message, reporter))
-        message = masked_heartbeat(message, Mask(context.launcher.secrets_of(job, attempt.number)))
+        message = masked_heartbeat(message, Mask(_secrets(context, session, job, attempt)))
         _note_restart(session, attempt, message)
         at_ms = now_ms()
         is_sample_due = series.is_sample_due(attempt, message, at_ms)
@@ -167,7 +168,7 @@ def report_checkpoint(context: Context, driver: DriverIdentity, report: Checkpoi
         if found is None:
             found = Checkpoint(job_id=job.id, checkpoint_id=report.checkpoint_id)
             session.add(found)
-        mask = Mask(context.launcher.secrets_of(job, attempt.number))
+        mask = Mask(_secrets(context, session, job, attempt))
         _store_checkpoint(found, driver.attempt, status, masked_checkpoint(report, mask))
         session.flush()
         checkpoints.store_subtasks(session, found, [_subtask(subtask) for subtask in report.subtasks])
@@ -177,7 +178,8 @@ def report_checkpoint(context: Context, driver: DriverIdentity, report: Checkpoi
 
 
 def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
-    artifact = artifacts.find(session, job.artifact_id)
+    revision = revisions.of_attempt(session, attempt)
+    artifact = artifacts.find(session, revision.artifact_id)
     if artifact is None:
         raise AttemptOverError("the job's artifact is gone")
     return Assignment.model_validate(
@@ -190,17 +192,27 @@ def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
             "hash_id": job.hash_id,
             "artifact_filename": artifact.filename,
             "artifact_sha256": artifact.sha256,
-            "parameters": job.parameters,
+            "parameters": revision.parameters,
             "store_url": job.store_url,
             "restore_from": attempt.restore_from,
+            "restore_mode": attempt.restore_mode.lower(),
+            "restore_id": attempt.restore_id,
+            "claim_mode": attempt.claim_mode.lower(),
+            "allow_non_restored_state": attempt.allow_non_restored_state,
+            "revision": attempt.revision,
             "next_checkpoint_id": checkpoints.next_id(session, job.id),
-            "checkpoints": CheckpointSettings.model_validate(job.checkpoints),
+            "checkpoints": CheckpointSettings.model_validate(revision.checkpoints),
             "skip_lost_records": job.skip_lost_records,
-            "restart": job.restart,
-            "batch_interval_ms": job.batch_interval_ms,
+            "restart": revision.restart,
+            "batch_interval_ms": revision.batch_interval_ms,
             "failures": job.failures or {},
         }
     )
+
+
+def _secrets(context: Context, session: Session, job: Job, attempt: Attempt) -> dict[str, str]:
+    used = revisions.in_use(session, job, attempt.number)
+    return context.launcher.secrets_of(job.id, attempt.number, used)
 
 
 def _stream(context: Context, sha256: str) -> Iterator[bytes]:

@@ -31,20 +31,22 @@ from keyscale.api.schemas.job import (
     JobList,
     LatestCheckpointAnswer,
     LogAnswer,
+    RestoreAnswer,
 )
 from keyscale.api.services.cursors import write_cursor
 from keyscale.api.services.figures import figures_of
 from keyscale.api.services.job_health import health_of, unsettled_failure
+from keyscale.api.specification import SPECIFICATION_FIELDS, Specification, secrets_named
 from keyscale.clock import now_ms
 from keyscale.db.models import DeletedJob, Job
-from keyscale.db.repositories import artifacts, attempts, checkpoints, events, jobs, rescales, series
-from keyscale.db.statuses import ArtifactKind, AttemptStage, DesiredState, JobStatus, Role
+from keyscale.db.repositories import artifacts, attempts, changes, checkpoints, events, jobs, revisions, series
+from keyscale.db.statuses import ArtifactKind, AttemptStage, ChangeKind, DesiredState, JobStatus, Role
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.redaction import redact
 from keyscale.state.keys.key_groups import default_max_parallelism
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from keyscale.api.schemas.job import JobRequest, StartRequest
     from keyscale.api.services.context import Context
     from keyscale.api.services.cursors import Listing
-    from keyscale.db.models import Artifact, Attempt, Checkpoint
+    from keyscale.db.models import Artifact, Attempt, Change, Checkpoint, Revision
 
 MAX_PARALLELISM_LIMIT = 32768
 _ID_LOOKALIKE = re.compile(r"[0-9a-f]{32}")
@@ -74,33 +76,19 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         StoreUnavailableError: The object store cannot be used.
     """
     max_parallelism = _max_parallelism(request)
-    check_parallelism(request.parallelism, max_parallelism)
-    check_spark_conf(request.spark_conf, context.settings.spark_conf_allowed)
-    context.settings.job_limits.check(request.parallelism, request.spark_conf)
     if _ID_LOOKALIKE.fullmatch(request.name):
         raise RequestInvalidError("name: it looks like the id of a job")
-    if len(request.parameters) > _PARAMETERS_MAX:
-        raise RequestInvalidError(f"parameters: at most {_PARAMETERS_MAX}")
     if not user.scope.covers(job_id="", name=request.name, labels=request.labels):
         raise OutOfScopeError("neither the name nor the labels of the job are in your scope")
-    referred = {value.secret for value in request.parameters.values() if not isinstance(value, str)}
-    secrets = sorted(referred | set(request.secrets))
-    context.settings.job_secrets.require(secrets)
+    specification = _specification(request)
+    check_specification(context, specification, max_parallelism)
     context.store.require_usable(context.settings.store_url)
     job = Job(
         id=uuid.uuid4().hex,
         name=request.name,
-        artifact_id=request.artifact_id,
-        parallelism=request.parallelism,
         max_parallelism=max_parallelism,
         hash_id=request.hash_id,
         labels=request.labels,
-        parameters=request.model_dump()["parameters"],
-        secrets=secrets,
-        spark_conf=request.spark_conf,
-        checkpoints=request.checkpoints.model_dump(),
-        restart=request.restart.model_dump() if request.restart is not None else None,
-        batch_interval_ms=request.batch_interval_ms,
         store_url=context.settings.store_url,
         desired=DesiredState.STOPPED,
         status=JobStatus.CREATED,
@@ -114,6 +102,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
             require_runnable(session, user, request.artifact_id)
             session.add(job)
             session.flush()
+            intents.revise(session, job, specification, user)
             events.record(
                 session,
                 job_id=job.id,
@@ -127,6 +116,29 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         if "uq_jobs_name" in str(error.orig):
             raise JobNameTakenError(f"there is a job called {request.name}") from None
         raise ArtifactNotFoundError("the artifact was deleted at the same moment") from None
+
+
+def _specification(request: JobRequest) -> Specification:
+    given = {name: value for name, value in request.model_dump().items() if name in SPECIFICATION_FIELDS}
+    return Specification(**{**given, "secrets": sorted(set(request.secrets) | secrets_named(given["parameters"]))})
+
+
+def check_specification(context: Context, specification: Specification, max_parallelism: int) -> None:
+    """Refuses a specification that no job may have.
+
+    Raises:
+        ParallelismInvalidError: The parallelism is out of range.
+        SparkConfNotAllowedError: A job may not choose this setting.
+        JobLimitError: It asks for more than a job may have.
+        SecretUnknownError: The platform does not have a secret that it names.
+        RequestInvalidError: It has too many parameters.
+    """
+    check_parallelism(specification.parallelism, max_parallelism)
+    check_spark_conf(specification.spark_conf, context.settings.spark_conf_allowed)
+    context.settings.job_limits.check(specification.parallelism, specification.spark_conf)
+    if len(specification.parameters) > _PARAMETERS_MAX:
+        raise RequestInvalidError(f"parameters: at most {_PARAMETERS_MAX}")
+    context.settings.job_secrets.require(specification.secrets or [])
 
 
 def start(context: Context, user: Principal, reference: str, request: StartRequest) -> JobAnswer:
@@ -265,6 +277,7 @@ def show_log(context: Context, reference: str, number: int | None, tail_bytes: i
     with context.sessions() as session:
         job = require_job(session, reference)
         attempt = attempts.latest(session, job.id) if number is None else attempts.find(session, job.id, number)
+        used = revisions.in_use(session, job, attempt.number) if attempt is not None else []
     if attempt is None:
         raise AttemptNotFoundError("the job has never been started" if number is None else "no attempt has this number")
     here = context.launcher.place
@@ -273,9 +286,10 @@ def show_log(context: Context, reference: str, number: int | None, tail_bytes: i
     text, size_bytes = context.launcher.log_tail(job.id, attempt.number, tail_bytes)
     if size_bytes == 0 and attempt.stage is AttemptStage.ENDED:
         raise LogNotHereError("the driver has written no log, or it was deleted")
+    secrets = context.launcher.secrets_of(job.id, attempt.number, used)
     return LogAnswer(
         attempt=attempt.number,
-        text=redact(text, {**context.settings.store_environment, **context.launcher.secrets_of(job, attempt.number)}),
+        text=redact(text, {**context.settings.store_environment, **secrets}),
         size_bytes=size_bytes,
         truncated=size_bytes > tail_bytes,
     )
@@ -302,49 +316,63 @@ def job_answer(session: Session, job: Job) -> JobAnswer:
 def _answers(session: Session, found: Sequence[Job]) -> list[JobAnswer]:
     """Returns jobs as the API shows them, by a number of statements that does not grow with the number of jobs."""
     ids = [job.id for job in found]
-    programs = artifacts.find_all(session, {job.artifact_id for job in found})
+    specifications = revisions.current_of(session, found)
+    programs = artifacts.find_all(session, {revision.artifact_id for revision in specifications.values()})
     current = attempts.current_of(session, ids)
-    running = rescales.running_of(session, ids)
+    running = changes.running_of(session, ids)
     latest = checkpoints.latest_of(session, ids, is_savepoint=False)
     savepoints = checkpoints.latest_of(session, ids, is_savepoint=True)
     return [
-        _answer(
-            job,
-            programs.get(job.artifact_id),
-            current.get(job.id),
-            running.get(job.id),
-            checkpoint=latest.get(job.id),
-            savepoint=savepoints.get(job.id),
+        JobAnswer.model_validate(
+            _answer(job, specifications[job.id], programs)
+            | _progress(job, current.get(job.id), running.get(job.id))
+            | _sizes(current.get(job.id), latest.get(job.id), savepoints.get(job.id))
         )
         for job in found
     ]
 
 
-def _answer(
-    job: Job,
-    artifact: Artifact | None,
-    attempt: Attempt | None,
-    rescale_id: str | None,
-    *,
-    checkpoint: Checkpoint | None,
-    savepoint: Checkpoint | None,
-) -> JobAnswer:
+def _answer(job: Job, revision: Revision, programs: Mapping[str, Artifact]) -> dict[str, Any]:
     shown = {name: getattr(job, name) for name in JobAnswer.model_fields if hasattr(job, name)}
+    specification = {name: getattr(revision, name) for name in JobAnswer.model_fields if name in SPECIFICATION_FIELDS}
+    artifact = programs.get(revision.artifact_id)
+    return {
+        **shown,
+        **specification,
+        "artifact_name": artifact.name if artifact else "",
+        "artifact_version": artifact.version if artifact else 0,
+    }
+
+
+def _progress(job: Job, attempt: Attempt | None, change: Change | None) -> dict[str, Any]:
+    change_id = None if change is None else change.id
+    is_rescale = change is not None and change.kind is ChangeKind.RESCALE
+    return {
+        "attempt": AttemptAnswer.model_validate(attempt) if attempt else None,
+        "rescale_id": change_id if is_rescale else None,
+        "change_id": change_id,
+        "restore": _restore(job, attempt),
+        "failure": job.failure or _unsettled_failure(attempt),
+        "health": [] if (metrics := _metrics_of(attempt)) is None else health_of(metrics),
+        "running_since_ms": _running_since_ms(job, attempt),
+    }
+
+
+def _sizes(attempt: Attempt | None, checkpoint: Checkpoint | None, savepoint: Checkpoint | None) -> dict[str, Any]:
     newest = max((one for one in (checkpoint, savepoint) if one is not None), key=_number_of, default=None)
-    return JobAnswer.model_validate(
-        {
-            **shown,
-            "artifact_name": artifact.name if artifact else "",
-            "artifact_version": artifact.version if artifact else 0,
-            "attempt": AttemptAnswer.model_validate(attempt) if attempt else None,
-            "rescale_id": rescale_id,
-            "failure": job.failure or _unsettled_failure(attempt),
-            "health": [] if (metrics := _metrics_of(attempt)) is None else health_of(metrics),
-            "running_since_ms": _running_since_ms(job, attempt),
-            "latest_checkpoint": None if checkpoint is None else _latest_answer(checkpoint),
-            "figures": figures_of(attempt, None if newest is None else newest.state_size, now_ms=now_ms()),
-        }
+    return {
+        "latest_checkpoint": None if checkpoint is None else _latest_answer(checkpoint),
+        "figures": figures_of(attempt, None if newest is None else newest.state_size, now_ms=now_ms()),
+    }
+
+
+def _restore(job: Job, attempt: Attempt | None) -> RestoreAnswer | None:
+    if job.restore is None:
+        return None
+    is_fulfilled = (
+        attempt is not None and attempt.restore_id == job.restore["id"] and attempt.restored_at_ms is not None
     )
+    return None if is_fulfilled else RestoreAnswer.model_validate(job.restore)
 
 
 def _unsettled_failure(attempt: Attempt | None) -> dict[str, Any] | None:

@@ -20,8 +20,8 @@ from keyscale.api.schemas.operation import (
 )
 from keyscale.api.services.cursors import write_cursor
 from keyscale.api.services.jobs import require_job
-from keyscale.db.repositories import commands, rescales
-from keyscale.db.statuses import CommandKind, CommandStatus, RescaleStatus
+from keyscale.db.repositories import changes, commands
+from keyscale.db.statuses import ChangeKind, ChangeStatus, CommandKind, CommandStatus
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from keyscale.api.schemas.operation import OperationRequest, SavepointRequest
     from keyscale.api.services.context import Context
     from keyscale.api.services.cursors import Listing
-    from keyscale.db.models import Command, Job, Rescale
+    from keyscale.db.models import Change, Command, Job
 
 
 def find_repeated(
@@ -44,7 +44,7 @@ def find_repeated(
     """
     commands.reserve_id(session, operation_id)
     found = commands.find(session, operation_id)
-    if rescales.find(session, operation_id) is not None or (
+    if changes.find(session, operation_id) is not None or (
         found is not None and (found.job_id != job.id or found.kind is not kind or found.drain is not drain)
     ):
         raise OperationIdTakenError("the id belongs to another operation")
@@ -131,10 +131,10 @@ def show(context: Context, operation_id: str) -> OperationAnswer:
         OperationNotFoundError: There is no operation with this id.
     """
     with context.sessions() as session:
-        rescale = rescales.find(session, operation_id)
-        command = commands.find(session, operation_id) if rescale is None else None
-    if rescale is not None:
-        return _rescale_operation(rescale)
+        change = changes.find(session, operation_id)
+        command = commands.find(session, operation_id) if change is None else None
+    if change is not None:
+        return _change_operation(change)
     if command is None:
         raise OperationNotFoundError("no operation has this id")
     return OperationAnswer.model_validate(_operation_fields(command))
@@ -168,19 +168,24 @@ def _savepoint_answer(command: Command) -> SavepointAnswer:
     return SavepointAnswer.model_validate({**_operation_fields(command), "savepoint_id": command.savepoint_id})
 
 
-def _rescale_operation(rescale: Rescale) -> OperationAnswer:
+def _change_operation(change: Change) -> OperationAnswer:
     status = {
-        RescaleStatus.IN_PROGRESS: CommandStatus.IN_PROGRESS,
-        RescaleStatus.COMPLETED: CommandStatus.COMPLETED,
-    }.get(rescale.status, CommandStatus.FAILED)
+        ChangeStatus.IN_PROGRESS: CommandStatus.IN_PROGRESS,
+        ChangeStatus.COMPLETED: CommandStatus.COMPLETED,
+    }.get(change.status, CommandStatus.FAILED)
     done = status is CommandStatus.COMPLETED
+    rescale_id = change.id if change.kind is ChangeKind.RESCALE else None
     return OperationAnswer(
-        id=rescale.id,
-        job_id=rescale.job_id,
-        kind="RESCALE",
+        id=change.id,
+        job_id=change.job_id,
+        kind=change.kind,
         status=status,
-        created_at_ms=rescale.requested_at_ms,
-        ended_at_ms=rescale.ended_at_ms,
-        operation=OperationResult(location=rescale.savepoint_location, rescale_id=rescale.id) if done else None,
-        failure_cause=FailureAnswer.model_validate(rescale.failure) if rescale.failure else None,
+        created_at_ms=change.requested_at_ms,
+        ended_at_ms=change.ended_at_ms,
+        operation=(
+            OperationResult(location=change.savepoint_location, rescale_id=rescale_id, change_id=change.id)
+            if done
+            else None
+        ),
+        failure_cause=FailureAnswer.model_validate(change.failure) if change.failure else None,
     )

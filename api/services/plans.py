@@ -22,8 +22,8 @@ from keyscale.api.schemas.plan import (
     SubtaskMovementAnswer,
 )
 from keyscale.api.services.jobs import check_parallelism, require_job, require_runnable
-from keyscale.db.repositories import artifacts, checkpoints, rescales
-from keyscale.db.statuses import DesiredState
+from keyscale.db.repositories import artifacts, changes, checkpoints, revisions
+from keyscale.db.statuses import ChangeKind, DesiredState
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.program import ProgramQuestion
 from keyscale.jobs.protocol.redaction import Mask, redact_named
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from keyscale.api.access.principal import Principal
     from keyscale.api.schemas.revision import SpecificationChange
     from keyscale.api.services.context import Context
-    from keyscale.db.models import Artifact, Job
+    from keyscale.db.models import Artifact, Job, Revision
     from keyscale.jobs.protocol.program import ProgramAnswer, ProgramDeclaration
     from keyscale.state.inspection.stored_state import StoredState
     from keyscale.state.restore.program_change import OperatorChange
@@ -58,6 +58,7 @@ class _Facts:
 
     Attributes:
         job: The job.
+        revision: Its present one.
         program: The program that it would have.
         after: Its specification after the change.
         location: Its latest completed checkpoint or savepoint.
@@ -66,6 +67,7 @@ class _Facts:
     """
 
     job: Job
+    revision: Revision
     program: Artifact
     after: dict[str, Any]
     location: str | None
@@ -110,13 +112,14 @@ def check_change(
 
 def _facts(session: Session, context: Context, user: Principal, reference: str, change: SpecificationChange) -> _Facts:
     job = require_job(session, reference)
-    after = proposed(job, change)
+    revision = revisions.current(session, job)
+    after = proposed(revision, change)
     check_parallelism(after["parallelism"], job.max_parallelism)
     context.settings.job_limits.check(after["parallelism"], after["spark_conf"])
     check_spark_conf(after["spark_conf"])
     context.settings.job_secrets.require(after["secrets"] or [])
-    if after["artifact_id"] == job.artifact_id:
-        program = artifacts.find(session, job.artifact_id)
+    if after["artifact_id"] == revision.artifact_id:
+        program = artifacts.find(session, revision.artifact_id)
     else:
         program = require_runnable(session, user, after["artifact_id"])
     assert program is not None  # noqa: S101 - a job keeps its artifact from being deleted
@@ -124,21 +127,24 @@ def _facts(session: Session, context: Context, user: Principal, reference: str, 
     sizes: dict[str, list[tuple[int, list[int]]]] = {}
     for each in [] if latest is None else checkpoints.subtasks(session, job.id, latest.checkpoint_id):
         sizes.setdefault(each.operator_uid, []).append((each.key_group_start, each.key_group_bytes))
+    only_parallelism = change.model_fields_set <= {"parallelism", "message"}
+    kind = ChangeKind.RESCALE if only_parallelism else ChangeKind.UPGRADE
     return _Facts(
         job=job,
+        revision=revision,
         program=program,
         after=after,
         location=None if latest is None else latest.external_path,
         key_group_bytes={uid: [size for _, part in sorted(parts) for size in part] for uid, parts in sizes.items()},
-        downtimes_ms=rescales.last_downtimes(session, job.id, _SAMPLES_MAX),
+        downtimes_ms=changes.last_downtimes(session, job.id, kind, _SAMPLES_MAX),
     )
 
 
-def proposed(job: Job, change: SpecificationChange) -> dict[str, Any]:
+def proposed(revision: Revision, change: SpecificationChange) -> dict[str, Any]:
     """Returns a job's specification after a change, by field. Pure."""
     given = change.model_dump(include=change.model_fields_set - {"message"})
     after = {
-        name: getattr(job, name)
+        name: getattr(revision, name)
         for name in (
             "artifact_id",
             "parallelism",
@@ -227,14 +233,14 @@ def _answer(facts: _Facts, stored: StoredState, loaded: ProgramAnswer | None, co
         requires_allow_non_restored_state=False,
         program_loaded=declaration is not None,
         failure=failure,
-        from_parallelism=job.parallelism,
+        from_parallelism=facts.revision.parallelism,
         to_parallelism=facts.after["parallelism"],
         max_parallelism=job.max_parallelism,
         hash_id=job.hash_id,
         operators=operators,
         sources=sources,
         sinks=[] if declaration is None else _sinks(stored, declaration),
-        settings=settings_changed(job, facts.after),
+        settings=settings_changed(facts.revision, facts.after, runs=job.desired is DesiredState.RUNNING),
         movement=_movement(facts, stored, single_host=context.settings.spark_master.startswith("local")),
         downtime=downtime(facts.downtimes_ms, runs=job.desired is DesiredState.RUNNING),
     )
@@ -296,12 +302,11 @@ def _sinks(stored: StoredState, declaration: ProgramDeclaration) -> list[Endpoin
     ]
 
 
-def settings_changed(job: Job, after: Mapping[str, Any]) -> list[SettingPlan]:
+def settings_changed(revision: Revision, after: Mapping[str, Any], *, runs: bool) -> list[SettingPlan]:
     """Returns the settings that a change touches, by name. Pure."""
-    runs = job.desired is DesiredState.RUNNING
     found = []
     for name, value in after.items():
-        before = getattr(job, name)
+        before = getattr(revision, name)
         if not isinstance(value, dict) or not isinstance(before, dict) or name == "restart":
             if before != value:
                 found.append(_setting(name, before, value, runs=runs))

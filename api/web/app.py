@@ -29,6 +29,7 @@ from keyscale.api.routers import (
     jobs,
     operations,
     rescales,
+    revisions,
     savepoints,
     series,
 )
@@ -160,6 +161,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         savepoints,
         series,
         rescales,
+        revisions,
         operations,
         events,
         access_tokens,

@@ -22,6 +22,7 @@ from keyscale.api.errors import (
     DatabaseUnavailableError,
     MethodNotAllowedError,
     RequestInvalidError,
+    RevisionConflictError,
     RouteNotFoundError,
 )
 from keyscale.api.schemas.problem import problem
@@ -43,7 +44,8 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ApiError)
     def on_api_error(request: Request, error: ApiError) -> JSONResponse:
-        return problem(note_refusal(request, error) if is_refusal(request, error) else error)
+        more = {"revision": error.revision} if isinstance(error, RevisionConflictError) else {}
+        return problem(note_refusal(request, error) if is_refusal(request, error) else error, **more)
 
     @app.exception_handler(RequestValidationError)
     def on_invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:

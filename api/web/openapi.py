@@ -37,24 +37,45 @@ _OF_PARAMETERS: dict[str, tuple[type[errors.ApiError], ...]] = {
     "checkpoint_id": (errors.CheckpointNotFoundError,),
     "savepoint_id": (errors.SavepointNotFoundError,),
     "rescale_id": (errors.RescaleNotFoundError,),
+    "change_id": (errors.ChangeNotFoundError,),
+    "revision": (errors.RevisionNotFoundError,),
     "operation_id": (errors.OperationNotFoundError,),
     "token_id": (errors.TokenNotFoundError,),
     "attempt": (errors.AttemptNotFoundError, errors.LogNotHereError),
 }
-_OF_JOB_CHANGES = (errors.JobStatusConflictError, errors.RescaleInProgressError, errors.OperationIdTakenError)
+_OF_JOB_CHANGES = (
+    errors.JobStatusConflictError,
+    errors.RescaleInProgressError,
+    errors.UpgradeInProgressError,
+    errors.OperationIdTakenError,
+)
+_OF_SPECIFICATIONS = (
+    errors.ArtifactNotFoundError,
+    errors.ArtifactNotRunnableError,
+    errors.ParallelismInvalidError,
+    errors.SparkConfNotAllowedError,
+    errors.JobLimitError,
+    errors.SecretUnknownError,
+)
 _OF_CHANGED: dict[str, tuple[type[errors.ApiError], ...]] = {
     "artifacts": (errors.ArtifactInUseError, errors.ArtifactInvalidError),
     "jobs": (
         *_OF_JOB_CHANGES,
         errors.JobNameTakenError,
-        errors.ArtifactNotFoundError,
-        errors.ArtifactNotRunnableError,
-        errors.ParallelismInvalidError,
-        errors.SparkConfNotAllowedError,
+        *_OF_SPECIFICATIONS,
         errors.StoreUnavailableError,
         errors.SecretUnknownError,
         errors.PlanTimeoutError,
         errors.ProgramUnloadableError,
+    ),
+    "revisions": (
+        *_OF_JOB_CHANGES,
+        *_OF_SPECIFICATIONS,
+        errors.RevisionNotFoundError,
+        errors.RevisionConflictError,
+        errors.RevisionRequiredError,
+        errors.LastStateTooOldError,
+        errors.RevisionWithoutSavepointError,
     ),
     "checkpoints": _OF_JOB_CHANGES,
     "savepoints": _OF_JOB_CHANGES,

@@ -6,6 +6,7 @@ from keyscale.db.models.access_token import Token
 from keyscale.db.models.artifact import Artifact, ArtifactChunk
 from keyscale.db.models.attempt import Attempt
 from keyscale.db.models.browser_session import BrowserSession
+from keyscale.db.models.change import Change
 from keyscale.db.models.checkpoint import Checkpoint, CheckpointDay, CheckpointSubtask
 from keyscale.db.models.command import Command
 from keyscale.db.models.deleted_job import DeletedJob
@@ -13,7 +14,7 @@ from keyscale.db.models.event import Event
 from keyscale.db.models.job import Job
 from keyscale.db.models.leader import Leader
 from keyscale.db.models.replica import Replica
-from keyscale.db.models.rescale import Rescale
+from keyscale.db.models.revision import Revision
 from keyscale.db.models.series_point import SeriesPoint
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "ArtifactChunk",
     "Attempt",
     "BrowserSession",
+    "Change",
     "Checkpoint",
     "CheckpointDay",
     "CheckpointSubtask",
@@ -30,7 +32,7 @@ __all__ = [
     "Job",
     "Leader",
     "Replica",
-    "Rescale",
+    "Revision",
     "SeriesPoint",
     "Token",
 ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, text
+from sqlalchemy import ForeignKey, Index, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from keyscale.db.base import Base, closed_set
-from keyscale.db.statuses import AttemptStage
+from keyscale.db.statuses import AttemptStage, ClaimMode, RestoreMode
 
 
 class Attempt(Base):
@@ -25,8 +25,17 @@ class Attempt(Base):
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     stage: Mapped[AttemptStage] = mapped_column(closed_set(AttemptStage, "stage"))
     cause: Mapped[str]
+    revision: Mapped[int] = mapped_column(default=1, server_default=text("1"))
     parallelism: Mapped[int]
     restore_from: Mapped[str | None]
+    restore_mode: Mapped[RestoreMode] = mapped_column(
+        closed_set(RestoreMode, "restore_mode"), default=RestoreMode.CONTINUE, server_default=RestoreMode.CONTINUE
+    )
+    restore_id: Mapped[str | None]
+    claim_mode: Mapped[ClaimMode] = mapped_column(
+        closed_set(ClaimMode, "claim_mode"), default=ClaimMode.NO_CLAIM, server_default=ClaimMode.NO_CLAIM
+    )
+    allow_non_restored_state: Mapped[bool] = mapped_column(default=False, server_default=false())
     token_sha256: Mapped[str | None] = mapped_column(unique=True)
 
     created_at_ms: Mapped[int]

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, delete, func, or_, select, text, true
 from sqlalchemy.dialects.postgresql import insert
 
 from keyscale.db.job_scope import EVERYTHING, JobScope
-from keyscale.db.models import Artifact, ArtifactChunk, Job
+from keyscale.db.models import Artifact, ArtifactChunk, Job, Revision
 from keyscale.db.repositories.pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:
@@ -83,9 +83,17 @@ def read_bytes(session: Session, sha256: str) -> Iterator[bytes]:
         ).one()
 
 
-def is_used(session: Session, artifact_id: str) -> bool:
-    """Whether a job uses this artifact."""
-    return session.scalar(select(Job.id).where(Job.artifact_id == artifact_id).limit(1)) is not None
+def keep(session: Session, artifact_ids: Collection[str]) -> None:
+    """Keeps others from deleting these artifacts until the transaction ends."""
+    session.execute(select(Artifact.id).where(Artifact.id.in_(artifact_ids)).with_for_update(read=True, key_share=True))
+
+
+def first_use(session: Session, artifact_id: str) -> tuple[str, int] | None:
+    """Returns the name of a job, and the number of a revision of it, that uses an artifact."""
+    used = or_(Revision.artifact_id == artifact_id, Revision.libraries.contains([artifact_id]))
+    statement = select(Job.name, Revision.number).join(Revision, Revision.job_id == Job.id).where(used)
+    found = session.execute(statement.order_by(Job.name, Revision.number.desc()).limit(1)).first()
+    return None if found is None else (found[0], found[1])
 
 
 def remove(session: Session, artifact: Artifact) -> None:
@@ -100,5 +108,7 @@ def _visible(scope: JobScope, user_id: str) -> ColumnElement[bool]:
     """Returns which artifacts a user may see: those of jobs in the scope, and the user's own uploads."""
     if scope.is_everything:
         return true()
-    used = select(Job.artifact_id).where(scope.criterion())
-    return or_(Artifact.id.in_(used), Artifact.uploaded_by == user_id)
+    owned = select(Revision.artifact_id, Revision.libraries).join(Job, Job.id == Revision.job_id)
+    mine = owned.where(scope.criterion()).subquery()
+    library = select(true()).where(mine.c.libraries.contains(func.jsonb_build_array(Artifact.id))).exists()
+    return or_(Artifact.id.in_(select(mine.c.artifact_id)), library, Artifact.uploaded_by == user_id)

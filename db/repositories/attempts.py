@@ -40,9 +40,9 @@ def current_of(session: Session, job_ids: Collection[str]) -> dict[str, Attempt]
     return found | {attempt.job_id: attempt for attempt in session.scalars(active)}
 
 
-def count_after(session: Session, job_id: str, number: int, cause: str) -> int:
-    """Returns how many of a job's attempts after one were created for a cause."""
-    counted = select(func.count()).where(Attempt.job_id == job_id, Attempt.number > number, Attempt.cause == cause)
+def count_after(session: Session, job_id: str, number: int, causes: Collection[str]) -> int:
+    """Returns how many of a job's attempts after one were created for one of some causes."""
+    counted = select(func.count()).where(Attempt.job_id == job_id, Attempt.number > number, Attempt.cause.in_(causes))
     return session.scalar(counted) or 0
 
 
@@ -61,6 +61,12 @@ def counted_before(session: Session, job_id: str, number: int) -> Attempt | None
         .order_by(Attempt.number.desc())
         .limit(1)
     ).first()
+
+
+def find_restored(session: Session, job_id: str, restore_id: str) -> Attempt | None:
+    """Returns the first attempt that has restored as a wish says."""
+    done = (Attempt.job_id == job_id, Attempt.restore_id == restore_id, Attempt.restored_at_ms.is_not(None))
+    return session.scalars(select(Attempt).where(*done).order_by(Attempt.number).limit(1)).first()
 
 
 def find(session: Session, job_id: str, number: int, *, lock: bool = False) -> Attempt | None:

@@ -111,14 +111,18 @@ def find(session: Session, job_id: str, checkpoint_id: int) -> Checkpoint | None
     return session.get(Checkpoint, (job_id, checkpoint_id))
 
 
-def latest_completed(session: Session, job_id: str) -> Checkpoint | None:
-    """Returns the newest completed checkpoint or savepoint of a job."""
-    return session.scalars(
-        select(Checkpoint)
-        .where(Checkpoint.job_id == job_id, Checkpoint.status == CheckpointStatus.COMPLETED)
-        .order_by(Checkpoint.checkpoint_id.desc())
-        .limit(1)
-    ).first()
+def latest_completed(
+    session: Session, job_id: str, *, since_attempt: int = 0, before_ms: int | None = None
+) -> Checkpoint | None:
+    """Returns the newest completed checkpoint or savepoint of a job, by one of some attempts, from before a time."""
+    statement = select(Checkpoint).where(
+        Checkpoint.job_id == job_id,
+        Checkpoint.status == CheckpointStatus.COMPLETED,
+        Checkpoint.attempt >= since_attempt,
+    )
+    if before_ms is not None:
+        statement = statement.where(Checkpoint.latest_ack_timestamp < before_ms)
+    return session.scalars(statement.order_by(Checkpoint.checkpoint_id.desc()).limit(1)).first()
 
 
 def next_id(session: Session, job_id: str) -> int:

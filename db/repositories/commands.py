@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select, text
 
-from keyscale.db.models import Command
+from keyscale.db.models import Attempt, Command
 from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import CommandKind, CommandStatus
 
@@ -53,4 +53,23 @@ def find_savepoint(session: Session, job_id: str, savepoint_id: str) -> Command 
     """Returns the command that takes, or took, this savepoint of a job."""
     return session.scalars(
         select(Command).where(Command.job_id == job_id, Command.savepoint_id == savepoint_id)
+    ).first()
+
+
+def last_savepoint_of(session: Session, job_id: str, revision: int) -> str | None:
+    """Returns the location of the savepoint with which a revision of a job stopped last; None: it took none then."""
+    last = (
+        select(Attempt.number)
+        .where(Attempt.job_id == job_id, Attempt.revision == revision, Attempt.assigned_at_ms.is_not(None))
+        .order_by(Attempt.number.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    return session.scalars(
+        select(Command.location).where(
+            Command.job_id == job_id,
+            Command.kind == CommandKind.STOP_WITH_SAVEPOINT,
+            Command.status == CommandStatus.COMPLETED,
+            Command.attempt == last,
+        )
     ).first()

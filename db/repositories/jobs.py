@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import or_, select
 
 from keyscale.db.job_scope import EVERYTHING, JobScope
-from keyscale.db.models import Attempt, Command, Job, Rescale
+from keyscale.db.models import Attempt, Change, Command, Job
 from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
 
@@ -50,8 +50,8 @@ def lock(session: Session, job_id: str) -> Job | None:
 def id_of_operation(session: Session, operation_id: str) -> str | None:
     """Returns the id of the job that an operation is about."""
     commanded = select(Command.job_id).where(Command.id == operation_id)
-    rescaled = select(Rescale.job_id).where(Rescale.id == operation_id)
-    return session.scalars(commanded.union_all(rescaled)).first()
+    changed = select(Change.job_id).where(Change.id == operation_id)
+    return session.scalars(commanded.union_all(changed)).first()
 
 
 def stores_in_use(session: Session) -> Sequence[str]:

@@ -210,6 +210,7 @@ class Assignment(Message):
     job_id: str
     job_name: str
     attempt: int = Field(ge=1, description="Fencing number; of two attempts, the higher one wins.")
+    revision: int = Field(default=1, ge=1, description="Number of the job's revision that the attempt runs.")
     parallelism: int = Field(ge=1)
     max_parallelism: int = Field(ge=1, le=32768)
     hash_id: Literal["spark", "java"] = "spark"

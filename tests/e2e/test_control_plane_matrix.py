@@ -23,15 +23,15 @@ START = ["CreateAttempt.decided", "CreateAttempt.taken", "Launch.decided", "Laun
 RESCALE = [
     "CreateAttempt.decided@2",
     "Launch.recorded@2",
-    "BeginRescaleSavepoint.decided",
-    "BeginRescaleSavepoint.taken",
-    "AdvanceRescale.decided",
-    "AdvanceRescale.taken",
+    "BeginSavepoint.decided",
+    "BeginSavepoint.taken",
+    "AdvanceChange.decided",
+    "AdvanceChange.taken",
     "SwitchOver.decided",
     "SwitchOver.taken",
-    "AdvanceRescale.decided@2",
-    "CompleteRescale.decided",
-    "CompleteRescale.taken",
+    "AdvanceChange.decided@2",
+    "CompleteChange.decided",
+    "CompleteChange.taken",
     "MarkReaped.decided",
 ]
 STOP = ["SettleJob.decided", "SettleJob.taken"]

@@ -64,7 +64,7 @@ def stopping(context: Context, job: dict[str, Any], client: httpx.Client) -> dic
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
-        for step in (steps.CreateAttempt(2, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING)):
+        for step in (steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING)):
             apply(step, JobTransaction(session, found))
     assert client.post("/jobs/flights/stop", json={"operation_id": "end"}).status_code == 202
     return job

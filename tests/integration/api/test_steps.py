@@ -10,10 +10,10 @@ from sqlalchemy.exc import IntegrityError
 from keyscale.api.lifecycle import steps
 from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.intents import settle_command
-from keyscale.api.lifecycle.job_transaction import JobTransaction, rescale_command_id
+from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.db.models import Attempt
 from keyscale.db.repositories import attempts, commands, jobs
-from keyscale.db.statuses import AttemptStage, CommandStatus, JobStatus, RescalePhase
+from keyscale.db.statuses import AttemptStage, ChangePhase, CommandStatus, JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,10 +44,10 @@ def take(context: Context, job: dict[str, Any], client: httpx.Client) -> Callabl
 @pytest.fixture
 def running(take: Callable[..., None], client: httpx.Client) -> Callable[..., None]:
     """The job, RUNNING at parallelism 2, with a rescale to 4 requested and its standby stored."""
-    take(steps.CreateAttempt(2, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
     answer = client.post("/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"})
     assert answer.status_code == 202, answer.text
-    take(steps.CreateAttempt(4, steps.Cause.RESCALE, standby=True))
+    take(steps.CreateAttempt(2, steps.Cause.RESCALE, standby=True))
     return take
 
 
@@ -57,7 +57,7 @@ def publish(context: Context) -> Callable[[], None]:
 
     def settle() -> None:
         with context.sessions.begin() as session:
-            command = commands.find(session, rescale_command_id("r"))
+            command = commands.find(session, "rescale:r")
             assert command is not None
             settle_command(session, command, status=CommandStatus.COMPLETED, location=SAVEPOINT, checkpoint_id=9)
 
@@ -76,13 +76,13 @@ def test_a_rescale_goes_through_its_phases_and_ends_at_the_new_parallelism(
     client: httpx.Client, running: Callable[..., None], publish: Callable[[], None]
 ) -> None:
     assert stages(client) == {1: "ACTIVE", 2: "STANDBY"}
-    running(steps.BeginRescaleSavepoint())
+    running(steps.BeginSavepoint())
     publish()
-    running(steps.AdvanceRescale(RescalePhase.STOP), steps.SwitchOver())
+    running(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver())
     assert stages(client) == {1: "ENDED", 2: "ACTIVE"}
     newest = client.get("/jobs/flights/attempts").json()["attempts"][0]
     assert (newest["restore_from"], newest["parallelism"]) == (SAVEPOINT, 4)
-    running(steps.AdvanceRescale(RescalePhase.VERIFY), steps.CompleteRescale(False, 10**15))
+    running(steps.AdvanceChange(ChangePhase.VERIFY), steps.CompleteChange(False, 10**15))
     done = client.get("/jobs/flights/rescales/r").json()
     assert (done["status"], done["from_parallelism"], done["to_parallelism"]) == ("COMPLETED", 2, 4)
     assert phases(client) == ["REQUESTED", "SAVEPOINT", "STOP", "RESTORE", "VERIFY"]
@@ -97,15 +97,15 @@ def test_a_rescale_goes_through_its_phases_and_ends_at_the_new_parallelism(
 def test_a_rescale_that_fails_late_rolls_back_from_the_same_savepoint(
     client: httpx.Client, running: Callable[..., None], publish: Callable[[], None]
 ) -> None:
-    running(steps.BeginRescaleSavepoint())
+    running(steps.BeginSavepoint())
     publish()
     running(
-        steps.AdvanceRescale(RescalePhase.STOP), steps.SwitchOver(), steps.RetryRestore(2), steps.RollBack(3, FAILURE)
+        steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver(), steps.RetryRestore(2), steps.RollBack(3, FAILURE)
     )
     assert stages(client) == {1: "ENDED", 2: "ENDED", 3: "ENDED", 4: "ACTIVE"}
     attempt = client.get("/jobs/flights").json()["attempt"]
     assert (attempt["parallelism"], attempt["restore_from"], attempt["cause"]) == (2, SAVEPOINT, "roll back")
-    running(steps.CompleteRescale(True, None))
+    running(steps.CompleteChange(True, None))
     done = client.get("/jobs/flights/rescales/r").json()
     assert (done["status"], done["failure"]["code"], done["phase"]) == ("ROLLED_BACK", "X", "ROLL_BACK")
     assert client.get("/jobs/flights").json()["parallelism"] == 2
@@ -114,7 +114,7 @@ def test_a_rescale_that_fails_late_rolls_back_from_the_same_savepoint(
 def test_a_rescale_that_is_abandoned_leaves_the_running_driver_alone(
     client: httpx.Client, running: Callable[..., None]
 ) -> None:
-    running(steps.BeginRescaleSavepoint(), steps.AbandonRescale(FAILURE))
+    running(steps.BeginSavepoint(), steps.AbandonChange(FAILURE))
     assert stages(client) == {1: "ACTIVE", 2: "ENDED"}
     assert client.get("/jobs/flights/rescales/r").json()["status"] == "ROLLED_BACK"
     assert client.get("/operations/r").json()["failure_cause"]["code"] == "X"
@@ -127,11 +127,11 @@ def test_a_rescale_that_is_abandoned_leaves_the_running_driver_alone(
 def test_a_driver_that_never_ends_the_savepoint_of_a_rescale_is_replaced_at_the_old_parallelism(
     client: httpx.Client, running: Callable[..., None]
 ) -> None:
-    running(steps.BeginRescaleSavepoint(), steps.AbandonRescale(FAILURE, replaced=1))
+    running(steps.BeginSavepoint(), steps.AbandonChange(FAILURE, replaced=1))
     assert stages(client) == {1: "ENDED", 2: "ENDED"}
     assert client.get("/jobs/flights/rescales/r").json()["failure"]["code"] == "X"
     assert client.get("/operations/r").json()["status"] == "FAILED"
-    running(steps.CreateAttempt(2, steps.Cause.RECOVER))
+    running(steps.CreateAttempt(1, steps.Cause.RECOVER))
     shown = client.get("/jobs/flights").json()
     assert (shown["parallelism"], shown["attempt"]["parallelism"], shown["restarts"]) == (2, 2, 1)
 
@@ -155,7 +155,7 @@ def test_a_second_rescale_is_refused_and_a_repeated_request_is_the_same_rescale(
 def test_a_rescale_to_the_present_or_an_impossible_parallelism_is_refused(
     client: httpx.Client, take: Callable[..., None]
 ) -> None:
-    take(steps.CreateAttempt(2, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
     for parallelism, code in (
         (2, "PARALLELISM_UNCHANGED"),
         (0, "PARALLELISM_OUT_OF_RANGE"),
@@ -166,7 +166,7 @@ def test_a_rescale_to_the_present_or_an_impossible_parallelism_is_refused(
 
 
 def test_a_failed_job_has_nothing_in_progress_and_shows_why(client: httpx.Client, running: Callable[..., None]) -> None:
-    running(steps.BeginRescaleSavepoint(), steps.FailJob({**FAILURE, "traceback": "Traceback: line 1"}))
+    running(steps.BeginSavepoint(), steps.FailJob({**FAILURE, "traceback": "Traceback: line 1"}))
     shown = client.get("/jobs/flights").json()
     assert (shown["status"], shown["failure"]["traceback"]) == ("FAILED", "Traceback: line 1")
     assert set(stages(client).values()) == {"ENDED"}
@@ -175,7 +175,7 @@ def test_a_failed_job_has_nothing_in_progress_and_shows_why(client: httpx.Client
 
 
 def test_unfinished_operations_fail_with_their_lost_attempt(client: httpx.Client, take: Callable[..., None]) -> None:
-    take(steps.CreateAttempt(2, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
     client.post("/jobs/flights/savepoints", json={"savepoint_id": "mine"})
     client.post("/jobs/flights/checkpoints", json={"operation_id": "now"})
     take(steps.ReplaceAttempt(1, FAILURE, 1, 0))
@@ -222,9 +222,9 @@ def test_earlier_runs_are_those_that_were_given_the_job_since_its_user_started_i
 
 
 def test_the_database_itself_refuses_a_second_active_attempt(context: Context, take: Callable[..., None]) -> None:
-    take(steps.CreateAttempt(2, steps.Cause.START))
+    take(steps.CreateAttempt(1, steps.Cause.START))
     with pytest.raises(IntegrityError, match="uq_attempts_one_active"):
-        take(steps.CreateAttempt(2, steps.Cause.START))
+        take(steps.CreateAttempt(1, steps.Cause.START))
     with context.sessions() as session:
         assert session.query(Attempt).count() == 1
 
@@ -237,7 +237,7 @@ def test_a_settled_job_is_looked_after_until_its_processes_are_gone(
             return job["id"] in jobs.ids_to_reconcile(session)
 
     assert looked_after()
-    take(steps.CreateAttempt(2, steps.Cause.START), steps.SettleJob(JobStatus.STOPPED))
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.SettleJob(JobStatus.STOPPED))
     assert looked_after(), "its driver may still run"
     take(steps.MarkReaped(1))
     assert not looked_after()

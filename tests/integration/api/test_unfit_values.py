@@ -136,7 +136,7 @@ def two_running_jobs(client: httpx.Client, context: Context, job: dict[str, Any]
         with context.sessions.begin() as session:
             found = jobs.find(session, name, lock=True)
             assert found is not None
-            for step in (CreateAttempt(found.parallelism, Cause.START), ShowStatus(JobStatus.RUNNING)):
+            for step in (CreateAttempt(found.revision, Cause.START), ShowStatus(JobStatus.RUNNING)):
                 apply(step, JobTransaction(session, found))
     return "flights", "other"
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle.decision import next_step
-from keyscale.api.lifecycle.facts import AttemptFacts, CommandFacts, JobFacts, RescaleFacts, Timeouts
-from keyscale.db.statuses import CommandStatus, DesiredState, JobStatus, RescalePhase
+from keyscale.api.lifecycle.facts import AttemptFacts, ChangeFacts, CommandFacts, JobFacts, Timeouts
+from keyscale.db.statuses import ChangePhase, CommandStatus, DesiredState, JobStatus
 from keyscale.jobs.protocol.messages import DriverState
 
 TIMEOUTS = Timeouts()
@@ -22,7 +22,7 @@ def attempt(number: int = 1, **facts: Any) -> AttemptFacts:
 
 
 def job(**facts: Any) -> JobFacts:
-    running = JobFacts(JobStatus.RUNNING, DesiredState.RUNNING, parallelism=2, active=attempt())
+    running = JobFacts(JobStatus.RUNNING, DesiredState.RUNNING, revision=2, active=attempt())
     return replace(running, **facts)
 
 
@@ -34,12 +34,12 @@ def command(status: CommandStatus = CommandStatus.IN_PROGRESS, **facts: Any) -> 
     return replace(CommandFacts("op", status, attempt=1), **facts)
 
 
-def rescaling(phase: RescalePhase, **facts: Any) -> JobFacts:
-    """A rescale from 2 to 4; facts of the rescale are given with the prefix `rescale_`."""
-    own = {name.removeprefix("rescale_"): value for name, value in facts.items() if name.startswith("rescale_")}
-    rest = {name: value for name, value in facts.items() if not name.startswith("rescale_")}
-    rescale = replace(RescaleFacts(phase, to_parallelism=4), **own)
-    return job(status=JobStatus.RESCALING, rescale=rescale, **rest)
+def rescaling(phase: ChangePhase, **facts: Any) -> JobFacts:
+    """A rescale from revision 2 to 4; facts of the change are given with the prefix `change_`."""
+    own = {name.removeprefix("change_"): value for name, value in facts.items() if name.startswith("change_")}
+    rest = {name: value for name, value in facts.items() if not name.startswith("change_")}
+    change = replace(ChangeFacts(phase, to_revision=4), **own)
+    return job(status=JobStatus.RESCALING, change=change, **rest)
 
 
 def standby(**facts: Any) -> AttemptFacts:

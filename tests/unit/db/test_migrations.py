@@ -65,7 +65,9 @@ def test_each_migration_goes_up_and_back_with_data_in_every_table(postgres_url: 
         with engine.begin() as connection:
             config.attributes["connection"] = connection
             command.upgrade(config, after)
-            assert row_counts(connection).items() >= kept.items(), f"{after} loses rows"
+            names = RENAMED.get(after, {})
+            expected = {names.get(table, table): count for table, count in kept.items()}
+            assert row_counts(connection).items() >= expected.items(), f"{after} loses rows"
             fill_tables(connection)
             command.downgrade(config, revision)
             assert row_counts(connection).keys() == kept.keys()
@@ -75,6 +77,9 @@ def test_each_migration_goes_up_and_back_with_data_in_every_table(postgres_url: 
         context = MigrationContext.configure(connection)
         assert compare_metadata(context, Base.metadata) == []
     engine.dispose()
+
+
+RENAMED = {"0015": {"rescales": "changes"}}
 
 
 def row_counts(connection: Connection) -> dict[str, int]:

@@ -20,13 +20,16 @@ from keyscale.api.launching.driver_command import (
 )
 from keyscale.api.libraries.library_cache import PlacedLibraries
 from keyscale.api.settings import Settings
-from keyscale.db.models import Attempt, Job
+from keyscale.db.models import Attempt, Job, Revision
 from keyscale.installation import DRIVER_PROGRAM, IMPORT_PATH
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
 from keyscale.jobs.protocol.spark_settings import LOCAL_SETTINGS, REQUIRED_SETTINGS
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+PLAIN = Revision(spark_conf={})
 
 
 def test_a_driver_gets_no_secret_but_its_own(tmp_path: Path) -> None:
@@ -69,8 +72,8 @@ def test_a_driver_can_import_no_package_of_ours_but_keyscale(tmp_path: Path) -> 
 
 def test_a_job_cannot_override_the_settings_that_guarantees_depend_on(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
-    job = Job(name="x", spark_conf={"spark.speculation": "true", "spark.driver.memory": "3g"})
-    command = driver_command(settings, job, Attempt(number=1, parallelism=3), tmp_path)
+    wanted = Revision(spark_conf={"spark.speculation": "true", "spark.driver.memory": "3g"})
+    command = driver_command(settings, Job(name="x"), wanted, Attempt(number=1, parallelism=3), tmp_path)
     assert "spark.speculation=false" in command
     assert "spark.driver.memory=3g" in command
     assert command[command.index("--master") + 1] == "local[4,4]"
@@ -81,14 +84,14 @@ def test_a_cluster_is_used_as_it_is_named(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, spark_master="spark://master:7077")
     assert master_of(settings, 3) == "spark://master:7077"
     assert "SPARK_LOCAL_IP" not in driver_environment(settings, "t", tmp_path, {}, {})
-    command = driver_command(settings, Job(name="x", spark_conf={}), Attempt(number=1, parallelism=3), tmp_path)
+    command = driver_command(settings, Job(name="x"), PLAIN, Attempt(number=1, parallelism=3), tmp_path)
     assert not any(part.startswith("spark.driver.bindAddress") for part in command)
 
 
 @pytest.mark.parametrize("master", ["local", "spark://127.0.0.1:7077", "spark://localhost:7077,[::1]:7078"])
 def test_a_driver_whose_spark_is_on_this_host_listens_on_loopback_only(tmp_path: Path, master: str) -> None:
     settings = Settings(home=tmp_path, spark_master=master)
-    command = driver_command(settings, Job(name="x", spark_conf={}), Attempt(number=1, parallelism=3), tmp_path)
+    command = driver_command(settings, Job(name="x"), PLAIN, Attempt(number=1, parallelism=3), tmp_path)
     assert {"spark.driver.bindAddress=127.0.0.1", "spark.driver.host=127.0.0.1"} <= set(command)
     assert driver_environment(settings, "t", tmp_path, {}, {})["SPARK_LOCAL_IP"] == "127.0.0.1"
 
@@ -108,7 +111,9 @@ def test_a_driver_on_a_cluster_of_other_hosts_does_not_stay_on_loopback(master: 
 def test_a_driver_takes_one_core_per_subtask_of_a_cluster_unless_the_job_says_otherwise(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, spark_master="spark://master:7077")
     for conf, cores in (({}, 3), ({"spark.cores.max": "8"}, 8)):
-        command = driver_command(settings, Job(name="x", spark_conf=conf), Attempt(number=1, parallelism=3), tmp_path)
+        command = driver_command(
+            settings, Job(name="x"), Revision(spark_conf=conf), Attempt(number=1, parallelism=3), tmp_path
+        )
         assert f"spark.cores.max={cores}" in command
 
 
@@ -144,7 +149,7 @@ def test_a_driver_has_exactly_this_environment(tmp_path: Path) -> None:
 
 def test_an_attempts_command_names_its_job_its_folders_and_the_driver(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, spark_master="spark://master:7077", driver_memory="700m")
-    command = driver_command(settings, Job(name="bills", spark_conf={}), Attempt(number=7, parallelism=3), tmp_path)
+    command = driver_command(settings, Job(name="bills"), PLAIN, Attempt(number=7, parallelism=3), tmp_path)
     assert command[:3] == [str(spark_home() / "bin" / "spark-submit"), "--master", "spark://master:7077"]
     assert command[-1] == str(DRIVER_PROGRAM)
     options = options_of(command)
@@ -161,24 +166,22 @@ def test_an_attempts_command_names_its_job_its_folders_and_the_driver(tmp_path: 
     }.items() <= options.items()
     assert not LOCAL_SETTINGS.keys() & options.keys()
     local = options_of(
-        driver_command(
-            Settings(home=tmp_path), Job(name="x", spark_conf={}), Attempt(number=1, parallelism=1), tmp_path
-        )
+        driver_command(Settings(home=tmp_path), Job(name="x"), PLAIN, Attempt(number=1, parallelism=1), tmp_path)
     )
     assert LOCAL_SETTINGS.items() <= local.items()
     assert not share_of_cluster(1).keys() & local.keys()
 
 
 def test_sparks_processes_accept_only_each_other_by_a_secret_that_no_command_line_shows(tmp_path: Path) -> None:
-    attempt, job = Attempt(number=1, parallelism=3), Job(name="x", spark_conf={})
-    assert "spark.authenticate=true" in driver_command(Settings(home=tmp_path), job, attempt, tmp_path)
+    job, wanted, attempt = Job(name="x"), PLAIN, Attempt(number=1, parallelism=3)
+    assert "spark.authenticate=true" in driver_command(Settings(home=tmp_path), job, wanted, attempt, tmp_path)
     cluster = Settings(home=tmp_path, spark_master="spark://master:7077", spark_secret="of-the-cluster")  # noqa: S106
-    command = driver_command(cluster, job, attempt, tmp_path)
+    command = driver_command(cluster, job, wanted, attempt, tmp_path)
     assert {"spark.authenticate=true", "spark.network.crypto.enabled=true"} <= set(command)
     assert not any("of-the-cluster" in part for part in command)
     assert driver_environment(cluster, "t", tmp_path, {}, {})[SPARK_SECRET_VARIABLE] == cluster.spark_secret
     without = Settings(home=tmp_path, spark_master="spark://master:7077")
-    assert "spark.authenticate=true" not in driver_command(without, job, attempt, tmp_path)
+    assert "spark.authenticate=true" not in driver_command(without, job, wanted, attempt, tmp_path)
 
 
 def placed(tmp_path: Path) -> PlacedLibraries:
@@ -197,7 +200,7 @@ def test_a_local_driver_imports_libraries_after_keyscale_and_ships_nothing(tmp_p
     assert environment["KEYSCALE_LIBRARIES"] == "aa,bb,cc"
     assert "KEYSCALE_EXECUTOR_PYTHONPATH" not in environment
     command = driver_command(
-        settings, Job(name="x", spark_conf={}), Attempt(number=1, parallelism=1), tmp_path, libraries
+        settings, Job(name="x"), PLAIN, Attempt(number=1, parallelism=1), tmp_path, libraries=libraries
     )
     assert f"spark.jars={tmp_path}/x.jar,{tmp_path}/y.jar" in command
     assert not any(part.startswith("spark.archives") for part in command)
@@ -206,7 +209,7 @@ def test_a_local_driver_imports_libraries_after_keyscale_and_ships_nothing(tmp_p
 def test_executors_of_a_cluster_get_archives_and_find_what_is_in_them(tmp_path: Path) -> None:
     settings, libraries = Settings(home=tmp_path, spark_master="spark://master:7077"), placed(tmp_path)
     command = driver_command(
-        settings, Job(name="x", spark_conf={}), Attempt(number=1, parallelism=1), tmp_path, libraries
+        settings, Job(name="x"), PLAIN, Attempt(number=1, parallelism=1), tmp_path, libraries=libraries
     )
     [archives] = [part.partition("=")[2] for part in command if part.startswith("spark.archives=")]
     names = [archive.partition("#")[2] for archive in archives.split(",")]
@@ -217,7 +220,7 @@ def test_executors_of_a_cluster_get_archives_and_find_what_is_in_them(tmp_path: 
 
 def test_a_job_without_libraries_is_started_as_before(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path, spark_master="spark://master:7077")
-    command = driver_command(settings, Job(name="x", spark_conf={}), Attempt(number=1, parallelism=1), tmp_path)
+    command = driver_command(settings, Job(name="x"), PLAIN, Attempt(number=1, parallelism=1), tmp_path)
     assert not any(part.startswith(("spark.jars", "spark.archives")) for part in command)
     environment = driver_environment(settings, "own", tmp_path / "work", {}, {})
     assert not any("LIBRARIES" in name or "EXECUTOR" in name for name in environment)

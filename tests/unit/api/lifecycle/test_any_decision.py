@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle.decision import next_step, status_of
-from keyscale.api.lifecycle.facts import AttemptFacts, CommandFacts, JobFacts, RescaleFacts
+from keyscale.api.lifecycle.facts import AttemptFacts, ChangeFacts, CommandFacts, JobFacts
 from keyscale.api.lifecycle.outcomes import FAILURES_MAX
 from keyscale.api.lifecycle.steps import CreateAttempt, Launch, RetryRestore, RollBack, SwitchOver
 from keyscale.api.lifecycle.transitions import may_follow
-from keyscale.db.statuses import CommandStatus, DesiredState, JobStatus, RescalePhase
+from keyscale.db.statuses import ChangePhase, CommandStatus, DesiredState, JobStatus
 from keyscale.jobs.protocol.messages import DriverState
 from tests.support.control_plane.job_facts import TIMEOUTS, command
 
@@ -52,9 +52,9 @@ def command_facts(draw: st.DrawFn) -> CommandFacts:
 
 @st.composite
 def all_facts(draw: st.DrawFn) -> JobFacts:
-    rescale = RescaleFacts(
-        draw(st.sampled_from(RescalePhase)),
-        to_parallelism=4,
+    change = ChangeFacts(
+        draw(st.sampled_from(ChangePhase)),
+        to_revision=4,
         command=draw(st.none() | command_facts()),
         tries=draw(st.integers(0, 4)),
         phase_age_ms=draw(st.sampled_from([0, 1_000_000])),
@@ -62,14 +62,14 @@ def all_facts(draw: st.DrawFn) -> JobFacts:
     return JobFacts(
         status=draw(st.sampled_from(JobStatus)),
         desired=draw(st.sampled_from(DesiredState)),
-        parallelism=2,
+        revision=2,
         consecutive_failures=draw(st.integers(0, FAILURES_MAX)),
         restarts=draw(st.integers(0, 3)),
         start_in_ms=draw(st.sampled_from([0, 500])),
         active=draw(st.none() | attempts(1)),
         standby=draw(st.none() | attempts(2)),
         ended=tuple(draw(st.lists(attempts(9), max_size=1))),
-        rescale=draw(st.none() | st.just(rescale)),
+        change=draw(st.none() | st.just(change)),
         stop=draw(st.none() | command_facts()),
     )
 
@@ -98,8 +98,8 @@ def test_nothing_is_started_for_a_job_that_is_cancelled_or_settled(facts: JobFac
 @given(all_facts())
 def test_the_old_driver_is_given_up_for_the_new_one_only_after_its_savepoint_is_published(facts: JobFacts) -> None:
     if isinstance(next_step(facts, TIMEOUTS), SwitchOver):
-        assert facts.rescale is not None
-        assert facts.rescale.phase is RescalePhase.STOP
+        assert facts.change is not None
+        assert facts.change.phase is ChangePhase.STOP
 
 
 # The statuses in which a job can be, per desired state.
@@ -121,6 +121,6 @@ FOUND = {
 def test_the_status_that_is_shown_next_can_follow_the_one_before(
     desired: DesiredState, status: JobStatus, facts: JobFacts
 ) -> None:
-    rescale = facts.rescale if status is JobStatus.RESCALING else None
-    found = replace(facts, desired=desired, status=status, rescale=rescale, stop=facts.stop or command())
+    change = facts.change if status is JobStatus.RESCALING else None
+    found = replace(facts, desired=desired, status=status, change=change, stop=facts.stop or command())
     assert may_follow(status, status_of(found))

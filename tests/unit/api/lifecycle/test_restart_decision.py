@@ -19,7 +19,7 @@ def attempt(**facts: Any) -> AttemptFacts:
 
 
 def running(**facts: Any) -> JobFacts:
-    return replace(JobFacts(JobStatus.RUNNING, DesiredState.RUNNING, parallelism=2, active=attempt()), **facts)
+    return replace(JobFacts(JobStatus.RUNNING, DesiredState.RUNNING, revision=2, active=attempt()), **facts)
 
 
 def test_a_job_with_a_restart_strategy_is_started_again_until_the_strategy_gives_up() -> None:

@@ -8,13 +8,12 @@ import pytest
 
 from keyscale.api.schemas.revision import SpecificationChange
 from keyscale.api.services.plans import downtime, proposed, settings_changed
-from keyscale.db.models import Job
-from keyscale.db.statuses import DesiredState
+from keyscale.db.models import Revision
 
 
-def job(desired: DesiredState = DesiredState.RUNNING) -> Job:
-    return Job(
-        id="id",
+def revision() -> Revision:
+    return Revision(
+        job_id="id",
         artifact_id="first",
         parallelism=2,
         parameters={"input": "/in", "password": "old-secret", "db": {"secret": "DB"}},
@@ -23,17 +22,16 @@ def job(desired: DesiredState = DesiredState.RUNNING) -> Job:
         checkpoints={"interval_ms": 1000, "retained_count": 3},
         restart={"type": "none"},
         batch_interval_ms=50,
-        desired=desired,
     )
 
 
 def after(**fields: Any) -> dict[str, Any]:
-    return proposed(job(), SpecificationChange.model_validate(fields))
+    return proposed(revision(), SpecificationChange.model_validate(fields))
 
 
 def test_fields_that_are_not_given_stay_as_they_are() -> None:
     unchanged = after(message="why")
-    assert settings_changed(job(), unchanged) == []
+    assert settings_changed(revision(), unchanged, runs=True) == []
 
 
 def test_parameters_and_settings_are_merged_and_null_removes_one() -> None:
@@ -53,7 +51,9 @@ def test_null_takes_a_restart_strategy_and_a_batch_interval_away() -> None:
 
 
 def test_changed_settings_are_named_one_by_one_and_secrets_are_masked() -> None:
-    found = settings_changed(job(), after(parallelism=4, parameters={"password": "new-secret", "db": "plain"}))
+    found = settings_changed(
+        revision(), after(parallelism=4, parameters={"password": "new-secret", "db": "plain"}), runs=True
+    )
     assert [(each.name, each.before, each.after) for each in found] == [
         ("parallelism", "2", "4"),
         ("parameters.db", "secret DB", "plain"),
@@ -61,10 +61,10 @@ def test_changed_settings_are_named_one_by_one_and_secrets_are_masked() -> None:
     ]
 
 
-@pytest.mark.parametrize(("desired", "restarts"), [(DesiredState.RUNNING, True), (DesiredState.STOPPED, False)])
-def test_only_a_running_job_is_restarted_for_a_setting(desired: DesiredState, restarts: bool) -> None:
-    [setting] = settings_changed(job(desired), after(parallelism=4))
-    assert setting.needs_restart == restarts
+@pytest.mark.parametrize("runs", [True, False])
+def test_only_a_running_job_is_restarted_for_a_setting(runs: bool) -> None:
+    [setting] = settings_changed(revision(), after(parallelism=4), runs=runs)
+    assert setting.needs_restart == runs
 
 
 def test_the_downtime_to_expect_is_the_median_of_the_last_changes_or_says_why_there_is_none() -> None:

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale.api.launching.processes import ProcessState
+from keyscale.api.lifecycle.changing import RESTORE_TRIES_MAX, next_change_step
 from keyscale.api.lifecycle.outcomes import Outcome, failure, failure_of
-from keyscale.api.lifecycle.rescaling import RESTORE_TRIES_MAX, next_rescale_step
 from keyscale.api.lifecycle.steps import (
-    AbandonRescale,
-    BeginRescaleSavepoint,
+    AbandonChange,
+    BeginSavepoint,
     CheckSavepoint,
-    CompleteRescale,
+    CompleteChange,
     RetryRestore,
     RollBack,
     SwitchOver,
 )
-from keyscale.db.statuses import CommandStatus, RescalePhase
+from keyscale.db.statuses import ChangePhase, CommandStatus
 from keyscale.jobs.protocol.messages import DriverState
 from tests.support.control_plane.job_facts import TIMEOUTS, attempt, command, lost, rescaling, restored, standby
 
@@ -31,8 +31,8 @@ FAILED = {"code": "JOB_TASK_FAILED", "message": "a task has failed"}
 
 
 def step_of(facts: JobFacts) -> Step | None:
-    assert facts.rescale is not None
-    return next_rescale_step(facts, facts.rescale, TIMEOUTS)
+    assert facts.change is not None
+    return next_change_step(facts, facts.change, TIMEOUTS)
 
 
 def silent(number: int) -> AttemptFacts:
@@ -41,15 +41,15 @@ def silent(number: int) -> AttemptFacts:
 
 
 def test_before_the_savepoint_it_is_abandoned_with_the_failure_of_the_driver_that_ended() -> None:
-    requested = rescaling(RescalePhase.REQUESTED, standby=standby())
+    requested = rescaling(ChangePhase.REQUESTED, standby=standby())
     gone = failure("DRIVER_LOST", "the running driver ended before the savepoint")
-    assert step_of(replace(requested, active=None)) == AbandonRescale(gone)
+    assert step_of(replace(requested, active=None)) == AbandonChange(gone)
     for old in (lost(), silent(1)):
-        assert step_of(replace(requested, active=old)) == AbandonRescale(failure_of(old, Outcome.LOST))
+        assert step_of(replace(requested, active=old)) == AbandonChange(failure_of(old, Outcome.LOST))
     for new in (lost(2, exit_code=1), silent(2)):
-        assert step_of(replace(requested, standby=new)) == AbandonRescale(failure_of(new, Outcome.LOST))
+        assert step_of(replace(requested, standby=new)) == AbandonChange(failure_of(new, Outcome.LOST))
     failed = standby(driver_state=DriverState.FAILED, failure=FAILED)
-    assert step_of(replace(requested, standby=failed)) == AbandonRescale(FAILED)
+    assert step_of(replace(requested, standby=failed)) == AbandonChange(FAILED)
 
 
 @pytest.mark.parametrize(("is_attached", "age_ms"), [(True, 0), (True, 1), (False, 1)])
@@ -58,61 +58,61 @@ def test_a_driver_is_warm_when_it_says_so_or_some_time_after_it_asked_for_work(
     age_ms: int,
 ) -> None:
     cold = standby(driver_state=None, is_attached=is_attached, attached_age_ms=TIMEOUTS.warm_ms + age_ms)
-    step = step_of(rescaling(RescalePhase.REQUESTED, standby=cold))
-    assert step == (BeginRescaleSavepoint() if is_attached and age_ms else None)
+    step = step_of(rescaling(ChangePhase.REQUESTED, standby=cold))
+    assert step == (BeginSavepoint() if is_attached and age_ms else None)
 
 
 def test_a_driver_that_does_not_get_warm_in_time_is_named() -> None:
     cold = standby(driver_state=None, is_attached=False)
-    late = rescaling(RescalePhase.REQUESTED, standby=cold, rescale_phase_age_ms=TIMEOUTS.request_ms + 1)
+    late = rescaling(ChangePhase.REQUESTED, standby=cold, change_phase_age_ms=TIMEOUTS.request_ms + 1)
     why = failure("RESCALE_TIMED_OUT", "the new driver did not start within 300 s")
-    assert step_of(late) == AbandonRescale(why)
+    assert step_of(late) == AbandonChange(why)
 
 
 def test_without_a_savepoint_it_is_abandoned_with_the_reason() -> None:
     why = failure("SAVEPOINT_FAILED", "the savepoint failed")
-    assert step_of(rescaling(RescalePhase.SAVEPOINT)) == AbandonRescale(why)
-    unexplained = rescaling(RescalePhase.SAVEPOINT, rescale_command=command(CommandStatus.FAILED))
-    assert step_of(unexplained) == AbandonRescale(why)
+    assert step_of(rescaling(ChangePhase.SAVEPOINT)) == AbandonChange(why)
+    unexplained = rescaling(ChangePhase.SAVEPOINT, change_command=command(CommandStatus.FAILED))
+    assert step_of(unexplained) == AbandonChange(why)
 
 
 def test_a_driver_that_ended_in_its_savepoint_is_named_if_the_store_has_none() -> None:
-    saving = rescaling(RescalePhase.SAVEPOINT, rescale_command=command())
+    saving = rescaling(ChangePhase.SAVEPOINT, change_command=command())
     assert step_of(saving) is None
-    gone = AbandonRescale(failure("DRIVER_LOST", "the driver is gone"))
+    gone = AbandonChange(failure("DRIVER_LOST", "the driver is gone"))
     assert step_of(replace(saving, active=None)) == CheckSavepoint("op", missing=gone)
     for old in (lost(), silent(1)):
         why = failure_of(old, Outcome.LOST)
-        assert step_of(replace(saving, active=old)) == CheckSavepoint("op", missing=AbandonRescale(why))
+        assert step_of(replace(saving, active=old)) == CheckSavepoint("op", missing=AbandonChange(why))
     failed = attempt(driver_state=DriverState.FAILED, failure=FAILED)
-    assert step_of(replace(saving, active=failed)) == CheckSavepoint("op", missing=AbandonRescale(FAILED))
+    assert step_of(replace(saving, active=failed)) == CheckSavepoint("op", missing=AbandonChange(FAILED))
 
 
 def test_a_savepoint_that_never_ends_is_given_up_and_its_driver_replaced() -> None:
     limit_ms = TIMEOUTS.savepoint_ms + 5000
     stuck = rescaling(
-        RescalePhase.SAVEPOINT,
-        rescale_command=command(),
-        rescale_checkpoint_timeout_ms=5000,
-        rescale_phase_age_ms=limit_ms + 1,
+        ChangePhase.SAVEPOINT,
+        change_command=command(),
+        change_checkpoint_timeout_ms=5000,
+        change_phase_age_ms=limit_ms + 1,
     )
     why = failure("RESCALE_TIMED_OUT", "the old driver took no savepoint within 65 s")
-    assert step_of(stuck) == CheckSavepoint("op", missing=AbandonRescale(why, replaced=1))
+    assert step_of(stuck) == CheckSavepoint("op", missing=AbandonChange(why, replaced=1))
 
 
 def test_the_stop_is_over_when_the_old_driver_is_gone_or_its_time_is() -> None:
-    stopping = rescaling(RescalePhase.STOP, standby=standby(), rescale_phase_age_ms=TIMEOUTS.stop_ms)
+    stopping = rescaling(ChangePhase.STOP, standby=standby(), change_phase_age_ms=TIMEOUTS.stop_ms)
     assert step_of(stopping) is None
     for old in (None, lost(), silent(1)):
         assert step_of(replace(stopping, active=old)) == SwitchOver()
 
 
-@pytest.mark.parametrize("phase", [RescalePhase.RESTORE, RescalePhase.VERIFY])
-def test_a_new_driver_that_dies_is_replaced_a_few_times_and_then_the_job_goes_back(phase: RescalePhase) -> None:
+@pytest.mark.parametrize("phase", [ChangePhase.RESTORE, ChangePhase.VERIFY])
+def test_a_new_driver_that_dies_is_replaced_a_few_times_and_then_the_job_goes_back(phase: ChangePhase) -> None:
     for new in (lost(2), silent(2), attempt(2, driver_state=DriverState.FENCED)):
         outcome = Outcome.FENCED if new.driver_state is DriverState.FENCED else Outcome.LOST
         for tries in range(RESTORE_TRIES_MAX + 1):
-            step = step_of(rescaling(phase, active=new, rescale_tries=tries))
+            step = step_of(rescaling(phase, active=new, change_tries=tries))
             again = tries < RESTORE_TRIES_MAX
             assert step == (RetryRestore(2) if again else RollBack(2, failure_of(new, outcome)))
     failed = attempt(2, driver_state=DriverState.FAILED, failure=FAILED)
@@ -120,19 +120,19 @@ def test_a_new_driver_that_dies_is_replaced_a_few_times_and_then_the_job_goes_ba
     gone = failure("DRIVER_LOST", "the new driver is gone")
     assert step_of(rescaling(phase, active=None)) == RollBack(None, gone)
     finished = attempt(2, driver_state=DriverState.FINISHED, restored_at_ms=900)
-    assert step_of(rescaling(phase, active=finished)) == CompleteRescale(False, 900)
+    assert step_of(rescaling(phase, active=finished)) == CompleteChange(False, 900)
 
 
 def test_a_run_is_not_verified_before_it_is_restored() -> None:
     for new in (restored(restored_at_ms=None), restored(driver_state=DriverState.RESTORING)):
         committed = replace(new, first_commit_at_ms=1000, waits_for_input=True)
-        assert step_of(rescaling(RescalePhase.RESTORE, active=committed)) is None
-        assert step_of(rescaling(RescalePhase.VERIFY, active=committed)) is None
-        assert step_of(rescaling(RescalePhase.ROLL_BACK, active=committed)) is None
+        assert step_of(rescaling(ChangePhase.RESTORE, active=committed)) is None
+        assert step_of(rescaling(ChangePhase.VERIFY, active=committed)) is None
+        assert step_of(rescaling(ChangePhase.ROLL_BACK, active=committed)) is None
 
 
 def test_the_job_is_back_when_a_driver_runs_at_the_old_parallelism() -> None:
-    assert step_of(rescaling(RescalePhase.ROLL_BACK, active=None)) is None
-    assert step_of(rescaling(RescalePhase.ROLL_BACK, active=restored())) == CompleteRescale(True, 900)
+    assert step_of(rescaling(ChangePhase.ROLL_BACK, active=None)) is None
+    assert step_of(rescaling(ChangePhase.ROLL_BACK, active=restored())) == CompleteChange(True, 900)
     committed = restored(first_commit_at_ms=1000)
-    assert step_of(rescaling(RescalePhase.ROLL_BACK, active=committed)) == CompleteRescale(True, 1000)
+    assert step_of(rescaling(ChangePhase.ROLL_BACK, active=committed)) == CompleteChange(True, 1000)

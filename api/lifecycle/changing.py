@@ -1,0 +1,170 @@
+"""The phases of a change. Pure.
+
+    REQUESTED   the new driver starts beside the running one, and warms up
+    SAVEPOINT   the old driver takes a savepoint, and commits nothing after it
+    STOP        the savepoint is published; the old driver ends
+    RESTORE     the new driver is given the savepoint
+    VERIFY      the new driver runs; it has some time to commit its first batch, or to report that there is no input
+    ROLL_BACK   the new driver could not run: back to the old parallelism, from the same savepoint
+
+Until the savepoint is published, any failure leaves the job at its old parallelism. After that, the job goes on at the
+new one: a new driver that dies is replaced. Only a new driver that fails by itself, dies several times, or takes too
+long leads to ROLL_BACK. Every phase has a limit of time, except ROLL_BACK, in which the job is treated as any other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keyscale.api.lifecycle.outcomes import Outcome, failure, failure_of, outcome_of
+from keyscale.api.lifecycle.steps import (
+    AbandonChange,
+    AdvanceChange,
+    BeginSavepoint,
+    Cause,
+    CheckSavepoint,
+    CompleteChange,
+    CreateAttempt,
+    RetryRestore,
+    RollBack,
+    SwitchOver,
+)
+from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, UpgradeMode
+from keyscale.jobs.protocol.messages import DriverState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keyscale.api.lifecycle.facts import AttemptFacts, ChangeFacts, JobFacts, Timeouts
+    from keyscale.api.lifecycle.steps import Step
+
+RESTORE_TRIES_MAX = 3
+BATCHES_TO_VERIFY = 10
+
+
+def next_change_step(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step | None:
+    """Returns the next step of a change; None: wait, or (in ROLL_BACK) treat the job like any job that should run."""
+    match change.phase:
+        case ChangePhase.REQUESTED:
+            return _requested(facts, change, timeouts)
+        case ChangePhase.SAVEPOINT:
+            return _savepoint(facts, change, timeouts)
+        case ChangePhase.STOP:
+            ended = facts.active is None or outcome_of(facts.active, timeouts) is not None
+            return SwitchOver() if ended or change.phase_age_ms > timeouts.stop_ms else None
+        case ChangePhase.RESTORE | ChangePhase.VERIFY:
+            return _restore_or_roll_back(facts, change, timeouts)
+        case ChangePhase.ROLL_BACK:
+            active = facts.active
+            return (
+                CompleteChange(True, _resumed_at_ms(active))
+                if active is not None and _is_restored_and_running(active)
+                else None
+            )
+
+
+def cause_of(kind: ChangeKind) -> Cause:
+    """Returns the cause of the attempts that a change creates for the new revision."""
+    return Cause.RESCALE if kind is ChangeKind.RESCALE else Cause.UPGRADE
+
+
+def _requested(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step | None:
+    takes_savepoint = change.mode is not UpgradeMode.LAST_STATE
+    if takes_savepoint and (why := _why_no_savepoint(facts.active, timeouts)) is not None:
+        return AbandonChange(why)
+    if facts.standby is None:
+        return CreateAttempt(change.to_revision, cause_of(change.kind), standby=True)
+    if (outcome := outcome_of(facts.standby, timeouts)) is not None:
+        return AbandonChange(failure_of(facts.standby, outcome))
+    if change.phase_age_ms > timeouts.request_ms:
+        return AbandonChange(_timed_out(change, "the new driver did not start", timeouts.request_ms))
+    is_warm = facts.standby.driver_state is DriverState.STANDBY or (
+        facts.standby.is_attached and facts.standby.attached_age_ms > timeouts.warm_ms
+    )
+    if not is_warm:
+        return None
+    return BeginSavepoint() if takes_savepoint else SwitchOver()
+
+
+def _why_no_savepoint(active: AttemptFacts | None, timeouts: Timeouts) -> Mapping[str, Any] | None:
+    if active is None:
+        return failure("DRIVER_LOST", "the running driver ended before the savepoint")
+    outcome = outcome_of(active, timeouts)
+    return None if outcome is None else failure_of(active, outcome)
+
+
+def _savepoint(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step | None:
+    command = change.command
+    if command is None or command.status is CommandStatus.FAILED:
+        why = command.failure if command is not None else None
+        return AbandonChange(why or failure("SAVEPOINT_FAILED", "the savepoint failed"))
+    if command.status is CommandStatus.COMPLETED:
+        return AdvanceChange(ChangePhase.STOP)
+    outcome = outcome_of(facts.active, timeouts) if facts.active is not None else Outcome.LOST
+    if outcome is None:
+        return _give_savepoint_up(facts.active, command.id, change, timeouts)
+    lost = failure("DRIVER_LOST", "the driver is gone")
+    why = failure_of(facts.active, outcome) if facts.active is not None else lost
+    return CheckSavepoint(command.id, missing=AbandonChange(why))
+
+
+def _give_savepoint_up(
+    active: AttemptFacts | None, command_id: str, change: ChangeFacts, timeouts: Timeouts
+) -> Step | None:
+    """The old driver is told to commit nothing after its savepoint: one that never ends it is replaced."""
+    limit_ms = change.checkpoint_timeout_ms + timeouts.savepoint_ms
+    if active is None or change.phase_age_ms <= limit_ms:
+        return None
+    why = _timed_out(change, "the old driver took no savepoint", limit_ms)
+    return CheckSavepoint(command_id, missing=AbandonChange(why, replaced=active.number))
+
+
+def _restore_or_roll_back(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step | None:
+    active = facts.active
+    if active is None:
+        return RollBack(None, failure("DRIVER_LOST", "the new driver is gone"))
+    match outcome_of(active, timeouts):
+        case None:
+            return _verify(active, change, timeouts)
+        case Outcome.FINISHED:
+            return CompleteChange(False, _resumed_at_ms(active))
+        case Outcome.LOST | Outcome.FENCED if change.tries < RESTORE_TRIES_MAX:
+            return RetryRestore(active.number)
+        case outcome:
+            return RollBack(active.number, failure_of(active, outcome))
+
+
+def _verify(active: AttemptFacts, change: ChangeFacts, timeouts: Timeouts) -> Step | None:
+    if change.phase is ChangePhase.RESTORE:
+        if _is_restored_and_running(active):
+            return AdvanceChange(ChangePhase.VERIFY)
+        why = "the new driver did not restore the state"
+        return _roll_back_failed(active, change) or _roll_back_after(timeouts.restore_ms, why, active, change)
+    if _is_restored_and_running(active) and (active.first_commit_at_ms is not None or active.waits_for_input):
+        return CompleteChange(False, _resumed_at_ms(active))
+    limit_ms = max(timeouts.verify_ms, round(BATCHES_TO_VERIFY * change.batch_duration_ms))
+    why = "the new driver committed no batch"
+    return _roll_back_failed(active, change) or _roll_back_after(limit_ms, why, active, change)
+
+
+def _roll_back_failed(active: AttemptFacts, change: ChangeFacts) -> Step | None:
+    """A new program that fails before its first batch is not tried again, whatever its restart strategy says."""
+    if active.run_failure is None or change.kind is ChangeKind.RESCALE:
+        return None
+    return RollBack(active.number, active.run_failure)
+
+
+def _roll_back_after(limit_ms: int, why: str, active: AttemptFacts, change: ChangeFacts) -> Step | None:
+    return RollBack(active.number, _timed_out(change, why, limit_ms)) if change.phase_age_ms > limit_ms else None
+
+
+def _timed_out(change: ChangeFacts, why: str, limit_ms: int) -> Mapping[str, Any]:
+    return failure(f"{cause_of(change.kind).upper()}_TIMED_OUT", f"{why} within {limit_ms / 1000:.0f} s")
+
+
+def _is_restored_and_running(attempt: AttemptFacts) -> bool:
+    return attempt.driver_state is DriverState.RUNNING and attempt.restored_at_ms is not None
+
+
+def _resumed_at_ms(attempt: AttemptFacts) -> int | None:
+    return attempt.first_commit_at_ms or attempt.restored_at_ms

@@ -1,0 +1,72 @@
+"""How a job's next attempt restores: the wish that is kept in the database until an attempt has fulfilled it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from keyscale.db.statuses import ChangeKind, ClaimMode, RestoreMode, UpgradeMode
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keyscale.db.models import Change
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """A wish how to restore.
+
+    Attributes:
+        id: Names the wish, so that it is carried out once, however often attempts are told.
+        location: The manifest to start from; None: the latest one of the job's own history, or (stateless) none.
+    """
+
+    id: str | None = None
+    mode: RestoreMode = RestoreMode.CONTINUE
+    location: str | None = None
+    claim_mode: ClaimMode = ClaimMode.NO_CLAIM
+    allow_non_restored_state: bool = False
+
+    def dump(self) -> dict[str, Any]:
+        """Returns the wish in the form that is stored."""
+        return asdict(self)
+
+    @staticmethod
+    def load(stored: Mapping[str, Any]) -> Restore:
+        """Returns the wish that was stored."""
+        modes = {"mode": RestoreMode(stored["mode"]), "claim_mode": ClaimMode(stored["claim_mode"])}
+        return Restore(**{**stored, **modes})
+
+
+def restore_of_change(change: Change, pending: Restore | None) -> Restore:
+    """Returns how the new revision of a change restores.
+
+    Args:
+        change: The change, whose savepoint is published, if it takes one.
+        pending: The job's wish that no attempt has fulfilled yet; a change from the last state keeps it.
+    """
+    allows = change.allow_non_restored_state
+    if change.rewind_to is not None:
+        return Restore(change.id, RestoreMode.REWIND, change.rewind_to, allow_non_restored_state=allows)
+    match change.upgrade_mode:
+        case UpgradeMode.STATELESS:
+            return Restore(change.id, RestoreMode.STATELESS)
+        case UpgradeMode.LAST_STATE if pending is not None:
+            return replace(pending, allow_non_restored_state=pending.allow_non_restored_state or allows)
+        case _:
+            return Restore(change.id, location=change.savepoint_location, allow_non_restored_state=allows)
+
+
+def restore_of_roll_back(change: Change) -> Restore:
+    """Returns how the old revision restores after a change that failed.
+
+    A new revision may have dropped or rewritten state, or begun without any. So the old one goes back to exactly the
+    savepoint. A rescale alters no state, and neither does a change from the last state that had to keep everything:
+    there the job goes on from the log, with what the new driver may have committed.
+    """
+    id_ = f"{change.id}.back"
+    keeps_state = change.upgrade_mode is UpgradeMode.LAST_STATE and not change.allow_non_restored_state
+    if change.kind is ChangeKind.RESCALE or keeps_state or change.savepoint_location is None:
+        return Restore(id_, location=change.savepoint_location)
+    return Restore(id_, RestoreMode.REWIND, change.savepoint_location)

@@ -1,0 +1,133 @@
+"""Rescales and all other changes, with their phases and the downtime."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from keyscale.api.schemas.base import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
+from keyscale.db.statuses import ChangeKind, ChangePhase, ChangeStatus
+
+
+class RescaleRequest(Request):
+    """Changes a running job's parallelism."""
+
+    parallelism: int = Field(description="From 1 to the job's max parallelism.", examples=[4])
+    rescale_id: OperationId | None = None
+
+
+class PhaseAnswer(Answer):
+    """A phase of a change and the time it took."""
+
+    phase: ChangePhase
+    started_at_ms: int
+    ended_at_ms: int | None
+    duration_ms: int | None
+
+
+class RescaleAnswer(Answer):
+    """A rescale: a change of the parallelism alone."""
+
+    model_config = example(
+        id="3c1d6d1e8f0a4b5c9d2e7f8a9b0c1d2e",
+        job_id="0d3b8d0e4c1a4b0f8a5c6d7e8f9a0b1c",
+        status="COMPLETED",
+        phase="VERIFY",
+        phases=[
+            {
+                "phase": "REQUESTED",
+                "started_at_ms": 1_795_000_000_000,
+                "ended_at_ms": 1_795_000_004_100,
+                "duration_ms": 4100,
+            }
+        ],
+        from_parallelism=2,
+        to_parallelism=4,
+        old_attempt=1,
+        new_attempt=2,
+        savepoint_location="file:///store/0d3b/savepoints/3c1d/manifest.json",
+        requested_at_ms=1_795_000_000_000,
+        ended_at_ms=1_795_000_007_000,
+        duration_ms=7000,
+        downtime_ms=1800,
+        failure=None,
+    )
+
+    id: str
+    job_id: str
+    status: ChangeStatus
+    phase: ChangePhase = Field(description="The present phase, or the last one.")
+    phases: list[PhaseAnswer] = Field(description="All phases so far, in order.")
+    from_parallelism: int
+    to_parallelism: int
+    old_attempt: int
+    new_attempt: int | None
+    savepoint_location: str | None
+    requested_at_ms: int
+    ended_at_ms: int | None
+    duration_ms: int | None
+    downtime_ms: int | None = Field(
+        description=(
+            "From the last committed batch of the old attempt to the first one of the new attempt. Without input "
+            "around the rescale: from the command to stop to the restored state."
+        )
+    )
+    failure: FailureAnswer | None
+
+
+class RescaleList(ListAnswer):
+    """A job's rescales, the newest first."""
+
+    rescales: list[RescaleAnswer]
+
+
+UpgradeModeName = Literal["savepoint", "last-state", "stateless"]
+
+
+class ChangeAnswer(RescaleAnswer):
+    """A change of a running job from one revision to another."""
+
+    model_config = example(
+        id="3c1d6d1e8f0a4b5c9d2e7f8a9b0c1d2e",
+        job_id="0d3b8d0e4c1a4b0f8a5c6d7e8f9a0b1c",
+        kind="UPGRADE",
+        status="ROLLED_BACK",
+        phase="ROLL_BACK",
+        phases=[],
+        from_revision=2,
+        to_revision=3,
+        from_parallelism=2,
+        to_parallelism=2,
+        upgrade_mode="savepoint",
+        allow_non_restored_state=False,
+        rewind_to=None,
+        old_attempt=1,
+        new_attempt=2,
+        savepoint_location="file:///store/0d3b/savepoints/3c1d/manifest.json",
+        requested_at_ms=1_795_000_000_000,
+        ended_at_ms=1_795_000_007_000,
+        duration_ms=7000,
+        downtime_ms=1800,
+        failure={"code": "USER_FUNCTION_FAILED", "message": "ValueError: no such airport"},
+    )
+
+    kind: ChangeKind = Field(description="ROLLBACK: to an earlier revision, as a user asked.")
+    from_revision: int
+    to_revision: int
+    upgrade_mode: UpgradeModeName
+    allow_non_restored_state: bool
+    rewind_to: str | None = Field(
+        description="The earlier savepoint that the new revision starts from; null: the job's present state."
+    )
+
+    @field_validator("upgrade_mode", mode="before")
+    @classmethod
+    def _spell(cls, mode: str) -> str:
+        return mode.lower().replace("_", "-")
+
+
+class ChangeList(ListAnswer):
+    """A job's changes, the newest first."""
+
+    changes: list[ChangeAnswer]

@@ -1,0 +1,160 @@
+"""Changes: request a rescale, list and show rescales and all changes."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, TypeVar
+
+from keyscale.api.errors import (
+    ChangeNotFoundError,
+    OperationIdTakenError,
+    ParallelismUnchangedError,
+    RescaleNotFoundError,
+)
+from keyscale.api.lifecycle import intents
+from keyscale.api.schemas.change import ChangeAnswer, ChangeList, PhaseAnswer, RescaleAnswer, RescaleList
+from keyscale.api.services.cursors import write_cursor
+from keyscale.api.services.jobs import check_parallelism, require_job
+from keyscale.api.specification import Specification, changed
+from keyscale.db.repositories import changes, commands, revisions
+from keyscale.db.statuses import ChangeKind, UpgradeMode
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from keyscale.api.access.principal import Principal
+    from keyscale.api.schemas.change import RescaleRequest
+    from keyscale.api.services.context import Context
+    from keyscale.api.services.cursors import Listing
+    from keyscale.db.models import Change, Job
+
+Shown = TypeVar("Shown", bound=RescaleAnswer)
+
+
+def request_rescale(context: Context, user: Principal, reference: str, request: RescaleRequest) -> RescaleAnswer:
+    """Requests another parallelism; the same id again is the same rescale.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        ParallelismInvalidError: The parallelism is out of range.
+        ParallelismUnchangedError: The job has this parallelism.
+        RescaleInProgressError: It is being rescaled.
+        UpgradeInProgressError: It is being upgraded.
+        JobStatusConflictError: It does not run.
+        OperationIdTakenError: The id belongs to something else.
+    """
+    with context.sessions.begin() as session:
+        job = require_job(session, reference, lock=True)
+        chosen = request.rescale_id or uuid.uuid4().hex
+        rescale = find_repeated(session, job, chosen)
+        if rescale is not None:
+            if (rescale.kind, rescale.to_parallelism) != (ChangeKind.RESCALE, request.parallelism):
+                raise OperationIdTakenError("the id belongs to another operation")
+        else:
+            check_parallelism(request.parallelism, job.max_parallelism)
+            context.settings.job_limits.check_parallelism(request.parallelism)
+            present = revisions.current(session, job)
+            if request.parallelism == present.parallelism and changes.running(session, job.id) is None:
+                raise ParallelismUnchangedError(f"the job's parallelism is {present.parallelism}")
+            intents.require_changeable(session, job, ChangeKind.RESCALE, UpgradeMode.SAVEPOINT)
+            wanted = changed(Specification.of(present), {"parallelism": request.parallelism})
+            revision = intents.revise(session, job, wanted, user)
+            rescale = intents.change(session, job, user, chosen, revision, kind=ChangeKind.RESCALE)
+        session.flush()
+        answer = change_answer(rescale, RescaleAnswer)
+    context.wakeup.ring()
+    return answer
+
+
+def list_rescales(context: Context, reference: str, listing: Listing) -> RescaleList:
+    """Lists a job's rescales.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+    """
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        found = changes.list_page(session, job.id, listing.page(int, str), kind=ChangeKind.RESCALE)
+    shown = [change_answer(change, RescaleAnswer) for change in found.rows]
+    return RescaleList(rescales=shown, next=write_cursor(found.next))
+
+
+def list_changes(context: Context, reference: str, listing: Listing) -> ChangeList:
+    """Lists a job's changes, rescales among them.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+    """
+    with context.sessions() as session:
+        found = changes.list_page(session, require_job(session, reference).id, listing.page(int, str))
+    shown = [change_answer(change, ChangeAnswer) for change in found.rows]
+    return ChangeList(changes=shown, next=write_cursor(found.next))
+
+
+def show_rescale(context: Context, reference: str, rescale_id: str) -> RescaleAnswer:
+    """Shows a rescale.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        RescaleNotFoundError: It has no such rescale.
+    """
+    found = _find(context, reference, rescale_id)
+    if found is None or found.kind is not ChangeKind.RESCALE:
+        raise RescaleNotFoundError("the job has no rescale of this id")
+    return change_answer(found, RescaleAnswer)
+
+
+def show_change(context: Context, reference: str, change_id: str) -> ChangeAnswer:
+    """Shows a change.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        ChangeNotFoundError: It has no such change.
+    """
+    found = _find(context, reference, change_id)
+    if found is None:
+        raise ChangeNotFoundError("the job has no change of this id")
+    return change_answer(found, ChangeAnswer)
+
+
+def find_repeated(session: Session, job: Job, change_id: str) -> Change | None:
+    """Returns the change that an earlier request with this id has stored; the job is locked.
+
+    Raises:
+        OperationIdTakenError: The id belongs to an operation of another kind, or of another job.
+    """
+    commands.reserve_id(session, change_id)
+    found = changes.find(session, change_id)
+    if found is None and commands.find(session, change_id) is None:
+        return None
+    if found is None or found.job_id != job.id:
+        raise OperationIdTakenError("the id belongs to another operation")
+    return found
+
+
+def change_answer(change: Change, form: type[Shown]) -> Shown:
+    """Returns a change as the API shows it."""
+    phases = [
+        PhaseAnswer(**phase, duration_ms=_between(phase["started_at_ms"], phase["ended_at_ms"]))
+        for phase in change.phases
+    ]
+    shown = {name: getattr(change, name) for name in form.model_fields if hasattr(change, name)}
+    return form.model_validate(
+        {
+            **shown,
+            "phases": phases,
+            "duration_ms": _between(change.requested_at_ms, change.ended_at_ms),
+            "downtime_ms": _between(change.stopped_at_ms, change.resumed_at_ms),
+        }
+    )
+
+
+def _find(context: Context, reference: str, change_id: str) -> Change | None:
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        found = changes.find(session, change_id)
+    return found if found is not None and found.job_id == job.id else None
+
+
+def _between(start_ms: int | None, end_ms: int | None) -> int | None:
+    return None if start_ms is None or end_ms is None else max(0, end_ms - start_ms)

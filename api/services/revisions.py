@@ -1,0 +1,320 @@
+"""Revisions: change a job's specification, return to an earlier one, show and compare them."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from keyscale.api.errors import (
+    LastStateTooOldError,
+    OperationIdTakenError,
+    RevisionConflictError,
+    RevisionNotFoundError,
+    RevisionRequiredError,
+    RevisionWithoutSavepointError,
+)
+from keyscale.api.lifecycle import intents
+from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.restoring import Restore
+from keyscale.api.lifecycle.transitions import SETTLED
+from keyscale.api.schemas.change import ChangeAnswer
+from keyscale.api.schemas.revision import (
+    DifferenceAnswer,
+    RevisionAnswer,
+    RevisionDiffAnswer,
+    RevisionList,
+    SpecificationChange,
+    UpdateAnswer,
+)
+from keyscale.api.services.changes import change_answer, find_repeated
+from keyscale.api.services.cursors import write_cursor
+from keyscale.api.services.jobs import check_specification, job_answer, require_job, require_runnable
+from keyscale.api.specification import SPECIFICATION_FIELDS, Specification, changed, differences
+from keyscale.clock import now_ms
+from keyscale.db.repositories import artifacts, changes, commands, revisions
+from keyscale.db.statuses import ChangeKind, RestoreMode, UpgradeMode
+from keyscale.jobs.protocol.redaction import redact_named
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy.orm import Session
+
+    from keyscale.api.access.principal import Principal
+    from keyscale.api.schemas.revision import RollbackRequest, UpdateRequest
+    from keyscale.api.services.context import Context
+    from keyscale.api.services.cursors import Listing
+    from keyscale.db.models import Change, Job, Revision
+
+_ETAG = re.compile(r'(W/)?"(?P<revision>[0-9]{1,18})"')
+_PARAMETER = "parameters."
+
+
+def update(
+    context: Context, user: Principal, reference: str, request: UpdateRequest, if_match: str | None
+) -> UpdateAnswer:
+    """Changes a job's specification: a running job goes on with the new revision, a settled one starts with it.
+
+    The same change id again is the same change. A change that changes nothing makes no revision.
+
+    Args:
+        context: The control plane.
+        user: Who asks.
+        reference: The job.
+        request: The change.
+        if_match: The header of this name: the ETag of the revision that the change is meant for.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        RevisionRequiredError: The request does not say for which revision it is meant.
+        RevisionConflictError: The job has another revision now.
+        JobStatusConflictError: The job can be changed neither as running nor as settled.
+        RescaleInProgressError: It is being rescaled.
+        UpgradeInProgressError: It is being upgraded.
+        LastStateTooOldError: Its latest checkpoint is older than the request allows.
+        OperationIdTakenError: The id belongs to something else.
+    """
+    given = specification_fields(request)
+    mode = UpgradeMode(request.upgrade_mode.upper().replace("-", "_"))
+    with context.sessions.begin() as session:
+        job = require_job(session, reference, lock=True)
+        change_id = request.change_id or uuid.uuid4().hex
+        repeated = find_repeated(session, job, change_id)
+        if repeated is not None:
+            _require_same(session, repeated, given, mode)
+            return _answer(session, job, repeated.to_revision, repeated)
+        _require_match(job, if_match)
+        present = Specification.of(revisions.current(session, job))
+        wanted = changed(present, given)
+        if wanted == present:
+            return _answer(session, job, job.revision, None)
+        check_specification(context, wanted, job.max_parallelism)
+        if wanted.artifact_id != present.artifact_id:
+            _check_program(session, user, wanted.artifact_id)
+        if job.status in SETTLED:
+            revision = intents.revise(session, job, wanted, user, request.message)
+            answer = _change_settled(session, job, revision, request)
+        else:
+            only_parallelism = replace(present, parallelism=wanted.parallelism) == wanted
+            is_rescale = only_parallelism and mode is UpgradeMode.SAVEPOINT
+            kind = ChangeKind.RESCALE if is_rescale else ChangeKind.UPGRADE
+            intents.require_changeable(session, job, kind, mode)
+            if mode is UpgradeMode.LAST_STATE:
+                _require_young(session, job, request.last_state_age_ms_max)
+            revision = intents.revise(session, job, wanted, user, request.message)
+            change = intents.change(
+                session,
+                job,
+                user,
+                change_id,
+                revision,
+                kind=kind,
+                mode=mode,
+                allow_non_restored_state=request.allow_non_restored_state,
+            )
+            session.flush()
+            answer = _answer(session, job, revision.number, change)
+    context.wakeup.ring()
+    return answer
+
+
+def roll_back(context: Context, user: Principal, reference: str, request: RollbackRequest) -> UpdateAnswer:
+    """Takes a job back to an earlier revision; a running one takes a savepoint of its present state first.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        RevisionNotFoundError: It has no such revision.
+        RevisionWithoutSavepointError: No savepoint was taken when the revision was replaced.
+        JobStatusConflictError: The job can be changed neither as running nor as settled.
+        RescaleInProgressError: It is being rescaled.
+        UpgradeInProgressError: It is being upgraded.
+        OperationIdTakenError: The id belongs to something else.
+    """
+    with context.sessions.begin() as session:
+        job = require_job(session, reference, lock=True)
+        change_id = request.change_id or uuid.uuid4().hex
+        repeated = find_repeated(session, job, change_id)
+        if repeated is not None:
+            if (repeated.kind, repeated.to_revision) != (ChangeKind.ROLLBACK, request.revision):
+                raise OperationIdTakenError("the id belongs to another operation")
+            return _answer(session, job, repeated.to_revision, repeated)
+        revision = require_revision(session, job, request.revision)
+        check_specification(context, Specification.of(revision), job.max_parallelism)
+        rewind_to = None
+        if request.state == "savepoint":
+            rewind_to = commands.last_savepoint_of(session, job.id, revision.number)
+            if rewind_to is None:
+                raise RevisionWithoutSavepointError(f"revision {revision.number} was not stopped with a savepoint")
+        change = None
+        if job.status in SETTLED:
+            intents.select_revision(job, revision)
+            transaction = JobTransaction(session, job)
+            restore = transaction.pending_restore() or Restore(uuid.uuid4().hex)
+            if rewind_to is not None:
+                restore = Restore(uuid.uuid4().hex, RestoreMode.REWIND, rewind_to)
+            if rewind_to is not None or request.allow_non_restored_state:
+                transaction.wish(replace(restore, allow_non_restored_state=request.allow_non_restored_state))
+        else:
+            intents.require_changeable(session, job, ChangeKind.ROLLBACK, UpgradeMode.SAVEPOINT)
+            change = intents.change(
+                session,
+                job,
+                user,
+                change_id,
+                revision,
+                kind=ChangeKind.ROLLBACK,
+                allow_non_restored_state=request.allow_non_restored_state,
+                rewind_to=rewind_to,
+            )
+        session.flush()
+        answer = _answer(session, job, revision.number, change)
+    context.wakeup.ring()
+    return answer
+
+
+def list_of(context: Context, reference: str, listing: Listing) -> RevisionList:
+    """Lists a job's revisions.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+    """
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        found = revisions.list_page(session, job.id, listing.page(int))
+        shown = _revision_answers(session, job, found.rows)
+    return RevisionList(revisions=shown, next=write_cursor(found.next))
+
+
+def show(context: Context, reference: str, number: int) -> RevisionAnswer:
+    """Shows a revision.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        RevisionNotFoundError: It has no such revision.
+    """
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        [answer] = _revision_answers(session, job, [require_revision(session, job, number)])
+    return answer
+
+
+def compare(context: Context, reference: str, before: int, after: int) -> RevisionDiffAnswer:
+    """Compares two revisions of a job.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        RevisionNotFoundError: It has no such revision.
+    """
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        first, second = require_revision(session, job, before), require_revision(session, job, after)
+        found = differences(Specification.of(first), Specification.of(second))
+    shown = [
+        DifferenceAnswer(field=name, before=_masked(name, was), after=_masked(name, is_))
+        for name, was, is_ in ((each.field, each.before, each.after) for each in found)
+    ]
+    return RevisionDiffAnswer(before=before, after=after, differences=shown)
+
+
+def specification_fields(request: SpecificationChange) -> dict[str, Any]:
+    """Returns the fields of a specification that a request gives; null only where a specification has null."""
+    given = request.model_dump(exclude_unset=True, include=set(SPECIFICATION_FIELDS))
+    nullable = {"restart", "batch_interval_ms"}
+    return {name: value for name, value in given.items() if value is not None or name in nullable}
+
+
+def require_revision(session: Session, job: Job, number: int) -> Revision:
+    """Returns a job's revision with this number.
+
+    Raises:
+        RevisionNotFoundError: It has none.
+    """
+    found = revisions.find(session, job.id, number)
+    if found is None:
+        raise RevisionNotFoundError(f"the job has no revision {number}")
+    return found
+
+
+def _require_same(session: Session, repeated: Change, given: Mapping[str, Any], mode: UpgradeMode) -> None:
+    before = revisions.find(session, repeated.job_id, repeated.from_revision)
+    after = revisions.find(session, repeated.job_id, repeated.to_revision)
+    is_same = (
+        before is not None
+        and after is not None
+        and (repeated.kind is not ChangeKind.ROLLBACK, repeated.upgrade_mode) == (True, mode)
+        and changed(Specification.of(before), given) == Specification.of(after)
+    )
+    if not is_same:
+        raise OperationIdTakenError("the id belongs to another operation")
+
+
+def _require_match(job: Job, if_match: str | None) -> None:
+    if if_match is None:
+        raise RevisionRequiredError("the header If-Match is missing")
+    if if_match.strip() == "*":
+        return
+    named = {int(found["revision"]) for found in _ETAG.finditer(if_match)}
+    if job.revision not in named:
+        raise RevisionConflictError(f"the job has revision {job.revision}", job.revision)
+
+
+def _check_program(session: Session, user: Principal, artifact_id: str) -> None:
+    require_runnable(session, user, artifact_id)
+    artifacts.keep(session, [artifact_id])
+
+
+def _require_young(session: Session, job: Job, age_ms_max: int | None) -> None:
+    if age_ms_max is None:
+        return
+    latest = JobTransaction(session, job).latest_completed()
+    if latest is None or latest.latest_ack_timestamp is None:
+        raise LastStateTooOldError("the job has no completed checkpoint")
+    age_ms = now_ms() - latest.latest_ack_timestamp
+    if age_ms > age_ms_max:
+        raise LastStateTooOldError(f"checkpoint {latest.checkpoint_id} is {age_ms} ms old")
+
+
+def _change_settled(session: Session, job: Job, revision: Revision, request: UpdateRequest) -> UpdateAnswer:
+    intents.select_revision(job, revision)
+    transaction = JobTransaction(session, job)
+    if request.upgrade_mode == "stateless":
+        transaction.wish(Restore(uuid.uuid4().hex, RestoreMode.STATELESS))
+    elif request.allow_non_restored_state:
+        restore = transaction.pending_restore() or Restore(uuid.uuid4().hex)
+        transaction.wish(replace(restore, allow_non_restored_state=True))
+    session.flush()
+    return _answer(session, job, revision.number, None)
+
+
+def _answer(session: Session, job: Job, revision: int, change: Change | None) -> UpdateAnswer:
+    shown = None if change is None else change_answer(change, ChangeAnswer)
+    return UpdateAnswer(job=job_answer(session, job), revision=revision, change=shown)
+
+
+def _revision_answers(session: Session, job: Job, found: Sequence[Revision]) -> list[RevisionAnswer]:
+    programs = artifacts.find_all(session, {revision.artifact_id for revision in found})
+    last = changes.last_to(session, job.id, [revision.number for revision in found])
+    answers = []
+    for revision in found:
+        artifact, change = programs.get(revision.artifact_id), last.get(revision.number)
+        shown = {name: getattr(revision, name) for name in RevisionAnswer.model_fields if hasattr(revision, name)}
+        answers.append(
+            RevisionAnswer.model_validate(
+                {
+                    **shown,
+                    "is_current": revision.number == job.revision,
+                    "artifact_name": artifact.name if artifact else "",
+                    "artifact_version": artifact.version if artifact else 0,
+                    "change": None if change is None else change_answer(change, ChangeAnswer),
+                }
+            )
+        )
+    return answers
+
+
+def _masked(field: str, value: Any) -> Any:
+    if not field.startswith(_PARAMETER) or not isinstance(value, str):
+        return value
+    return redact_named(field.removeprefix(_PARAMETER), value)

@@ -1,0 +1,96 @@
+"""The specification of a job: all that a revision keeps. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keyscale.db.models import Revision
+
+
+@dataclass(frozen=True, slots=True)
+class Specification:
+    """All that defines what a job does and how.
+
+    Attributes:
+        artifact_id: The program.
+        libraries: Ids of further artifacts.
+        parameters: Text, or `{"secret": NAME}`.
+        secrets: Names; None: all, for a job from before jobs named secrets.
+        restart: The restart strategy; None: that of the script, or the control plane's default.
+        batch_interval_ms: Least time between two batches; None: that of the script, or none.
+    """
+
+    artifact_id: str
+    parallelism: int
+    libraries: list[str] = field(default_factory=list)
+    parameters: dict[str, Any] = field(default_factory=dict)
+    secrets: list[str] | None = None
+    spark_conf: dict[str, str] = field(default_factory=dict)
+    checkpoints: dict[str, Any] = field(default_factory=dict)
+    restart: dict[str, Any] | None = None
+    batch_interval_ms: int | None = None
+
+    @staticmethod
+    def of(revision: Revision) -> Specification:
+        """Returns what a revision keeps."""
+        return Specification(**{name: getattr(revision, name) for name in SPECIFICATION_FIELDS})
+
+    def columns(self) -> dict[str, Any]:
+        """Returns the values of a revision's columns."""
+        return asdict(self)
+
+
+SPECIFICATION_FIELDS = tuple(each.name for each in fields(Specification))
+
+
+def secrets_named(parameters: Mapping[str, Any]) -> set[str]:
+    """Returns the names of the secrets that parameters refer to."""
+    return {value["secret"] for value in parameters.values() if isinstance(value, dict)}
+
+
+def changed(specification: Specification, change: Mapping[str, Any]) -> Specification:
+    """Returns a specification after a change.
+
+    Args:
+        specification: The present one.
+        change: The fields that the change gives. Parameters, Spark settings and settings of checkpoints are merged into
+            the present ones, and null removes one; other fields replace the present ones.
+    """
+    present = specification.columns()
+    merged = {name for name in ("parameters", "spark_conf", "checkpoints") if change.get(name) is not None}
+    wanted = {name: value for name, value in change.items() if name in present and name not in merged}
+    for name in merged:
+        both = {**present[name], **change[name]}
+        wanted[name] = {key: value for key, value in both.items() if value is not None}
+    new = {**present, **wanted}
+    if new["secrets"] is not None:
+        new["secrets"] = sorted(set(new["secrets"]) | secrets_named(new["parameters"]))
+    return Specification(**new)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field that differs, by its path; None: it is not there."""
+
+    field: str
+    before: Any
+    after: Any
+
+
+def differences(before: Specification, after: Specification) -> list[Difference]:
+    """Returns what differs between two specifications, entry by entry of fields that have entries."""
+    found = []
+    old, new = before.columns(), after.columns()
+    for name in SPECIFICATION_FIELDS:
+        if isinstance(old[name], dict) and isinstance(new[name], dict) and name != "restart":
+            for key in sorted(old[name].keys() | new[name].keys()):
+                was, is_ = old[name].get(key), new[name].get(key)
+                if was != is_:
+                    found.append(Difference(f"{name}.{key}", was, is_))
+        elif old[name] != new[name]:
+            found.append(Difference(name, old[name], new[name]))
+    return found

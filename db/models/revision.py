@@ -1,0 +1,31 @@
+"""The table of revisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ForeignKey
+from sqlalchemy.orm import Mapped, mapped_column
+
+from keyscale.db.base import Base
+
+
+class Revision(Base):
+    """An immutable, numbered version of a job's specification: all that defines what the job does and how."""
+
+    __tablename__ = "revisions"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    artifact_id: Mapped[str] = mapped_column(ForeignKey("artifacts.id"), index=True)
+    libraries: Mapped[list[str]] = mapped_column(default=list, server_default="[]")  # ids of further artifacts
+    parallelism: Mapped[int]
+    parameters: Mapped[dict[str, Any]]
+    secrets: Mapped[list[str] | None]  # names; None: the job was created before jobs named secrets, and gets all
+    spark_conf: Mapped[dict[str, str]]
+    checkpoints: Mapped[dict[str, Any]]
+    restart: Mapped[dict[str, Any] | None]
+    batch_interval_ms: Mapped[int | None]
+    created_at_ms: Mapped[int]
+    created_by: Mapped[str | None]
+    message: Mapped[str | None]

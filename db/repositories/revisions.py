@@ -1,0 +1,58 @@
+"""Queries on revisions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import func, or_, select, tuple_
+
+from keyscale.db.models import Attempt, Revision
+from keyscale.db.repositories.pages import Page, PageRequest, read_page
+from keyscale.db.statuses import AttemptStage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sqlalchemy.orm import Session
+
+    from keyscale.db.models import Job
+
+
+def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Revision]:
+    """Returns a job's revisions, the newest first."""
+    return read_page(session, select(Revision).where(Revision.job_id == job_id), (Revision.number,), page)
+
+
+def find(session: Session, job_id: str, number: int) -> Revision | None:
+    """Returns a job's revision with this number."""
+    return session.get(Revision, (job_id, number))
+
+
+def current(session: Session, job: Job) -> Revision:
+    """Returns the revision that a job has now."""
+    return session.get_one(Revision, (job.id, job.revision))
+
+
+def current_of(session: Session, jobs: Iterable[Job]) -> dict[str, Revision]:
+    """Returns the present revisions of jobs, by job."""
+    keys = [(job.id, job.revision) for job in jobs]
+    found = session.scalars(select(Revision).where(tuple_(Revision.job_id, Revision.number).in_(keys)))
+    return {revision.job_id: revision for revision in found}
+
+
+def of_attempt(session: Session, attempt: Attempt) -> Revision:
+    """Returns the revision that an attempt runs."""
+    return session.get_one(Revision, (attempt.job_id, attempt.revision))
+
+
+def in_use(session: Session, job: Job, attempt: int) -> Sequence[Revision]:
+    """Returns the revisions of a job that have processes or may get some: its own, one attempt's, unended attempts'."""
+    alive = or_(Attempt.stage != AttemptStage.ENDED, Attempt.number == attempt)
+    running = select(Attempt.revision).where(Attempt.job_id == job.id, alive)
+    either = or_(Revision.number == job.revision, Revision.number.in_(running))
+    return session.scalars(select(Revision).where(Revision.job_id == job.id, either)).all()
+
+
+def next_number(session: Session, job_id: str) -> int:
+    """Returns the number of a job's next revision."""
+    return (session.scalar(select(func.max(Revision.number)).where(Revision.job_id == job_id)) or 0) + 1
