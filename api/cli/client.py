@@ -76,6 +76,10 @@ class ControlPlane:
         """Returns the answer to a POST of JSON."""
         return self._json(self.request("POST", path, json=body if body is not None else {}, params=query))
 
+    def patch(self, path: str, body: dict[str, Any], *, if_match: str) -> Any:
+        """Returns the answer to a PATCH of JSON that is meant for one version."""
+        return self._json(self.request("PATCH", path, json=body, headers={"If-Match": if_match}))
+
     def delete(self, path: str, **query: str | int | bool) -> Any:
         """Returns the answer to a DELETE, None if it has no body."""
         return self._json(self.request("DELETE", path, params=query))

@@ -26,8 +26,10 @@ def follow(
     rescale_id: str,
     on_phase: Callable[[dict[str, Any]], None] = lambda _: None,
     on_look: Callable[[], None] = lambda: None,
+    *,
+    route: str = "rescales",
 ) -> Any:
-    """Polls a rescale until it has ended, and returns it.
+    """Polls a rescale, or another change, until it has ended, and returns it.
 
     Args:
         control_plane: The control plane that the job runs on.
@@ -35,10 +37,11 @@ def follow(
         rescale_id: Id of the rescale.
         on_phase: Called once per phase, when it has ended.
         on_look: Called after each poll that finds the rescale still in progress.
+        route: The list that it is in: `rescales`, or `changes`.
     """
     shown = 0
     while True:
-        answer = control_plane.get(job_path(job, "rescales", rescale_id))
+        answer = control_plane.get(job_path(job, route, rescale_id))
         ended = [phase for phase in answer["phases"] if phase["ended_at_ms"] is not None]
         for phase in ended[shown:]:
             on_phase(phase)

@@ -17,6 +17,7 @@ from keyscale.api.cli.errors import CliError
 from keyscale.api.cli.jobs import jobs, logs
 from keyscale.api.cli.output import console_for, describe_failure
 from keyscale.api.cli.rescale import rescale
+from keyscale.api.cli.revisions import diff, revisions, rollback, update
 from keyscale.api.cli.session import Session
 from keyscale.api.cli.tokens import tokens, whoami
 from keyscale.installation import VERSION
@@ -63,6 +64,8 @@ def keyscale(
 
 for command in (up, where, health, artifacts, jobs, rescale, savepoints, checkpoints, events, logs, tokens, whoami):
     keyscale.add_command(command)
+for command in (update, rollback, revisions, diff):
+    jobs.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

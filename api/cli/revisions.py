@@ -1,0 +1,212 @@
+"""The commands on revisions of a job: change its specification, list and compare revisions, and return to one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from keyscale.api.cli.artifacts import upload_file
+from keyscale.api.cli.client import COMPLETED, job_path
+from keyscale.api.cli.errors import InvalidArgumentError, OperationFailedError
+from keyscale.api.cli.jobs import Pair
+from keyscale.api.cli.rescale import follow, phase_line
+from keyscale.api.cli.session import Session, json_option, pass_session, wait_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from keyscale.api.cli.client import ControlPlane
+
+COLUMNS = (
+    ("REVISION", "number"),
+    ("CURRENT", "is_current"),
+    ("PROGRAM", "program"),
+    ("PARALLELISM", "parallelism"),
+    ("CREATED", "created_at_ms"),
+    ("BY", "created_by"),
+    ("CHANGE", "outcome"),
+    ("MESSAGE", "message"),
+)
+DIFFERENCE_COLUMNS = (("FIELD", "field"), ("BEFORE", "before"), ("AFTER", "after"))
+
+_allow_option = click.option(
+    "--allow-non-restored-state", is_flag=True, help="Drop state that the new program no longer has."
+)
+
+
+def specification_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that change a job's specification; `specification_change` makes the request of them."""
+    for option in reversed(
+        (
+            click.option("--artifact", "artifact_id", help="Id of an uploaded artifact: the new program."),
+            click.option("--file", type=click.Path(path_type=Path), help="Upload this file: the new program."),
+            click.option("--parallelism", "-p", type=int, help="Subtasks per operator."),
+            click.option(
+                "--parameter", "-P", "parameters", type=Pair(), multiple=True, help="Set a parameter, key=value."
+            ),
+            click.option("--unset-parameter", "unset_parameters", multiple=True, help="Remove a parameter."),
+            click.option(
+                "--spark-conf", "spark_conf", type=Pair(), multiple=True, help="Set a Spark setting, key=value."
+            ),
+            click.option("--unset-spark-conf", "unset_spark_conf", multiple=True, help="Remove a Spark setting."),
+            click.option("--checkpoint-interval-ms", type=int, help="Time between the starts of two checkpoints."),
+            click.option("--batch-interval-ms", type=int, help="Least time between the starts of two batches."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def specification_change(
+    control_plane: ControlPlane,
+    *,
+    artifact_id: str | None,
+    file: Path | None,
+    parallelism: int | None,
+    parameters: Sequence[tuple[str, str]],
+    unset_parameters: Sequence[str],
+    spark_conf: Sequence[tuple[str, str]],
+    unset_spark_conf: Sequence[str],
+    checkpoint_interval_ms: int | None,
+    batch_interval_ms: int | None,
+) -> dict[str, Any]:
+    """Returns the body of a request that changes a specification; a file is uploaded first."""
+    if artifact_id is not None and file is not None:
+        raise InvalidArgumentError("give either --artifact or --file")
+    if file is not None:
+        artifact_id = upload_file(control_plane, file)["id"]
+    wanted: dict[str, Any] = {
+        "artifact_id": artifact_id,
+        "parallelism": parallelism,
+        "parameters": {**dict(parameters), **dict.fromkeys(unset_parameters)},
+        "spark_conf": {**dict(spark_conf), **dict.fromkeys(unset_spark_conf)},
+        "checkpoints": {} if checkpoint_interval_ms is None else {"interval_ms": checkpoint_interval_ms},
+        "batch_interval_ms": batch_interval_ms,
+    }
+    return {name: value for name, value in wanted.items() if value not in (None, {})}
+
+
+@click.command()
+@click.argument("job")
+@specification_options
+@click.option(
+    "--upgrade-mode",
+    type=click.Choice(["savepoint", "last-state", "stateless"]),
+    default="savepoint",
+    show_default=True,
+    help="How a running job takes its state along.",
+)
+@click.option("--last-state-age-ms-max", type=int, help="With last-state: the oldest checkpoint to go on from.")
+@_allow_option
+@click.option("--message", "-m", help="Why; shown with the revision.")
+@wait_option("the change has ended")
+@json_option
+@pass_session
+def update(
+    session: Session,
+    /,
+    *,
+    job: str,
+    upgrade_mode: str,
+    last_state_age_ms_max: int | None,
+    allow_non_restored_state: bool,
+    message: str | None,
+    wait: bool,
+    **options: Any,
+) -> None:
+    """Change a job's program, parameters, parallelism or settings.
+
+    A running job goes on with the new revision, or with the old one if the new one fails. A job that does not run
+    starts with it.
+    """
+    optional = {"last_state_age_ms_max": last_state_age_ms_max, "message": message}
+    with session.control_plane() as control_plane:
+        present = control_plane.get(job_path(job))
+        change = specification_change(control_plane, **options)
+        body = {
+            **change,
+            **{name: value for name, value in optional.items() if value is not None},
+            "upgrade_mode": upgrade_mode,
+            "allow_non_restored_state": allow_non_restored_state,
+        }
+        answer = control_plane.patch(job_path(job), body, if_match=f'"{present["revision"]}"')
+        _show_update(session, control_plane, answer, wait=wait)
+
+
+@click.command()
+@click.argument("job")
+@click.argument("revision", type=int)
+@click.option(
+    "--state",
+    type=click.Choice(["savepoint", "current"]),
+    default="savepoint",
+    show_default=True,
+    help="savepoint: as it was when the revision was replaced. current: as it is now.",
+)
+@_allow_option
+@wait_option("the change has ended")
+@json_option
+@pass_session
+def rollback(
+    session: Session, /, *, job: str, revision: int, state: str, allow_non_restored_state: bool, wait: bool
+) -> None:
+    """Take a job back to an earlier revision."""
+    body = {"revision": revision, "state": state, "allow_non_restored_state": allow_non_restored_state}
+    with session.control_plane() as control_plane:
+        answer = control_plane.post(job_path(job, "rollback"), body)
+        _show_update(session, control_plane, answer, wait=wait)
+
+
+@click.command()
+@click.argument("job")
+@json_option
+@pass_session
+def revisions(session: Session, job: str) -> None:
+    """List a job's revisions, the newest first."""
+    with session.control_plane() as control_plane:
+        answer = control_plane.get_list(job_path(job, "revisions"), "revisions")
+    rows = [
+        {
+            **revision,
+            "program": f"{revision['artifact_name']} v{revision['artifact_version']}",
+            "outcome": (revision["change"] or {}).get("status"),
+        }
+        for revision in answer["revisions"]
+    ]
+    session.output.table(answer, rows, COLUMNS)
+
+
+@click.command()
+@click.argument("job")
+@click.argument("before", type=int)
+@click.argument("after", type=int)
+@json_option
+@pass_session
+def diff(session: Session, job: str, before: int, after: int) -> None:
+    """Show what differs between the revisions BEFORE and AFTER of a job."""
+    with session.control_plane() as control_plane:
+        answer = control_plane.get(job_path(job, "revisions", before, "diff"), to=after)
+    session.output.table(answer, answer["differences"], DIFFERENCE_COLUMNS)
+
+
+def _show_update(session: Session, control_plane: ControlPlane, answer: dict[str, Any], *, wait: bool) -> None:
+    output, change = session.output, answer["change"]
+    if change is None:
+        output.say(f"{answer['job']['name']} has revision {answer['revision']}; its next start uses it", answer)
+        return
+    if not wait:
+        output.fields(change)
+        return
+
+    def show_phase(phase: dict[str, Any]) -> None:
+        if not output.as_json:
+            output.console.print(phase_line(phase))
+
+    ended = follow(control_plane, answer["job"]["id"], change["id"], show_phase, route="changes")
+    output.say(f"{ended['status']}: revision {ended['from_revision']} -> {ended['to_revision']}", ended)
+    if ended["status"] != COMPLETED:
+        failure = ended["failure"] or {}
+        why = failure.get("traceback") or failure.get("message", "no reason was given")
+        raise OperationFailedError(f"the {ended['kind'].lower()} ended as {ended['status']}: {why}")
