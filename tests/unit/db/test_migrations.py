@@ -149,6 +149,6 @@ def test_a_delay_that_no_version_can_work_with_is_lowered_when_the_database_is_m
         connection.execute(text(f"INSERT INTO jobs ({names}) VALUES ({values})"))  # noqa: S608 - constants
     migrate(engine)
     with engine.connect() as connection:
-        restart = connection.scalar(text("SELECT restart FROM jobs"))
+        restart = connection.scalar(text("SELECT restart FROM revisions"))
         assert restart == {"type": "fixed-delay", "delay_ms": 31_536_000_000, "attempts": 2}
     engine.dispose()

@@ -1,0 +1,65 @@
+"""How the new revision of a change restores, and how the old one does after it was rolled back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keyscale.api.lifecycle.restoring import Restore, restore_of_change, restore_of_roll_back
+from keyscale.db.models import Change
+from keyscale.db.statuses import ChangeKind, ClaimMode, RestoreMode, UpgradeMode
+
+SAVEPOINT = "file:///store/j/savepoints/c/manifest.json"
+EARLIER = "file:///store/j/savepoints/b/manifest.json"
+
+
+def change(**facts: Any) -> Change:
+    given = {
+        "id": "c",
+        "kind": ChangeKind.UPGRADE,
+        "upgrade_mode": UpgradeMode.SAVEPOINT,
+        "allow_non_restored_state": False,
+        "rewind_to": None,
+        "savepoint_location": SAVEPOINT,
+    }
+    return Change(**{**given, **facts})
+
+
+def test_a_wish_is_stored_and_read_as_it_was() -> None:
+    wish = Restore("w", RestoreMode.REWIND, SAVEPOINT, ClaimMode.CLAIM, allow_non_restored_state=True)
+    assert Restore.load(wish.dump()) == wish
+
+
+def test_a_new_revision_goes_on_from_its_savepoint_and_drops_state_only_if_allowed() -> None:
+    assert restore_of_change(change(), None) == Restore("c", location=SAVEPOINT)
+    assert restore_of_change(change(allow_non_restored_state=True), None).allow_non_restored_state
+
+
+def test_a_rollback_to_an_earlier_savepoint_rewinds_whatever_the_present_state_is() -> None:
+    wish = restore_of_change(change(kind=ChangeKind.ROLLBACK, rewind_to=EARLIER), None)
+    assert wish == Restore("c", RestoreMode.REWIND, EARLIER)
+
+
+def test_without_state_nothing_is_restored() -> None:
+    wish = restore_of_change(change(upgrade_mode=UpgradeMode.STATELESS), None)
+    assert wish == Restore("c", RestoreMode.STATELESS)
+
+
+def test_a_change_from_the_last_state_keeps_a_rewind_that_no_attempt_has_fulfilled() -> None:
+    pending = Restore("w", RestoreMode.REWIND, EARLIER)
+    last = change(upgrade_mode=UpgradeMode.LAST_STATE, allow_non_restored_state=True)
+    assert restore_of_change(last, pending) == Restore("w", RestoreMode.REWIND, EARLIER, allow_non_restored_state=True)
+    assert restore_of_change(change(), pending).mode is RestoreMode.CONTINUE, "its savepoint is newer than the wish"
+
+
+@pytest.mark.parametrize("mode", [UpgradeMode.SAVEPOINT, UpgradeMode.STATELESS])
+def test_an_upgrade_that_failed_goes_back_to_exactly_its_savepoint(mode: UpgradeMode) -> None:
+    assert restore_of_roll_back(change(upgrade_mode=mode)) == Restore("c.back", RestoreMode.REWIND, SAVEPOINT)
+
+
+def test_after_a_change_that_kept_all_state_the_job_goes_on_from_its_log() -> None:
+    for kept in (change(kind=ChangeKind.RESCALE), change(upgrade_mode=UpgradeMode.LAST_STATE)):
+        assert restore_of_roll_back(kept).mode is RestoreMode.CONTINUE
+    dropped = change(upgrade_mode=UpgradeMode.LAST_STATE, allow_non_restored_state=True)
+    assert restore_of_roll_back(dropped).mode is RestoreMode.REWIND
