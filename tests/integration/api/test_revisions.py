@@ -1,0 +1,94 @@
+"""A job's specification changes by revisions: on a settled job at once, on a running one by a change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keyscale.api.lifecycle import steps
+from keyscale.api.lifecycle.apply import apply
+from keyscale.api.lifecycle.intents import settle_command
+from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.db.repositories import commands, jobs
+from keyscale.db.statuses import ChangePhase, CommandStatus, JobStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import httpx
+
+    from keyscale.api.services.context import Context
+
+SAVEPOINT = "file:///store/savepoints/u/manifest.json"
+FAILURE = {"code": "USER_FUNCTION_FAILED", "message": "ValueError: no such airport"}
+
+
+def patch(client: httpx.Client, revision: int, **body: Any) -> httpx.Response:
+    return client.patch("/jobs/flights", json=body, headers={"If-Match": f'"{revision}"'})
+
+
+def test_a_settled_job_gets_a_revision_at_once_and_only_for_the_revision_that_was_seen(
+    client: httpx.Client, job: dict[str, Any], upload: Callable[..., Any]
+) -> None:
+    assert client.get("/jobs/flights").headers["ETag"] == '"1"'
+    assert client.patch("/jobs/flights", json={"parallelism": 4}).json()["code"] == "REVISION_REQUIRED"
+    assert patch(client, 1, parallelism=2).json()["revision"] == 1, "nothing changes"
+    other = upload(b"print(2)\n").json()["id"]
+    answer = patch(client, 1, artifact_id=other, parameters={"input": "/in"}, message="why")
+    assert (answer.status_code, answer.headers["ETag"], answer.json()["change"]) == (200, '"2"', None)
+    late = patch(client, 1, parallelism=4)
+    assert (late.status_code, late.json()["code"], late.json()["revision"]) == (412, "REVISION_CONFLICT", 2)
+    shown = client.get("/jobs/flights/revisions").json()["revisions"]
+    assert [(each["number"], each["is_current"], each["message"]) for each in shown] == [
+        (2, True, "why"),
+        (1, False, None),
+    ]
+    diff = client.get("/jobs/flights/revisions/1/diff", params={"to": 2}).json()["differences"]
+    assert [each["field"] for each in diff] == ["artifact_id", "parameters.input"]
+    kept = client.delete(f"/artifacts/{job['artifact_id']}").json()
+    assert (kept["code"], "revision 1 of job flights" in kept["detail"]) == ("ARTIFACT_IN_USE", True)
+
+
+def test_a_running_job_is_upgraded_by_a_change_and_goes_back_to_its_revision_if_that_fails(
+    context: Context, client: httpx.Client, job: dict[str, Any]
+) -> None:
+    def take(*wanted: steps.Step) -> None:
+        for step in wanted:
+            with context.sessions.begin() as session:
+                found = jobs.lock(session, job["id"])
+                assert found is not None
+                apply(step, JobTransaction(session, found))
+
+    client.post("/jobs/flights/start")
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    body = {"parallelism": 4, "parameters": {"input": "/in"}, "change_id": "u"}
+    first = patch(client, 1, **body)
+    assert (first.status_code, first.json()["change"]["kind"], first.json()["job"]["revision"]) == (202, "UPGRADE", 1)
+    assert patch(client, 1, **body).json()["revision"] == 2, "the same id is the same change"
+    assert patch(client, 1, parallelism=3).json()["code"] == "UPGRADE_IN_PROGRESS"
+    take(steps.CreateAttempt(2, steps.Cause.UPGRADE, standby=True), steps.BeginSavepoint())
+    with context.sessions.begin() as session:
+        command = commands.find(session, "upgrade:u")
+        assert command is not None
+        settle_command(session, command, status=CommandStatus.COMPLETED, location=SAVEPOINT, checkpoint_id=9)
+    take(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver())
+    shown = client.get("/jobs/flights").json()
+    assert (shown["revision"], shown["attempt"]["revision"], shown["attempt"]["restore_from"]) == (2, 2, SAVEPOINT)
+    take(steps.RollBack(2, FAILURE), steps.CompleteChange(True, None))
+    shown = client.get("/jobs/flights").json()
+    assert (shown["revision"], shown["parallelism"], shown["restore"]["mode"]) == (1, 2, "REWIND")
+    change = client.get("/jobs/flights/changes/u").json()
+    assert (change["status"], change["failure"]["message"]) == ("ROLLED_BACK", FAILURE["message"])
+    assert client.get("/jobs/flights/revisions/2").json()["change"]["status"] == "ROLLED_BACK"
+    assert client.get("/jobs/flights/rescales").json()["rescales"] == []
+    assert client.get("/operations/u").json()["failure_cause"]["code"] == FAILURE["code"]
+
+
+def test_a_settled_job_returns_to_a_revision_with_its_program_alone_if_no_savepoint_was_taken(
+    client: httpx.Client, job: dict[str, Any]
+) -> None:
+    assert patch(client, 1, parallelism=4).status_code == 200
+    refused = client.post(f"/jobs/{job['id']}/rollback", json={"revision": 1})
+    assert (refused.status_code, refused.json()["code"]) == (409, "REVISION_WITHOUT_SAVEPOINT")
+    answer = client.post(f"/jobs/{job['id']}/rollback", json={"revision": 1, "state": "current"})
+    assert (answer.status_code, answer.json()["job"]["parallelism"]) == (200, 2)
+    assert client.post(f"/jobs/{job['id']}/rollback", json={"revision": 7}).json()["code"] == "REVISION_NOT_FOUND"
