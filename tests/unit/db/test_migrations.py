@@ -79,7 +79,7 @@ def test_each_migration_goes_up_and_back_with_data_in_every_table(postgres_url: 
     engine.dispose()
 
 
-RENAMED = {"0015": {"rescales": "changes"}}
+RENAMED = {"0016": {"rescales": "changes"}}
 
 
 def row_counts(connection: Connection) -> dict[str, int]:
