@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import distinct_on
 
 from keyscale.db.models import Change
 from keyscale.db.repositories.pages import Page, PageRequest, read_page
@@ -49,7 +50,7 @@ def last_to(session: Session, job_id: str, revisions: Collection[int]) -> dict[i
     newest = (
         select(Change)
         .where(Change.job_id == job_id, Change.to_revision.in_(revisions))
-        .distinct(Change.to_revision)
+        .ext(distinct_on(Change.to_revision))
         .order_by(Change.to_revision, Change.requested_at_ms.desc(), Change.id.desc())
     )
     return {change.to_revision: change for change in session.scalars(newest)}
