@@ -17,7 +17,7 @@ class Specification:
 
     Attributes:
         artifact_id: The program.
-        libraries: Ids of further artifacts.
+        libraries: Ids of further artifacts, and packages of the platform's jars as `package:NAME`.
         parameters: Text, or `{"secret": NAME}`.
         secrets: Names; None: all, for a job from before jobs named secrets.
         restart: The restart strategy; None: that of the script, or the control plane's default.

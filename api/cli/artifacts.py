@@ -14,6 +14,8 @@ from keyscale.api.cli.requirements import downloaded_wheels
 from keyscale.api.cli.session import Session, json_option, pass_session
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from keyscale.api.cli.client import ControlPlane
 
 COLUMNS = (
@@ -25,8 +27,8 @@ COLUMNS = (
     ("CREATED", "created_at_ms"),
 )
 PLATFORM_COLUMNS = (("NAME", "name"), ("VERSION", "version"))
-_ARTIFACT_ID = re.compile(r"[0-9a-f]{32}")
 _PACKAGE_PREFIX = "package:"
+_NAMED = re.compile(rf"[0-9a-f]{{32}}|{_PACKAGE_PREFIX}.*")
 
 
 def upload_file(control_plane: ControlPlane, path: Path) -> dict[str, Any]:
@@ -47,16 +49,20 @@ def upload_requirements(control_plane: ControlPlane, path: Path) -> list[dict[st
         return [upload_file(control_plane, wheel) for wheel in wheels]
 
 
-def upload_library(control_plane: ControlPlane, library: str) -> str:
-    """Returns the name of a library as a specification has it; a file is uploaded first.
+def upload_libraries(control_plane: ControlPlane, libraries: Sequence[str], requirements: Path | None) -> list[str]:
+    """Returns the names of libraries as a specification has them; files are uploaded first.
 
     Args:
         control_plane: Where to upload.
-        library: The id of an artifact, a package of jars as `package:NAME`, or a file.
+        libraries: Ids of artifacts, packages of jars as `package:NAME`, and files.
+        requirements: A file of requirements, whose wheels are libraries, too.
     """
-    if library.startswith(_PACKAGE_PREFIX) or _ARTIFACT_ID.fullmatch(library):
-        return library
-    return str(upload_file(control_plane, Path(library))["id"])
+    wheels = [] if requirements is None else upload_requirements(control_plane, requirements)
+    named = [
+        library if _NAMED.fullmatch(library) else str(upload_file(control_plane, Path(library))["id"])
+        for library in libraries
+    ]
+    return list(dict.fromkeys([*named, *(str(wheel["id"]) for wheel in wheels)]))
 
 
 @click.group()

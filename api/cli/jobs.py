@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyscale.api.cli.artifacts import upload_file
+from keyscale.api.cli.artifacts import upload_file, upload_libraries
 from keyscale.api.cli.client import job_path, wait_for
 from keyscale.api.cli.errors import InvalidArgumentError
 from keyscale.api.cli.job_wait import ENDED, LASTING, RUNNING, STARTED, wait_until
@@ -57,6 +57,18 @@ def jobs() -> None:
 @click.argument("name")
 @click.option("--artifact", "artifact_id", help="Id of an uploaded artifact.")
 @click.option("--file", type=click.Path(path_type=Path), help="Upload this file and use it.")
+@click.option(
+    "--library",
+    "libraries",
+    multiple=True,
+    help="What the program imports: a .py, .zip, .whl or .jar file to upload, the id of one that is uploaded, or a"
+    " package of the platform's jars as package:NAME. May be repeated.",
+)
+@click.option(
+    "--requirements",
+    type=click.Path(path_type=Path),
+    help="Upload and use the wheels that this file of pip's names, with all that they need.",
+)
 @click.option("--parallelism", "-p", type=int, default=1, show_default=True, help="Subtasks per operator.")
 @click.option("--max-parallelism", type=int, help="Key groups, fixed for the job's life (default: Flink's formula).")
 @click.option("--hash", "hash_id", type=click.Choice(["spark", "java"]), help="How keys are hashed (default: spark).")
@@ -102,6 +114,8 @@ def create(
     name: str,
     artifact_id: str | None,
     file: Path | None,
+    libraries: Sequence[str],
+    requirements: Path | None,
     start: bool,
     wait: bool,
     timeout_s: float | None,
@@ -115,7 +129,8 @@ def create(
     with session.control_plane() as control_plane:
         if file is not None:
             artifact_id = upload_file(control_plane, file)["id"]
-        answer = control_plane.post("/jobs", job_request(name, str(artifact_id), **options))
+        brought = upload_libraries(control_plane, libraries, requirements)
+        answer = control_plane.post("/jobs", job_request(name, str(artifact_id), libraries=brought, **options))
         if start:
             answer = control_plane.post(job_path(answer["id"], "start"))
         if wait:
@@ -127,6 +142,7 @@ def job_request(
     name: str,
     artifact_id: str,
     *,
+    libraries: Sequence[str] = (),
     parallelism: int,
     max_parallelism: int | None = None,
     hash_id: str | None = None,
@@ -155,6 +171,7 @@ def job_request(
     return {
         "name": name,
         "artifact_id": artifact_id,
+        "libraries": list(libraries),
         "parallelism": parallelism,
         "labels": dict(labels),
         "parameters": {**dict(parameters), **{key: {"secret": name} for key, name in secret_parameters}},

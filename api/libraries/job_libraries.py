@@ -53,7 +53,7 @@ def libraries_of(session: Session, names: Sequence[str]) -> JobLibraries:
     return JobLibraries(tuple(files), packages)
 
 
-def require_program(
+def require_libraries(
     session: Session,
     artifact_id: str,
     names: Sequence[str],

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from keyscale.api.errors import StoreUnavailableError
+from keyscale.api.libraries.job_libraries import libraries_of
 from keyscale.api.lifecycle import steps
 from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.decision import DEFAULT_TIMEOUTS, next_step
@@ -130,8 +131,9 @@ class Pursuit:
             attempt.token_sha256, attempt.launched_on = token_sha256, launcher.place
             attempt.launched_at_ms = now_ms()
             revision = revisions.of_attempt(session, attempt)
+            brought = libraries_of(session, revision.libraries)
         _reach(step, "recorded")
-        launcher.launch(job, revision, attempt)
+        launcher.launch(job, revision, attempt, brought)
         return True
 
     def _check_savepoint(self, job_id: str, step: steps.CheckSavepoint) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from keyscale.api.job_secrets import SECRET_NAME_PATTERN
+from keyscale.api.libraries.library_set import LIBRARIES_MAX
 from keyscale.api.schemas.base import (
     NAME_PATTERN,
     Answer,
@@ -40,6 +41,10 @@ class CheckpointRequest(CheckpointSettings, Request):
     """How often checkpoints are taken and how many are kept."""
 
 
+LibraryName = Annotated[str, Field(pattern=r"^([0-9a-f]{32}|package:[A-Za-z0-9._-]{1,100})$")]
+"""The id of an artifact, or a package of the platform's jars."""
+
+
 class JobRequest(Request):
     """A new job."""
 
@@ -60,6 +65,12 @@ class JobRequest(Request):
 
     name: str = Field(pattern=NAME_PATTERN, description="Unique; can be used wherever the API takes a job's id.")
     artifact_id: str = Field(description="A .py or .zip artifact.")
+    libraries: list[LibraryName] = Field(
+        default_factory=list,
+        max_length=LIBRARIES_MAX,
+        description="What the program imports: ids of .py, .zip, .whl and .jar artifacts, and packages of the"
+        " platform's jars as `package:NAME`.",
+    )
     parallelism: int = Field(default=1, description="From 1 to max_parallelism.")
     max_parallelism: int | None = Field(
         default=None, description="Number of key groups; it can never be changed. Default: as in Flink, at least 128."
@@ -201,6 +212,7 @@ class JobAnswer(Answer):
         artifact_id="5f0c3f6f5a6e4a6f9d1e0b7c8a9b0c1d",
         artifact_name="departures",
         artifact_version=1,
+        libraries=[],
         parallelism=2,
         max_parallelism=128,
         hash_id="spark",
@@ -255,6 +267,7 @@ class JobAnswer(Answer):
     artifact_id: str
     artifact_name: str
     artifact_version: int
+    libraries: list[str] = Field(description="Ids of further artifacts, and packages of jars as `package:NAME`.")
     parallelism: int
     max_parallelism: int
     hash_id: str

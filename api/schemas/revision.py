@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from keyscale.api.libraries.library_set import LIBRARIES_MAX
 from keyscale.api.schemas.base import Answer, ListAnswer, OperationId, Request
 from keyscale.api.schemas.change import ChangeAnswer, UpgradeModeName
-from keyscale.api.schemas.job import CheckpointRequest, JobAnswer, MaskedParameters, SecretName
+from keyscale.api.schemas.job import CheckpointRequest, JobAnswer, LibraryName, MaskedParameters, SecretName
 from keyscale.jobs.protocol.messages import DURATION_MS_MAX, CheckpointSettings, RestartStrategy, SecretReference
 
 
@@ -16,6 +17,9 @@ class SpecificationChange(Request):
     """Values that replace those of a job's present specification. Fields that are not given stay as they are."""
 
     artifact_id: str | None = Field(default=None, description="Another program: a .py or .zip artifact.")
+    libraries: list[LibraryName] | None = Field(
+        default=None, max_length=LIBRARIES_MAX, description="All libraries that the program imports."
+    )
     parallelism: int | None = Field(default=None, description="From 1 to the job's max parallelism.")
     parameters: dict[str, str | SecretReference | None] | None = Field(
         default=None, description="Parameters to set; null removes one. Others stay."

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keyscale.api.errors import AttemptOverError, ReportInvalidError
+from keyscale.api.libraries.job_libraries import libraries_of
 from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.report_validity import (
     Reporter,
@@ -192,6 +193,7 @@ def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
             "hash_id": job.hash_id,
             "artifact_filename": artifact.filename,
             "artifact_sha256": artifact.sha256,
+            "libraries": libraries_of(session, revision.libraries).files,
             "parameters": revision.parameters,
             "store_url": job.store_url,
             "restore_from": attempt.restore_from,

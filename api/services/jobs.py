@@ -10,7 +10,6 @@ from sqlalchemy.exc import IntegrityError
 
 from keyscale.api.errors import (
     ArtifactNotFoundError,
-    ArtifactNotRunnableError,
     AttemptNotFoundError,
     JobNameTakenError,
     JobNotFoundError,
@@ -20,6 +19,7 @@ from keyscale.api.errors import (
     RequestInvalidError,
 )
 from keyscale.api.launching.spark_conf import check_spark_conf
+from keyscale.api.libraries.job_libraries import require_libraries
 from keyscale.api.lifecycle import intents
 from keyscale.api.lifecycle.transitions import SETTLED
 from keyscale.api.schemas.job import (
@@ -67,6 +67,10 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
     Raises:
         ArtifactNotFoundError: There is no such artifact.
         ArtifactNotRunnableError: The artifact is a jar, a wheel, or a zip of modules alone.
+        JarNotAllowedError: A job may not bring this jar.
+        LibraryInvalidError: A library cannot be used.
+        LibraryClashError: Two libraries, or one and the platform, have the same names.
+        LibraryRequirementError: A wheel needs what neither the job nor the platform has.
         ParallelismInvalidError: A parallelism is out of range.
         SparkConfNotAllowedError: The job may not choose this setting.
         JobLimitError: The job asks for more than it may have.
@@ -99,7 +103,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
     )
     try:
         with context.sessions.begin() as session:
-            require_runnable(session, user, request.artifact_id)
+            require_program(context, session, user, specification)
             session.add(job)
             session.flush()
             intents.revise(session, job, specification, user)
@@ -443,3 +447,25 @@ def require_runnable(session: Session, user: Principal, artifact_id: str) -> Art
     if artifact.kind not in {ArtifactKind.PYTHON, ArtifactKind.ZIP} or not runnable:
         raise ArtifactNotRunnableError(f"{artifact.filename} holds no PySpark program")
     return artifact
+
+
+def require_program(context: Context, session: Session, user: Principal, specification: Specification) -> None:
+    """Refuses a program and libraries that a user may not run, or that do not go together; keeps them from deletion.
+
+    Raises:
+        ArtifactNotFoundError: There is none with this id that the user may see.
+        ArtifactNotRunnableError: The program is a jar, a wheel, or a zip of modules alone.
+        JarNotAllowedError: A job may not bring this jar.
+        LibraryInvalidError: A library cannot be used.
+        LibraryClashError: Two libraries, or one and the platform, have the same names.
+        LibraryRequirementError: A wheel needs what neither the job nor the platform has.
+    """
+    require_libraries(
+        session,
+        specification.artifact_id,
+        specification.libraries,
+        context.settings.jar_rules,
+        scope=user.scope,
+        user_id=user.id,
+    )
+    artifacts.keep(session, [specification.artifact_id, *specification.libraries])

@@ -30,7 +30,7 @@ from keyscale.api.schemas.revision import (
 )
 from keyscale.api.services.changes import change_answer, find_repeated
 from keyscale.api.services.cursors import write_cursor
-from keyscale.api.services.jobs import check_specification, job_answer, require_job, require_runnable
+from keyscale.api.services.jobs import check_specification, job_answer, require_job, require_program
 from keyscale.api.specification import SPECIFICATION_FIELDS, Specification, changed, differences
 from keyscale.clock import now_ms
 from keyscale.db.repositories import artifacts, changes, commands, revisions
@@ -91,8 +91,8 @@ def update(
         if wanted == present:
             return _answer(session, job, job.revision, None)
         check_specification(context, wanted, job.max_parallelism)
-        if wanted.artifact_id != present.artifact_id:
-            _check_program(session, user, wanted.artifact_id)
+        if (wanted.artifact_id, wanted.libraries) != (present.artifact_id, present.libraries):
+            require_program(context, session, user, wanted)
         if job.status in SETTLED:
             revision = intents.revise(session, job, wanted, user, request.message)
             answer = _change_settled(session, job, revision, request)
@@ -258,11 +258,6 @@ def _require_match(job: Job, if_match: str | None) -> None:
     named = {int(found["revision"]) for found in _ETAG.finditer(if_match)}
     if job.revision not in named:
         raise RevisionConflictError(f"the job has revision {job.revision}", job.revision)
-
-
-def _check_program(session: Session, user: Principal, artifact_id: str) -> None:
-    require_runnable(session, user, artifact_id)
-    artifacts.keep(session, [artifact_id])
 
 
 def _require_young(session: Session, job: Job, age_ms_max: int | None) -> None:

@@ -18,7 +18,9 @@ class Revision(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     artifact_id: Mapped[str] = mapped_column(ForeignKey("artifacts.id"), index=True)
-    libraries: Mapped[list[str]] = mapped_column(default=list, server_default="[]")  # ids of further artifacts
+    libraries: Mapped[list[str]] = mapped_column(
+        default=list, server_default="[]"
+    )  # ids of artifacts, and `package:NAME`
     parallelism: Mapped[int]
     parameters: Mapped[dict[str, Any]]
     secrets: Mapped[list[str] | None]  # names; None: the job was created before jobs named secrets, and gets all
