@@ -209,7 +209,9 @@ class BodyTooLargeError(ApiError):
     title = "The request's body is too large"
     status = 413
     domain = "user"
-    advice = "Upload less: an artifact should not contain data or large libraries."
+    advice = (
+        "Upload less: an artifact should not contain data. Bring libraries as artifacts of their own, one per wheel."
+    )
 
 
 class TooManyInFlightError(ApiError):
@@ -420,7 +422,10 @@ class SparkConfNotAllowedError(ApiError):
     title = "A job may not set this Spark setting"
     status = 422
     domain = "user"
-    advice = "A job may choose only settings of memory, cores and timeouts; docs/configuration.md lists them."
+    advice = (
+        "A job may choose settings of memory, cores and timeouts, which docs/configuration.md lists, and those that an "
+        "administrator allows by KEYSCALE_SPARK_CONF_ALLOWED."
+    )
 
 
 # --- operations -----------------------------------------------------------------------------------------------------

@@ -61,8 +61,8 @@ def jobs() -> None:
     "--library",
     "libraries",
     multiple=True,
-    help="What the program imports: a .py, .zip, .whl or .jar file to upload, the id of one that is uploaded, or a"
-    " package of the platform's jars as package:NAME. May be repeated.",
+    help="A library that the program imports: a .py, .zip, .whl or .jar file to upload, the id of one that is"
+    " uploaded, or a package of the platform's jars as package:NAME. May be repeated.",
 )
 @click.option(
     "--requirements",

@@ -68,7 +68,7 @@ class JobRequest(Request):
     libraries: list[LibraryName] = Field(
         default_factory=list,
         max_length=LIBRARIES_MAX,
-        description="What the program imports: ids of .py, .zip, .whl and .jar artifacts, and packages of the"
+        description="Libraries that the program imports: ids of .py, .zip, .whl and .jar artifacts, and packages of the"
         " platform's jars as `package:NAME`.",
     )
     parallelism: int = Field(default=1, description="From 1 to max_parallelism.")

@@ -10,6 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from keyscale.api.errors import (
     ArtifactNotFoundError,
+    ArtifactNotRunnableError,
     AttemptNotFoundError,
     JobNameTakenError,
     JobNotFoundError,

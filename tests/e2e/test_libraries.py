@@ -29,7 +29,7 @@ pytestmark = pytest.mark.e2e
 
 JOB = ROOT / "tests" / "support" / "jobs" / "libraries_job.py"
 WORDS = ["caf&eacute;", "tea", "caf&eacute;", "&amp;"]
-SECONDS = 300.0
+SECONDS = 600.0
 
 
 def fetch_jars(directory: Path, name: str, coordinate: str) -> None:
@@ -69,6 +69,11 @@ def test_a_job_with_a_wheel_a_module_a_jar_and_sparks_kafka_source_is_exact_and_
         def rows() -> list[dict[str, Any]]:
             return [json.loads(row["json"]) for row in sink_rows(output)]
 
+        def has_rows(count: int) -> bool:
+            job = platform.api.get("/jobs/words")
+            assert job["failure"] is None, job["failure"]
+            return len(rows()) == count
+
         parameters = {"servers": kafka.servers, "topic": topic, "output": str(output)}
         memory = ["--spark-conf", "spark.executor.memory=512m"] if master == "standalone" else []
         run(
@@ -80,11 +85,11 @@ def test_a_job_with_a_wheel_a_module_a_jar_and_sparks_kafka_source_is_exact_and_
         )
         for partition in range(2):
             kafka.send(topic, WORDS, partition=partition)
-        wait_until(lambda: len(rows()) == 8, SECONDS, what="the first words")
+        wait_until(lambda: has_rows(8), SECONDS, what="the first words")
         run("rescale", "words", "2", "--no-wait")
         wait_until(lambda: is_running(platform.api.get("/jobs/words"), 2), SECONDS, what="the rescale")
         kafka.send(topic, WORDS, partition=0)
-        wait_until(lambda: len(rows()) == 12, SECONDS, what="all words")
+        wait_until(lambda: has_rows(12), SECONDS, what="all words")
         run("jobs", "cancel", "words")
     assert Counter(row["word"] for row in rows()) == {"CAFÉ": 6, "TEA": 3, "&": 3}
     assert sorted(row["count"] for row in rows() if row["word"] == "CAFÉ") == [1, 2, 3, 4, 5, 6]

@@ -1,4 +1,4 @@
-"""What a job brings: named when it is created or changed, checked together, and given to its driver."""
+"""The libraries of a job: named when it is created or changed, checked together, and given to its driver."""
 
 from __future__ import annotations
 
