@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.api.errors import ChangeIncompatibleError, PlanTimeoutError, StoreUnavailableError
 from keyscale.api.launching.spark_conf import check_spark_conf
+from keyscale.api.libraries.job_libraries import JobLibraries, libraries_of
 from keyscale.api.schemas.base import FailureAnswer
 from keyscale.api.schemas.plan import (
     DowntimePlan,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from keyscale.state.restore.program_change import OperatorChange
 
 _SAMPLES_MAX = 5
-_PROGRAM_FIELDS = ("artifact_id", "parameters", "secrets", "spark_conf")
+_PROGRAM_FIELDS = ("artifact_id", "libraries", "parameters", "secrets", "spark_conf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def _facts(session: Session, context: Context, user: Principal, reference: str, 
     after = proposed(revision, change)
     check_parallelism(after["parallelism"], job.max_parallelism)
     context.settings.job_limits.check(after["parallelism"], after["spark_conf"])
-    check_spark_conf(after["spark_conf"])
+    check_spark_conf(after["spark_conf"], context.settings.spark_conf_allowed)
     context.settings.job_secrets.require(after["secrets"] or [])
     if after["artifact_id"] == revision.artifact_id:
         program = artifacts.find(session, revision.artifact_id)
@@ -147,6 +148,7 @@ def proposed(revision: Revision, change: SpecificationChange) -> dict[str, Any]:
         name: getattr(revision, name)
         for name in (
             "artifact_id",
+            "libraries",
             "parallelism",
             "parameters",
             "secrets",
@@ -208,8 +210,14 @@ def _load(context: Context, facts: _Facts) -> ProgramAnswer:
         _content(context, facts.program.sha256),
         spark_conf=after["spark_conf"],
         secrets=after["secrets"],
+        brought=_brought(context, after["libraries"]),
         user_number=job.user_number,
     )
+
+
+def _brought(context: Context, libraries: list[str]) -> JobLibraries:
+    with context.sessions() as session:
+        return libraries_of(session, libraries)
 
 
 def _content(context: Context, sha256: str) -> Iterator[bytes]:
