@@ -166,10 +166,10 @@ def report_checkpoint(context: Context, driver: DriverIdentity, report: Checkpoi
         status = CheckpointStatus(report.status)
         if attempt.stage is AttemptStage.ENDED and not driver.over:  # it has ended since, and nobody asked the store
             raise AttemptOverError("another attempt runs the job, or none")
+        mask = Mask(_secrets(context, session, job, attempt))  # a query: it would flush a new row without values
         if found is None:
             found = Checkpoint(job_id=job.id, checkpoint_id=report.checkpoint_id)
             session.add(found)
-        mask = Mask(_secrets(context, session, job, attempt))
         _store_checkpoint(found, driver.attempt, status, masked_checkpoint(report, mask))
         session.flush()
         checkpoints.store_subtasks(session, found, [_subtask(subtask) for subtask in report.subtasks])
