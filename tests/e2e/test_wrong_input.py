@@ -146,7 +146,7 @@ def zip_without_a_program() -> bytes:
         ("job.py", b""),
         ("job.zip", b"this is no zip"),
         ("job.jar", b"nor a jar"),
-        ("job.zip", zip_without_a_program()[:-30]),
+        pytest.param("job.zip", zip_without_a_program()[:-30], id="job.zip-cut off"),
         ("no-ending", b"print(1)"),
     ],
 )
