@@ -558,7 +558,7 @@ class RevisionWithoutSavepointError(ApiError):
     status = 409
     domain = "user"
     advice = (
-        "Keep the present state with `--state current` (`./keyscale jobs rollback JOB REVISION --state current`). Or "
+        "Keep the present state with `--state current` (`./keyscale jobs rollback JOB 1 --state current`). Or "
         "stop the job, roll it back like this, and start it from another savepoint (`./keyscale jobs start JOB --from "
         "ID`)."
     )

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Response
 from keyscale.api.access.identities import Operator, User
 from keyscale.api.routers.dependencies import AttemptNumber, Control, ListingOf
 from keyscale.api.routers.guarded_route import GuardedRoute
+from keyscale.api.schemas.change_plan import PlanAnswer
 from keyscale.api.schemas.job import (
     AttemptList,
     EventList,
@@ -18,7 +19,6 @@ from keyscale.api.schemas.job import (
     StopRequest,
 )
 from keyscale.api.schemas.operation import OperationAccepted
-from keyscale.api.schemas.plan import PlanAnswer
 from keyscale.api.schemas.revision import SpecificationChange
 from keyscale.api.services import jobs, operations, plans
 

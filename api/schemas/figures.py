@@ -8,7 +8,7 @@ from keyscale.api.schemas.base import Answer
 
 
 class FiguresAnswer(Answer):
-    """A job's figures now. What is not known, such as a rate of a job that does not run, is null."""
+    """A job's figures now. An unknown one, such as a rate of a job that does not run, is null."""
 
     input_rate: float | None = Field(description="Arriving records per second, waits for input included.")
     processed_rate: float | None = Field(description="Processed records per second while batches run.")

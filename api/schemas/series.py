@@ -30,7 +30,7 @@ class SeriesName(StrEnum):
 
 
 class MarkKind(StrEnum):
-    """What a mark on a chart stands for."""
+    """The event that a mark on a chart stands for."""
 
     START = "START"
     STOP = "STOP"  # stopped, cancelled or finished

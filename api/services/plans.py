@@ -11,7 +11,7 @@ from keyscale.api.errors import ChangeIncompatibleError, PlanTimeoutError, Store
 from keyscale.api.launching.spark_conf import check_spark_conf
 from keyscale.api.libraries.job_libraries import JobLibraries, libraries_of
 from keyscale.api.schemas.base import FailureAnswer
-from keyscale.api.schemas.plan import (
+from keyscale.api.schemas.change_plan import (
     DowntimePlan,
     EndpointPlan,
     MovementPlan,

@@ -1,4 +1,4 @@
-"""Who follows the advice of an error gets what was wanted: common errors of requests, one after the other."""
+"""The advice of common errors works when it is followed, one error after the other."""
 
 from __future__ import annotations
 

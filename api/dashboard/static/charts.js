@@ -4,7 +4,7 @@ import { byId, element, setText } from "./dom.js";
 import { bytes, duration, NONE, number, rate } from "./format.js";
 
 const FORMATS = { bytes, duration, number, rate };
-/** What a chart's axis counts in, by its largest value: [least, divisor, suffix]. */
+/** The units of a chart's axis, by its largest value: [least, divisor, suffix]. */
 const SCALES = {
   bytes: [[2 ** 40, 2 ** 40, " TiB"], [2 ** 30, 2 ** 30, " GiB"], [2 ** 20, 2 ** 20, " MiB"], [1024, 1024, " KiB"],
     [0, 1, " B"]],
@@ -16,7 +16,7 @@ let library = null;
 const scheme = matchMedia("(prefers-color-scheme: dark)");
 /** The latest drawing of each figure. @type {WeakMap<Element, Promise<unknown>>} */
 const turns = new WeakMap();
-/** What each figure shows. @type {WeakMap<Element, string>} */
+/** The content of each figure. @type {WeakMap<Element, string>} */
 const drawn = new WeakMap();
 
 /** Fetches the library once per page. Without it, pages show their figures without charts. */

@@ -1,4 +1,4 @@
-// What all tabs of a job share: its head with status and actions, faults, and the refresh.
+// The part that all tabs of a job share: its head with status and actions, faults, and the refresh.
 
 import { ApiError, get } from "./api.js";
 import { byId, element, setChildren, setPill, setText, when } from "./dom.js";

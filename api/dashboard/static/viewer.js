@@ -1,4 +1,4 @@
-// Who looks at the page: buttons that would be refused for the role are not shown.
+// The user of the page: buttons that would be refused for the role are not shown.
 
 import { get } from "./api.js";
 import { byId, setText } from "./dom.js";
@@ -7,7 +7,7 @@ import { words } from "./dom.js";
 const RANKS = ["VIEWER", "OPERATOR", "ADMIN"];
 let known = null;
 
-/** Who is signed in; read once per page. */
+/** The user who is signed in; read once per page. */
 export async function viewer() {
   if (!known) {
     known = await get("/whoami");

@@ -1,4 +1,4 @@
-// What has happened to a job, and who did it.
+// The events of a job, and who caused them.
 
 import { get } from "../api.js";
 import { byId } from "../dom.js";

@@ -1,4 +1,4 @@
-// What has failed: the attempts that ended with a failure, with the user's traceback.
+// Failures: the attempts that ended with a failure, with the user's traceback.
 
 import { get } from "../api.js";
 import { byId, element, setChildren, since, when, words } from "../dom.js";

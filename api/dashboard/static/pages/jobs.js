@@ -84,7 +84,7 @@ function sorted(found) {
   const valueOf = name === "Name" ? (job) => job.name : COLUMNS.find(([column]) => column === name)?.[2];
   if (!valueOf) return found;
   const way = sort.startsWith("-") ? -1 : 1;
-  // What is not known comes last, whichever the order.
+  // Unknown values come last in either order.
   return found.toSorted((one, other) => {
     const [left, right] = [valueOf(one), valueOf(other)];
     if (left == null || right == null) return (left == null) - (right == null);

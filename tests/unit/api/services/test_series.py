@@ -1,4 +1,4 @@
-"""Which points of a series are read, and how those of one step become one."""
+"""The points of a series that are read, and how those of one step become one."""
 
 from __future__ import annotations
 
