@@ -60,7 +60,9 @@ class PartitionReader:
         self._topic = topic
         self._partition = partition
         self._timeout_seconds = timeout_seconds
+        self._settings = settings
         self._consumer = Held(Consumer(settings))
+        self._seeks = 0  # of this consumer
         self._next: int | None = None  # the first offset that has not been returned
         self._nothing_before = 0  # the consumer returns nothing before this offset
         # Events of later ranges, in order. Offsets have gaps, so a chunk as long as a range may hold many records after
@@ -128,6 +130,9 @@ class PartitionReader:
         event = self._later[0]
         error, offset = event.error(), event.offset()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            if error.code() in _LOST and self._seeks > 1:
+                self._ask_another()
+                return
             if not is_passing(error):
                 raise self._failed(error)
         else:
@@ -145,6 +150,18 @@ class PartitionReader:
         self._later.clear()
         self._nothing_before = start
         self._consumer.client.assign([TopicPartition(self._topic, self._partition, start)])
+        self._seeks += 1
+
+    def _ask_another(self) -> None:
+        """Goes on with a new consumer, which tells whether these very records are lost.
+
+        A consumer fetches ahead. That what it would read next is lost, it also tells after it has been sent elsewhere:
+        past expired records, or to the beginning of a topic that was created again.
+        """
+        self._consumer.end()
+        self._consumer = Held(Consumer(self._settings))
+        self._seeks = 0
+        self._seek(self._nothing_before)
 
     def _failed(self, error: KafkaError) -> SourceRecordsLostError | SourceUnavailableError:
         if error.code() in _LOST:

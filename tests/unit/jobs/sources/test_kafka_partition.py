@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 
-from keyscale.jobs.errors import SourceUnavailableError
+from keyscale.jobs.errors import SourceRecordsLostError, SourceUnavailableError
 from keyscale.jobs.kafka_client import client_settings
 from keyscale.jobs.sources.kafka_partition import FIXED, open_partition
 
@@ -30,6 +31,26 @@ class Cluster:
 
     def reader(self, topic: str, timeout_seconds: float = 30.0) -> PartitionReader:
         return open_partition(f"{topic}/0", client_settings(self.servers, {}, FIXED), timeout_seconds)
+
+
+class LateTeller:
+    """A consumer that tells, after it was sent elsewhere, that what it would have read next is lost."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._consumer = Consumer(settings)
+        self._is_assigned = False
+        self._late: list[Mock] = []
+
+    def assign(self, partitions: list[Any]) -> None:
+        if self._is_assigned:
+            lost = KafkaError(KafkaError._AUTO_OFFSET_RESET)
+            self._late.append(Mock(**{"error.return_value": lost, "offset.return_value": 4}))
+        self._is_assigned = True
+        self._consumer.assign(partitions)
+
+    def consume(self, messages_max: int, seconds: float) -> list[Any]:
+        late, self._late = self._late, []
+        return late or self._consumer.consume(messages_max, seconds)
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +94,22 @@ def test_missing_records_fail_the_batch_after_the_timeout(cluster: Cluster) -> N
     with pytest.raises(SourceUnavailableError, match="short/0"):
         numbers(cluster.reader("short", timeout_seconds=0.2), 0, 3)
     assert numbers(cluster.reader("short"), 0, 2) == [0, 1]
+
+
+def test_a_loss_that_is_told_after_the_consumer_was_sent_elsewhere_is_none_of_the_records_there(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keyscale.jobs.sources.kafka_partition.Consumer", LateTeller)
+    cluster.send("told-late", 0, 8)
+    reader = cluster.reader("told-late")
+    assert numbers(reader, 0, 4) == [0, 1, 2, 3]
+    assert numbers(reader, 6, 8) == [6, 7]
+    assert numbers(reader, 0, 8) == list(range(8))
+
+
+def test_a_consumer_that_has_read_others_tells_of_lost_records(cluster: Cluster) -> None:
+    cluster.send("lost", 0, 2)
+    reader = cluster.reader("lost")
+    assert numbers(reader, 0, 2) == [0, 1]
+    with pytest.raises(SourceRecordsLostError, match="lost/0"):
+        numbers(reader, 90, 91)
