@@ -1,0 +1,53 @@
+"""The lines that show a plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keyscale.api.cli.plan import state_rows, summary_lines
+
+STATE = {"kind": "value", "rules": [], "stored": None, "declared": "value of int64", "reason": None}
+PLAN: dict[str, Any] = {
+    "operators": [
+        {
+            "uid": "totals",
+            "reason": None,
+            "states": [
+                {**STATE, "name": "a", "fate": "new"},
+                {**STATE, "name": "b", "fate": "migrated", "rules": ["widened: int32 to int64", "added field x"]},
+                {**STATE, "name": "c", "fate": "incompatible", "stored": "value of string", "reason": "long"},
+            ],
+        },
+        {"uid": "gone", "fate": "dropped", "reason": None, "states": []},
+    ],
+    "settings": [{"name": "parallelism", "before": "2", "after": "4"}],
+    "sources": [{"uid": "source", "fate": "kept", "reason": None}],
+    "sinks": [{"uid": "out", "fate": "new", "reason": None}],
+    "movement": {"state_bytes": 2048, "moved_bytes": 0},
+    "downtime": {"expected_ms": None, "reason": "the job does not run"},
+    "failure": None,
+    "requires_allow_non_restored_state": True,
+}
+
+
+def test_each_state_has_a_row_with_its_rules_or_both_of_its_forms() -> None:
+    assert [(row["operator"], row["name"], row["fate"], row["details"]) for row in state_rows(PLAN)] == [
+        ("totals", "a", "new", "value of int64"),
+        ("totals", "b", "migrated", "widened: int32 to int64; added field x"),
+        ("totals", "c", "incompatible", "stored: value of string; declared: value of int64"),
+        ("gone", "", "dropped", ""),
+    ]
+
+
+def test_what_changes_besides_state_is_told_in_lines() -> None:
+    lines = list(summary_lines(PLAN))
+    assert "setting parallelism: 2 to 4" in lines
+    assert "sink out: new" in lines
+    assert "downtime: the job does not run" in lines
+    assert not any(line.startswith("source") for line in lines)
+    assert lines[-1] == "state would be lost: --allow-non-restored-state has to allow it"
+
+
+def test_a_failure_of_the_script_is_shown_with_its_traceback() -> None:
+    failed = {**PLAN, "failure": {"message": "raised", "traceback": "Traceback ..."}}
+    assert "Traceback ..." in list(summary_lines(failed))
