@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyscale.api.cli.artifacts import upload_file
+from keyscale.api.cli.artifacts import upload_file, upload_libraries
 from keyscale.api.cli.client import COMPLETED, job_path
 from keyscale.api.cli.errors import InvalidArgumentError, OperationFailedError
 from keyscale.api.cli.jobs import Pair
@@ -42,6 +42,18 @@ def specification_options(command: Callable[..., Any]) -> Callable[..., Any]:
         (
             click.option("--artifact", "artifact_id", help="Id of an uploaded artifact: the new program."),
             click.option("--file", type=click.Path(path_type=Path), help="Upload this file: the new program."),
+            click.option(
+                "--library",
+                "libraries",
+                multiple=True,
+                help="A library, as of `jobs create`. Those that are given replace all that the job has.",
+            ),
+            click.option(
+                "--requirements",
+                type=click.Path(path_type=Path),
+                help="Libraries from a file of pip's, as of `jobs create`.",
+            ),
+            click.option("--no-libraries", is_flag=True, help="Remove all libraries."),
             click.option("--parallelism", "-p", type=int, help="Subtasks per operator."),
             click.option(
                 "--parameter", "-P", "parameters", type=Pair(), multiple=True, help="Set a parameter, key=value."
@@ -64,6 +76,9 @@ def specification_change(
     *,
     artifact_id: str | None,
     file: Path | None,
+    libraries: Sequence[str],
+    requirements: Path | None,
+    no_libraries: bool,
     parallelism: int | None,
     parameters: Sequence[tuple[str, str]],
     unset_parameters: Sequence[str],
@@ -72,13 +87,17 @@ def specification_change(
     checkpoint_interval_ms: int | None,
     batch_interval_ms: int | None,
 ) -> dict[str, Any]:
-    """Returns the body of a request that changes a specification; a file is uploaded first."""
+    """Returns the body of a request that changes a specification; files are uploaded first."""
     if artifact_id is not None and file is not None:
         raise InvalidArgumentError("give either --artifact or --file")
+    brings = bool(libraries) or requirements is not None
+    if brings and no_libraries:
+        raise InvalidArgumentError("--no-libraries goes with neither --library nor --requirements")
     if file is not None:
         artifact_id = upload_file(control_plane, file)["id"]
     wanted: dict[str, Any] = {
         "artifact_id": artifact_id,
+        "libraries": upload_libraries(control_plane, libraries, requirements) if brings or no_libraries else None,
         "parallelism": parallelism,
         "parameters": {**dict(parameters), **dict.fromkeys(unset_parameters)},
         "spark_conf": {**dict(spark_conf), **dict.fromkeys(unset_spark_conf)},
