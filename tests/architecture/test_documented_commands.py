@@ -29,7 +29,7 @@ def shown(pattern: re.Pattern[str], page: Path) -> Iterator[list[str]]:
     """The arguments of each command line that a page shows in full; a placeholder for a number becomes one."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     for line in pattern.findall(text):
-        arguments = ["2" if word == "N" else word for word in words_of(line)]
+        arguments = ["2" if word in {"N", "REVISION"} else word for word in words_of(line)]
         if arguments[0] not in LAUNCHER | {"COMMAND"}:
             yield arguments
 
