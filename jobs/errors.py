@@ -128,8 +128,8 @@ class UserFunctionError(JobError):
     code = "JOB_FUNCTION_FAILED"
     domain = "user"
     advice = (
-        "Correct the function, see its traceback, and create a new job from it: a job keeps the program that it "
-        "was created with."
+        "Correct the function where its traceback points, give the job the new program (`./keyscale jobs update JOB "
+        "--file FILE`), and start it if it has FAILED (`./keyscale jobs start JOB --wait`). Its state is kept."
     )
 
 

@@ -73,8 +73,8 @@ class JobScriptError(JobError):
     code = "JOB_SCRIPT_FAILED"
     domain = "user"
     advice = (
-        "Correct the script where its traceback points, and create a new job from it: a job keeps the program that it "
-        "was created with."
+        "Correct the script where its traceback points, give the job the new program (`./keyscale jobs update JOB "
+        "--file FILE`), and start it (`./keyscale jobs start JOB --wait`)."
     )
 
 

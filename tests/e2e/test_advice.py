@@ -1,14 +1,18 @@
-"""The advice of common errors works when it is followed, one error after the other."""
+"""Who follows the advice of an error gets what was wanted: the most common errors, one after the other."""
 
 from __future__ import annotations
 
 import io
+import json
+import re
+import shlex
 import zipfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from keyscale.api.cli.artifacts import upload_file
+from keyscale.api.cli.client import job_path
 from keyscale.api.cli.errors import RefusedError
 from tests.support.control_plane.command_line import keyscale
 from tests.support.control_plane.running_control_plane import running_control_plane
@@ -22,19 +26,19 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
-RIGHT = """
+PROGRAM = """
 from keyscale import FileSink, KeyedProcessFunction, StreamEnvironment
 
 
 class Halves(KeyedProcessFunction):
     def process_element(self, row, context):
-        yield {"user": row.user, "half": row.amount // 2}
+        yield {"user": row.user, "half": HALF}
 
 
 def build(env):
     amounts = env.stream(env.spark.readStream.schema("user string, amount bigint").json(env.parameters["input"]))
     halves = amounts.key_by("user").process(Halves(), output={"user": "string", "half": "bigint"})
-    halves.uid("halves").sink_to(FileSink(env.parameters["output"], format="json")).uid("files")
+    halves.uid("halves").sink_to(FileSink(env.parameters["output"], format="json"))UID
 
 
 if __name__ == "__main__":
@@ -42,6 +46,9 @@ if __name__ == "__main__":
     build(environment)
     environment.execute()
 """
+RIGHT = PROGRAM.replace("HALF", "row.amount // 2").replace("UID", '.uid("files")')
+WITHOUT_UID = PROGRAM.replace("HALF", "row.amount // 2").replace("UID", "")
+FAILING = PROGRAM.replace("HALF", "row.amount // 0").replace("UID", '.uid("files")')
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +78,21 @@ def refused(answer: CommandAnswer, code: str) -> str:
 def done(answer: CommandAnswer) -> CommandAnswer:
     assert answer.exit_code == 0, answer.stderr
     return answer
+
+
+def follow(platform: RunningControlPlane, text: str) -> None:
+    """Runs the first command that a refusal names."""
+    named = re.search(r"`\./keyscale ([^`]+)`", text)
+    assert named, text
+    done(keyscale(platform, *shlex.split(named[1])))
+
+
+def follow_update(platform: RunningControlPlane, advice: str, program: Path) -> None:
+    """Runs all commands of an advice to correct the program."""
+    commands = re.findall(r"`\./keyscale ([^`]+)`", advice)
+    assert [line.split()[1] for line in commands] == ["update", "start"]
+    for line in commands:
+        done(keyscale(platform, *shlex.split(line.replace("JOB", "corrected").replace("FILE", str(program)))))
 
 
 def create(platform: RunningControlPlane, name: str, program: Path, *more: str) -> CommandAnswer:
@@ -142,3 +164,43 @@ def test_the_token_is_in_the_file_that_the_advice_names(platform: RunningControl
     assert "`token`" in caught.value.problem["advice"]
     token = (platform.home / "token").read_text().strip()
     assert platform.api.request("GET", "/jobs", headers={"Authorization": f"Bearer {token}"}).is_success
+
+
+def test_the_command_that_a_status_conflict_names_makes_the_request_possible(
+    platform: RunningControlPlane, program: Path
+) -> None:
+    done(create(platform, "halves", program))
+    follow(platform, refused(keyscale(platform, "savepoints", "trigger", "halves"), "JOB_STATUS_CONFLICT"))
+    done(keyscale(platform, "savepoints", "trigger", "halves"))
+    follow(platform, refused(keyscale(platform, "jobs", "start", "halves"), "JOB_STATUS_CONFLICT"))
+    follow(platform, refused(keyscale(platform, "jobs", "delete", "halves"), "JOB_STATUS_CONFLICT"))
+    assert platform.api.get(job_path("halves"))["status"] == "STOPPED", "`jobs stop` returns when the list says so"
+    done(keyscale(platform, "jobs", "delete", "halves"))
+
+
+def test_a_program_that_fails_is_corrected_by_its_failure(platform: RunningControlPlane, program: Path) -> None:
+    """A fault of the code is given up the third time, is shown all the while, and is gone with the next program."""
+    program.write_text(WITHOUT_UID)
+    shown = refused(create(platform, "corrected", program, "--start", "--wait"), "CLI_JOB_FAILED")
+    assert "JOB_UID_MISSING" in shown
+    assert ".uid(" in shown
+    program.write_text(FAILING)
+    done(keyscale(platform, "jobs", "update", "corrected", "--file", str(program)))
+    started = keyscale(platform, "jobs", "start", "corrected", "--wait")
+    if started.exit_code == 0:  # it runs until its first batch fails
+        done(keyscale(platform, "jobs", "wait", "corrected", "--for", "FAILED", "--timeout", "500"))
+    failed = platform.api.get(job_path("corrected"))
+    assert failed["failure"]["code"] == "JOB_FUNCTION_FAILED"
+    assert "3 times in a row" in failed["failure"]["message"]
+    events = platform.api.get(job_path("corrected", "events"))["events"]
+    assert [event["kind"] for event in events].count("ATTEMPT_REPLACED") == 2
+    log = done(keyscale(platform, "logs", "corrected")).stdout
+    assert 'yield {"user": row.user, "half": row.amount // 0}' in log.partition("the job's last failure")[2]
+
+    program.write_text(RIGHT)
+    follow_update(platform, failed["failure"]["advice"], program)
+    done(keyscale(platform, "jobs", "stop", "corrected", "--drain"))
+    parts = (program.parent / "corrected").glob("batch=*/*.json")
+    rows: list[Any] = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+    assert rows == [{"user": "ada", "half": 3}]
+    assert platform.api.get(job_path("corrected"))["failure"] is None
