@@ -66,10 +66,12 @@ def summary_lines(plan: dict[str, Any]) -> Iterator[str]:
     """Yields the lines below the table: settings, movement, downtime, and what has to be allowed."""
     for setting in plan["settings"]:
         yield f"setting {setting['name']}: {setting['before']} to {setting['after']}"
-    for kind in ("sources", "sinks"):
-        for each in plan[kind]:
-            if each["fate"] != "kept":
-                yield f"{kind[:-1]} {each['uid']}: {each['reason'] or each['fate']}"
+    for each in plan["sources"]:
+        if each["fate"] != "kept":
+            yield f"source {each['uid']}: {each['reason'] or each['fate']}"
+    for each in plan["sinks"]:
+        if each["fate"] == "dropped":  # a sink that keeps nothing in the log looks new in every plan
+            yield f"sink {each['uid']}: dropped"
     moved = plan["movement"]
     yield f"state: {format_bytes(moved['state_bytes'])}, of which {format_bytes(moved['moved_bytes'])} move"
     expected = plan["downtime"]["expected_ms"]

@@ -385,5 +385,5 @@ def downtime(samples_ms: Sequence[int], *, runs: bool) -> DowntimePlan:
     if not runs:
         return DowntimePlan(expected_ms=None, reason="the job does not run", samples_ms=list(samples_ms))
     if not samples_ms:
-        return DowntimePlan(expected_ms=None, reason="the job has not been changed while it ran", samples_ms=[])
+        return DowntimePlan(expected_ms=None, reason="no change of this kind was made while the job ran", samples_ms=[])
     return DowntimePlan(expected_ms=round(statistics.median(samples_ms)), reason=None, samples_ms=list(samples_ms))

@@ -22,7 +22,7 @@ PLAN: dict[str, Any] = {
     ],
     "settings": [{"name": "parallelism", "before": "2", "after": "4"}],
     "sources": [{"uid": "source", "fate": "kept", "reason": None}],
-    "sinks": [{"uid": "out", "fate": "new", "reason": None}],
+    "sinks": [{"uid": "out", "fate": "dropped", "reason": None}, {"uid": "files", "fate": "new", "reason": None}],
     "movement": {"state_bytes": 2048, "moved_bytes": 0},
     "downtime": {"expected_ms": None, "reason": "the job does not run"},
     "failure": None,
@@ -42,7 +42,7 @@ def test_each_state_has_a_row_with_its_rules_or_both_of_its_forms() -> None:
 def test_what_changes_besides_state_is_told_in_lines() -> None:
     lines = list(summary_lines(PLAN))
     assert "setting parallelism: 2 to 4" in lines
-    assert "sink out: new" in lines
+    assert [line for line in lines if line.startswith("sink")] == ["sink out: dropped"]
     assert "downtime: the job does not run" in lines
     assert not any(line.startswith("source") for line in lines)
     assert lines[-1] == "state would be lost: --allow-non-restored-state has to allow it"

@@ -69,5 +69,5 @@ def test_only_a_running_job_is_restarted_for_a_setting(runs: bool) -> None:
 
 def test_the_downtime_to_expect_is_the_median_of_the_last_changes_or_says_why_there_is_none() -> None:
     assert downtime([900, 100, 200], runs=True).expected_ms == 200
-    assert downtime([], runs=True).reason == "the job has not been changed while it ran"
+    assert downtime([], runs=True).reason == "no change of this kind was made while the job ran"
     assert downtime([100], runs=False).expected_ms is None
