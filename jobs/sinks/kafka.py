@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -252,11 +253,13 @@ class KafkaSink:
         """Takes the sink over for an attempt, and removes batches that earlier runs have staged.
 
         Raises:
-            SinkOccupiedError: A newer attempt has taken over.
+            SinkOccupiedError: A newer attempt has taken over, or the job that this one was forked from writes there.
             SinkUnavailableError: The brokers do not answer, or refuse.
         """
         output = self._output_of(context)
         published = Published(context.attempt, context.batch_id)
+        if context.forked_from is not None:
+            output.refuse_topic_of(context.forked_from, _name(replace(context, job_id=context.forked_from)))
         output.take_over(published)
         output.repeat(lambda opened: self._take_over_shares(context, opened.shares(), published))
         staged = self._staged(context.job_id, context.uid)
@@ -282,7 +285,7 @@ class KafkaSink:
         if isinstance(of, _Token) and of.batch_bytes_max < self._batch_bytes_max:
             self._batch_bytes_max = of.batch_bytes_max
         if self._output is None:
-            self._output = KafkaOutput(self._settings, _name(of), of.uid, self._timeout_ms)
+            self._output = KafkaOutput(self._settings, _name(of), of.uid, self._timeout_ms, topic=self._topic)
         return self._output
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,18 +15,34 @@ from keyscale.errors import KeyscaleError
 from keyscale.jobs.errors import SinkOccupiedError, SinkUnavailableError
 from keyscale.jobs.kafka_client import error_of, is_away
 from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin
-from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic
-from keyscale.jobs.sinks.published import Published, Step, next_step
+from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic, marker_of_another
+from keyscale.jobs.sinks.published import Published, Step, is_rewound, next_step
 from keyscale.state.syncpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+
+logger = logging.getLogger(__name__)
 
 _TRIES = 3
 _OPEN_MAX = 16
 
 WRITTEN = "share int"
 """The schema of what a task returns: its share."""
+
+
+class OutputMarker(msgspec.Struct, frozen=True):
+    """The marker as it is stored: with the topic of the sink's records, so that a job that is forked can compare.
+
+    Attributes:
+        attempt: As in Published.
+        batch_id: As in Published.
+        topic: None if the records name it; left out in markers of shares, and in those of earlier versions.
+    """
+
+    attempt: int
+    batch_id: int
+    topic: str | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class KafkaOutput:
@@ -37,16 +54,25 @@ class KafkaOutput:
         uid: The sink's uid, for errors.
         timeout_ms: How long a transaction may take.
         share: The share; None for the sink as a whole.
+        topic: For the sink as a whole, the topic of its records; None if they name it.
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], name: str, uid: str, timeout_ms: int, share: int | None = None
+        self,
+        settings: Mapping[str, Any],
+        name: str,
+        uid: str,
+        timeout_ms: int,
+        share: int | None = None,
+        *,
+        topic: str | msgspec.UnsetType | None = msgspec.UNSET,
     ) -> None:
         self._settings = dict(settings)
         self._name = name
         self._uid = uid
         self._timeout_ms = timeout_ms
         self._share = share
+        self._topic = topic
         self._open: TransactionalTopic | None = None
         self._marker: Published | None = None
 
@@ -89,6 +115,25 @@ class KafkaOutput:
         """Returns what to do with the output of a batch."""
         return next_step(self._marker, attempt, batch_id)
 
+    def refuse_topic_of(self, other_job: str, its_name: str) -> None:
+        """Refuses the topic that a sink of another job writes to, unless this sink has written to it before.
+
+        Raises:
+            SinkOccupiedError: The other job's sink writes to this topic.
+            SinkUnavailableError: The brokers do not answer, or refuse.
+        """
+
+        def act(_opened: TransactionalTopic) -> None:
+            found = None if self._marker is not None else marker_of_another(self._settings, its_name)
+            if found is not None and msgspec.json.decode(found, type=OutputMarker).topic == self._topic:
+                topic = "the topics that its records name" if self._topic is None else f"topic {self._topic}"
+                raise SinkOccupiedError(
+                    f"the sink of job {other_job} with the same uid writes to {topic}: give sink {self._uid} another"
+                    " topic; or, if that job is never to run again, another uid"
+                )
+
+        self.repeat(act)
+
     def take_over(self, published: Published) -> None:
         """Sets the marker for an attempt that starts, which shuts out every older one.
 
@@ -100,13 +145,21 @@ class KafkaOutput:
         def act(_opened: TransactionalTopic) -> None:
             if self._marker is not None and self._marker.attempt > published.attempt:
                 raise SinkOccupiedError(f"attempt {self._marker.attempt} writes the output of sink {self._uid}")
+            if self._share is None and is_rewound(self._marker, published.batch_id):
+                logger.warning(
+                    "sink %s: the job has gone back to batch %d; records of later batches stay in Kafka, and are"
+                    " written again",
+                    self._uid,
+                    published.batch_id,
+                )
             self.write((), published)
 
         self.repeat(act)
 
     def write(self, records: Iterable[Mapping[str, Any]], published: Published) -> None:
         """Writes records and the marker in one transaction. May raise KafkaException."""
-        self.opened().write(records, msgspec.json.encode(published))
+        marker = OutputMarker(published.attempt, published.batch_id, self._topic)
+        self.opened().write(records, msgspec.json.encode(marker))
         self._marker = published
 
 

@@ -76,33 +76,7 @@ class TransactionalTopic:
     def last_marker(self) -> bytes | None:
         """Returns the marker that was committed last."""
         end = self._end_of(self._partition)  # only this producer writes there, so no transaction is open
-        consumer = Held(
-            Consumer(
-                {
-                    **self._settings,
-                    "group.id": "keyscale",
-                    "enable.auto.commit": False,
-                    "enable.partition.eof": True,
-                    "isolation.level": "read_committed",
-                    "auto.offset.reset": "earliest",
-                    "fetch.wait.max.ms": 20,  # the end is not told sooner
-                }
-            )
-        )
-        consumer.client.assign([TopicPartition(self._markers, self._partition, 0)])
-        found: bytes | None = None
-        while True:
-            message = within(_SECONDS, lambda: consumer.client.poll(_SECONDS))
-            if message is None:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-            error, offset = message.error(), message.offset() or 0
-            if error is None:
-                found = message.value()
-            elif error.code() != KafkaError._PARTITION_EOF:
-                if not is_passing(error):
-                    raise KafkaException(error)
-            elif offset >= end:
-                return found
+        return _last_before(self._settings, TopicPartition(self._markers, self._partition, 0), end)
 
     def shares(self) -> int:
         """Returns how many shares have a partition of markers."""
@@ -175,10 +149,57 @@ class TransactionalTopic:
 
     def _end_of(self, number: int) -> int:
         """Returns the end of a partition of markers, over all transactions."""
-        partition = TopicPartition(self._markers, number)
-        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        admin = Held(AdminClient(self._settings))
-        asked = admin.client.list_offsets(
-            {partition: latest}, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=_SECONDS
+        return _end(self._settings, TopicPartition(self._markers, number), IsolationLevel.READ_UNCOMMITTED)
+
+
+def marker_of_another(settings: Mapping[str, Any], name: str) -> bytes | None:
+    """Returns the last marker of another job's sink, which may be running: it is only read. None if there is none."""
+    topic = markers_topic(name)
+    admin = Held(AdminClient(dict(settings)))
+    asked = admin.client.describe_topics(TopicCollection([topic]), request_timeout=_SECONDS)
+    try:
+        answered(asked[topic], _SECONDS)
+    except KafkaException as failure:
+        if error_of(failure).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return None
+        raise
+    end = _end(settings, TopicPartition(topic, 0), IsolationLevel.READ_COMMITTED)
+    return _last_before(settings, TopicPartition(topic, 0, 0), end)
+
+
+def _end(settings: Mapping[str, Any], partition: TopicPartition, isolation: IsolationLevel) -> int:
+    latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    admin = Held(AdminClient(dict(settings)))
+    asked = admin.client.list_offsets({partition: latest}, isolation_level=isolation, request_timeout=_SECONDS)
+    return int(answered(asked[partition], _SECONDS).offset)
+
+
+def _last_before(settings: Mapping[str, Any], partition: TopicPartition, end: int) -> bytes | None:
+    """Returns the last committed record of a partition before an offset."""
+    consumer = Held(
+        Consumer(
+            {
+                **settings,
+                "group.id": "keyscale",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 20,  # the end is not told sooner
+            }
         )
-        return int(answered(asked[partition], _SECONDS).offset)
+    )
+    consumer.client.assign([partition])
+    found: bytes | None = None
+    while True:
+        message = within(_SECONDS, lambda: consumer.client.poll(_SECONDS))
+        if message is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        error, offset = message.error(), message.offset() or 0
+        if error is None:
+            found = message.value()
+        elif error.code() != KafkaError._PARTITION_EOF:
+            if not is_passing(error):
+                raise KafkaException(error)
+        elif offset >= end:
+            return found

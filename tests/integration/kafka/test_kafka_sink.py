@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -365,3 +366,33 @@ def test_the_last_marker_is_found_among_many(kafka: Broker) -> None:
     for number in range(5):
         opened.write([], f"{number}".encode())
     assert TransactionalTopic({"bootstrap.servers": kafka.servers}, topic, 60_000).last_marker() == b"4"
+
+
+def test_a_fork_is_refused_the_topic_of_the_job_that_runs_on_and_leaves_its_transactions_alone(
+    spark: SparkSession, output: Output, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fork(batch_id: int, attempt: int = 1) -> SinkContext:
+        return replace(
+            output.context(batch_id, attempt=attempt), job_id=f"{output.topic}-fork", forked_from=output.topic
+        )
+
+    original = output.sink()
+    original.recover(output.context(-1))
+    original.publish(original.prepare(numbers(spark, 0, 3), output.context()))
+    running = original.prepare(numbers(spark, 3, 5), output.context(1))
+    with pytest.raises(SinkOccupiedError, match=f"job {output.topic} .* writes to topic {output.topic}"):
+        output.sink().recover(fork(0))
+    copies = output.kafka.create_topic()
+    own = output.sink(topic=copies)
+    own.recover(fork(0))
+    own.publish(own.prepare(numbers(spark, 3, 4), fork(1)))
+    original.publish(running)
+    original.publish(original.prepare(numbers(spark, 5, 6), output.context(2)))
+    assert output.values == texts(0, 6), "the fork has neither written there nor shut the job out"
+    assert output.kafka.values(copies) == ["3"]
+    again = output.sink(topic=copies)
+    again.recover(fork(0, attempt=2))
+    assert "records of later batches stay in Kafka" in caplog.text
+    again.publish(again.prepare(numbers(spark, 3, 4), fork(1, attempt=2)))
+    assert output.kafka.values(copies) == ["3", "3"]
+    assert output.staged() == []
