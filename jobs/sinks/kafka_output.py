@@ -210,6 +210,10 @@ class WriteShare:
     def _write(self, output: KafkaOutput, batches: Iterator[pa.RecordBatch]) -> None:
         output.opened()
         step = output.step(self.published.attempt, self.published.batch_id)
+        if step is Step.REFUSE:  # by what an earlier attempt has left in this worker; the job may have gone back since
+            output.close()
+            output.opened()
+            step = output.step(self.published.attempt, self.published.batch_id)
         if step is Step.REFUSE:
             raise SinkOccupiedError(
                 f"a newer attempt than {self.published.attempt} writes the output of sink {self.uid}"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as usual in PySpark
 
@@ -21,8 +22,9 @@ from keyscale.jobs.errors import (
     SinkUnavailableError,
 )
 from keyscale.jobs.sinks.kafka import _Token
-from keyscale.jobs.sinks.kafka_output import WRITTEN
+from keyscale.jobs.sinks.kafka_output import WRITTEN, KafkaOutput, WriteShare
 from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic
+from keyscale.jobs.sinks.published import Published
 from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ pytestmark = pytest.mark.spark
 INTERRUPTED = """
 import sys
 from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic
+from keyscale.jobs.sinks.published import Published
 servers, topic, name, share = sys.argv[1:]
 opened = TransactionalTopic({"bootstrap.servers": servers}, name, 300_000)
 opened.add_shares(3)
@@ -396,3 +399,19 @@ def test_a_fork_is_refused_the_topic_of_the_job_that_runs_on_and_leaves_its_tran
     again.publish(again.prepare(numbers(spark, 3, 4), fork(1, attempt=2)))
     assert output.kafka.values(copies) == ["3", "3"]
     assert output.staged() == []
+
+
+def test_a_worker_that_has_written_a_share_writes_it_once_more_after_the_job_has_gone_back(kafka: Broker) -> None:
+    topic = kafka.create_topic()
+    settings = {"bootstrap.servers": kafka.servers}
+    TransactionalTopic(settings, topic, 60_000).add_shares(1)
+
+    def write(attempt: int) -> None:
+        records = pa.RecordBatch.from_pydict({"value": pa.array([str(attempt).encode()])})
+        list(WriteShare(settings, topic, "out", 60_000, Published(attempt, 1), topic, 0).run(iter([records])))
+
+    write(1)
+    write(1)
+    KafkaOutput(settings, topic, "out", 60_000, 0).take_over(Published(2, 0))
+    write(2)
+    assert kafka.values(topic) == ["1", "2"]
