@@ -1,4 +1,4 @@
-"""Who follows the advice of an error gets what was wanted: the most common errors, one after the other."""
+"""The advice of the most common errors works when it is followed, one error after the other."""
 
 from __future__ import annotations
 
