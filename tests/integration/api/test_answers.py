@@ -86,7 +86,7 @@ def test_a_log_on_another_host_is_not_taken_for_an_empty_one(
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
-        attempt = JobTransaction(session, found).create_attempt(2, Cause.START)
+        attempt = JobTransaction(session, found).create_attempt(found.revision, Cause.START)
         attempt.launched_on, attempt.launched_at_ms = context.launcher.place, 1
     assert client.get("/jobs/flights/logs").json()["text"] == "", "the driver has not written yet"
     with context.sessions.begin() as session:

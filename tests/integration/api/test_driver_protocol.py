@@ -39,7 +39,7 @@ def attempt(context: Context, job: dict[str, Any], client: httpx.Client) -> Call
         with context.sessions.begin() as session:
             found = jobs.lock(session, job["id"])
             assert found is not None
-            made = JobTransaction(session, found).create_attempt(2, Cause.START, stage=stage)
+            made = JobTransaction(session, found).create_attempt(found.revision, Cause.START, stage=stage)
             made.token_sha256 = token_sha256(f"driver-{made.number}")
             return made.number
 

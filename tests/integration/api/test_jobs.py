@@ -232,7 +232,7 @@ def test_the_log_shows_neither_the_attempts_token_nor_a_secret(
         found = jobs.lock(session, job["id"])
         assert found is not None
         found.secrets = ["ORDERS"]
-        JobTransaction(session, found).create_attempt(2, Cause.START, stage=AttemptStage.ACTIVE)
+        JobTransaction(session, found).create_attempt(found.revision, Cause.START, stage=AttemptStage.ACTIVE)
     context.launcher.prepare(job["id"], 1)
     directory = context.settings.runs_directory / job["id"] / "1"
     token = (directory / "token").read_text()

@@ -43,7 +43,7 @@ def attempt(context: Context, job: dict[str, Any], client: httpx.Client) -> Call
             assert found is not None
             transaction = JobTransaction(session, found)
             session.execute(text("UPDATE attempts SET stage = 'ENDED', reaped = true"))
-            made = transaction.create_attempt(2, Cause.START)
+            made = transaction.create_attempt(found.revision, Cause.START)
             made.token_sha256 = token_sha256(f"driver-{made.number}")
             return made.number
 

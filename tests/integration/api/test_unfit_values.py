@@ -175,7 +175,7 @@ def test_a_failure_whose_text_cannot_be_stored_is_still_shown(
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
-        JobTransaction(session, found).create_attempt(2, Cause.START).token_sha256 = token_sha256("driver")
+        JobTransaction(session, found).create_attempt(found.revision, Cause.START).token_sha256 = token_sha256("driver")
     headers = {"Authorization": "Bearer driver", "Content-Type": "application/json"}
     for text in UNFIT_TEXTS:
         for path, message in messages_with(text).items():
