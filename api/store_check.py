@@ -7,13 +7,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import StoreUnavailableError
+from keyscale.api.errors import RestoreSourceError, StoreUnavailableError
 from keyscale.errors import KeyscaleError
 from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
+from keyscale.state.documents.claim import claim_path, read_claim
 from keyscale.state.documents.manifest import read_manifest
 from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.log.commit_log import CommitLog, LogGapError
+from keyscale.state.log.recovery import missing_files
 from keyscale.state.objects.errors import ObjectNotFoundError
 from keyscale.state.objects.object_store import probe
 from keyscale.state.objects.opening import open_store
@@ -107,3 +109,35 @@ class StoreCheck:
         except OSError as error:
             raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
         return PublishedSavepoint(location_of(store_url, path), manifest.checkpoint_id)
+
+    def read_snapshot(self, store_url: str, path: str, *, job_id: str | None) -> Manifest:
+        """Reads a snapshot's manifest, and checks that a job could start from it: all files are there, nobody owns it.
+
+        Args:
+            store_url: The store.
+            path: Where the manifest is.
+            job_id: The job; None: it does not exist yet.
+
+        Raises:
+            RestoreSourceError: It could not.
+            StoreUnavailableError: The store does not answer.
+        """
+        location = location_of(store_url, path)
+        try:
+            store = open_store(store_url)
+            manifest: Manifest = read_manifest(store, path)
+            missing = missing_files(store, manifest)
+            claim = read_claim(store, claim_path(path))
+        except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError) as error:
+            raise RestoreSourceError(f"{location}: no manifest can be read there") from error
+        except KeyscaleError as error:
+            raise StoreUnavailableError(f"{error.code}: {error}") from error
+        except OSError as error:
+            raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
+        if manifest.path != path:
+            raise RestoreSourceError(f"{location}: the manifest there is that of {manifest.path}")
+        if missing:
+            raise RestoreSourceError(f"{location}: {len(missing)} of its files are missing, such as {missing[0]}")
+        if claim is not None and claim.job_id != job_id:
+            raise RestoreSourceError(f"{location}: job {claim.job_id} has claimed it")
+        return manifest

@@ -20,13 +20,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.identifiers import Attempt, BatchId
+from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId
 
 if TYPE_CHECKING:
-    from keyscale.state.identifiers import CheckpointId, JobId, OperatorUid, SubtaskIndex
+    from keyscale.state.identifiers import OperatorUid, SubtaskIndex
 
 POSITION_DIGITS = 20
 MANIFEST_NAME = "manifest.json"
@@ -34,6 +34,7 @@ CONTROL_PLANES = "control-planes/"
 NAME_BYTES_MAX = 200
 
 _MANIFEST_PATH = re.compile(r"(?P<root>.*?/?)(?P<job>[^/]+)/(?:chk-\d+|savepoints/[^/]+)/manifest\.json")
+_OWNED_PATH = re.compile(r"(?P<job>[^/]+)/(?:chk-(?P<number>\d+)|savepoints/(?P<savepoint>[^/]+))/manifest\.json")
 
 
 class InvalidNameError(KeyscaleError):
@@ -208,6 +209,21 @@ def split_location(location: str) -> tuple[str, str]:
         )
     root = found["root"]
     return f"{scheme}://{root.rstrip('/')}", rest.removeprefix(root)
+
+
+def job_of_manifest(path: str) -> JobId:
+    """Returns the job whose manifest is at a path in its store.
+
+    Raises:
+        LocationError: No job's manifest can be there.
+    """
+    found = _OWNED_PATH.fullmatch(path)
+    if found is not None:
+        job_id = JobId(unquote(found["job"]))
+        savepoint_id = None if found["savepoint"] is None else unquote(found["savepoint"])
+        if Layout(job_id).manifest(CheckpointId(int(found["number"] or 0)), savepoint_id) == path:
+            return job_id
+    raise LocationError("no job's manifest has this path")
 
 
 def location_of(store_url: str, path: str) -> str:

@@ -13,6 +13,7 @@ from keyscale.api.cli.client import job_path, wait_for
 from keyscale.api.cli.errors import InvalidArgumentError
 from keyscale.api.cli.job_wait import ENDED, LASTING, RUNNING, STARTED, wait_until
 from keyscale.api.cli.output import describe_failure, format_bytes
+from keyscale.api.cli.restore_options import RESTORE_OPTIONS, restore_options, restore_request
 from keyscale.api.cli.session import Session, json_option, pass_session, timeout_option, wait_option
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ def jobs() -> None:
     multiple=True,
     help="An option of the strategy, such as attempts=3.",
 )
+@restore_options
 @click.option("--start", is_flag=True, help="Start the job at once.")
 @wait_option("the job that --start has started is RUNNING", default=False)
 @timeout_option
@@ -126,11 +128,13 @@ def create(
         raise InvalidArgumentError("give either --artifact or --file")
     if wait and not start:
         raise InvalidArgumentError("--wait needs --start")
+    restore = restore_request(**{name: options.pop(name) for name in RESTORE_OPTIONS})
     with session.control_plane() as control_plane:
         if file is not None:
             artifact_id = upload_file(control_plane, file)["id"]
         brought = upload_libraries(control_plane, libraries, requirements)
-        answer = control_plane.post("/jobs", job_request(name, str(artifact_id), libraries=brought, **options))
+        body = job_request(name, str(artifact_id), libraries=brought, **options)
+        answer = control_plane.post("/jobs", {**body, **restore})
         if start:
             answer = control_plane.post(job_path(answer["id"], "start"))
         if wait:
@@ -210,14 +214,28 @@ def show(session: Session, job: str) -> None:
     is_flag=True,
     help="Go on without records that a source no longer has, such as expired ones of Kafka.",
 )
+@restore_options
+@click.option("--parallelism", "-p", type=int, help="Start with as many subtasks per operator.")
 @wait_option("the job is RUNNING", default=False)
 @timeout_option
 @json_option
 @pass_session
-def start(session: Session, job: str, skip_lost_records: bool, wait: bool, timeout_s: float | None) -> None:
+def start(
+    session: Session,
+    /,
+    *,
+    job: str,
+    skip_lost_records: bool,
+    parallelism: int | None,
+    wait: bool,
+    timeout_s: float | None,
+    **restore: Any,
+) -> None:
     """Start a job, from its latest checkpoint or savepoint if it has one."""
+    chosen = {} if parallelism is None else {"parallelism": parallelism}
+    body = {"skip_lost_records": skip_lost_records, **chosen, **restore_request(**restore)}
     with session.control_plane() as control_plane:
-        answer = control_plane.post(job_path(job, "start"), {"skip_lost_records": skip_lost_records})
+        answer = control_plane.post(job_path(job, "start"), body)
         if wait:
             answer = wait_until(control_plane, answer["id"], STARTED, timeout_s)
     session.output.table(answer, job_rows(answer), COLUMNS)

@@ -19,6 +19,7 @@ from keyscale.api.schemas.base import (
     example,
 )
 from keyscale.api.schemas.figures import FiguresAnswer
+from keyscale.api.schemas.restore import RestoreRequest
 from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode
 from keyscale.jobs.protocol.messages import CheckpointSettings, DriverMetrics, RestartStrategy, SecretReference
 from keyscale.jobs.protocol.redaction import redact_named
@@ -45,7 +46,7 @@ LibraryName = Annotated[str, Field(pattern=r"^([0-9a-f]{32}|package:[A-Za-z0-9._
 """The id of an artifact, or a package of the platform's jars."""
 
 
-class JobRequest(Request):
+class JobRequest(RestoreRequest):
     """A new job."""
 
     model_config = ConfigDict(
@@ -73,7 +74,9 @@ class JobRequest(Request):
     )
     parallelism: int = Field(default=1, description="From 1 to max_parallelism.")
     max_parallelism: int | None = Field(
-        default=None, description="Number of key groups; it can never be changed. Default: as in Flink, at least 128."
+        default=None, description=(
+            "Number of key groups; it can never be changed. Default: that of restore_from; else as in Flink, at least 128."
+        ),
     )
     hash_id: Literal["spark", "java"] = Field(
         default="spark", description="The hash function that maps keys to key groups."
@@ -113,8 +116,12 @@ class JobRequest(Request):
     )
 
 
-class StartRequest(Request):
+class StartRequest(RestoreRequest):
     """How to start a job."""
+
+    parallelism: int | None = Field(
+        default=None, description="Another parallelism, which makes a new revision. Default: the job's."
+    )
 
     skip_lost_records: bool = Field(
         default=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import IntegrityError
@@ -22,6 +23,8 @@ from keyscale.api.errors import (
 from keyscale.api.launching.spark_conf import check_spark_conf
 from keyscale.api.libraries.job_libraries import require_libraries
 from keyscale.api.lifecycle import intents
+from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.lifecycle.transitions import SETTLED
 from keyscale.api.schemas.job import (
     AttemptAnswer,
@@ -37,7 +40,8 @@ from keyscale.api.schemas.job import (
 from keyscale.api.services.cursors import write_cursor
 from keyscale.api.services.figures import figures_of
 from keyscale.api.services.job_health import health_of, unsettled_failure
-from keyscale.api.specification import SPECIFICATION_FIELDS, Specification, secrets_named
+from keyscale.api.services.restore_sources import Restorer, find_source
+from keyscale.api.specification import SPECIFICATION_FIELDS, Specification, changed, secrets_named
 from keyscale.clock import now_ms
 from keyscale.db.models import DeletedJob, Job
 from keyscale.db.repositories import artifacts, attempts, changes, checkpoints, events, jobs, revisions, series
@@ -53,8 +57,10 @@ if TYPE_CHECKING:
 
     from keyscale.api.access.principal import Principal
     from keyscale.api.schemas.job import JobRequest, StartRequest
+    from keyscale.api.schemas.restore import RestoreRequest
     from keyscale.api.services.context import Context
     from keyscale.api.services.cursors import Listing
+    from keyscale.api.services.restore_sources import FoundSource
     from keyscale.db.models import Artifact, Attempt, Change, Checkpoint, Revision
 
 MAX_PARALLELISM_LIMIT = 32768
@@ -79,22 +85,31 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         JobNameTakenError: There is a job of this name.
         OutOfScopeError: The user may not make this job.
         StoreUnavailableError: The object store cannot be used.
+        JobNotFoundError: The user may not see the job to restore from, or there is none.
+        RestoreSourceError: The job could not start from what restore_from names.
     """
-    max_parallelism = _max_parallelism(request)
+    check_parallelism(request.parallelism, MAX_PARALLELISM_LIMIT)
+    if request.max_parallelism is not None and not 1 <= request.max_parallelism <= MAX_PARALLELISM_LIMIT:
+        raise ParallelismInvalidError(f"max_parallelism is not from 1 to {MAX_PARALLELISM_LIMIT}")
     if _ID_LOOKALIKE.fullmatch(request.name):
         raise RequestInvalidError("name: it looks like the id of a job")
     if not user.scope.covers(job_id="", name=request.name, labels=request.labels):
         raise OutOfScopeError("neither the name nor the labels of the job are in your scope")
     specification = _specification(request)
+    store_url = context.settings.store_url
+    context.store.require_usable(store_url)
+    source = find_source(context, user, request, Restorer(None, store_url, request.max_parallelism, request.hash_id))
+    max_parallelism = request.max_parallelism
+    if max_parallelism is None:
+        max_parallelism = source.max_parallelism if source else default_max_parallelism(request.parallelism)
     check_specification(context, specification, max_parallelism)
-    context.store.require_usable(context.settings.store_url)
     job = Job(
         id=uuid.uuid4().hex,
         name=request.name,
         max_parallelism=max_parallelism,
         hash_id=request.hash_id,
         labels=request.labels,
-        store_url=context.settings.store_url,
+        store_url=store_url,
         desired=DesiredState.STOPPED,
         status=JobStatus.CREATED,
         consecutive_failures=0,
@@ -108,6 +123,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
             session.add(job)
             session.flush()
             intents.revise(session, job, specification, user)
+            _wish(session, job, request, source)
             events.record(
                 session,
                 job_id=job.id,
@@ -152,18 +168,46 @@ def start(context: Context, user: Principal, reference: str, request: StartReque
     Raises:
         JobNotFoundError: There is no such job.
         JobStatusConflictError: It runs already.
+        ParallelismInvalidError: It cannot have this parallelism.
+        JobLimitError: The job would ask for more than it may have.
+        RestoreSourceError: It could not start from what restore_from names.
         StoreUnavailableError: The object store cannot be used; the job is unchanged.
     """
     with context.sessions() as session:
-        store_url = require_job(session, reference).store_url
-    context.store.require_usable(store_url)
+        job = require_job(session, reference)
+    context.store.require_usable(job.store_url)
+    source = find_source(context, user, request, Restorer(job, job.store_url, job.max_parallelism, job.hash_id))
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
+        if request.parallelism is not None:
+            _start_at(context, session, user, job, request.parallelism)
         intents.start(session, job, user, skip_lost_records=request.skip_lost_records)
+        _wish(session, job, request, source)
         session.flush()
         answer = job_answer(session, job)
     context.wakeup.ring()
     return answer
+
+
+def _start_at(context: Context, session: Session, user: Principal, job: Job, parallelism: int) -> None:
+    """Gives a settled job a revision of another parallelism."""
+    present = Specification.of(revisions.current(session, job))
+    wanted = changed(present, {"parallelism": parallelism})
+    if wanted == present:
+        return
+    check_parallelism(parallelism, job.max_parallelism)
+    context.settings.job_limits.check(parallelism, wanted.spark_conf)
+    intents.select_revision(job, intents.revise(session, job, wanted, user))
+
+
+def _wish(session: Session, job: Job, request: RestoreRequest, source: FoundSource | None) -> None:
+    """Stores how a job's next start restores, if the request says it."""
+    transaction = JobTransaction(session, job)
+    if source is not None:
+        transaction.wish(source.restore)
+    elif request.allow_non_restored_state:
+        pending = transaction.pending_restore() or Restore(uuid.uuid4().hex)
+        transaction.wish(replace(pending, allow_non_restored_state=True))
 
 
 def cancel(context: Context, user: Principal, reference: str) -> JobAnswer:
@@ -422,15 +466,6 @@ def check_parallelism(parallelism: int, max_parallelism: int) -> None:
     """
     if not 1 <= parallelism <= max_parallelism:
         raise ParallelismInvalidError(f"parallelism {parallelism} is not from 1 to {max_parallelism}")
-
-
-def _max_parallelism(request: JobRequest) -> int:
-    if request.max_parallelism is None:
-        check_parallelism(request.parallelism, MAX_PARALLELISM_LIMIT)
-        return default_max_parallelism(request.parallelism)
-    if not 1 <= request.max_parallelism <= MAX_PARALLELISM_LIMIT:
-        raise ParallelismInvalidError(f"max_parallelism is not from 1 to {MAX_PARALLELISM_LIMIT}")
-    return request.max_parallelism
 
 
 def require_runnable(session: Session, user: Principal, artifact_id: str) -> Artifact:
