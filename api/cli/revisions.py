@@ -10,9 +10,12 @@ import click
 from keyscale.api.cli.artifacts import upload_file, upload_libraries
 from keyscale.api.cli.client import COMPLETED, job_path
 from keyscale.api.cli.errors import InvalidArgumentError, OperationFailedError
-from keyscale.api.cli.jobs import Pair
+from keyscale.api.cli.job_wait import STARTED, wait_until
+from keyscale.api.cli.jobs import COLUMNS as JOB_COLUMNS
+from keyscale.api.cli.jobs import Pair, job_rows
 from keyscale.api.cli.rescale import follow, phase_line
-from keyscale.api.cli.session import Session, json_option, pass_session, wait_option
+from keyscale.api.cli.restore_options import RESTORE_OPTIONS, restore_options, restore_request
+from keyscale.api.cli.session import Session, json_option, pass_session, timeout_option, wait_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -176,6 +179,40 @@ def rollback(
     with session.control_plane() as control_plane:
         answer = control_plane.post(job_path(job, "rollback"), body)
         _show_update(session, control_plane, answer, wait=wait)
+
+
+@click.command()
+@click.argument("job")
+@click.argument("name")
+@specification_options
+@restore_options
+@click.option("--start", is_flag=True, help="Start the new job at once.")
+@wait_option("the job that --start has started is RUNNING", default=False)
+@timeout_option
+@json_option
+@pass_session
+def clone(
+    session: Session,
+    /,
+    *,
+    job: str,
+    name: str,
+    start: bool,
+    wait: bool,
+    timeout_s: float | None,
+    **options: Any,
+) -> None:
+    """Make the new job NAME of another job's specification and state, which goes on as it is."""
+    if wait and not start:
+        raise InvalidArgumentError("--wait needs --start")
+    restore = restore_request(**{option: options.pop(option) for option in RESTORE_OPTIONS})
+    with session.control_plane() as control_plane:
+        change = specification_change(control_plane, **options)
+        body = {"name": name, "start": start, **change, **restore}
+        answer = control_plane.post(job_path(job, "clone"), body)
+        if wait:
+            answer = wait_until(control_plane, answer["id"], STARTED, timeout_s)
+    session.output.table(answer, job_rows(answer), JOB_COLUMNS)
 
 
 @click.command()

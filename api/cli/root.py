@@ -18,7 +18,7 @@ from keyscale.api.cli.jobs import jobs, logs
 from keyscale.api.cli.output import console_for, describe_failure
 from keyscale.api.cli.plan import plan
 from keyscale.api.cli.rescale import rescale
-from keyscale.api.cli.revisions import diff, revisions, rollback, update
+from keyscale.api.cli.revisions import clone, diff, revisions, rollback, update
 from keyscale.api.cli.session import Session
 from keyscale.api.cli.tokens import tokens, whoami
 from keyscale.installation import VERSION
@@ -65,7 +65,7 @@ def keyscale(
 
 for command in (up, where, health, artifacts, jobs, rescale, savepoints, checkpoints, events, logs, tokens, whoami):
     keyscale.add_command(command)
-for command in (plan, update, rollback, revisions, diff):
+for command in (plan, update, rollback, revisions, diff, clone):
     jobs.add_command(command)
 
 

@@ -19,8 +19,8 @@ from keyscale.api.schemas.job import (
     StopRequest,
 )
 from keyscale.api.schemas.operation import OperationAccepted
-from keyscale.api.schemas.revision import SpecificationChange
-from keyscale.api.services import jobs, operations, plans
+from keyscale.api.schemas.revision import CloneRequest, SpecificationChange
+from keyscale.api.services import clones, jobs, operations, plans
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=GuardedRoute)
 
@@ -58,6 +58,15 @@ def delete_job(control: Control, user: Operator, job_id: str, keep_objects: Keep
 def start_job(control: Control, user: Operator, job_id: str, request: StartRequest | None = None) -> JobAnswer:
     """Starts a job: if it has run before, from its latest checkpoint or savepoint, or from what `restore_from` names."""
     return jobs.start(control, user, job_id, request or StartRequest())
+
+
+@router.post("/{job_id}/clone", status_code=201)
+def clone_job(control: Control, user: Operator, job_id: str, request: CloneRequest, response: Response) -> JobAnswer:
+    """Makes a new job with this job's specification and state. This job goes on as it is.
+
+    The state is that of its latest completed checkpoint or savepoint, or of the one in `restore_from`.
+    """
+    return _tagged(response, clones.clone(control, user, job_id, request))
 
 
 @router.post("/{job_id}/plan")

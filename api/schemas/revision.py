@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from keyscale.api.libraries.library_set import LIBRARIES_MAX
-from keyscale.api.schemas.base import Answer, ListAnswer, OperationId, Request
+from keyscale.api.schemas.base import NAME_PATTERN, Answer, Labels, ListAnswer, OperationId, Request
 from keyscale.api.schemas.change import ChangeAnswer, UpgradeModeName
 from keyscale.api.schemas.job import CheckpointRequest, JobAnswer, LibraryName, MaskedParameters, SecretName
+from keyscale.api.schemas.restore import RestoreRequest
 from keyscale.jobs.protocol.messages import DURATION_MS_MAX, CheckpointSettings, RestartStrategy, SecretReference
 
 
@@ -73,6 +74,14 @@ class RollbackRequest(Request):
     )
     allow_non_restored_state: bool = Field(default=False, description="Drop state that the revision's program lacks.")
     change_id: OperationId | None = None
+
+
+class CloneRequest(SpecificationChange, RestoreRequest):
+    """A new job with another one's specification and state. Fields that are given replace those of the specification."""
+
+    name: str = Field(pattern=NAME_PATTERN, description="Unique, as in POST /jobs.")
+    labels: Labels | None = Field(default=None, description="Default: those of the job that is cloned.")
+    start: bool = Field(default=False, description="Start it at once.")
 
 
 class RevisionAnswer(Answer):

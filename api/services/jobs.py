@@ -91,10 +91,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
     check_parallelism(request.parallelism, MAX_PARALLELISM_LIMIT)
     if request.max_parallelism is not None and not 1 <= request.max_parallelism <= MAX_PARALLELISM_LIMIT:
         raise ParallelismInvalidError(f"max_parallelism is not from 1 to {MAX_PARALLELISM_LIMIT}")
-    if _ID_LOOKALIKE.fullmatch(request.name):
-        raise RequestInvalidError("name: it looks like the id of a job")
-    if not user.scope.covers(job_id="", name=request.name, labels=request.labels):
-        raise OutOfScopeError("neither the name nor the labels of the job are in your scope")
+    require_name(user, request.name, request.labels)
     specification = _specification(request)
     store_url = context.settings.store_url
     context.store.require_usable(store_url)
@@ -102,13 +99,18 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
     max_parallelism = request.max_parallelism
     if max_parallelism is None:
         max_parallelism = source.max_parallelism if source else default_max_parallelism(request.parallelism)
-    check_specification(context, specification, max_parallelism)
-    job = Job(
+    job = new_job(request.name, max_parallelism, request.hash_id, request.labels, store_url)
+    return store_new(context, user, job, specification, request, source)
+
+
+def new_job(name: str, max_parallelism: int, hash_id: str, labels: dict[str, str], store_url: str) -> Job:
+    """Returns a job that has not been stored yet."""
+    return Job(
         id=uuid.uuid4().hex,
-        name=request.name,
+        name=name,
         max_parallelism=max_parallelism,
-        hash_id=request.hash_id,
-        labels=request.labels,
+        hash_id=hash_id,
+        labels=labels,
         store_url=store_url,
         desired=DesiredState.STOPPED,
         status=JobStatus.CREATED,
@@ -117,12 +119,44 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         next_start_at_ms=0,
         created_at_ms=now_ms(),
     )
+
+
+def require_name(user: Principal, name: str, labels: Mapping[str, str]) -> None:
+    """Refuses a name or labels that a user may not give to a job.
+
+    Raises:
+        RequestInvalidError: The name looks like an id.
+        OutOfScopeError: The user may not make this job.
+    """
+    if _ID_LOOKALIKE.fullmatch(name):
+        raise RequestInvalidError("name: it looks like the id of a job")
+    if not user.scope.covers(job_id="", name=name, labels=labels):
+        raise OutOfScopeError("neither the name nor the labels of the job are in your scope")
+
+
+def store_new(
+    context: Context,
+    user: Principal,
+    job: Job,
+    specification: Specification,
+    request: RestoreRequest,
+    source: FoundSource | None,
+    *,
+    message: str | None = None,
+    starts: bool = False,
+) -> JobAnswer:
+    """Stores a new job with its first revision, and how it restores.
+
+    Raises as `create`.
+    """
+    check_specification(context, specification, job.max_parallelism)
+    name = job.name
     try:
         with context.sessions.begin() as session:
             require_program(context, session, user, specification)
             session.add(job)
             session.flush()
-            intents.revise(session, job, specification, user)
+            intents.revise(session, job, specification, user, message)
             _wish(session, job, request, source)
             events.record(
                 session,
@@ -130,12 +164,15 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
                 at_ms=job.created_at_ms,
                 kind="JOB_CREATED",
                 actor=user.name,
-                message=f"created {job.name}",
+                message=f"created {name}",
             )
+            if starts:
+                intents.start(session, job, user)
+            session.flush()
             return job_answer(session, job)
     except IntegrityError as error:
         if "uq_jobs_name" in str(error.orig):
-            raise JobNameTakenError(f"there is a job called {request.name}") from None
+            raise JobNameTakenError(f"there is a job called {name}") from None
         raise ArtifactNotFoundError("the artifact was deleted at the same moment") from None
 
 

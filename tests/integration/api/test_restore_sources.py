@@ -194,3 +194,30 @@ def test_a_user_reaches_the_snapshots_of_jobs_in_scope_only(
     absent = start(client, "own", restore_from={"location": snapshots.location(3).replace("/s/", "/t/")})
     assert (by_name["code"], by_location["code"]) == ("JOB_NOT_FOUND", "RESTORE_SOURCE_INVALID")
     assert by_location["detail"].replace("/s/", "/t/") == absent["detail"], "nothing tells whether it is there"
+
+
+def test_a_clone_has_the_specification_and_the_latest_state_of_a_job_that_is_not_touched(
+    client: httpx.Client, job: dict[str, Any], snapshots: Snapshots
+) -> None:
+    before = client.get("/jobs/flights").json()
+    body = {"name": "copy", "parallelism": 4, "parameters": {"output": "/out"}, "labels": {"team": "a"}, "start": True}
+    answer = client.post("/jobs/flights/clone", json=body)
+    clone = answer.json()
+    assert (answer.status_code, answer.headers["ETag"], clone["status"]) == (201, '"1"', "SUBMITTING")
+    assert (clone["artifact_id"], clone["max_parallelism"], clone["labels"]) == (job["artifact_id"], 16, {"team": "a"})
+    assert (clone["parallelism"], clone["parameters"]) == (4, {"output": "/out"})
+    assert (clone["restore"]["mode"], clone["restore"]["location"]) == ("REWIND", snapshots.location(3))
+    assert client.get("/jobs/flights").json() == before
+    [revision] = client.get("/jobs/copy/revisions").json()["revisions"]
+    assert revision["message"] == "cloned from flights"
+    older = client.post("/jobs/flights/clone", json={"name": "older", "restore_from": {"checkpoint_id": 2}}).json()
+    assert (older["status"], older["restore"]["location"]) == ("CREATED", snapshots.location(2))
+    refused = client.post("/jobs/flights/clone", json={"name": "copy"}).json()
+    assert refused["code"] == "JOB_NAME_TAKEN"
+
+
+@pytest.mark.usefixtures("job")
+def test_a_job_without_state_is_not_cloned(client: httpx.Client) -> None:
+    refused = client.post("/jobs/flights/clone", json={"name": "copy"}).json()
+    assert (refused["code"], "keeps no completed" in refused["detail"]) == ("RESTORE_SOURCE_INVALID", True)
+    assert client.get("/jobs/copy").json()["code"] == "JOB_NOT_FOUND"

@@ -1,0 +1,49 @@
+"""Clones: new jobs with the specification and the state of another one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keyscale.api.schemas.restore import RestoreSource
+from keyscale.api.services.jobs import new_job, require_job, require_name, store_new
+from keyscale.api.services.restore_sources import Restorer, find_source
+from keyscale.api.services.revisions import specification_fields
+from keyscale.api.specification import Specification, changed
+from keyscale.db.repositories import revisions
+
+if TYPE_CHECKING:
+    from keyscale.api.access.principal import Principal
+    from keyscale.api.schemas.job import JobAnswer
+    from keyscale.api.schemas.revision import CloneRequest
+    from keyscale.api.services.context import Context
+
+
+def clone(context: Context, user: Principal, reference: str, request: CloneRequest) -> JobAnswer:
+    """Makes a job of another one's specification and state; that one is not touched, and may run.
+
+    Without `restore_from` the clone begins with the latest completed checkpoint or savepoint.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        RestoreSourceError: It has no such checkpoint or savepoint.
+        KeyscaleError: As when a job is created.
+    """
+    with context.sessions() as session:
+        original = require_job(session, reference)
+        present = Specification.of(revisions.current(session, original))
+    labels = original.labels if request.labels is None else request.labels
+    require_name(user, request.name, labels)
+    source = request.restore_from or RestoreSource(latest=True)
+    if source.job is None and source.location is None:
+        source = source.model_copy(update={"job": original.id})
+    context.store.require_usable(original.store_url)
+    wanted = request.model_copy(update={"restore_from": source})
+    restorer = Restorer(None, original.store_url, original.max_parallelism, original.hash_id)
+    found = find_source(context, user, wanted, restorer)
+    job = new_job(request.name, original.max_parallelism, original.hash_id, labels, original.store_url)
+    specification = changed(present, specification_fields(request))
+    message = request.message or f"cloned from {original.name}"
+    answer = store_new(context, user, job, specification, wanted, found, message=message, starts=request.start)
+    if request.start:
+        context.wakeup.ring()
+    return answer
