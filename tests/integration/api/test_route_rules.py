@@ -121,6 +121,8 @@ def world(anonymous: httpx.Client, context: Context) -> World:
             "savepoint_id": "nightly",
             "checkpoint_id": "1",
             "rescale_id": "none",
+            "change_id": "none",
+            "revision": "1",
             "token_id": "none",
             "job": "payroll",
             "tab": "overview",
