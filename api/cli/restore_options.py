@@ -62,7 +62,7 @@ def restore_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--from",
                 "source",
                 metavar="CHECKPOINT|SAVEPOINT|LOCATION",
-                help="Start from exactly this: the number of a checkpoint, the id of a savepoint, a location, or latest.",
+                help="Start from exactly this: a checkpoint's number, a savepoint's id, a location, or latest.",
             ),
             click.option("--from-job", metavar="JOB", help="The job whose checkpoint or savepoint it is."),
             click.option(
@@ -76,9 +76,7 @@ def restore_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.Choice(["no-claim", "claim"]),
                 help="claim: the savepoint becomes the job's own, and is deleted when it is not needed any more.",
             ),
-            click.option(
-                "--allow-non-restored-state", is_flag=True, help="Drop state that the program no longer has."
-            ),
+            click.option("--allow-non-restored-state", is_flag=True, help="Drop state that the program no longer has."),
         )
     ):
         command = option(command)

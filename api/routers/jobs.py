@@ -56,7 +56,7 @@ def delete_job(control: Control, user: Operator, job_id: str, keep_objects: Keep
 
 @router.post("/{job_id}/start", status_code=202)
 def start_job(control: Control, user: Operator, job_id: str, request: StartRequest | None = None) -> JobAnswer:
-    """Starts a job: if it has run before, from its latest checkpoint or savepoint, or from what `restore_from` names."""
+    """Starts a job: from its latest checkpoint or savepoint if it has run before, or from `restore_from`."""
     return jobs.start(control, user, job_id, request or StartRequest())
 
 

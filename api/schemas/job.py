@@ -74,8 +74,9 @@ class JobRequest(RestoreRequest):
     )
     parallelism: int = Field(default=1, description="From 1 to max_parallelism.")
     max_parallelism: int | None = Field(
-        default=None, description=(
-            "Number of key groups; it can never be changed. Default: that of restore_from; else as in Flink, at least 128."
+        default=None,
+        description=(
+            "Number of key groups; it is fixed. Default: that of restore_from; else as in Flink, at least 128."
         ),
     )
     hash_id: Literal["spark", "java"] = Field(

@@ -77,7 +77,7 @@ class RollbackRequest(Request):
 
 
 class CloneRequest(SpecificationChange, RestoreRequest):
-    """A new job with another one's specification and state. Fields that are given replace those of the specification."""
+    """A new job with another one's specification and state. Given fields replace those of the specification."""
 
     name: str = Field(pattern=NAME_PATTERN, description="Unique, as in POST /jobs.")
     labels: Labels | None = Field(default=None, description="Default: those of the job that is cloned.")

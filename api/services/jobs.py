@@ -134,7 +134,7 @@ def require_name(user: Principal, name: str, labels: Mapping[str, str]) -> None:
         raise OutOfScopeError("neither the name nor the labels of the job are in your scope")
 
 
-def store_new(
+def store_new(  # noqa: PLR0917 - the parts of a new job
     context: Context,
     user: Principal,
     job: Job,
