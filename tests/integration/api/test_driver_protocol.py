@@ -11,7 +11,7 @@ from keyscale.api.lifecycle.announcer import Announcer
 from keyscale.api.lifecycle.intents import SNAPSHOTS_MAX
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
-from keyscale.db.repositories import jobs
+from keyscale.db.repositories import jobs, revisions
 from keyscale.db.statuses import AttemptStage, JobStatus
 from keyscale.jobs.protocol.control_address import prove, read_addresses
 from keyscale.state.documents.manifest import Manifest, SnapshotKind, write_manifest
@@ -214,6 +214,7 @@ def test_commands_are_given_until_their_result_has_arrived(
         "location": result["location"],
         "checkpoint_id": 3,
         "rescale_id": None,
+        "change_id": None,
     }
     late = {**result, "status": "FAILED", "failure": {"code": "X", "message": "late"}}
     driver(number, "heartbeat", state="STOPPED", results=[late])
@@ -424,7 +425,7 @@ def test_a_jobs_secrets_are_masked_in_what_its_driver_reports(
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
-        found.secrets = ["ORDERS"]
+        revisions.current(session, found).secrets = ["ORDERS"]
     number = attempt()
     said = {"code": "X", "message": "of-the-orders and more", "traceback": "raise E('of-the-orders')"}
     metrics = {"last_failure": said, "sink_outage": {"uid": "s", "since_ms": 1, "reason": "of-the-orders is refused"}}

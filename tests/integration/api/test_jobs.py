@@ -6,7 +6,7 @@ import pytest
 
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
-from keyscale.db.repositories import jobs
+from keyscale.db.repositories import jobs, revisions
 from keyscale.db.statuses import AttemptStage
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def test_the_log_shows_neither_the_attempts_token_nor_a_secret(
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
-        found.secrets = ["ORDERS"]
+        revisions.current(session, found).secrets = ["ORDERS"]
         JobTransaction(session, found).create_attempt(found.revision, Cause.START, stage=AttemptStage.ACTIVE)
     context.launcher.prepare(job["id"], 1)
     directory = context.settings.runs_directory / job["id"] / "1"

@@ -63,7 +63,7 @@ class World:
     def call(self, route: Route, token: str | None, **options: Any) -> httpx.Response:
         method, path = route
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        if method == "POST" and "json" not in options:
+        if method in {"POST", "PATCH"} and "json" not in options:
             options["json"] = {}
         return self.client.request(method, self.filled(path), headers=headers, **options)
 
