@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from keyscale.api.cli.artifacts import artifacts
+from keyscale.api.cli.change_plan import plan
 from keyscale.api.cli.checkpoints import checkpoints, savepoints
 from keyscale.api.cli.connection import default_home
 from keyscale.api.cli.control_plane import events, health, up, where
 from keyscale.api.cli.errors import CliError
 from keyscale.api.cli.jobs import jobs, logs
 from keyscale.api.cli.output import console_for, describe_failure
-from keyscale.api.cli.plan import plan
 from keyscale.api.cli.rescale import rescale
 from keyscale.api.cli.revisions import clone, diff, revisions, rollback, update
 from keyscale.api.cli.session import Session

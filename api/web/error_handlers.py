@@ -105,7 +105,8 @@ def _database_problem(error: Exception) -> ApiError:
 
 
 def _methods_of(request: Request) -> list[str]:
-    """Returns the methods that a path supports, of all routes that it fits."""
-    routes = iter_route_contexts(request.app.routes)
-    fitting = (route for route in routes if compile_path(route.path or "")[0].match(request.url.path))
+    """Returns the methods that a path supports: of the routes of just this path, else of all that it fits."""
+    routes = list(iter_route_contexts(request.app.routes))
+    exact = [route for route in routes if route.path == request.url.path]
+    fitting = exact or [route for route in routes if compile_path(route.path or "")[0].match(request.url.path)]
     return sorted({method for route in fitting for method in route.methods or ()})

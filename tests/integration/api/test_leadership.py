@@ -16,7 +16,7 @@ from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle.leadership import Candidacy, Leadership
 from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.api.lifecycle.reconciler import Reconciler, ReconcilerPulse, Wakeup
-from keyscale.db.repositories import jobs, leaders
+from keyscale.db.repositories import jobs, leaders, revisions
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class HeldDrivers:
     def prepare(self, job_id: str, attempt: int) -> str:
         return f"{job_id}-{attempt}"
 
-    def launch(self, job: Any, attempt: Any) -> None:  # noqa: ARG002 - the launcher's signature
+    def launch(self, job: Any, *_: Any) -> None:
         if job.id == self.slow_job:
             self.is_held.set()
             assert self.go_on.wait(60)
@@ -190,7 +190,10 @@ def test_a_job_whose_steps_fail_is_set_aside_with_an_event_and_the_others_go_on(
     with context.sessions.begin() as session:
         found = jobs.lock(session, broken)
         assert found is not None
-        found.restart = {"type": "fixed-delay", "delay_ms": "soon"}  # as if an older version had let it in
+        revisions.current(session, found).restart = {
+            "type": "fixed-delay",
+            "delay_ms": "soon",
+        }  # as if an older version had let it in
     drivers = HeldDrivers(slow_job="")
     running = Reconciler(
         engine=context.engine,
@@ -210,7 +213,7 @@ def test_a_job_whose_steps_fail_is_set_aside_with_an_event_and_the_others_go_on(
         with context.sessions.begin() as session:
             found = jobs.lock(session, broken)
             assert found is not None
-            found.restart = None
+            revisions.current(session, found).restart = None
         wait_until(lambda: "JOB_TAKEN_UP" in kinds(), what="the next try")
         assert sorted(drivers.launched) == [broken, sound]
         assert kinds().count("JOB_SET_ASIDE") == 1

@@ -189,10 +189,10 @@ def test_unfinished_operations_fail_with_their_lost_attempt(client: httpx.Client
 def test_a_failure_stays_visible_while_the_job_restarts_and_runs_until_it_is_forgotten(
     client: httpx.Client, take: Callable[..., None]
 ) -> None:
-    take(steps.CreateAttempt(2, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
     take(steps.ReplaceAttempt(1, FAILURE, 1, 0))
     assert client.get("/jobs/flights").json()["failure"]["code"] == "X"
-    take(steps.CreateAttempt(2, steps.Cause.RECOVER), steps.ShowStatus(JobStatus.RUNNING))
+    take(steps.CreateAttempt(1, steps.Cause.RECOVER), steps.ShowStatus(JobStatus.RUNNING))
     shown = client.get("/jobs/flights").json()
     assert (shown["status"], shown["failure"]["code"]) == ("RUNNING", "X")
     take(steps.ForgetFailure())
@@ -204,7 +204,7 @@ def test_earlier_runs_are_those_that_were_given_the_job_since_its_user_started_i
     context: Context, job: dict[str, Any], take: Callable[..., None]
 ) -> None:
     for number, is_assigned in ((1, True), (2, False), (3, True)):
-        take(steps.CreateAttempt(2, steps.Cause.START))
+        take(steps.CreateAttempt(1, steps.Cause.START))
         with context.sessions.begin() as session:
             made = attempts.find(session, job["id"], number)
             assert made is not None
