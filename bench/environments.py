@@ -84,7 +84,8 @@ def transform_with_state_path(root: Path) -> str:
 
 
 def _install(python: Path, lock: Path, *options: str) -> None:
-    _run([str(python), "-m", "pip", "install", "--quiet", "--require-hashes", *options, "-r", str(lock)])
+    hashed = ["--no-deps", "--require-hashes"]  # the lock is complete: nothing is resolved, so nothing newer is found
+    _run([str(python), "-m", "pip", "install", "--quiet", *hashed, *options, "-r", str(lock)])
 
 
 def _run(command: list[str]) -> None:

@@ -72,7 +72,7 @@ def test_the_secrets_file_is_never_committed() -> None:
 
 
 def test_the_image_installs_the_locked_packages_by_hash_and_runs_as_an_ordinary_user() -> None:
-    assert "--require-hashes --requirement /tmp/requirements.lock" in DOCKERFILE
+    assert "--no-deps --require-hashes --requirement /tmp/requirements.lock" in DOCKERFILE
     assert re.search(r"^USER (?!root)\w+$", DOCKERFILE, re.MULTILINE)
 
 
