@@ -22,10 +22,12 @@ import stat
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
 from keyscale.db.errors import EmbeddedPostgresError
+from keyscale.db.system_account import found_or_made
 
 DATABASE_USER = "control_plane"
 SUPERUSER = "keyscale"
@@ -231,20 +233,16 @@ def _unprivileged_user() -> pwd.struct_passwd | None:
     if os.geteuid() != 0:
         return None
     try:
-        return pwd.getpwnam(SYSTEM_USER)
-    except KeyError:
-        made = subprocess.run(  # noqa: S603 - constant arguments
-            ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", SYSTEM_USER],  # noqa: S607
-            check=False,
-            capture_output=True,
-            text=True,
+        return found_or_made(
+            partial(pwd.getpwnam, SYSTEM_USER),
+            SYSTEM_USER,
+            "--system",
+            "--no-create-home",
+            "--shell",
+            "/usr/sbin/nologin",
         )
-        try:
-            return pwd.getpwnam(SYSTEM_USER)  # also if another process created it first
-        except KeyError:
-            raise EmbeddedPostgresError(
-                f"the system user {SYSTEM_USER} cannot be created: {made.stderr.strip()}"
-            ) from None
+    except LookupError as error:
+        raise EmbeddedPostgresError(str(error)) from error
 
 
 def _make_private(directory: Path, user: pwd.struct_passwd | None) -> None:

@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from keyscale.api.errors import JobUserError, SettingInvalidError
 from keyscale.db.embedded import let_enter
+from keyscale.db.system_account import found_or_made
 from keyscale.installation import IMPORT_PATH
 
 if TYPE_CHECKING:
@@ -192,29 +194,20 @@ def local_directory(store_url: str) -> Path | None:
 def _account(uid: int) -> pwd.struct_passwd:
     name = f"{ACCOUNT_PREFIX}{uid}"
     try:
-        found = pwd.getpwuid(uid)
-    except KeyError:
-        made = subprocess.run(  # noqa: S603 - constant arguments and a number
-            [  # noqa: S607 - a program of the system
-                "useradd",
-                "--uid",
-                str(uid),
-                "--user-group",
-                "--no-create-home",
-                "--home-dir",
-                "/nonexistent",
-                "--shell",
-                "/usr/sbin/nologin",
-                name,
-            ],
-            check=False,
-            capture_output=True,
-            text=True,
+        found = found_or_made(
+            partial(pwd.getpwuid, uid),
+            name,
+            "--uid",
+            str(uid),
+            "--user-group",
+            "--no-create-home",
+            "--home-dir",
+            "/nonexistent",
+            "--shell",
+            "/usr/sbin/nologin",
         )
-        try:
-            found = pwd.getpwuid(uid)  # also if another process made it first
-        except KeyError:
-            raise JobUserError(f"the user {name} cannot be made: {made.stderr.strip()}") from None
+    except LookupError as error:
+        raise JobUserError(str(error)) from error
     if found.pw_name != name:
         raise JobUserError(f"the user {uid} is {found.pw_name}, and not a job's")
     return found
