@@ -16,6 +16,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import psutil
 
+from keyscale.api.cli.client import job_path
+from keyscale.api.cli.errors import ControlPlaneUnreachableError, RefusedError
+from keyscale.clock import now_ms
+from keyscale.state.documents.log_entries import BatchCommitted
 from tests.support.servers.faulty_s3_server import Fault
 from tests.support.servers.host_clock import clock_library, clock_variables, set_clock, sleeping_modules
 from tests.support.waiting import wait_until
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from tests.soak.soak_objects import JobObjects
     from tests.support.control_plane.running_control_plane import RunningControlPlane
     from tests.support.servers.faulty_s3_server import FaultyS3Server
     from tests.support.servers.kafka_broker import Broker
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
 HOUR_SECONDS = 3600
 DISK_BYTES = 256 << 20
 PROCESS_SECONDS = 180.0
+EFFECT_SECONDS = 300.0
+FULL = "No space left on device"
 
 
 class SmallDisk:
@@ -117,7 +124,8 @@ class SoakRig:
     """All that faults act upon.
 
     Attributes:
-        driver_pid: Returns the process id of the job's driver in Python, if it has one.
+        job_id: The job.
+        objects: The job's objects in the store.
         chance: Chooses among processes.
         fired: How often each fault has had its effect, by name.
     """
@@ -126,20 +134,30 @@ class SoakRig:
     s3: FaultyS3Server
     disk: SmallDisk
     clock: HostClock
-    driver_pid: Callable[[], int | None]
+    job_id: str
+    objects: JobObjects
     chance: random.Random
     broker: Broker | None = None
     fired: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def job_directory(self) -> Path:
+        """What the job's attempts keep on this host."""
+        return self.control_plane.home / "runs" / self.job_id
+
     def faults(self) -> dict[str, Callable[[], AbstractContextManager[None]]]:
         """Returns the faults that are possible here, by name."""
         found: dict[str, Callable[[], AbstractContextManager[None]]] = {
-            "driver killed": partial(self._killed, self._driver),
+            "driver killed": partial(self._run_killed, self._driver),
             "driver stopped": partial(self._stopped, self._driver),
+            "executor killed": partial(self._run_killed, self._jvm),
+            "executor stopped": partial(self._stopped, self._jvm),
             "worker killed": partial(self._killed, self._worker),
             "worker stopped": partial(self._stopped, self._worker),
             "control plane killed": self._without_control_plane,
-            "store away": self._without_store,
+            "control plane stopped": partial(self._stopped, self._control_plane),
+            "database killed": partial(self._killed, self._database),
+            "store killed": self._without_store,
         }
         found |= {f"store: {fault}": partial(self._faulty_store, fault) for fault in Fault}
         if self.broker is not None:
@@ -148,13 +166,22 @@ class SoakRig:
                 "broker stopped": partial(self._stopped, self._broker),
             }
         if self.disk.is_mounted:
-            found["disk full"] = self.disk.full
+            found["disk full"] = self._full_disk
         if self.clock.is_there:
             found |= {
-                "clock an hour on": partial(self.clock.moved, HOUR_SECONDS),
-                "clock an hour back": partial(self.clock.moved, -HOUR_SECONDS),
+                "clock an hour on": partial(self._moved_clock, HOUR_SECONDS),
+                "clock an hour back": partial(self._moved_clock, -HOUR_SECONDS),
             }
         return found
+
+    def processes(self) -> dict[str, list[psutil.Process]]:
+        """Returns the processes by kind; none of a kind that is being replaced."""
+        return {
+            "control plane": self._control_plane(),
+            "driver": self._driver(),
+            "JVM": self._jvm(),
+            "worker": self._workers(),
+        }
 
     @contextlib.contextmanager
     def fault(self, name: str) -> Iterator[None]:
@@ -165,9 +192,19 @@ class SoakRig:
 
     @contextlib.contextmanager
     def _killed(self, which: Processes) -> Iterator[None]:
-        for process in _found(which):
+        processes = _found(which)
+        for process in processes:
             process.kill()
         yield
+        wait_until(lambda: not _running(processes), PROCESS_SECONDS, what="the end of the killed process")
+
+    @contextlib.contextmanager
+    def _run_killed(self, which: Processes) -> Iterator[None]:
+        """Kills a process of the job's run, which none of the others may outlive."""
+        run = [process for jvm in _found(self._jvm) for process in (jvm, *jvm.children(recursive=True))]
+        with self._killed(which):
+            yield
+        wait_until(lambda: not _running(run), PROCESS_SECONDS, what="the end of the processes of the killed run")
 
     @contextlib.contextmanager
     def _stopped(self, which: Processes) -> Iterator[None]:
@@ -209,21 +246,80 @@ class SoakRig:
         yield
         broker.control("start")
 
+    @contextlib.contextmanager
+    def _full_disk(self) -> Iterator[None]:
+        before = self._complaints()
+
+        def is_felt() -> bool:
+            return self._complaints() > before
+
+        with self.disk.full():
+            yield
+            wait_until(
+                lambda: self._complaints() > before, EFFECT_SECONDS, what="a driver that finds the disk full", poll=0.5
+            )
+
+    @contextlib.contextmanager
+    def _moved_clock(self, seconds: int) -> Iterator[None]:
+        def is_moved() -> bool:
+            entry = self.objects.last_entry()
+            moved_ms = 1000 * seconds
+            return isinstance(entry, BatchCommitted) and (
+                abs(entry.committed_at_ms - now_ms() - moved_ms) < abs(moved_ms) / 2
+            )
+
+        with self.clock.moved(seconds):
+            yield
+            wait_until(is_moved, EFFECT_SECONDS, what="a batch at the moved time", poll=0.5)
+
+    def _complaints(self) -> int:
+        """Returns how often the drivers' logs tell of a full disk."""
+        logs = self.job_directory.glob("*/driver.log")
+        return sum(log.read_text(errors="replace").count(FULL) for log in logs)
+
+    def _control_plane(self) -> list[psutil.Process]:
+        return [psutil.Process(self.control_plane.process.pid)]
+
+    def _database(self) -> list[psutil.Process]:
+        """The first process of the control plane's PostgreSQL, with which the others end."""
+        pid = (self.control_plane.home / "postgres" / "data" / "postmaster.pid").read_text().partition("\n")[0]
+        return [psutil.Process(int(pid))]
+
     def _driver(self) -> list[psutil.Process]:
-        pid = self.driver_pid()
-        return [psutil.Process(pid)] if pid else []
+        try:
+            attempt = self.control_plane.api.get(job_path(self.job_id))["attempt"]
+        except (RefusedError, ControlPlaneUnreachableError):  # its database starts again, or it does
+            return []
+        return [psutil.Process(attempt["pid"])] if attempt and attempt["pid"] else []
+
+    def _jvm(self) -> list[psutil.Process]:
+        """The parent of the driver in Python, which is the executor, too."""
+        return [parent for driver in self._driver() if (parent := driver.parent())]
+
+    def _workers(self) -> list[psutil.Process]:
+        """The Python workers, of which each is a child of a daemon."""
+        children = [each for jvm in self._jvm() for each in jvm.children(recursive=True)]
+        daemons = [each for each in children if "pyspark" in _command(each)]
+        return [each for daemon in daemons for each in daemon.children() if each not in self._driver()]
 
     def _worker(self) -> list[psutil.Process]:
-        """One of the Python workers, of which each is a child of a daemon."""
-        jvms = [parent for driver in self._driver() if (parent := driver.parent())]
-        daemons = [each for jvm in jvms for each in jvm.children(recursive=True) if "pyspark" in _command(each)]
-        workers = [each for daemon in daemons for each in daemon.children() if each not in self._driver()]
+        workers = self._workers()
         return [self.chance.choice(workers)] if workers else []
 
     def _broker(self) -> list[psutil.Process]:
         assert self.broker is not None
         marker = self.broker.directory
         return [each for each in psutil.process_iter() if _is_java_of(each, marker)]
+
+
+def _running(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Returns those that have not ended; a parent may not have noticed an end yet."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def _found(which: Processes) -> list[psutil.Process]:

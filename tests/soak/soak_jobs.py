@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections import Counter
@@ -12,12 +13,17 @@ import psycopg
 from keyscale.api.cli.artifacts import upload_file
 from keyscale.api.cli.client import job_path
 from keyscale.deploy.demo.published_output import read_rows
+from keyscale.deploy.demo.reference import fold
 from tests.support.control_plane.flights_job import FlightsJob
 from tests.support.drivers.driver_process import sink_rows
 from tests.support.repository import ROOT
+from tests.support.state.state_dump import dump
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
     from tests.support.control_plane.running_control_plane import RunningControlPlane
     from tests.support.servers.kafka_broker import Broker
 
@@ -51,6 +57,9 @@ class SoakJob(Protocol):
     def check_all(self) -> None:
         """Has it drained, and asserts that its output is exactly right."""
 
+    def check_state(self, savepoint: str, scratch: Path) -> None:
+        """Asserts that the state in its last savepoint is exactly right, key by key."""
+
 
 def show(control_plane: RunningControlPlane, job_id: str) -> Any:
     return control_plane.api.get(job_path(job_id))
@@ -82,8 +91,31 @@ class FlightsUnderFaults:
         assert [report for report, times in emitted.items() if times > 1] == [], "reports that were emitted twice"
 
     def check_all(self) -> None:
-        self._job.finish()
-        assert self._job.wrong_checks() == []
+        self._job.drain()
+        wrong = self._job.wrong_checks()
+        assert wrong == [], wrong
+
+    def check_state(self, savepoint: str, scratch: Path) -> None:
+        reports = self._job.delivered_reports()
+        seen = [row["key.report_id"] for row in dump(savepoint, "unique-reports", "seen", scratch)]
+        assert sorted(seen) == sorted(report["report_id"] for report in reports)
+
+        def totals(state: str) -> list[tuple[Any, ...]]:
+            entries = dump(savepoint, "aircraft-totals", state, scratch)
+            return sorted(((row["key.tailnum"], row.get("user_key"), row["value"]) for row in entries), key=repr)
+
+        def expected(found: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+            return sorted(found, key=repr)
+
+        reference = fold(reports)
+        for name in ("flights", "dep_delay_sum", "last_airport"):
+            right = ((tailnum, None, getattr(aircraft, name)) for tailnum, aircraft in reference.items())
+            assert totals(name) == expected(right), name
+        assert totals("flights_by_dest") == expected(
+            (tailnum, dest, count)
+            for tailnum, aircraft in reference.items()
+            for dest, count in aircraft.by_dest.items()
+        )
 
 
 class ViewsUnderFaults:
@@ -159,6 +191,22 @@ class ViewsUnderFaults:
         assert sorted((row["page"], row["id"], row["count"]) for row in sink_rows(self._output)) == sorted(table)
         published = [json.loads(message.value() or b"{}") for message in self._broker.messages(self._counts)]
         assert sorted((row["page"], row["id"], row["count"]) for row in published) == sorted(table)
+        in_order: dict[str, list[int]] = {}
+        for row in published:
+            in_order.setdefault(row["page"], []).append(row["count"])
+        assert all(counts == sorted(counts) for counts in in_order.values()), "views out of order in the topic"
+
+    def check_state(self, savepoint: str, scratch: Path) -> None:
+        seen = [row["key.id"] for row in dump(savepoint, "unique", "seen", scratch)]
+        assert sorted(seen) == sorted(json.loads(view)["id"] for view in self._sent)
+        counts: dict[str, int] = {}
+        chains: dict[str, str | None] = {}
+        for page, view, count in sorted(self._table(), key=lambda row: (row[0], row[2])):
+            counts[page] = count
+            chains[page] = hashlib.sha256(f"{chains.get(page)} {view}".encode()).hexdigest()
+        for state, right in (("count", counts), ("chain", chains)):
+            found = {row["key.page"]: row["value"] for row in dump(savepoint, "count", state, scratch)}
+            assert found == right, state
 
     def _table(self) -> list[tuple[Any, ...]]:
         with psycopg.connect(self._postgres_url) as connection:

@@ -23,7 +23,9 @@ import pytest
 from keyscale.deploy.demo.home_processes import processes_of
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
 from tests.soak.soak_faults import HostClock, SmallDisk, SoakRig
-from tests.soak.soak_jobs import FlightsUnderFaults, ViewsUnderFaults, show
+from tests.soak.soak_figures import figures_of, grown
+from tests.soak.soak_jobs import FlightsUnderFaults, ViewsUnderFaults
+from tests.soak.soak_objects import JobObjects
 from tests.support.control_plane.running_control_plane import running_control_plane
 from tests.support.servers.faulty_s3_server import FaultyS3Server
 from tests.support.servers.kafka_broker import running_broker
@@ -32,6 +34,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.soak.soak_figures import Figures
     from tests.soak.soak_jobs import SoakJob
 
 MINUTES = float(os.environ.get("KEYSCALE_SOAK_MINUTES", "5"))
@@ -55,18 +58,6 @@ def busy_host() -> Iterator[None]:
             process.wait()
 
 
-def usage(rig: SoakRig) -> dict[str, int]:
-    """Returns what a soak must not let grow."""
-    control_plane = psutil.Process(rig.control_plane.process.pid)
-    return {
-        "control plane MiB": control_plane.memory_info().rss >> 20,
-        "control plane descriptors": control_plane.num_fds(),
-        "control plane threads": control_plane.num_threads(),
-        "processes": len(processes_of(rig.control_plane.home)),
-        "local files": sum(len(files) for _, _, files in os.walk(rig.disk.path)),
-    }
-
-
 def report(line: str) -> None:
     """Writes a line to the test's output, which `-s` shows while it runs."""
     sys.stdout.write(f"{line}\n")
@@ -79,9 +70,9 @@ def feed_and_wait(job: SoakJob, what: str) -> None:
     wait_until(lambda: job.records_out() > before, RECOVERY_SECONDS, what=f"output {what}")
 
 
-def run_under_faults(rig: SoakRig, job: SoakJob) -> None:
+def run_under_faults(rig: SoakRig, job: SoakJob, scratch: Path) -> None:
     ends = time.monotonic() + 60 * MINUTES
-    first: dict[str, int] = {}
+    samples: list[Figures] = []
     names: list[str] = []
     while time.monotonic() < ends:
         names = names or rig.chance.sample(sorted(rig.faults()), k=len(rig.faults()))
@@ -93,16 +84,19 @@ def run_under_faults(rig: SoakRig, job: SoakJob) -> None:
             time.sleep(rig.chance.uniform(*HELD_SECONDS))  # how long the fault lasts; no condition is waited for
         feed_and_wait(job, f"after: {name}")
         job.check_so_far()
-        first = first or usage(rig)
-        report(f"{name}: {job.records_out()} records out; {usage(rig)}")
-    last = usage(rig)
+        samples.append(figures_of(rig))
+        report(f"{len(samples)}. {name}: {job.records_out()} records out, {rig.objects.count()} objects; {samples[-1]}")
     job.check_all()
-    report(f"faults: {rig.fired}; first {first}, last {last}")
-    assert last["control plane MiB"] < 1.5 * first["control plane MiB"] + 50
-    assert last["control plane descriptors"] < first["control plane descriptors"] + 30
-    assert last["control plane threads"] < first["control plane threads"] + 20
-    assert last["local files"] < 3 * first["local files"] + 500
     wait_until(lambda: not spark_processes(rig), 120, what=f"the end of {spark_processes(rig)}")
+    job.check_state(rig.objects.savepoint(), scratch)
+    assert rig.s3.rewritten == []
+    batches = rig.objects.check_history()
+    rig.objects.check_snapshots()
+    collected = rig.objects.collect()
+    report(f"{batches} batches, each committed once; {rig.objects.count()} objects left, {collected} collected")
+    report(f"faults: {dict(sorted(rig.fired.items()))}")
+    report(f"at first {samples[0]}\nat last {samples[-1]}")
+    assert grown(samples) == []
 
 
 def spark_processes(rig: SoakRig) -> list[str]:
@@ -116,17 +110,19 @@ def spark_processes(rig: SoakRig) -> list[str]:
 
 @pytest.mark.parametrize("name", ["flights", "views"])
 def test_a_job_under_one_fault_after_another_gives_exact_results_and_nothing_grows(
-    name: str, postgres_url: str
+    name: str, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keyscale-soak-")))
         clock = HostClock(home / "java")
-        s3 = FaultyS3Server(SEED)
+        s3 = FaultyS3Server(SEED, tmp_path / "history")
         stack.callback(s3.stop)
+        for variable, value in s3.variables.items():
+            monkeypatch.setenv(variable, value)
+        store_url = f"s3://{s3.server.new_bucket()}/jobs"
         settings = {
-            **s3.variables,
             **clock.variables,
-            "KEYSCALE_STORE_URL": f"s3://{s3.server.new_bucket()}/jobs",
+            "KEYSCALE_STORE_URL": store_url,
             f"{JOB_SECRET_PREFIX}COUNTS": postgres_url,
         }
         control_plane = stack.enter_context(running_control_plane(settings))
@@ -141,9 +137,7 @@ def test_a_job_under_one_fault_after_another_gives_exact_results_and_nothing_gro
         stack.callback(disk.close)
         job.start()
 
-        def driver_pid() -> int | None:
-            attempt = show(control_plane, job.id)["attempt"]
-            return attempt["pid"] if attempt else None
-
+        objects = JobObjects(store_url, job.id, tmp_path / "history")
+        rig = SoakRig(control_plane, s3, disk, clock, job.id, objects, random.Random(SEED), broker)
         stack.enter_context(busy_host())
-        run_under_faults(SoakRig(control_plane, s3, disk, clock, driver_pid, random.Random(SEED), broker), job)
+        run_under_faults(rig, job, tmp_path / "dumps")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,14 +25,19 @@ if TYPE_CHECKING:
 
 
 class Count(KeyedProcessFunction):
-    """Emits each view with its number on its page: a view that is lost or counted twice shows."""
+    """Emits each view with its number on its page: a view that is lost or counted twice shows.
+
+    Its state holds a hash over the page's views in their order, too.
+    """
 
     def open(self, context: RuntimeContext) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", pa.int64()))
+        self.chain = context.get_state(ValueStateDescriptor("chain", pa.string()))
 
     def process_element(self, record: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:
         count = (self.count.value() or 0) + 1
         self.count.update(count)
+        self.chain.update(hashlib.sha256(f"{self.chain.value()} {record.id}".encode()).hexdigest())
         yield {"page": context.current_key, "id": record.id, "count": count}
 
 
