@@ -19,6 +19,7 @@ import psutil
 from keyscale.api.cli.client import job_path
 from keyscale.api.cli.errors import ControlPlaneUnreachableError, RefusedError
 from keyscale.clock import now_ms
+from keyscale.deploy.demo.home_processes import processes_of
 from keyscale.state.documents.log_entries import BatchCommitted
 from tests.support.servers.faulty_s3_server import Fault
 from tests.support.servers.host_clock import clock_library, clock_variables, set_clock, sleeping_modules
@@ -142,7 +143,7 @@ class SoakRig:
 
     @property
     def job_directory(self) -> Path:
-        """What the job's attempts keep on this host."""
+        """The directory of all that the job's attempts keep on this host."""
         return self.control_plane.home / "runs" / self.job_id
 
     def faults(self) -> dict[str, Callable[[], AbstractContextManager[None]]]:
@@ -150,8 +151,8 @@ class SoakRig:
         found: dict[str, Callable[[], AbstractContextManager[None]]] = {
             "driver killed": partial(self._run_killed, self._driver),
             "driver stopped": partial(self._stopped, self._driver),
-            "executor killed": partial(self._run_killed, self._jvm),
-            "executor stopped": partial(self._stopped, self._jvm),
+            "executor killed": partial(self._run_killed, self._executor),
+            "executor stopped": partial(self._stopped, self._executor),
             "worker killed": partial(self._killed, self._worker),
             "worker stopped": partial(self._stopped, self._worker),
             "control plane killed": self._without_control_plane,
@@ -179,7 +180,7 @@ class SoakRig:
         return {
             "control plane": self._control_plane(),
             "driver": self._driver(),
-            "JVM": self._jvm(),
+            "executor": self._executor(),
             "worker": self._workers(),
         }
 
@@ -201,7 +202,9 @@ class SoakRig:
     @contextlib.contextmanager
     def _run_killed(self, which: Processes) -> Iterator[None]:
         """Kills a process of the job's run, which none of the others may outlive."""
-        run = [process for jvm in _found(self._jvm) for process in (jvm, *jvm.children(recursive=True))]
+        run = [
+            process for executor in _found(self._executor) for process in (executor, *executor.children(recursive=True))
+        ]
         with self._killed(which):
             yield
         wait_until(lambda: not _running(run), PROCESS_SECONDS, what="the end of the processes of the killed run")
@@ -290,15 +293,17 @@ class SoakRig:
             attempt = self.control_plane.api.get(job_path(self.job_id))["attempt"]
         except (RefusedError, ControlPlaneUnreachableError):  # its database starts again, or it does
             return []
-        return [psutil.Process(attempt["pid"])] if attempt and attempt["pid"] else []
+        pid = attempt["pid"] if attempt else None  # once the driver has ended, it may be another process's number
+        return [each for each in processes_of(self.control_plane.home) if each.pid == pid]
 
-    def _jvm(self) -> list[psutil.Process]:
-        """The parent of the driver in Python, which is the executor, too."""
-        return [parent for driver in self._driver() if (parent := driver.parent())]
+    def _executor(self) -> list[psutil.Process]:
+        """The parent of the driver in Python, which is the executor, too; not of a driver that it has left behind."""
+        parents = [driver.parent() for driver in self._driver()]
+        return [parent for parent in parents if parent and "SparkSubmit" in _command(parent)]
 
     def _workers(self) -> list[psutil.Process]:
         """The Python workers, of which each is a child of a daemon."""
-        children = [each for jvm in self._jvm() for each in jvm.children(recursive=True)]
+        children = [each for executor in self._executor() for each in executor.children(recursive=True)]
         daemons = [each for each in children if "pyspark" in _command(each)]
         return [each for daemon in daemons for each in daemon.children() if each not in self._driver()]
 

@@ -1,4 +1,4 @@
-"""What a soak must not let grow: memory, descriptors and threads of each kind of process, processes, and files."""
+"""The figures that must not grow in a soak: memory, descriptors and threads by kind of process, processes, files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ALLOWED_SHARE = 1.25
 ALLOWED = {"MiB": 64, "descriptors": 30, "threads": 20, "processes": 10, "files": 500}
-"""What a figure may grow by besides, by its unit: the last word of its name."""
+"""The further growth that is allowed, by the figure's unit: the last word of its name."""
 _SECONDS = 180.0
 
 

@@ -1,4 +1,4 @@
-"""What a job has left in the object store at the end of a soak: a whole history, whole snapshots, and nothing else."""
+"""The objects of a job at the end of a soak: a whole history, whole snapshots, and nothing else."""
 
 from __future__ import annotations
 

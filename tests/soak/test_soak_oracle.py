@@ -1,4 +1,4 @@
-"""What the soak asserts at its end turns red when it should."""
+"""The checks at the end of a soak turn red when they should."""
 
 from __future__ import annotations
 
