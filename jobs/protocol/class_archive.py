@@ -6,7 +6,7 @@ ignores it.
 
     settings |= ClassArchive.of_environment().settings()  # of an archive that is missing: Java's options alone
 
-It is built by `jobs/runtime/driver/class_archive_build.py`, which needs Spark; this module does not.
+It is built by `jobs/runtime/preparation/class_archive_build.py`, which needs Spark; this module does not.
 """
 
 from __future__ import annotations

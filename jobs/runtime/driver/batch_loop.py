@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
     from keyscale.jobs.runtime.batch.committed_state import CommittedState
     from keyscale.jobs.runtime.batch.runner import BatchRunner
+    from keyscale.jobs.runtime.control.driver_status import DriverStatus
     from keyscale.jobs.runtime.driver.attempt import OpenAttempt
-    from keyscale.jobs.runtime.driver.driver_status import DriverStatus
     from keyscale.state.documents.manifest import Manifest
 
 logger = logging.getLogger(__name__)

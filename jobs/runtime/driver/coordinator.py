@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keyscale.jobs.protocol.messages import CheckpointSettings, Command
+    from keyscale.jobs.runtime.control.driver_status import DriverStatus
     from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
     from keyscale.jobs.runtime.driver.checkpoints import Checkpoints, CompletedSnapshot
-    from keyscale.jobs.runtime.driver.driver_status import DriverStatus
     from keyscale.jobs.runtime.driver.run_outcome import RunOutcomeBox
 
 logger = logging.getLogger(__name__)

@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
     from keyscale.jobs.graph.topology import Topology
     from keyscale.jobs.protocol.messages import Assignment, Command
+    from keyscale.jobs.runtime.control.driver_status import DriverStatus
+    from keyscale.jobs.runtime.control.reporter import Reporter
     from keyscale.jobs.runtime.driver.attempt import OpenAttempt
-    from keyscale.jobs.runtime.driver.driver_status import DriverStatus
-    from keyscale.jobs.runtime.driver.reporter import Reporter
     from keyscale.jobs.runtime.driver.run_outcome import RunOutcomeBox
     from keyscale.state.documents.manifest import Manifest
     from keyscale.state.log.resolution import ResumePoint

@@ -8,14 +8,14 @@ import queue
 from typing import TYPE_CHECKING
 
 from keyscale.jobs.protocol.messages import CommandKind, CommandResult, DriverState
-from keyscale.jobs.runtime.driver.artifact import Artifact, require_libraries
-from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+from keyscale.jobs.runtime.control.driver_status import DriverStatus
+from keyscale.jobs.runtime.control.reporter import Reporter
 from keyscale.jobs.runtime.driver.execution import Execution, RunContext
-from keyscale.jobs.runtime.driver.reporter import Reporter
 from keyscale.jobs.runtime.driver.restarts import Restarts, is_session_good
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox, log_failure
-from keyscale.jobs.runtime.driver.warm_up import start_workers
 from keyscale.jobs.runtime.errors import JobNotDeclaredError, RunEndedError
+from keyscale.jobs.runtime.preparation.artifact import Artifact, require_libraries
+from keyscale.jobs.runtime.preparation.warm_up import start_workers
 from keyscale.jobs.secret import Secret
 from keyscale.jobs.streams.environment import StreamEnvironment
 from keyscale.state.objects.opening import open_store
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from keyscale.jobs.graph.topology import Topology
     from keyscale.jobs.protocol.messages import Assignment, Command, RestartStrategy, SecretReference
-    from keyscale.jobs.runtime.driver.control import ControlChannel
+    from keyscale.jobs.runtime.control.channel import ControlChannel
     from keyscale.jobs.runtime.errors import AttemptOverError
 
 

@@ -18,7 +18,7 @@ Environment:
         afterwards.
     KEYSCALE_LOCAL_STATE_DIR: root of local state files, by default a subdirectory of KEYSCALE_WORK_DIR. Attempts that
         share it reuse each other's files on the same host, verified, and download less. Results never depend on it.
-    KEYSCALE_ASSIGNMENT_FILE: instead of a control plane, a file with an `Assignment` as JSON (see control.py for the
+    KEYSCALE_ASSIGNMENT_FILE: instead of a control plane, a file with an `Assignment` as JSON (see channel.py for the
         directory in which commands are read and reports are written).
     KEYSCALE_ARTIFACT_FILE: with KEYSCALE_ASSIGNMENT_FILE, the artifact's path.
     KEYSCALE_SPARK_WITHOUT: uses of Spark's internals to go without, separated by commas (see docs/spark-internals.md).
@@ -53,19 +53,19 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from keyscale.jobs.protocol.messages import AttachRequest, AttachResponse, DriverState, Heartbeat
-from keyscale.jobs.runtime.driver.control import FileControl, HttpControl
-from keyscale.jobs.runtime.driver.control_search import ControlSearch
+from keyscale.jobs.runtime.control.channel import FileControl, HttpControl
+from keyscale.jobs.runtime.control.control_search import ControlSearch
+from keyscale.jobs.runtime.control.reporter import HEARTBEAT_INTERVAL_SECONDS
 from keyscale.jobs.runtime.driver.job_run import JobRun
-from keyscale.jobs.runtime.driver.reporter import HEARTBEAT_INTERVAL_SECONDS
-from keyscale.jobs.runtime.driver.warm_up import WarmUp
 from keyscale.jobs.runtime.errors import AttemptOverError, ControlError, ControlRefusedError, DriverEnvironmentError
+from keyscale.jobs.runtime.preparation.warm_up import WarmUp
 from keyscale.state.objects.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from keyscale.jobs.protocol.messages import Assignment
-    from keyscale.jobs.runtime.driver.control import ControlChannel
+    from keyscale.jobs.runtime.control.channel import ControlChannel
 
 logger = logging.getLogger(__name__)
 

@@ -35,11 +35,11 @@ from keyscale.jobs.protocol.program import (
     ProgramDeclaration,
     ProgramQuestion,
 )
-from keyscale.jobs.runtime.driver.artifact import Artifact
 from keyscale.jobs.runtime.driver.main import end_with_parent
 from keyscale.jobs.runtime.driver.run_outcome import failure_of
 from keyscale.jobs.runtime.errors import JobNotDeclaredError
 from keyscale.jobs.runtime.executor.task import subtask_info
+from keyscale.jobs.runtime.preparation.artifact import Artifact
 from keyscale.jobs.secret import Secret
 from keyscale.jobs.spark_internals.function_copies import worker_copy
 from keyscale.jobs.spark_internals.source_inputs import kinds_of

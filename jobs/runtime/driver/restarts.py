@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from keyscale.jobs.protocol.messages import FailureHistory, RestartStrategy
-    from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+    from keyscale.jobs.runtime.control.driver_status import DriverStatus
     from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletio
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+    from keyscale.jobs.runtime.control.driver_status import DriverStatus
     from keyscale.state.identifiers import JobId
     from keyscale.state.objects.object_store import ObjectStore
 

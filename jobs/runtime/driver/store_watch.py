@@ -10,7 +10,7 @@ from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
 
 if TYPE_CHECKING:
-    from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+    from keyscale.jobs.runtime.control.driver_status import DriverStatus
     from keyscale.state.objects.object_store import ObjectStore
 
 logger = logging.getLogger(__name__)

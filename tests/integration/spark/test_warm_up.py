@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from keyscale.jobs.runtime.driver.warm_up import WarmUp, start_workers
+from keyscale.jobs.runtime.preparation.warm_up import WarmUp, start_workers
 from tests.support.spark.python_workers import kill_python_workers
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from keyscale.jobs.protocol.messages import (
 )
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 from keyscale.jobs.protocol.spark_switches import without_switched_off
-from keyscale.jobs.runtime.driver.class_archive_build import build_if_missing
+from keyscale.jobs.runtime.preparation.class_archive_build import build_if_missing
 from tests.support.repository import ROOT
 from tests.support.waiting import wait_until
 

@@ -31,10 +31,10 @@ from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.batch.runner import RunInfo, subtask_specs
 from keyscale.jobs.runtime.batch.shipment import Shipment
 from keyscale.jobs.runtime.batch.watermarks import batch_times, due_subtasks
+from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.attempt import open_attempt
 from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
 from keyscale.jobs.runtime.driver.checkpoints import Checkpoints, SnapshotContext
-from keyscale.jobs.runtime.driver.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.execution import (
     existing_checkpoints,
     next_checkpoint_id,

@@ -6,7 +6,7 @@ import pytest
 
 from keyscale.jobs.protocol.messages import Commit
 from keyscale.jobs.runtime.batch.metrics import added_up, lag_ms, operator_metrics, pending_records, state_bytes_of
-from keyscale.jobs.runtime.driver.driver_status import IDLE_MS, DriverStatus
+from keyscale.jobs.runtime.control.driver_status import IDLE_MS, DriverStatus
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
 from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.identifiers import OperatorUid, SubtaskIndex

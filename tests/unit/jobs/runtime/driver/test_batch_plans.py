@@ -9,9 +9,9 @@ import pytest
 
 from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
+from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.attempt import OpenAttempt
 from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
-from keyscale.jobs.runtime.driver.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.journal import Journal
 from keyscale.jobs.runtime.errors import RunEndedError
 from keyscale.jobs.spark_internals.checkpoint_directory import PositionsMissingError

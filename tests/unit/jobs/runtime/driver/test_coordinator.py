@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import keyscale.jobs.runtime.driver.coordinator
 from keyscale.jobs.protocol.messages import CheckpointSettings, Command, CommandKind, DriverState
+from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.coordinator import CheckpointSchedule, Coordinator
-from keyscale.jobs.runtime.driver.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox
 from keyscale.jobs.runtime.errors import CheckpointNotBegunError, CheckpointTimeoutError, RunEndedError
 from keyscale.state.objects.errors import StoreUnavailableError

@@ -10,7 +10,7 @@ import pytest
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.errors import UserFunctionError
 from keyscale.jobs.protocol.messages import Command, CommandKind, DriverState, FailureHistory, FixedDelayRestart
-from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.job_run import forget_ends
 from keyscale.jobs.runtime.driver.restarts import Restarts
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox

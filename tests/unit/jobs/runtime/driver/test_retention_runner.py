@@ -6,7 +6,7 @@ import pytest
 
 import keyscale.jobs.runtime.driver.retention_runner
 from keyscale.clock import now_ms
-from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.retention_runner import RetentionRunner
 from keyscale.state.identifiers import CheckpointId
 from keyscale.state.objects.errors import StoreRefusedError

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.journal import Journal
 from keyscale.jobs.runtime.driver.store_watch import StoreWatch
 from keyscale.jobs.runtime.retries import Retries, RetryingStore

@@ -25,7 +25,7 @@ from keyscale.jobs.runtime.errors import AttemptOverError, ControlRefusedError, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from keyscale.jobs.runtime.driver.control_search import ControlSearch
+    from keyscale.jobs.runtime.control.control_search import ControlSearch
 
 Answer = TypeVar("Answer", bound=Message)
 

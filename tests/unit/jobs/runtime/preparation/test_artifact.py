@@ -10,14 +10,14 @@ import pytest
 
 from keyscale.jobs.operators.failures import origin_of
 from keyscale.jobs.protocol.messages import LibraryFile
-from keyscale.jobs.runtime.driver.artifact import Artifact, require_libraries
-from keyscale.jobs.runtime.driver.control import FileControl
+from keyscale.jobs.runtime.control.channel import FileControl
 from keyscale.jobs.runtime.errors import (
     ArtifactCorruptError,
     ArtifactUnsupportedError,
     JobScriptError,
     LibrariesMissingError,
 )
+from keyscale.jobs.runtime.preparation.artifact import Artifact, require_libraries
 from keyscale.jobs.spark_internals.function_copies import worker_copy
 
 if TYPE_CHECKING:

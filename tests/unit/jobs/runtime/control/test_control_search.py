@@ -13,8 +13,8 @@ import pytest
 
 from keyscale.jobs.protocol.control_address import ControlAddress, prove, publish, read_addresses, withdraw
 from keyscale.jobs.protocol.messages import DriverState, Heartbeat, HeartbeatResponse
-from keyscale.jobs.runtime.driver.control import HttpControl
-from keyscale.jobs.runtime.driver.control_search import SEARCH_PAUSE_S, ControlSearch
+from keyscale.jobs.runtime.control.channel import HttpControl
+from keyscale.jobs.runtime.control.control_search import SEARCH_PAUSE_S, ControlSearch
 from keyscale.jobs.runtime.errors import ControlUnreachableError
 from keyscale.state.layout import control_plane
 from keyscale.state.objects.opening import open_store

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.jobs.protocol.class_archive import ClassArchive
-from keyscale.jobs.runtime.driver.class_archive_build import build_if_missing
+from keyscale.jobs.runtime.preparation.class_archive_build import build_if_missing
 
 if TYPE_CHECKING:
     from pathlib import Path

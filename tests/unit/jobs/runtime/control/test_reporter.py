@@ -18,9 +18,9 @@ from keyscale.jobs.protocol.messages import (
     Heartbeat,
     HeartbeatResponse,
 )
-from keyscale.jobs.runtime.driver import reporter
-from keyscale.jobs.runtime.driver.driver_status import DriverStatus
-from keyscale.jobs.runtime.driver.reporter import Reporter
+from keyscale.jobs.runtime.control import reporter
+from keyscale.jobs.runtime.control.driver_status import DriverStatus
+from keyscale.jobs.runtime.control.reporter import Reporter
 from keyscale.jobs.runtime.errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
 from tests.support.waiting import wait_until
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keyscale.jobs.protocol.messages import CheckpointReport, Command
-    from keyscale.jobs.runtime.driver.control import ControlChannel
-    from keyscale.jobs.runtime.driver.driver_status import DriverStatus
+    from keyscale.jobs.runtime.control.channel import ControlChannel
+    from keyscale.jobs.runtime.control.driver_status import DriverStatus
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from keyscale.jobs.protocol.messages import LibraryFile
-    from keyscale.jobs.runtime.driver.control import ControlChannel
+    from keyscale.jobs.runtime.control.channel import ControlChannel
 
 _ENTRY_POINTS = ("main.py", "__main__.py")
 

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from keyscale.installation import IMPORT_PATH
 from keyscale.jobs.protocol.class_archive import QUIET
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
-from keyscale.jobs.runtime.driver.warm_up import WarmUp
+from keyscale.jobs.runtime.preparation.warm_up import WarmUp
 
 if TYPE_CHECKING:
     from keyscale.jobs.protocol.class_archive import ClassArchive

@@ -18,7 +18,7 @@ from keyscale.jobs.protocol.messages import (
     DriverState,
     Heartbeat,
 )
-from keyscale.jobs.runtime.driver.control import FileControl, HttpControl
+from keyscale.jobs.runtime.control.channel import FileControl, HttpControl
 from keyscale.jobs.runtime.errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
 
 if TYPE_CHECKING:
