@@ -4,9 +4,9 @@ from fastapi import APIRouter, Response
 from fastapi.responses import StreamingResponse
 
 from keyscale.api.access.identities import Driver, ProvableAttempt
+from keyscale.api.reports import drivers
 from keyscale.api.routers.dependencies import Control
 from keyscale.api.routers.guarded_route import GuardedRoute
-from keyscale.api.services import drivers
 from keyscale.jobs.protocol.control_address import Proof, prove
 from keyscale.jobs.protocol.messages import (
     AttachRequest,

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from keyscale.api.access.rates import Rates
     from keyscale.api.launching.launcher import Launcher
     from keyscale.api.launching.program_loading import ProgramLoading
-    from keyscale.api.lifecycle.announcer import Announcer
     from keyscale.api.settings import Settings
     from keyscale.api.store_check import StoreCheck
+    from keyscale.api.upkeep.announcer import Announcer
 
 
 UPLOADS_MAX = 2

@@ -14,10 +14,7 @@ from keyscale.api.access.rates import Rates
 from keyscale.api.dashboard import router as dashboard
 from keyscale.api.launching.launcher import Launcher
 from keyscale.api.launching.program_loading import ProgramLoading
-from keyscale.api.lifecycle.announcer import Announcer
 from keyscale.api.lifecycle.facts import Timeouts
-from keyscale.api.lifecycle.history_retention import HistoryPolicy, HistoryRetention
-from keyscale.api.lifecycle.object_removal import ObjectRemoval
 from keyscale.api.lifecycle.reconciler import Reconciler
 from keyscale.api.routers import (
     access_tokens,
@@ -35,6 +32,9 @@ from keyscale.api.routers import (
 )
 from keyscale.api.services.context import Context
 from keyscale.api.store_check import StoreCheck
+from keyscale.api.upkeep.announcer import Announcer
+from keyscale.api.upkeep.history_retention import HistoryPolicy, HistoryRetention
+from keyscale.api.upkeep.object_removal import ObjectRemoval
 from keyscale.api.web.error_handlers import add_handlers
 from keyscale.api.web.limits import RequestLimits
 from keyscale.api.web.openapi import describe

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.api.access.tokens import token_sha256
-from keyscale.api.lifecycle.announcer import Announcer
 from keyscale.api.lifecycle.intents import SNAPSHOTS_MAX
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
+from keyscale.api.upkeep.announcer import Announcer
 from keyscale.db.repositories import jobs, revisions
 from keyscale.db.statuses import AttemptStage, JobStatus
 from keyscale.jobs.protocol.control_address import prove, read_addresses

@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 
 from bench.api_rows import fill
 from keyscale.api.lifecycle import history_retention, object_removal
-from keyscale.api.lifecycle.history_retention import HistoryPolicy, HistoryRetention
-from keyscale.api.lifecycle.object_removal import ObjectRemoval
 from keyscale.api.lifecycle.reconciler import ReconcilerPulse
+from keyscale.api.upkeep.history_retention import HistoryPolicy, HistoryRetention
+from keyscale.api.upkeep.object_removal import ObjectRemoval
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Checkpoint, CheckpointDay, CheckpointSubtask, Event
 

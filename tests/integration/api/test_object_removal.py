@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import keyscale.api.lifecycle.object_removal
-from keyscale.api.lifecycle.object_removal import RETRY_MS, SETTLED_MS, ObjectRemoval
+import keyscale.api.upkeep.object_removal
+from keyscale.api.upkeep.object_removal import RETRY_MS, SETTLED_MS, ObjectRemoval
 from keyscale.clock import now_ms
 from keyscale.state.identifiers import JobId
 from keyscale.state.objects.errors import StoreUnavailableError
@@ -36,7 +36,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(keyscale.api.lifecycle.object_removal, "now_ms", clock)
+    monkeypatch.setattr(keyscale.api.upkeep.object_removal, "now_ms", clock)
     return clock
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from keyscale.api.errors import AttemptOverError, ReportInvalidError
 from keyscale.api.libraries.job_libraries import libraries_of
 from keyscale.api.lifecycle.intents import settle_command
-from keyscale.api.lifecycle.report_validity import (
+from keyscale.api.reports.masked_reports import masked_checkpoint, masked_heartbeat
+from keyscale.api.reports.report_validity import (
     Reporter,
     why_not_checkpoint,
     why_not_heartbeat,
     why_not_result,
 )
 from keyscale.api.services import series
-from keyscale.api.services.masked_reports import masked_checkpoint, masked_heartbeat
 from keyscale.clock import now_ms
 from keyscale.db.models import Checkpoint
 from keyscale.db.repositories import artifacts, attempts, changes, checkpoints, commands, events, jobs, revisions

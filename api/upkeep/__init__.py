@@ -1,0 +1,1 @@
+"""Threads beside the reconciler: they announce this control plane, and remove what nobody needs any more."""
