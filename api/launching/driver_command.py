@@ -85,10 +85,14 @@ def driver_command(
         "spark.sql.warehouse.dir": str(work_directory / "warehouse"),
         **library_settings(libraries, master),
     }
+    return _spark_submit(master, conf, DRIVER_PROGRAM)
+
+
+def _spark_submit(master: str, conf: Mapping[str, str], program: Path) -> list[str]:
     options = [
         part for key, value in sorted(without_switched_off(conf).items()) for part in ("--conf", f"{key}={value}")
     ]
-    return [str(spark_home() / "bin" / "spark-submit"), "--master", master, *options, str(DRIVER_PROGRAM)]
+    return [str(spark_home() / "bin" / "spark-submit"), "--master", master, *options, str(program)]
 
 
 def driver_environment(
@@ -184,10 +188,7 @@ def loader_command(
         "spark.local.dir": str(work_directory / "spark"),
         "spark.sql.warehouse.dir": str(work_directory / "warehouse"),
     }
-    options = [
-        part for key, value in sorted(without_switched_off(conf).items()) for part in ("--conf", f"{key}={value}")
-    ]
-    return [str(spark_home() / "bin" / "spark-submit"), "--master", master, *options, str(LOADER_PROGRAM)]
+    return _spark_submit(master, conf, LOADER_PROGRAM)
 
 
 def loader_environment(

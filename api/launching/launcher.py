@@ -8,10 +8,8 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyscale.api.access.tokens import new_token, token_sha256
@@ -24,6 +22,7 @@ from keyscale.api.launching.processes import (
     processes_of,
     read_exit_code,
     read_supervisor,
+    start_supervised,
     strays_of,
 )
 from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES, JobLibraries
@@ -32,13 +31,13 @@ from keyscale.db.embedded import let_enter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from keyscale.api.settings import Settings
     from keyscale.db.models import Attempt, Job, Revision
 
 logger = logging.getLogger(__name__)
 
-SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _SUPERVISED_WITHIN_S = 30.0
 _LIBRARIES = "libraries"  # a run's file with the SHA-256 of each of its libraries, while it may run
 
@@ -121,15 +120,7 @@ class Launcher:
         environment["KEYSCALE_JOB_STORE_URL"] = job.store_url
         process: subprocess.Popen[bytes] | None = None
         try:
-            process = subprocess.Popen(  # noqa: S603 - the command is ours; a job's settings are on an allow-list
-                [sys.executable, "-I", str(SUPERVISOR), str(directory), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd=directory,
-                env=environment,
-                start_new_session=True,
-            )
+            process = start_supervised(directory, command, environment)
         except OSError:
             logger.exception("job %s: the supervisor of attempt %d cannot be started", job.id, attempt.number)
         self._launched[job.id, attempt.number] = (time.monotonic(), process)

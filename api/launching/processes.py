@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
+_SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _START_TIME_TOLERANCE_S = 1.0
 _DEATH_WITHIN_S = 5.0
 GONE = (psutil.NoSuchProcess, psutil.ZombieProcess)
@@ -49,6 +52,30 @@ class SupervisorProcess:
             return same and process.status() != psutil.STATUS_ZOMBIE
         except GONE:
             return False
+
+
+def start_supervised(
+    directory: Path, command: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Starts a run: its supervisor, which starts the command, in a session of their own.
+
+    Args:
+        directory: The run's directory.
+        command: What the supervisor starts.
+        environment: The environment variables of both.
+
+    Raises:
+        OSError: The supervisor cannot be started.
+    """
+    return subprocess.Popen(  # noqa: S603 - the command is ours; a job's settings are on an allow-list
+        [sys.executable, "-I", str(_SUPERVISOR), str(directory), *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=directory,
+        env=environment,
+        start_new_session=True,
+    )
 
 
 def read_supervisor(directory: Path) -> SupervisorProcess | None:

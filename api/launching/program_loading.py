@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import threading
 import uuid
 from contextlib import contextmanager
@@ -16,8 +15,7 @@ import msgspec
 from keyscale.api.errors import PlanTimeoutError, ProgramUnloadableError, TooManyInFlightError
 from keyscale.api.launching.driver_command import loader_command, loader_environment
 from keyscale.api.launching.isolation import make_directory
-from keyscale.api.launching.launcher import SUPERVISOR
-from keyscale.api.launching.processes import kill_all, processes_of
+from keyscale.api.launching.processes import kill_all, processes_of, start_supervised
 from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES
 from keyscale.jobs.protocol.program import ANSWER_FILE, QUESTION_FILE, ProgramAnswer
 
@@ -92,15 +90,7 @@ class ProgramLoading:
     def _run(
         self, directory: Path, command: list[str], environment: dict[str, str], user: JobUser | None
     ) -> ProgramAnswer:
-        process = subprocess.Popen(  # noqa: S603 - the command is ours; a job's settings are on an allow-list
-            [sys.executable, "-I", str(SUPERVISOR), str(directory), *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=directory,
-            env=environment,
-            start_new_session=True,
-        )
+        process = start_supervised(directory, command, environment)
         try:
             process.wait(self._settings.plan_timeout_ms / 1000)
         except subprocess.TimeoutExpired:

@@ -20,7 +20,7 @@ from keyscale.state.keyed.descriptors import (
 KEY = pa.schema([("key", pa.string())])
 
 
-class Sum:
+class Mean:
     """The aggregate function of an average, with its sum and count as the accumulator."""
 
     def create_accumulator(self):
@@ -41,7 +41,7 @@ VALUE = ValueStateDescriptor("value", pa.int64())
 MAP = MapStateDescriptor("map", pa.string(), pa.int64())
 LIST = ListStateDescriptor("list", pa.string())
 REDUCING = ReducingStateDescriptor("max", pa.int64(), max)
-AGGREGATING = AggregatingStateDescriptor("average", ACCUMULATOR, Sum())
+AGGREGATING = AggregatingStateDescriptor("average", ACCUMULATOR, Mean())
 
 
 class Store:

@@ -9,22 +9,10 @@ import pytest
 from keyscale.state.errors import KeyTooLargeError, SerializationError, ValueTooLargeError
 from keyscale.state.keyed import formats
 from keyscale.state.keyed.descriptors import MapStateDescriptor, ReducingStateDescriptor, ValueStateDescriptor
-from tests.contract.keyed_store import AGGREGATING, LIST, MAP, REDUCING, VALUE, open_store
+from tests.contract.keyed_store import AGGREGATING, LIST, MAP, REDUCING, VALUE
 
 GROUPS = np.array([1, 2, 1, 3], np.int32)
 KEYS = pa.array(["a", "b", "a", "c"])
-
-
-@pytest.fixture(params=["heap", "rocksdb"])
-def store(request, tmp_path):
-    with open_store(request.param, tmp_path / "store") as opened:
-        yield opened
-
-
-@pytest.fixture(params=["same batch", "next batch"])
-def step(request, store):
-    """Called between writes and reads: does nothing, or ends the batch."""
-    return store.commit if request.param == "next batch" else lambda: None
 
 
 def test_values_of_a_batch_are_written_and_read_by_row(store, step):

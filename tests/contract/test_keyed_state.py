@@ -22,19 +22,7 @@ from keyscale.state.keyed.descriptors import (
     ValueStateDescriptor,
 )
 from keyscale.state.keys.key_groups import KeyGroupRange
-from tests.contract.keyed_store import AGGREGATING, KEY, LIST, MAP, REDUCING, VALUE, open_store
-
-
-@pytest.fixture(params=["heap", "rocksdb"])
-def store(request, tmp_path):
-    with open_store(request.param, tmp_path / "store") as opened:
-        yield opened
-
-
-@pytest.fixture(params=["same batch", "next batch"])
-def step(request, store):
-    """Called between writes and reads: does nothing, or ends the batch."""
-    return store.commit if request.param == "next batch" else lambda: None
+from tests.contract.keyed_store import AGGREGATING, KEY, LIST, MAP, REDUCING, VALUE
 
 
 def test_a_value_is_absent_until_it_is_updated_and_after_it_is_cleared(store, step):

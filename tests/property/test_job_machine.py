@@ -35,6 +35,7 @@ from keyscale.state.keyed.ttl import Cleanup, IncrementalCleanup, Ttl, UpdateTyp
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.retention.deletion import delete_planned, gather_facts
 from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion
+from tests.contract.keyed_store import ACCUMULATOR, Mean
 from tests.property.histories import EXAMPLES, SCRATCH
 from tests.support.state.eager_filters import eager_filters
 from tests.support.state.state_job import ALWAYS, MAX_PARALLELISM, StateJob, group_of
@@ -66,20 +67,6 @@ OPERATIONS = st.lists(
 )
 
 
-class Mean:
-    def create_accumulator(self):
-        return {"sum": 0, "count": 0}
-
-    def add(self, value, accumulator):
-        return {"sum": accumulator["sum"] + value, "count": accumulator["count"] + 1}
-
-    def get_result(self, accumulator):
-        return accumulator["sum"] / accumulator["count"]
-
-    def merge(self, left, right):
-        return {name: left[name] + right[name] for name in left}
-
-
 VALUE = ValueStateDescriptor("value", pa.int64(), Ttl(TTL_MS, cleanup=SWEEP))
 MAP = MapStateDescriptor(
     "map",
@@ -89,7 +76,7 @@ MAP = MapStateDescriptor(
 )
 LIST = ListStateDescriptor("list", pa.int64())
 REDUCING = ReducingStateDescriptor("max", pa.int64(), max, Ttl(TTL_MS, cleanup=SWEEP))
-AGGREGATING = AggregatingStateDescriptor("mean", pa.struct([("sum", pa.int64()), ("count", pa.int64())]), Mean())
+AGGREGATING = AggregatingStateDescriptor("mean", ACCUMULATOR, Mean())
 
 
 class Model:

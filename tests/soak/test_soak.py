@@ -117,7 +117,7 @@ def test_a_job_under_one_fault_after_another_gives_exact_results_and_nothing_gro
         clock = HostClock(home / "java")
         s3 = FaultyS3Server(SEED, tmp_path / "history")
         stack.callback(s3.stop)
-        for variable, value in s3.variables.items():
+        for variable, value in s3.server.variables.items():
             monkeypatch.setenv(variable, value)
         store_url = f"s3://{s3.server.new_bucket()}/jobs"
         settings = {

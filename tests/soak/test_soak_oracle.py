@@ -96,7 +96,7 @@ def test_what_nothing_names_is_collected_and_what_cannot_be_is_noticed(job: Stat
 @pytest.fixture
 def s3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyS3Server]:
     server = FaultyS3Server(7, tmp_path / "history")
-    for name, value in server.variables.items():
+    for name, value in server.server.variables.items():
         monkeypatch.setenv(name, value)
     yield server
     server.stop()

@@ -17,15 +17,12 @@ from keyscale import (
     ValueStateDescriptor,
 )
 from keyscale.jobs.errors import BroadcastDivergedError
-from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.batch.job_sources import JobSources
-from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_specs
-from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
+from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo
 from keyscale.jobs.spark_internals.affinity import Anchor
-from keyscale.state.documents.state_version import NO_BATCH
 from keyscale.state.identifiers import Attempt, BatchId, JobId
 from keyscale.state.keys.hashing import HashId
-from keyscale.state.restore.plan import RestorePlan, version_of
+from tests.support.spark.batch_rig import nothing_committed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +33,7 @@ if TYPE_CHECKING:
     from keyscale import BroadcastContext, DataStream, KeyedReadOnlyContext, ProcessContext, Row, RuntimeContext
     from keyscale.jobs.graph.topology import Topology
     from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
+    from keyscale.jobs.runtime.batch.committed_state import CommittedState
 
 pytestmark = pytest.mark.spark
 
@@ -76,14 +74,7 @@ class Rig:
             local_root=self.path / "local",
         )
         self.runner = BatchRunner(self.spark, self.topology, info, Anchor.create(self.spark, self.parallelism))
-        starts = {
-            node.uid: tuple(
-                SubtaskStart(version_of(RestorePlan(), spec.key_group_range, NO_BATCH), RestorePlan())
-                for spec in subtask_specs(node, info)
-            )
-            for node in self.topology.operators
-        }
-        self.committed = CommittedState(NO_BATCH, starts, {}, {}, 0)
+        self.committed = nothing_committed(self.topology, info)
 
     def frame(self, **records: list[tuple[Any, ...]]) -> DataFrame:
         """Returns the frame of Spark's one query in a batch with these records of the sources."""

@@ -65,16 +65,6 @@ class FaultyS3Server:
     def server(self) -> S3Server:
         return S3Server(f"http://127.0.0.1:{self._port}")
 
-    @property
-    def variables(self) -> dict[str, str]:
-        """The environment variables with which a process uses it."""
-        return {
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": self.server.endpoint_url,
-        }
-
     def start(self) -> None:
         self._server = make_server("127.0.0.1", self._port, self._answer, threaded=True)
         self._port = self._server.server_port

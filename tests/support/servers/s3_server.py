@@ -32,6 +32,16 @@ class S3Server:
         client.create_bucket(Bucket=name)
         return name
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables with which a process uses it."""
+        return {
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": self.endpoint_url,
+        }
+
 
 class RestartableS3Server:
     """A server that can be stopped and started again with all that it holds, at the same address."""
@@ -44,16 +54,6 @@ class RestartableS3Server:
     @property
     def server(self) -> S3Server:
         return S3Server(f"http://{self._host}:{self._port}")
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """The environment variables with which a process uses it."""
-        return {
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_ENDPOINT_URL": self.server.endpoint_url,
-        }
 
     def stop(self) -> None:
         self._server.stop()

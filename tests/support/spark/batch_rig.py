@@ -71,6 +71,18 @@ def main_job(reports: DataStream, output: str, *, sink: Sink | None = None) -> N
     totals.sink_to(sink or FileSink(output)).uid("files")
 
 
+def nothing_committed(topology: Topology, info: RunInfo) -> CommittedState:
+    """Returns the state of a job before its first batch."""
+    starts = {
+        node.uid: tuple(
+            SubtaskStart(version_of(RestorePlan(), spec.key_group_range, NO_BATCH), RestorePlan())
+            for spec in subtask_specs(node, info)
+        )
+        for node in topology.operators
+    }
+    return CommittedState(NO_BATCH, starts, {}, {}, 0)
+
+
 @dataclass
 class Rig:
     """Runs batches as the driver does, without its log: what a batch gives is committed if it returns."""
@@ -105,14 +117,7 @@ class Rig:
             sink_retries=self.sink_retries,
             on_outage=self.outages.append,
         )
-        starts = {
-            node.uid: tuple(
-                SubtaskStart(version_of(RestorePlan(), spec.key_group_range, NO_BATCH), RestorePlan())
-                for spec in subtask_specs(node, info)
-            )
-            for node in self.topology.operators
-        }
-        self.committed = CommittedState(NO_BATCH, starts, {}, {}, 0)
+        self.committed = nothing_committed(self.topology, info)
 
     def restart(self) -> None:
         """Goes on from what is committed as another driver would."""

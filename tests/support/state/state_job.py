@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -260,6 +261,12 @@ class StateJob:
                     assert group_of(key) in key_group_range(MAX_PARALLELISM, self.parallelism, index)
                     found[key] = count
         return found
+
+
+def random_batch(seed: int, keys: int = 200, size: int = 50) -> dict[int, int]:
+    """Returns what a batch adds to each of some keys."""
+    rng = random.Random(seed)
+    return {rng.randrange(keys): rng.randrange(1, 100) for _ in range(size)}
 
 
 def group_of(key: int) -> int:

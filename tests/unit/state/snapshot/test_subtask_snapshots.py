@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import random
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from keyscale.state.objects.errors import ObjectCorruptError
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.plan import RestorePlan
 from keyscale.state.snapshot.snapshot import LocalSnapshotLostError, upload_snapshot
-from tests.support.state.state_job import StateJob, add
+from tests.support.state.state_job import StateJob, add, random_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,11 +29,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def job(tmp_path: Path) -> StateJob:
     return StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
-
-
-def random_batch(seed: int, keys: int = 200, size: int = 50) -> dict[int, int]:
-    rng = random.Random(seed)
-    return {rng.randrange(keys): rng.randrange(1, 100) for _ in range(size)}
 
 
 def test_the_second_checkpoint_uploads_only_new_files(job: StateJob) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +17,7 @@ from keyscale.state.retention.deletion import delete_planned, gather_facts
 from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion
 from keyscale.state.subtask.store import LineageError, StoreUnusableError, open_subtask
 from tests.support.state.faulty_store import FaultyStore
-from tests.support.state.state_job import COUNT, StateJob, add, entries
+from tests.support.state.state_job import COUNT, StateJob, add, entries, random_batch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,11 +26,6 @@ if TYPE_CHECKING:
 @pytest.fixture
 def job(tmp_path: Path) -> StateJob:
     return StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
-
-
-def random_batch(seed: int, keys: int = 200, size: int = 50) -> dict[int, int]:
-    rng = random.Random(seed)
-    return {rng.randrange(keys): rng.randrange(1, 100) for _ in range(size)}
 
 
 def test_batches_build_up_state_in_the_subtask_that_owns_each_key(job: StateJob) -> None:
