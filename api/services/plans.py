@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.errors import ChangeIncompatibleError, PlanTimeoutError, StoreUnavailableError
+from keyscale.api.errors import PlanTimeoutError, StoreUnavailableError
 from keyscale.api.launching.spark_conf import check_spark_conf
 from keyscale.api.libraries.job_libraries import JobLibraries, libraries_of
 from keyscale.api.schemas.base import FailureAnswer
@@ -91,24 +91,6 @@ def plan(context: Context, user: Principal, reference: str, change: Specificatio
     stored = _read_stored(context, facts)
     answer = _load(context, facts) if change.model_fields_set & set(_PROGRAM_FIELDS) else None
     return _answer(facts, stored, answer, context)
-
-
-def check_change(
-    context: Context, user: Principal, reference: str, change: SpecificationChange, *, allow_non_restored_state: bool
-) -> PlanAnswer:
-    """Plans a change, and refuses it if it cannot be applied. Raises as `plan`, too.
-
-    Raises:
-        ChangeIncompatibleError: The changed job could not take over its state, or would lose state without leave.
-    """
-    found = plan(context, user, reference, change)
-    problems = found.problems()
-    if found.requires_allow_non_restored_state and not allow_non_restored_state:
-        lost = ", ".join(map(repr, found.dropped()))
-        problems.append(f"the state of {lost} would be lost, which allow_non_restored_state has to allow")
-    if problems:
-        raise ChangeIncompatibleError("; ".join(problems))
-    return found
 
 
 def _facts(session: Session, context: Context, user: Principal, reference: str, change: SpecificationChange) -> _Facts:
