@@ -11,7 +11,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
-from keyscale.db.engine import without_time_limits
+from keyscale.db.connections import without_time_limits
 from keyscale.db.errors import SchemaTooNewError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from functools import singledispatch
 from typing import Any
 
 from keyscale.api.lifecycle import steps
-from keyscale.api.lifecycle.changing import cause_of
+from keyscale.api.lifecycle.change_phases import cause_of
 from keyscale.api.lifecycle.intents import command_stop
 from keyscale.api.lifecycle.job_transaction import JobTransaction, change_command_id
 from keyscale.api.lifecycle.restoring import restore_of_change, restore_of_roll_back

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.api.launching.processes import ProcessState
-from keyscale.api.lifecycle.changing import next_change_step
+from keyscale.api.lifecycle.change_phases import next_change_step
 from keyscale.api.lifecycle.facts import AttemptFacts, CommandFacts, JobFacts, Timeouts
 from keyscale.api.lifecycle.outcomes import Outcome, failure, is_hung, outcome_of, replace_or_fail
 from keyscale.api.lifecycle.steps import (

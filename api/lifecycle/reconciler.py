@@ -15,7 +15,7 @@ from keyscale.api.lifecycle.decision import DEFAULT_TIMEOUTS
 from keyscale.api.lifecycle.leadership import Candidacy, Leadership
 from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.clock import now_ms
-from keyscale.db.engine import is_database_away, open_engine, session_factory
+from keyscale.db.connections import is_database_away, open_engine, session_factory
 from keyscale.db.repositories import events
 from keyscale.errors import KeyscaleError
 

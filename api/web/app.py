@@ -39,7 +39,7 @@ from keyscale.api.web.error_handlers import add_handlers
 from keyscale.api.web.limits import RequestLimits
 from keyscale.api.web.openapi import describe
 from keyscale.api.web.request_origin import RequestOrigin
-from keyscale.db.engine import open_engine, session_factory
+from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.repositories import artifacts as artifact_rows
 from keyscale.installation import VERSION
 

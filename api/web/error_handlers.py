@@ -27,7 +27,7 @@ from keyscale.api.errors import (
 )
 from keyscale.api.schemas.problem import problem
 from keyscale.api.web.request_origin import REQUEST_ID_HEADER
-from keyscale.db.engine import is_database_away, is_given_up, is_too_slow
+from keyscale.db.connections import is_database_away, is_given_up, is_too_slow
 from keyscale.db.repositories.events import ORIGIN
 from keyscale.jobs.protocol.storable_text import storable
 

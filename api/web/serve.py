@@ -25,9 +25,9 @@ from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
 from keyscale.api.web.request_origin import RequestIdFilter
 from keyscale.clock import now_ms
+from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.embedded import EmbeddedPostgres, let_enter
 from keyscale.db.embedded_keeper import EmbeddedPostgresKeeper
-from keyscale.db.engine import open_engine, session_factory
 from keyscale.db.errors import DatabaseError
 from keyscale.db.job_scope import EVERYTHING
 from keyscale.db.migrate import migrate

@@ -15,7 +15,7 @@ from keyscale.api.access.tokens import token_sha256
 from keyscale.api.job_secrets import JobSecrets
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
-from keyscale.db.engine import open_engine, session_factory
+from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.migrate import migrate
 from keyscale.db.repositories import tokens

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from keyscale.db.engine import is_database_away, is_given_up, is_too_slow
+from keyscale.db.connections import is_database_away, is_given_up, is_too_slow
 
 if TYPE_CHECKING:
     import httpx

@@ -14,7 +14,7 @@ from sqlalchemy import CheckConstraint, LargeBinary, MetaData, func, inspect, se
 from sqlalchemy.dialects.postgresql import JSONB
 
 from keyscale.db.base import Base
-from keyscale.db.engine import open_engine
+from keyscale.db.connections import open_engine
 from keyscale.db.errors import SchemaTooNewError
 from keyscale.db.migrate import alembic_config, migrate
 

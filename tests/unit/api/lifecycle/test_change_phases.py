@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale.api.launching.processes import ProcessState
-from keyscale.api.lifecycle.changing import RESTORE_TRIES_MAX, next_change_step
+from keyscale.api.lifecycle.change_phases import RESTORE_TRIES_MAX, next_change_step
 from keyscale.api.lifecycle.outcomes import Outcome, failure, failure_of
 from keyscale.api.lifecycle.steps import (
     AbandonChange,

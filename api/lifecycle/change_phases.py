@@ -5,9 +5,9 @@
     STOP        the savepoint is published; the old driver ends
     RESTORE     the new driver is given the savepoint
     VERIFY      the new driver runs; it has some time to commit its first batch, or to report that there is no input
-    ROLL_BACK   the new driver could not run: back to the old parallelism, from the same savepoint
+    ROLL_BACK   the new driver could not run: back to the old revision, from the same savepoint
 
-Until the savepoint is published, any failure leaves the job at its old parallelism. After that, the job goes on at the
+Until the savepoint is published, any failure leaves the job at its old revision. After that, the job goes on with the
 new one: a new driver that dies is replaced. Only a new driver that fails by itself, dies several times, or takes too
 long leads to ROLL_BACK. Every phase has a limit of time, except ROLL_BACK, in which the job is treated as any other.
 """
