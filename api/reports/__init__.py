@@ -1,1 +1,1 @@
-"""What drivers ask for and report: each report is checked, masked and stored."""
+"""Drivers' requests and reports: each report is checked, masked and stored."""

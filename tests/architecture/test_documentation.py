@@ -13,11 +13,13 @@ import pytest
 
 from keyscale.api.cli.root import keyscale
 from keyscale.api.launching.spark_conf import ALLOWED_KEYS
+from keyscale.db.statuses import CheckpointStatus, JobStatus
 from keyscale.jobs.protocol.messages import CheckpointSettings
 from tests.support.repository import DOCS, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from enum import StrEnum
     from pathlib import Path
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
@@ -142,3 +144,11 @@ def test_the_settings_of_checkpoints_are_listed_with_their_defaults() -> None:
     page = (DOCS / "configuration.md").read_text(encoding="utf-8")
     for name, default in CheckpointSettings().model_dump().items():
         assert f"\n| `{name}` | {default} |" in page
+
+
+@pytest.mark.parametrize(("of", "statuses"), [("checkpoint", CheckpointStatus), ("job", JobStatus)])
+def test_the_glossary_lists_all_statuses(of: str, statuses: type[StrEnum]) -> None:
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    listed = re.search(rf"Status of a {of}:([^.]*)\.", text)
+    assert listed is not None
+    assert re.findall(r"`(\w+)`", listed[1]) == list(statuses)

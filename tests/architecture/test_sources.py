@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FACADES = {"keyscale", "keyscale.state", "keyscale.testing", "keyscale.db.models"}
-# Names of several modules that mean the same in each, except `engine`: that of `db` is SQLAlchemy's. Inside of `api`
+# Names of several modules that mean the same in each. Inside of `api`
 # and `db`, where every room has a module per noun of the REST API, names may repeat.
-SHARED_NAMES = {"artifact", "attempt", "backend", "checkpoints", "deleted_job", "engine", "errors", "kafka"}
+SHARED_NAMES = {"artifact", "attempt", "backend", "checkpoints", "deleted_job", "errors", "kafka"}
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 PACKAGE_FILES = [path for path in source_files() if path.name == "__init__.py"]
 

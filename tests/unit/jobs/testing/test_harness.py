@@ -9,12 +9,21 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from keyscale import KeyedProcessFunction, OutputTag, TimeDomain, Ttl, ValueStateDescriptor
+from keyscale import (
+    AggregatingStateDescriptor,
+    KeyedProcessFunction,
+    OutputTag,
+    ReducingStateDescriptor,
+    TimeDomain,
+    Ttl,
+    ValueStateDescriptor,
+)
 from keyscale.jobs.errors import InvalidSchemaError, UnknownOutputError, UserFunctionError
 from keyscale.jobs.functions.timer_service import NO_WATERMARK_MS
 from keyscale.jobs.operators.deduplicate import Deduplicate
 from keyscale.jobs.operators.failures import origin_of
 from keyscale.jobs.testing.harness import OperatorHarness
+from tests.contract.keyed_store import ACCUMULATOR, Mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,3 +218,41 @@ def test_a_resource_lasts_from_batch_to_batch_until_one_fails() -> None:
     later = harness.restored(harness.snapshot())
     later.process(("ada", 1))
     assert [row.what for row in later.take_output()] == ["1"]
+
+
+class Purchases(KeyedProcessFunction):
+    """Emits the sum and the mean of a user's amounts, and reminds a user who has bought only once."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.sum = context.get_reducing_state(ReducingStateDescriptor("sum", pa.int64(), lambda a, b: a + b))
+        self.mean = context.get_aggregating_state(AggregatingStateDescriptor("mean", ACCUMULATOR, Mean()))
+
+    def process_element(self, row: Row, context: ProcessContext) -> Iterator[Any]:
+        timers = context.timer_service()
+        if self.sum.get() is None:
+            timers.register_processing_time_timer(100)
+        else:
+            timers.delete_processing_time_timer(100)
+        self.sum.add(row.at)
+        self.mean.add(row.at)
+        yield row.user, f"{self.sum.get()} {self.mean.get()}"
+
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterator[Any]:
+        yield context.current_key, f"reminded at {timestamp}"
+
+
+def test_reducing_and_aggregating_states_are_kept_per_key_and_restored() -> None:
+    harness = OperatorHarness(Purchases(), input=INPUT, key=["user"], output=OUTPUT)
+    harness.process(("ada", 5), ("bob", 1), ("ada", 6))
+    assert harness.take_output() == [("ada", "5 5.0"), ("bob", "1 1.0"), ("ada", "11 5.5")]
+    later = harness.restored(harness.snapshot(), parallelism=3)
+    later.process(("ada", 7), ("bob", 2))
+    assert sorted(later.take_output()) == [("ada", "18 6.0"), ("bob", "3 1.5")]
+
+
+def test_a_processing_time_timer_that_was_deleted_does_not_fire() -> None:
+    harness = OperatorHarness(Purchases(), input=INPUT, key=["user"], output=OUTPUT)
+    harness.process(("ada", 5), ("bob", 1), ("ada", 6))
+    harness.take_output()
+    harness.advance_processing_time(100)
+    assert harness.take_output() == [("bob", "reminded at 100")]
