@@ -9,8 +9,8 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from bench.api_rows import fill
-from keyscale.api.lifecycle import history_retention, object_removal
 from keyscale.api.lifecycle.reconciler import ReconcilerPulse
+from keyscale.api.upkeep import history_retention, object_removal
 from keyscale.api.upkeep.history_retention import HistoryPolicy, HistoryRetention
 from keyscale.api.upkeep.object_removal import ObjectRemoval
 from keyscale.clock import now_ms
