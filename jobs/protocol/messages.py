@@ -382,6 +382,16 @@ class OperatorMetrics(Message):
     subtasks: list[SubtaskMetrics] = Field(default_factory=list)
 
 
+class GraphNode(Message):
+    """A source, operator or sink of the job's graph."""
+
+    uid: StorableText
+    kind: Literal["SOURCE", "OPERATOR", "SINK"]
+    inputs: list[StorableText] = Field(
+        default_factory=list, description="Uids of the sources and operators whose records it gets."
+    )
+
+
 class SinkOutage(Message):
     """A sink whose system does not answer, so that batches wait."""
 
@@ -456,6 +466,10 @@ class DriverMetrics(Message):
         " of a checkpoint have another size, its state_size.",
     )
     operators: list[OperatorMetrics] = Field(default_factory=list)
+    graph: list[GraphNode] = Field(
+        default_factory=list,
+        description="The job's graph: each node comes after its inputs. Empty before the script has declared it.",
+    )
     store_away_since_ms: Measured | None = Field(
         default=None,
         description="Time since which the object store does not answer and batches wait; None if it answers.",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from keyscale.jobs.protocol.messages import (
         CommandResult,
         FailureHistory,
+        GraphNode,
         OperatorMetrics,
         RestartStrategy,
         SinkOutage,
@@ -69,6 +70,11 @@ class DriverStatus:
         with self._lock:
             if self._state not in TERMINAL_STATES:
                 self._state, self._failure = state, failure
+
+    def declared(self, graph: list[GraphNode]) -> None:
+        """Sets the job's graph, as its script has declared it."""
+        with self._lock:
+            self._metrics = self._metrics.model_copy(update={"graph": graph})
 
     def restored(self, at_ms: int) -> None:
         with self._lock:

@@ -7,6 +7,7 @@ import logging
 import queue
 from typing import TYPE_CHECKING
 
+from keyscale.jobs.graph.described_graph import describe
 from keyscale.jobs.protocol.messages import CommandKind, CommandResult, DriverState
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.control.reporter import Reporter
@@ -118,6 +119,7 @@ class JobRun:
         if self._topology_given:
             raise RunEndedError("a script can execute only one job")
         self._topology_given = True
+        self._status.declared(describe(topology))
         context = RunContext(
             spark=self._spark,
             assignment=self._assignment,
