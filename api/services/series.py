@@ -37,6 +37,12 @@ _MARKS = {
     "RESCALE_COMPLETED": MarkKind.RESCALE,
     "RESCALE_ROLLED_BACK": MarkKind.ROLLBACK,
     "RESCALE_FAILED": MarkKind.ROLLBACK,
+    "UPGRADE_COMPLETED": MarkKind.UPGRADE,
+    "UPGRADE_ROLLED_BACK": MarkKind.ROLLBACK,
+    "UPGRADE_FAILED": MarkKind.ROLLBACK,
+    "ROLLBACK_COMPLETED": MarkKind.ROLLBACK,
+    "ROLLBACK_ROLLED_BACK": MarkKind.ROLLBACK,
+    "ROLLBACK_FAILED": MarkKind.ROLLBACK,
 }
 
 
@@ -171,8 +177,8 @@ def _rate(before: dict[str, Any] | None, here: dict[str, Any] | None, counter: s
 
 
 def _mark_of_event(event: Event) -> MarkAnswer:
-    found = event.details.get("rescale_id")
-    return MarkAnswer(at_ms=event.at_ms, kind=_MARKS[event.kind], text=event.message, id=found)
+    change_id = event.details.get("change_id")
+    return MarkAnswer(at_ms=event.at_ms, kind=_MARKS[event.kind], text=event.message, id=change_id)
 
 
 def _mark_of_checkpoint(checkpoint: Checkpoint) -> MarkAnswer:

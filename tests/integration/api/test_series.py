@@ -11,10 +11,10 @@ from keyscale.api.access.tokens import token_sha256
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.clock import now_ms
-from keyscale.db.models import SeriesPoint
+from keyscale.db.models import Change, SeriesPoint
 from keyscale.db.repositories import jobs, series
 from keyscale.db.repositories.series import RINGS
-from keyscale.db.statuses import JobStatus
+from keyscale.db.statuses import ChangeKind, ChangePhase, ChangeStatus, JobStatus, UpgradeMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,13 +116,40 @@ def test_values_of_one_step_become_one(context: Context, job: dict[str, Any]) ->
         assert point.samples == 3
 
 
-def test_failures_and_rescales_are_marked(client: httpx.Client, context: Context, job: dict[str, Any]) -> None:
+ENDS_OF_CHANGES = [
+    (ChangeKind.RESCALE, ChangeStatus.COMPLETED),
+    (ChangeKind.RESCALE, ChangeStatus.ROLLED_BACK),
+    (ChangeKind.UPGRADE, ChangeStatus.COMPLETED),
+    (ChangeKind.UPGRADE, ChangeStatus.FAILED),
+    (ChangeKind.ROLLBACK, ChangeStatus.COMPLETED),
+]
+
+
+def test_failures_and_changes_are_marked(client: httpx.Client, context: Context, job: dict[str, Any]) -> None:
     client.post("/jobs/flights/start")
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
         transaction = JobTransaction(session, found)
-        transaction.record("RESCALE_COMPLETED", "rescale from 1 to 2: completed", rescale_id="nightly")
+        for kind, status in ENDS_OF_CHANGES:
+            change = Change(
+                id=f"{kind}-{status}".lower(),
+                job_id=job["id"],
+                kind=kind,
+                status=ChangeStatus.IN_PROGRESS,
+                phase=ChangePhase.VERIFY,
+                phases=[],
+                from_revision=1,
+                to_revision=2,
+                from_parallelism=1,
+                to_parallelism=2,
+                old_attempt=1,
+                upgrade_mode=UpgradeMode.SAVEPOINT,
+                allow_non_restored_state=False,
+                requested_at_ms=now_ms(),
+            )
+            session.add(change)
+            transaction.end_change(change, status, None)
         transaction.settle(JobStatus.FAILED, {"code": "USER_FUNCTION_FAILED"})
         session.execute(
             text(
@@ -136,8 +163,12 @@ def test_failures_and_rescales_are_marked(client: httpx.Client, context: Context
     assert sorted((mark["kind"], mark["id"]) for mark in marks) == [
         ("CHECKPOINT_FAILED", "3"),
         ("FAILURE", None),
-        ("RESCALE", "nightly"),
+        ("RESCALE", "rescale-completed"),
+        ("ROLLBACK", "rescale-rolled_back"),
+        ("ROLLBACK", "rollback-completed"),
+        ("ROLLBACK", "upgrade-failed"),
         ("START", None),
+        ("UPGRADE", "upgrade-completed"),
     ]
     old = client.get("/jobs/flights/series", params={"to_ms": now_ms() - 60_000}).json()
     assert old["marks"] == []
