@@ -49,9 +49,9 @@ def show_platform(control: Control, _: User) -> PlatformAnswer:
 
 
 @router.get("/{artifact_id}")
-def show_artifact(control: Control, _: User, artifact_id: str) -> ArtifactAnswer:
+def show_artifact(control: Control, user: User, artifact_id: str) -> ArtifactAnswer:
     """Shows an artifact."""
-    return artifacts.show(control, artifact_id)
+    return artifacts.show(control, user, artifact_id)
 
 
 @router.delete("/{artifact_id}", status_code=204)

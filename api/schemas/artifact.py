@@ -20,6 +20,8 @@ class ArtifactAnswer(Answer):
         sha256="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
         size_bytes=2411,
         created_at_ms=1_795_000_000_000,
+        uploaded_by="ada",
+        used_by=["departures"],
     )
 
     id: str
@@ -30,6 +32,8 @@ class ArtifactAnswer(Answer):
     sha256: str
     size_bytes: int
     created_at_ms: int
+    uploaded_by: str | None = Field(description="Name of the user who uploaded it; null once its event is forgotten.")
+    used_by: list[str] = Field(description="Names of the jobs that have a revision with it, of those the user may see.")
 
 
 class PlatformAnswer(Answer):

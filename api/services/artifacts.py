@@ -29,7 +29,9 @@ from keyscale.db.models import Artifact
 from keyscale.db.repositories import artifacts, events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy.orm import Session
 
     from keyscale.api.access.principal import Principal
     from keyscale.api.services.context import Context
@@ -72,7 +74,7 @@ def upload(
         if (existing := artifacts.find_version(session, chosen, sha256)) is not None and artifacts.is_visible(
             session, existing.id, scope=user.scope, user_id=user.id
         ):
-            return ArtifactAnswer.model_validate(existing), False
+            return _answers(session, user, [existing])[0], False
         artifact = Artifact(
             id=uuid.uuid4().hex,
             name=chosen,
@@ -98,14 +100,16 @@ def upload(
             artifact_id=artifact.id,
             sha256=sha256,
         )
-    return ArtifactAnswer.model_validate(artifact), True
+        session.flush()
+        answer = _answers(session, user, [artifact])[0]
+    return answer, True
 
 
 def list_all(context: Context, user: Principal, listing: Listing) -> ArtifactList:
     """Lists the artifacts that a user may see."""
     with context.sessions() as session:
         found = artifacts.list_page(session, listing.page(int, str), scope=user.scope, user_id=user.id)
-    shown = [ArtifactAnswer.model_validate(artifact) for artifact in found.rows]
+        shown = _answers(session, user, found.rows)
     return ArtifactList(artifacts=shown, next=write_cursor(found.next))
 
 
@@ -120,7 +124,7 @@ def show_platform(context: Context) -> PlatformAnswer:
     )
 
 
-def show(context: Context, artifact_id: str) -> ArtifactAnswer:
+def show(context: Context, user: Principal, artifact_id: str) -> ArtifactAnswer:
     """Shows an artifact.
 
     Raises:
@@ -128,9 +132,29 @@ def show(context: Context, artifact_id: str) -> ArtifactAnswer:
     """
     with context.sessions() as session:
         found = artifacts.find(session, artifact_id)
-    if found is None:
-        raise ArtifactNotFoundError("no artifact has this id")
-    return ArtifactAnswer.model_validate(found)
+        if found is None:
+            raise ArtifactNotFoundError("no artifact has this id")
+        return _answers(session, user, [found])[0]
+
+
+def _answers(session: Session, user: Principal, shown: Sequence[Artifact]) -> list[ArtifactAnswer]:
+    actors = events.uploaders(session, [each.created_at_ms for each in shown])
+    jobs = artifacts.jobs_using(session, [each.id for each in shown], user.scope) if shown else {}
+    return [
+        ArtifactAnswer(
+            id=each.id,
+            name=each.name,
+            version=each.version,
+            filename=each.filename,
+            kind=each.kind,
+            sha256=each.sha256,
+            size_bytes=each.size_bytes,
+            created_at_ms=each.created_at_ms,
+            uploaded_by=actors.get(each.id),
+            used_by=jobs[each.id],
+        )
+        for each in shown
+    ]
 
 
 def delete(context: Context, user: Principal, artifact_id: str) -> None:

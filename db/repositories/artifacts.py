@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, delete, func, or_, select, text, true
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import array, insert
 
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import Artifact, ArtifactChunk, Job, Revision
@@ -94,6 +94,17 @@ def first_use(session: Session, artifact_id: str) -> tuple[str, int] | None:
     statement = select(Job.name, Revision.number).join(Revision, Revision.job_id == Job.id).where(used)
     found = session.execute(statement.order_by(Job.name, Revision.number.desc()).limit(1)).first()
     return None if found is None else (found[0], found[1])
+
+
+def jobs_using(session: Session, artifact_ids: Collection[str], scope: JobScope = EVERYTHING) -> dict[str, list[str]]:
+    """Returns the names of the jobs of a scope that have a revision with an artifact, by the artifact's id."""
+    in_revisions = select(Job.name, Revision.artifact_id, Revision.libraries).join(Revision, Revision.job_id == Job.id)
+    used = or_(Revision.artifact_id.in_(artifact_ids), Revision.libraries.has_any(array(sorted(artifact_ids))))
+    found: dict[str, set[str]] = {artifact_id: set() for artifact_id in artifact_ids}
+    for name, program, libraries in session.execute(in_revisions.where(used, scope.criterion()).distinct()):
+        for artifact_id in {program, *libraries} & found.keys():
+            found[artifact_id].add(name)
+    return {artifact_id: sorted(names) for artifact_id, names in found.items()}
 
 
 def remove(session: Session, artifact: Artifact) -> None:

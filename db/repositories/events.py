@@ -42,6 +42,14 @@ ORIGIN: ContextVar[Origin | None] = ContextVar("keyscale_request_origin", defaul
 """The request that is being answered, which events then name; None in the system's own threads."""
 
 
+def uploaders(session: Session, times_ms: Collection[int]) -> dict[str, str]:
+    """Returns who uploaded the artifacts of these times, by the artifact's id; old events are forgotten."""
+    statement = select(Event.details["artifact_id"].astext, Event.actor).where(
+        Event.job_id.is_(None), Event.at_ms.in_(times_ms), Event.kind == "ARTIFACT_UPLOADED"
+    )
+    return {row[0]: row[1] for row in session.execute(statement)}
+
+
 def record(
     session: Session, *, job_id: str | None, at_ms: int, kind: str, message: str, actor: str = "system", **details: Any
 ) -> None:

@@ -73,6 +73,21 @@ def test_the_same_bytes_are_stored_once_until_their_last_artifact_is_deleted(
     assert client.delete(f"/artifacts/{one['id']}").json()["code"] == "ARTIFACT_NOT_FOUND"
 
 
+def test_an_artifact_names_who_uploaded_it_and_the_jobs_that_use_it_as_program_or_library(
+    client: httpx.Client, upload: Callable[..., Any]
+) -> None:
+    program = upload(b"import tools\n", "program.py").json()
+    library = upload(b"one = 1\n", "tools.py").json()
+    assert (program["uploaded_by"], program["used_by"]) == ("admin", [])
+    for name, used in (("second", [library["id"]]), ("first", [library["id"]]), ("third", [])):
+        body = {"name": name, "artifact_id": program["id"], "libraries": used}
+        assert client.post("/jobs", json=body).status_code == 201
+    listed = {each["name"]: each for each in client.get("/artifacts").json()["artifacts"]}
+    assert listed["program"]["used_by"] == ["first", "second", "third"]
+    assert (listed["tools"]["uploaded_by"], listed["tools"]["used_by"]) == ("admin", ["first", "second"])
+    assert client.get(f"/artifacts/{library['id']}").json() == listed["tools"]
+
+
 def test_an_artifact_that_a_job_uses_is_not_deleted(client: httpx.Client, job: dict[str, Any]) -> None:
     answer = client.delete(f"/artifacts/{job['artifact_id']}")
     assert (answer.status_code, answer.json()["code"]) == (409, "ARTIFACT_IN_USE")
