@@ -65,6 +65,7 @@ TABS = {
     "overview": "Overview",
     "checkpoints": "Checkpoints",
     "rescale": "Rescale",
+    "revisions": "Revisions",
     "key-groups": "Key groups",
     "exceptions": "Exceptions",
     "logs": "Logs",

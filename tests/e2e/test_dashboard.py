@@ -343,7 +343,7 @@ def test_the_preview_assigns_key_groups_exactly_as_the_runtime_does(page: Page, 
 
 def test_a_rescale_is_shown_phase_by_phase(page: Page, platform: Platform) -> None:
     page.goto(f"{platform.url}/ui/jobs/departures/rescale")
-    ask = "async (rescale) => (await import('/ui/static/pages/rescale.js')).phaseRows(rescale, 5000)"
+    ask = "async (rescale) => (await import('/ui/static/change_timeline.js')).phaseRows(rescale, 5000)"
 
     def phase(name: str, start: int, end: int | None) -> dict[str, Any]:
         took = None if end is None else end - start
@@ -378,6 +378,44 @@ def test_numbers_read_as_people_write_them(page: Page, platform: Platform) -> No
     ]  # fmt: skip
     assert page.evaluate(ask, ["rate", 4.25]) == "4.3/s"
     assert page.evaluate(ask, ["rate", 18234.5]) == "18,235/s"
+
+
+def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platform: Platform) -> None:
+    platform.create_job("revised")
+    open_page(page, platform, "/ui/jobs/revised/revisions")
+    page.get_by_role("button", name="Change the job…").click()
+    expect(page).to_have_url(re.compile(r"\?edit=yes$"))
+    form = page.get_by_role("region", name="Change the job")
+    form.get_by_role("button", name="Show the plan").click()
+    expect(form.get_by_role("alert")).to_have_text("Nothing differs from the job as it is now.")
+    form.get_by_label("Parallelism").fill("3")
+    form.get_by_label("Checkpoint every").fill("2.5")
+    form.get_by_label("Why").fill("more of it")
+    form.get_by_role("button", name="Show the plan").click()
+    plan = page.get_by_role("region", name="Plan")
+    expect(plan).to_contain_text("This change can be made.")
+    settings = plan.get_by_role("group", name="Settings that change").get_by_role("row")
+    expect(settings).to_contain_text(["Setting", "parallelism", "checkpoints.interval_ms10 s2.5 s"])
+    form.get_by_role("button", name="Change…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Change the job").click()
+
+    history = page.get_by_role("region", name="Revisions").get_by_role("row")
+    expect(history).to_have_count(3)
+    expect(history.nth(1)).to_contain_text("more of it")
+    expect(form).to_be_hidden()
+    differing = page.locator("#differences tr").filter(has=page.locator(".added"))
+    expect(differing).to_contain_text(["parallelism", "checkpoints.interval_ms"])
+    expect(differing.first.get_by_role("cell")).to_have_text(["2", "3"])
+    job = platform.control_plane.api.get("/jobs/revised")
+    assert (job["parallelism"], job["checkpoints"]["interval_ms"]) == (3, 2500)
+
+    history.nth(2).get_by_role("button", name="Go to revision 1…").click()
+    question = page.get_by_role("dialog")
+    question.get_by_label("As it is now").check()
+    question.get_by_role("button", name="Roll back to revision 1").click()
+    expect(history.nth(2)).to_contain_text("now")
+    assert platform.control_plane.api.get("/jobs/revised")["parallelism"] == 2
+    platform.control_plane.api.delete("/jobs/revised")
 
 
 # --- hidden pages and outages ---------------------------------------------------------------------------------------

@@ -48,8 +48,10 @@ async function request(method, path, { json, form, headers = {} } = {}) {
     location.assign(`/ui/login?next=${encodeURIComponent(location.pathname)}`);
     throw new Unauthorized({ title: "Your session has ended." }, 401);
   }
-  const answer = response.status === 204 ? null : await response.json().catch(() => ({}));
-  if (!response.ok) throw new ApiError(answer ?? {}, response.status);
+  if (response.status === 204) return null;
+  const answer = await response.json().catch(() => null);
+  // An answer that breaks off is no answer.
+  if (!response.ok || answer === null) throw new ApiError(answer ?? {}, response.ok ? 0 : response.status);
   return answer;
 }
 

@@ -64,8 +64,8 @@ export async function drawChart(title, { kind, lines, span, marks = [] }) {
     y: line.points.map(([, value]) => (value === null ? null : value / divisor)),
     text: line.points.map(([, value]) => format(value)),
     hovertemplate: "%{text}",
-    line: { color: colour(["accent", "second"][index] ?? "calm"), width: 1.8 },
-    marker: { color: colour(["accent", "second"][index] ?? "calm"), size: 7, symbol: line.symbols },
+    line: { color: colour(["accent", "second", "busy"][index] ?? "calm"), width: 1.8 },
+    marker: { color: colour(["accent", "second", "busy"][index] ?? "calm"), size: 7, symbol: line.symbols },
     connectgaps: false,
   }));
   const layout = {

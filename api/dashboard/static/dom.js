@@ -73,11 +73,12 @@ function match(old, next) {
     if (old.data !== next.data) old.data = next.data;
     return;
   }
-  for (const { name, value } of next.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
-  for (const { name } of Array.from(old.attributes)) {
-    // What the user has opened stays open.
-    if (!next.hasAttribute(name) && !(name === "open" && old.nodeName === "DETAILS")) old.removeAttribute(name);
+  // What the user has opened stays open, and what was closed stays closed.
+  const isUsers = (name) => name === "open" && old.nodeName === "DETAILS";
+  for (const { name, value } of next.attributes) {
+    if (!isUsers(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
+  for (const { name } of Array.from(old.attributes)) if (!isUsers(name) && !next.hasAttribute(name)) old.removeAttribute(name);
   if (next.style?.length || old.style?.length) old.style.cssText = next.style.cssText;
   if (!listening.has(old)) matchChildren(old, next);
 }
@@ -196,12 +197,19 @@ export function tell(text, tone = "calm") {
   setText(line, text.trim());
 }
 
+/** Copies a location, and says so. */
+export async function copyText(location) {
+  await navigator.clipboard.writeText(location);
+  tell("The location is copied.", "good");
+}
+
+/** A button that copies a location. */
+export const copyButton = (location) =>
+  element("button", { type: "button", class: "plain", title: location, onclick: () => copyText(location) }, "Copy the location");
+
 /** A location, with a button that copies it. */
 export function copyable(location) {
   if (!location) return NONE;
-  const button = element("button", { type: "button", class: "plain", onclick: async () => {
-    await navigator.clipboard.writeText(location);
-    tell("The location is copied.", "good");
-  } }, "Copy");
+  const button = element("button", { type: "button", class: "plain", onclick: () => copyText(location) }, "Copy");
   return element("span", { class: "copyable" }, element("code", {}, location), " ", button);
 }

@@ -16,26 +16,34 @@ export const tabPath = (tab) => `/ui${path}/${tab}`;
  * @template Read
  * @param {() => Promise<Read>} read what the tab needs beside the job
  * @param {(job: object, read: Read, mayOperate: boolean) => void} show
- * @param {number} everyMs
+ * @param {string[]} topics of the job's stream that `read` depends on
+ * @param {number} everyMs between two reads, while there is no stream
  * @returns {{now: () => void, follow: (name: string, operationId: string) => void}} `follow` shows an operation's end.
  */
-export function jobPage(read, show, everyMs = 1000) {
+export function jobPage(read, show, topics = [], everyMs = 1000) {
   const page = { now: () => {}, follow: (name, operationId) => actions.follow(name, operationId) };
   const actions = new JobActions(path, () => page.now());
+  /** @type {[object, Read, boolean] | null} */
+  let shown = null;
   page.now = live(async () => {
     try {
       const user = await viewer();
       const [job, found] = await Promise.all([get(path), read(), actions.refresh()]);
+      shown = [job, found, mayActAs(user, "OPERATOR")];
       showHead(job);
-      const mayOperate = mayActAs(user, "OPERATOR");
-      if (mayOperate) actions.show(job);
-      show(job, found, mayOperate);
+      if (shown[2]) actions.show(job);
+      show(...shown);
       byId("body").hidden = false;
     } catch (error) {
       explainMissing(error);
       throw error;
     }
-  }, everyMs).now;
+  }, {
+    everyMs,
+    topics: ["job", "operations", ...topics],
+    redraw: () => shown && show(...shown),
+  }).now;
+  byId("tabs").querySelector("[aria-current]").scrollIntoView({ block: "nearest", inline: "center" });
   return page;
 }
 
@@ -66,14 +74,14 @@ function showFailure(job) {
   }
 }
 
-/** The parts of a failure: message, place, code, advice, and the user's traceback. */
-export function failureParts({ code, message, traceback, operator_uid: uid, subtask, advice }) {
+/** The parts of a failure: message, place, code, advice, and the user's traceback, which may be open at first. */
+export function failureParts({ code, message, traceback, operator_uid: uid, subtask, advice }, isOpen = false) {
   const where = [uid && `operator ${uid}`, subtask != null && `subtask ${subtask}`].filter(Boolean).join(", ");
   return [
     element("span", { class: "said" }, message), " ", element("code", {}, code), where ? ` (${where})` : "",
     advice ? ` ${advice}` : "",
     traceback
-      ? element("details", {}, element("summary", {}, "Traceback"), element("pre", { tabindex: 0 }, traceback))
+      ? element("details", { open: isOpen }, element("summary", {}, "Traceback"), element("pre", { tabindex: 0 }, traceback))
       : "",
   ];
 }

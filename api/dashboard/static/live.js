@@ -1,21 +1,27 @@
-// Keeps a page up to date: never twice at once, not while it is hidden, more slowly while the control plane is away.
+// Keeps a page up to date: by the platform's stream of changes, and by asking again and again while there is none.
+// Never twice at once, not while the page is hidden, more slowly while the control plane is away.
 
 import { ApiError, Unauthorized } from "./api.js";
 import { byId, setAway, setText } from "./dom.js";
 
-const SLOWEST_MS = 10_000;
+/** A lost stream is opened again after a while; with one, the page still asks now and then, to be sure. */
+const SLOWEST_MS = 10_000, REOPEN_MS = 10_000, SURE_MS = 15_000, REDRAW_MS = 1000;
+const AWAY = "The control plane does not answer.";
 
 /**
- * Calls `refresh` now and then every `everyMs`; shows on the page when the control plane does not answer.
+ * Calls `refresh` now and whenever something has changed; shows on the page when the control plane does not answer.
  * @param {() => Promise<void>} refresh
- * @param {number} everyMs
+ * @param {{everyMs?: number, stream?: string|null, topics?: string[], redraw?: () => void}} options `everyMs` is the
+ *   time between two refreshes without a stream; `topics` of the stream's messages concern the page; `redraw` is called
+ *   every second, for what only time changes.
  * @returns {{now: () => void}} `now` refreshes at once, after an action of the user.
  */
-export function live(refresh, everyMs = 1000) {
-  let failures = 0;
-  let timer = 0;
-  let busy = false;
-  let again = false;
+export function live(refresh, { everyMs = 1000, stream = null, topics = [], redraw = null } = {}) {
+  let failures = 0, timer = 0, clock = 0, reopening = 0;
+  let busy = false, again = false, known = false;
+  /** @type {EventSource|null} */
+  let source = null;
+  let isStreaming = false;
 
   async function run() {
     clearTimeout(timer);
@@ -27,6 +33,7 @@ export function live(refresh, everyMs = 1000) {
     try {
       await refresh();
       failures = 0;
+      known = true;
       showConnection("");
     } catch (error) {
       if (error instanceof Unauthorized) return;
@@ -41,12 +48,58 @@ export function live(refresh, everyMs = 1000) {
       again = false;
       run();
     } else if (!document.hidden) {
-      timer = setTimeout(run, Math.min(everyMs * 2 ** failures, SLOWEST_MS));
+      const pauseMs = failures ? Math.min(everyMs * 2 ** failures, SLOWEST_MS) : isStreaming ? SURE_MS : everyMs;
+      timer = setTimeout(run, pauseMs);
     }
   }
 
-  document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : run()));
-  run();
+  function open() {
+    clearTimeout(reopening);
+    if (!stream || source) return;
+    source = new EventSource(stream);
+    source.addEventListener("change", ({ data }) => {
+      isStreaming = true;
+      if (topics.some((topic) => JSON.parse(data).topics.includes(topic))) run();
+    });
+    source.addEventListener("gone", () => {
+      close();
+      run();
+    });
+    source.addEventListener("over", () => location.assign(`/ui/login?next=${encodeURIComponent(location.pathname)}`));
+    source.addEventListener("away", () => showConnection(`${AWAY} What you see may be old. Trying again…`, true));
+    source.addEventListener("error", () => {
+      const wasStreaming = isStreaming;
+      isStreaming = false;
+      // The browser connects again by itself, unless it was refused.
+      if (source?.readyState === EventSource.CLOSED) {
+        close();
+        reopening = setTimeout(open, REOPEN_MS);
+      }
+      if (wasStreaming) run();
+    });
+  }
+
+  function close() {
+    source?.close();
+    source = null;
+    isStreaming = false;
+  }
+
+  function show() {
+    clearTimeout(timer);
+    clearInterval(clock);
+    clearTimeout(reopening);
+    if (document.hidden) {
+      close();
+      return;
+    }
+    run();
+    open();
+    if (redraw) clock = setInterval(() => known && redraw(), REDRAW_MS);
+  }
+
+  document.addEventListener("visibilitychange", show);
+  show();
   return { now: run };
 }
 

@@ -3,7 +3,7 @@
 import { ApiError, get, remove, upload } from "../api.js";
 import { ask } from "../ask.js";
 import { actionButton, byId, element, setChildren, setRefused, tell, when } from "../dom.js";
-import { bytes, number } from "../format.js";
+import { bytes, NONE, number } from "../format.js";
 import { live } from "../live.js";
 import { isFirstPage, pageQuery, showPages } from "../paging.js";
 import { mayActAs, viewer } from "../viewer.js";
@@ -17,7 +17,7 @@ const page = live(async () => {
   byId("upload").hidden = !mayOperate;
   setChildren(byId("artifacts"), ...artifacts.map((one) => artifactRow(one, mayOperate)));
   showPages(next);
-}, 5000);
+}, { everyMs: 5000 });
 
 function artifactRow(one, mayOperate) {
   const cell = (column, content, kind) => element("td", { role: "cell", dataset: { column }, class: kind }, content);
@@ -26,15 +26,23 @@ function artifactRow(one, mayOperate) {
     cell("Version", number(one.version), "number"),
     cell("File", element("code", { title: `SHA-256 ${one.sha256}` }, one.filename)),
     cell("Size", bytes(one.size_bytes), "number"),
-    cell("Uploaded", when(one.created_at_ms)),
+    cell("Uploaded", element("span", {}, when(one.created_at_ms), one.uploaded_by ? ` by ${one.uploaded_by}` : "")),
+    cell("Used by", one.used_by.length ? element("span", {}, ...one.used_by.flatMap((name, index) => [index ? ", " : "",
+      element("a", { href: `/ui/jobs/${encodeURIComponent(name)}/overview` }, name)])) : NONE),
     element("td", { role: "cell" },
-      mayOperate ? actionButton("Delete…", () => removeArtifact(one), { class: "plain danger" }) : null));
+      mayOperate ? deleteButton(one) : null));
+}
+
+function deleteButton(one) {
+  const button = actionButton("Delete…", () => removeArtifact(one), { class: "plain danger" });
+  setRefused(button, one.used_by.length ? "A job uses it." : "");
+  return button;
 }
 
 async function removeArtifact(one) {
   const agreed = await ask({
     title: `Delete ${one.name}, version ${one.version}?`,
-    text: "The file is deleted, which cannot be undone. An artifact that a job uses is not deleted.",
+    text: "The file is deleted. This cannot be undone, except by uploading it again.",
     action: "Delete the artifact",
   });
   if (!agreed) return;

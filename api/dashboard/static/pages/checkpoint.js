@@ -1,27 +1,39 @@
-// One checkpoint: what it is, and its parts by operator and subtask.
+// One checkpoint: what it is, whether it can be restored, its parts by operator and subtask, and what can be done with it.
 
-import { ApiError, get } from "../api.js";
-import { byId, copyable, definitions, element, pill, row, setChildren, setText, since, when } from "../dom.js";
+import { ApiError, get, post } from "../api.js";
+import {
+  actionButton, byId, copyText, definitions, element, pill, row, setChildren, setRefused, setText, since, when,
+} from "../dom.js";
 import { bytes, duration, NONE, number, plural } from "../format.js";
-import { jobPage, path } from "../job_page.js";
+import { jobPage, path, tabPath } from "../job_page.js";
+import { changedParameters, parameterLines } from "../parameters.js";
 
 const id = byId("checkpoint").dataset.checkpoint;
+const ENDED = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
+let job = null;
+let checkpoint = null;
 
-jobPage(() => get(`${path}/checkpoints/${id}`).catch(missing), (job, one) => {
-  setText(byId("checkpoint-head"), one?.is_savepoint ? `Savepoint ${id}` : `Checkpoint ${id}`);
-  if (!one) {
-    setChildren(byId("checkpoint-status"), "There is no such checkpoint. The oldest ones are forgotten.");
-    return;
-  }
-  setChildren(byId("checkpoint-status"), pill(one.status));
-  byId("checkpoint-failure").hidden = !one.failure_message;
-  setChildren(byId("checkpoint-failure"), one.failure_message ?? "");
-  showFacts(one);
-  setChildren(byId("by-operator"), ...one.operators.map(operatorPanel));
-});
+jobPage(
+  () => get(`${path}/checkpoints/${id}`).catch(missing),
+  (shown, one, mayOperate) => {
+    [job, checkpoint] = [shown, one];
+    const noun = one?.is_savepoint ? "Savepoint" : "Checkpoint";
+    setText(byId("checkpoint-head"), `${noun} ${id}`);
+    if (!one) {
+      setChildren(byId("checkpoint-status"), "There is no such checkpoint. The oldest ones are forgotten.");
+      return;
+    }
+    setChildren(byId("checkpoint-status"), pill(one.status));
+    byId("checkpoint-failure").hidden = !one.failure_message;
+    setChildren(byId("checkpoint-failure"), one.failure_message ?? "");
+    showFacts(one);
+    showActions(one, mayOperate);
+    setText(byId("restorable"), one.discarded && one.status === "COMPLETED" ? WHY_NOT.DISCARDED : WHY_NOT[one.status]);
+    setChildren(byId("by-operator"), ...one.operators.map(operatorPanel));
+  }, ["checkpoints"]);
 
 function missing(error) {
-  if (error instanceof ApiError && error.code === "CHECKPOINT_NOT_FOUND") return null;
+  if (error instanceof ApiError && error.status === 404 && error.code !== "JOB_NOT_FOUND") return null;
   throw error;
 }
 
@@ -33,9 +45,90 @@ function showFacts(one) {
     ["Full size", bytes(one.state_size), `wrote ${bytes(one.checkpointed_size)}`],
     ["State after batch", number(one.batch_id), `of attempt ${number(one.attempt)}`],
     ["Records since the previous one", number(one.processed_data)],
-    ["Location", copyable(one.external_path)],
   ]));
+  byId("location").hidden = !one.external_path;
+  setText(byId("location"), one.external_path ?? "");
 }
+
+// --- what can be done with it -----------------------------------------------------------------------------------------
+
+const buttons = {
+  copy: element("button", { type: "button", onclick: () => copyText(checkpoint.external_path) }, "Copy the location"),
+  start: actionButton("Start a job from it…", openStart),
+};
+byId("checkpoint-actions").append(...Object.values(buttons));
+
+function showActions(one, mayOperate) {
+  const isThere = one.status === "COMPLETED" && !one.discarded;
+  const gone = isThere ? "" : "Only a completed checkpoint whose files are still there can be used.";
+  buttons.copy.hidden = !one.external_path;
+  buttons.start.hidden = !mayOperate;
+  setRefused(buttons.start, gone);
+}
+
+const WHY_NOT = {
+  COMPLETED: "A job can start from it.",
+  SUBSUMED: "No job can start from it: newer checkpoints have replaced it, and its files are deleted.",
+  DISCARDED: "No job can start from it: its files were deleted.",
+  FAILED: "No job can start from it: it was not completed.",
+  IN_PROGRESS: "It is being taken.",
+};
+
+// --- a job that starts from it ------------------------------------------------------------------------------------------
+
+const dialog = byId("start-from");
+
+function openStart() {
+  const ended = ENDED.has(job.status);
+  byId("start-this").disabled = !ended;
+  setText(byId("start-this-hint"), ended
+    ? "It goes back to this state and these positions; what it has committed since is taken back from its state, and processed again."
+    : "It runs. Stop it first, to take it back to here.");
+  byId("clone-name").value = `${job.name}-from-${id}`;
+  byId("clone-parallelism").value = job.parallelism;
+  byId("clone-parallelism").max = job.max_parallelism;
+  byId("clone-parameters").value = parameterLines(job.parameters);
+  setText(byId("start-from-refusal"), "");
+  showWhich();
+  dialog.showModal();
+}
+
+function showWhich() {
+  const isNew = new FormData(byId("start-from-form")).get("which") === "new";
+  byId("clone-fields").hidden = !isNew;
+  byId("clone-name").required = byId("clone-parallelism").required = isNew;
+}
+
+byId("start-from-form").addEventListener("change", showWhich);
+byId("start-from-close").addEventListener("click", () => dialog.close());
+byId("start-from-form").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const send = byId("start-from-send");
+  setRefused(send, "The request is being sent.");
+  try {
+    const source = { restore_from: { checkpoint_id: Number(id) } };
+    if (new FormData(byId("start-from-form")).get("which") === "this") {
+      await post(`${path}/start`, source);
+      location.assign(tabPath("overview"));
+    } else {
+      const parameters = changedParameters(job.parameters, byId("clone-parameters").value);
+      const made = await post(`${path}/clone`, {
+        ...source,
+        name: byId("clone-name").value,
+        parallelism: byId("clone-parallelism").valueAsNumber,
+        ...(parameters ? { parameters } : {}),
+        start: true,
+      });
+      location.assign(`/ui/jobs/${encodeURIComponent(made.id)}/overview`);
+    }
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    setText(byId("start-from-refusal"), error.text);
+  }
+  setRefused(send);
+});
+
+// --- its parts ----------------------------------------------------------------------------------------------------------
 
 const COLUMNS = [
   ["Status", (one) => pill(one.status)],

@@ -3,7 +3,7 @@
 import { ApiError, get, post } from "../api.js";
 import { drawChart } from "../charts.js";
 import {
-  actionButton, byId, copyable, definitions, element, pill, row, setChildren, setRefused, setText, since, tell, when, words,
+  actionButton, byId, copyButton, definitions, element, pill, row, setChildren, setRefused, setText, since, tell, when, words,
 } from "../dom.js";
 import { bytes, duration, NONE, number } from "../format.js";
 import { jobPage, path, tabPath } from "../job_page.js";
@@ -26,7 +26,7 @@ const page = jobPage(
     showSummary(summary, counts);
     showConfig(config);
     showCharts(history);
-  });
+  }, ["checkpoints"]);
 const take = actionButton("Take a checkpoint", takeCheckpoint);
 byId("checkpoint-actions").append(take);
 
@@ -50,7 +50,7 @@ function showLatest({ completed, failed, savepoint, restored }) {
     ["Latest completed", ...entry(completed, completed?.latest_ack_timestamp,
       completed && `${bytes(completed.state_size)} in ${duration(completed.end_to_end_duration)}`)],
     ["Latest failed", ...entry(failed, failed?.failure_timestamp, failed?.failure_message)],
-    ["Latest savepoint", ...entry(savepoint, savepoint?.latest_ack_timestamp, savepoint && copyable(savepoint.external_path))],
+    ["Latest savepoint", ...entry(savepoint, savepoint?.latest_ack_timestamp, savepoint && copyButton(savepoint.external_path))],
     ["Latest restore", ...entry(restored, restored?.restore_timestamp,
       restored && (restored.is_savepoint ? "from a savepoint" : "from a checkpoint"))],
   ]));

@@ -10,4 +10,4 @@ jobPage(() => get(`${path}/events?${pageQuery(100)}`), (job, { events, next }) =
   byId("no-events").hidden = events.length > 0 || !isFirstPage();
   showEvents(events);
   showPages(next);
-}, 2000);
+}, ["events"], 2000);

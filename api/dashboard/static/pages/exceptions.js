@@ -16,4 +16,4 @@ jobPage(() => get(`${path}/attempts?${pageQuery(PAGE)}`), (job, { attempts, next
       when(attempt.ended_at_ms), ", ", since(attempt.ended_at_ms), `. It had begun by: ${words(attempt.cause).toLowerCase()}.`),
     element("div", { class: "notice", "data-tone": "bad" }, ...failureParts(attempt.failure)))));
   showPages(next);
-});
+}, ["events"]);

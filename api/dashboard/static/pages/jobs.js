@@ -44,7 +44,7 @@ const page = live(async () => {
   byId("loading").hidden = true;
   byId("new").hidden = !mayActAs(user, "OPERATOR");
   show();
-}, 2000);
+}, { everyMs: 2000, topics: ["job", "figures"], redraw: () => show() });
 
 async function allJobs() {
   const found = [];
@@ -166,6 +166,7 @@ async function createJob() {
     artifact_id: artifact.id,
     parallelism: byId("job-parallelism").valueAsNumber,
     parameters: parametersOf(byId("job-parameters").value),
+    labels: parametersOf(byId("job-labels").value.replaceAll(",", "\n")),
     ...(Number.isNaN(most) ? {} : { max_parallelism: most }),
   });
   if (byId("job-start").checked) await post(`/jobs/${job.id}/start`);

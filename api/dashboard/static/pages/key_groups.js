@@ -29,7 +29,7 @@ jobPage(async () => {
 }, (job, checkpoint) => {
   last = [job, checkpoint];
   show(job, checkpoint);
-}, 3000);
+}, ["checkpoints"], 3000);
 
 function setQuery(name, value) {
   if (value) query.set(name, value);

@@ -27,7 +27,7 @@ jobPage(async () => {
   setText(byId("log-size"), answer.refusal ? "" : bytes(answer.size_bytes));
   byId("download").disabled = !text;
   show(answer);
-}, 2000);
+}, [], 2000);
 
 /** A log that cannot be read is not a fault of the page. */
 function explain(error) {

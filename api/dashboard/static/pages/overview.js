@@ -4,6 +4,7 @@ import { get } from "../api.js";
 import { drawChart } from "../charts.js";
 import { byId, definitions, element, setChildren, since, words } from "../dom.js";
 import { bytes, duration, NONE, number, percent, plural, rate } from "../format.js";
+import { drawGraph } from "../job_graph.js";
 import { jobPage, path, tabPath } from "../job_page.js";
 
 const MINUTE_MS = 60_000, HOUR_MS = 60 * MINUTE_MS, DAY_MS = 24 * HOUR_MS;
@@ -20,10 +21,10 @@ let readAtMs = 0;
 const page = jobPage(() => readSeries(), (job) => {
   showFigures(job);
   const operators = job.attempt?.metrics?.operators ?? [];
-  showGraph(operators);
+  byId("no-operators").hidden = drawGraph(byId("graph"), job);
   showSubtasks(operators);
   showCharts();
-});
+}, ["figures", "checkpoints"]);
 
 // --- what matters now ------------------------------------------------------------------------------------------------
 
@@ -33,15 +34,20 @@ function showFigures({ figures, latest_checkpoint: checkpoint, running_since_ms:
     ["Input", rate(figures.input_rate), up ? `could process ${rate(figures.processed_rate)}` : "not running"],
     ["Records waiting", number(figures.lag_records), "not read from the sources yet"],
     ["Behind", duration(figures.lag_ms), "from an event to its result"],
-    ["State", bytes(figures.state_size), "in the object store"],
     ["Last checkpoint", since(checkpoint?.completed_at_ms), checkpoint ? element("span", {},
       element("a", { href: tabPath(`checkpoints/${checkpoint.id}`) }, `#${checkpoint.id}`),
       ` took ${duration(checkpoint.end_to_end_duration)}, wrote ${bytes(checkpoint.checkpointed_size)}`) : "none yet"],
-    ["Parallelism", number(job.parallelism), element("a", { href: tabPath("rescale") }, `up to ${number(job.max_parallelism)}`)],
+  ]));
+  setChildren(byId("more-figures"), ...definitions([
     ["Running for", up ? duration(Math.max(0, Math.floor((Date.now() - sinceMs) / 1000) * 1000)) : NONE,
       job.restarts ? plural(job.restarts, "restart") : "no restart"],
-    ["Records so far", number(figures.input_records), `${number(figures.output_records)} emitted, `
-      + `${number(figures.late_records)} late, ${number(figures.lost_records)} lost`],
+    ["Parallelism", number(job.parallelism), element("a", { href: tabPath("rescale") }, `up to ${number(job.max_parallelism)}`)],
+    ["State", bytes(figures.state_size), "in the object store"],
+    ["Busy", percent(figures.busy_ratio), `${duration(figures.batch_duration_ms)} per batch`],
+    ["Records read", number(figures.input_records), "since the job was created"],
+    ["Emitted", number(figures.output_records)],
+    ["Late", number(figures.late_records)],
+    ["Lost by sources", number(figures.lost_records)],
   ]));
 }
 
@@ -111,23 +117,6 @@ function showMarks(marks) {
 }
 
 // --- operators and subtasks ------------------------------------------------------------------------------------------
-
-function showGraph(operators) {
-  byId("no-operators").hidden = operators.length > 0;
-  setChildren(byId("graph"), ...operators.map((operator) => {
-    const busy = Math.max(0, ...operator.subtasks.map((one) => one.busy_ratio));
-    return element("li", { class: "node" },
-      element("strong", { class: "mono" }, operator.uid),
-      element("meter", { min: 0, max: 1, high: 0.8, value: busy.toFixed(2), "aria-label": `Busiest subtask ${percent(busy)}` }),
-      element("dl", {}, ...definitions([
-        ["Busiest subtask", percent(busy)],
-        ["Read", number(operator.read_records)],
-        ["Emitted", number(operator.write_records)],
-        ["Behind events", operator.event_time_lag_ms == null ? NONE : duration(operator.event_time_lag_ms)],
-        ["Late", number(operator.late_records)],
-      ])));
-  }));
-}
 
 const largestKeyGroup = ({ largest_key_group: group, largest_key_group_records: records, read_records: all }) =>
   group == null || !all ? NONE : `${number(records)} (${percent(records / all)})`;

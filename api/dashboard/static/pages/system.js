@@ -27,7 +27,7 @@ const page = live(async () => {
   if (tokens) showTokens(tokens.tokens);
   showEvents(happened.events);
   showPages(happened.next);
-}, 5000);
+}, { everyMs: 5000 });
 
 function showParts(health) {
   const badge = byId("health");

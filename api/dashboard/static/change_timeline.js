@@ -1,0 +1,160 @@
+// A change of a job, phase by phase: a rescale, an upgrade or a roll back, as it runs or as it ended.
+
+import { ApiError, post } from "./api.js";
+import { ask } from "./ask.js";
+import { actionButton, byId, definitions, element, keyed, pill, setChildren, setRefused, setText, tell, when, words } from "./dom.js";
+import { duration, number, percent, rate } from "./format.js";
+import { path } from "./job_page.js";
+
+export const PHASES = {
+  REQUESTED: "Start the new driver",
+  SAVEPOINT: "Savepoint",
+  STOP: "Stop",
+  RESTORE: "Restore",
+  VERIFY: "First batch",
+  ROLL_BACK: "Roll back",
+};
+/** Where the time of a change went, as its ledger says. */
+export const STEPS = {
+  savepoint: "Savepoint",
+  stop: "Stop",
+  submit: "Submit",
+  session: "Spark session",
+  restore: "Restore",
+  first_batch: "First batch",
+  caught_up: "Catching up",
+};
+const OUTCOMES = {
+  COMPLETED: "completed",
+  ROLLED_BACK: "was rolled back; the job runs as before",
+  FAILED: "failed",
+};
+
+/** A change in a few words: Rescale 2 → 4, Upgrade to revision 3. */
+export function changeTitle(change) {
+  return (change.kind ?? "RESCALE") === "RESCALE"
+    ? `Rescale ${number(change.from_parallelism)} → ${number(change.to_parallelism)}`
+    : `${words(change.kind)} from revision ${number(change.from_revision)} to ${number(change.to_revision)}`;
+}
+
+/** The rows that show a change: each phase with its state, its start and its milliseconds so far. */
+export function phaseRows(change, nowMs) {
+  const inProgress = change.status === "IN_PROGRESS";
+  const rows = change.phases.map((phase, index) => {
+    const next = change.phases[index + 1]?.phase;
+    const cut = phase.ended_at_ms === null && !inProgress;
+    const state = cut || next === "ROLL_BACK" ? "failed" : phase.ended_at_ms === null ? "running" : "done";
+    const soFar = cut ? null : Math.max(0, nowMs - phase.started_at_ms);
+    return { phase: phase.phase, state, ms: phase.duration_ms ?? soFar, startMs: phase.started_at_ms };
+  });
+  const begun = new Set(rows.map((one) => one.phase));
+  const moves = inProgress && !begun.has("ROLL_BACK");
+  const waiting = moves ? Object.keys(PHASES).filter((name) => name !== "ROLL_BACK" && !begun.has(name)) : [];
+  return [...rows, ...waiting.map((phase) => ({ phase, state: "waiting", ms: null, startMs: null }))];
+}
+
+/** Shows a change in the panel of the template `change_timeline.html`. */
+export function showChange(change) {
+  const inProgress = change.status === "IN_PROGRESS";
+  const rows = phaseRows(change, Date.now());
+  setChildren(byId("change-title"), `${changeTitle(change)} `, pill(change.status));
+  const summary = byId("change-summary");
+  summary.classList.toggle("soft", inProgress);
+  setChildren(summary, ...(inProgress
+    ? ["Requested at ", when(change.requested_at_ms), ". The job goes on until the savepoint; each bar is as long as its phase."]
+    : [element("dl", { class: "definitions" }, ...definitions([
+      ["Downtime", duration(change.downtime_ms), "from the last batch before to the first one after"],
+      ["The whole", duration(change.duration_ms), "from the click to the end"],
+      ["Could process, before", rate(change.before?.processed_rate), busyOf(change.before)],
+      ["and after", rate(change.after?.processed_rate), busyOf(change.after)],
+      ["Ended", when(change.ended_at_ms)],
+    ])), ...failureNotice(change)]));
+  showTimeline(change, rows);
+  announce(change, rows);
+}
+
+const busyOf = (figures) => (figures?.busy_ratio == null ? "" : `${percent(figures.busy_ratio)} busy`);
+
+/** Shows the button that cancels a change, while that is possible. */
+export function showCancel(change, mayOperate, page) {
+  const inProgress = mayOperate && change?.status === "IN_PROGRESS" && change.can_cancel !== undefined;
+  setChildren(byId("change-actions"), ...(inProgress ? [cancelButton(change, page)] : []));
+}
+
+function cancelButton(change, page) {
+  const button = actionButton("Cancel it…", async () => {
+    const agreed = await ask({
+      title: `Cancel: ${changeTitle(change)}?`,
+      text: "The job goes on as before the change: from where it is, if it has not stopped yet, else from the savepoint that "
+        + "the change has taken. No record is lost. The change can be asked for again.",
+      action: "Cancel the change",
+      keep: "Let it go on",
+    });
+    if (!agreed) return;
+    try {
+      await post(`${path}/changes/${encodeURIComponent(change.id)}/cancel`);
+      tell("The change is being cancelled.");
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      tell(`Cancel: ${error.text}`, "bad");
+    }
+    page.now();
+  }, { class: "danger" });
+  setRefused(button, change.cancel_requested_at_ms ? "It is being cancelled."
+    : change.can_cancel ? "" : "It is too late: the change is nearly over, or goes back already.");
+  return button;
+}
+
+/** The bars of the phases on one axis of time, from the request to the end or to now. */
+function showTimeline(change, rows) {
+  const began = change.requested_at_ms;
+  const lasted = Math.max(1, ...rows.map((one) => (one.startMs === null ? 0 : one.startMs - began + (one.ms ?? 0))));
+  keyed(byId("phases"), rows, (one) => one.phase,
+    (one) => element("li", {},
+      element("span", {}, PHASES[one.phase] ?? one.phase, " ", element("span", { class: "visually-hidden" })),
+      element("span", { class: "track", "aria-hidden": "true" }, element("span", { class: "bar-of-time" })),
+      element("span", { class: "number" })),
+    (node, one) => {
+      node.dataset.state = one.state;
+      const [label, track, took] = node.children;
+      setText(label.lastElementChild, one.state);
+      const bar = track.firstElementChild.style;
+      bar.marginInlineStart = one.startMs === null ? "0" : `${(100 * (one.startMs - began)) / lasted}%`;
+      bar.width = `${(100 * (one.ms ?? 0)) / lasted}%`;
+      setText(took, one.ms === null ? "" : duration(one.ms));
+    });
+}
+
+/** One short sentence per phase, for screen readers. */
+function announce(change, rows) {
+  const text = change.status === "IN_PROGRESS"
+    ? `${changeTitle(change)}: ${PHASES[change.phase] ?? change.phase}`
+    : `${changeTitle(change)} ${OUTCOMES[change.status]}. Downtime ${duration(change.downtime_ms)}.`;
+  const spoken = byId("change-live");
+  // A change that ended before the page was opened is not announced.
+  const isNews = change.status === "IN_PROGRESS" || rows.some((one) => one.state === "running");
+  if (spoken.textContent || isNews) setText(spoken, text);
+}
+
+function failureNotice({ failure, status }) {
+  if (!failure) return [];
+  const back = status === "ROLLED_BACK" ? "The job runs as before, from the same savepoint. " : "";
+  return [element("div", { class: "notice", "data-tone": "bad" }, back, element("span", { class: "said" }, failure.message),
+    " ", element("code", {}, failure.code),
+    failure.traceback ? element("details", {}, element("summary", {}, "Traceback"), element("pre", { tabindex: 0 }, failure.traceback)) : "")];
+}
+
+/** Where the time of a past change went, as one bar; the times are in its text. */
+export function shareBar(change) {
+  const parts = change.steps?.length
+    ? change.steps.map((step) => [step.name, STEPS[step.name] ?? step.name, step.duration_ms])
+    : change.phases.map((phase) => [phase.phase, PHASES[phase.phase] ?? phase.phase, phase.duration_ms]);
+  const known = parts.filter(([, , ms]) => ms !== null);
+  const bar = element("span", { class: "shares", "aria-hidden": "true" }, ...known.map(([name, label, ms]) => {
+    const part = element("span", { dataset: { part: name }, title: `${label}: ${duration(ms)}` });
+    part.style.flexGrow = Math.max(ms, 1);
+    return part;
+  }));
+  return element("span", {}, bar,
+    element("small", { class: "soft" }, known.map(([, label, ms]) => `${label} ${duration(ms)}`).join(" · ")));
+}

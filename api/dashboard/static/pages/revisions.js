@@ -1,0 +1,342 @@
+// A job's revisions: their history and differences, the plan of a change, upgrades, and the way back.
+
+import { ApiError, get, patch, post, upload } from "../api.js";
+import { ask, choice } from "../ask.js";
+import { droppedBy, planParts } from "../change_plan.js";
+import { showCancel, showChange } from "../change_timeline.js";
+import { actionButton, byId, element, pill, row, setChildren, setRefused, setText, tell, when } from "../dom.js";
+import { duration, NONE, number } from "../format.js";
+import { jobPage, path } from "../job_page.js";
+import { changedParameters, parameterLines } from "../parameters.js";
+import { pageQuery, showPages } from "../paging.js";
+
+const PAGE = 20;
+const query = new URLSearchParams(location.search);
+let job = null;
+let revisions = [];
+/** Uploaded programs by id, from the platform's list, the revisions, and what has been uploaded here. */
+const programs = new Map();
+/** The change that the shown plan is of. */
+let planned = null;
+
+const page = jobPage(
+  () => Promise.all([get(`${path}/revisions?${pageQuery(PAGE)}`), get(`${path}/changes?limit=1`), knowPrograms()]),
+  (shown, [listed, { changes }], mayOperate) => {
+    job = shown;
+    revisions = listed.revisions;
+    for (const one of revisions) know(one.artifact_id, one.artifact_name, one.artifact_version);
+    byId("open-edit").hidden = !mayOperate;
+    if (mayOperate) fillForm();
+    showEdit(mayOperate && query.has("edit"));
+    setRefused(byId("apply-button"), job.change_id ? "Another change of this job is in progress." : "");
+    byId("change-panel").hidden = changes.length === 0;
+    if (changes.length) showChange(changes[0]);
+    showCancel(changes[0], mayOperate, page);
+    showRevisions(mayOperate);
+    showPages(listed.next);
+    showDifferences();
+  }, ["changes"]);
+
+// --- programs ----------------------------------------------------------------------------------------------------------
+
+let listed = null;
+/** Reads the uploaded programs once. */
+async function knowPrograms() {
+  listed ??= await get("/artifacts?limit=200");
+  for (const one of listed.artifacts.toReversed()) {
+    if (one.kind === "PYTHON" || one.kind === "ZIP") know(one.id, one.name, one.version);
+  }
+}
+
+const know = (id, name, version) => programs.has(id) || programs.set(id, `${name}, version ${number(version)}`);
+
+// --- the form ----------------------------------------------------------------------------------------------------------
+
+const FIELDS = ["program", "parallelism", "interval", "retained", "parameters", "spark-conf"];
+let filled = null;
+
+/** Shows the job's present specification, unless the user has begun to change it. */
+function fillForm() {
+  know(job.artifact_id, job.artifact_name, job.artifact_version);
+  if (byId("program").children.length !== programs.size) {
+    const chosen = byId("program").value;
+    setChildren(byId("program"), ...[...programs].toReversed().map(([id, name]) =>
+      element("option", { value: id }, id === job.artifact_id ? `${name} (as now)` : name)));
+    if (chosen) byId("program").value = chosen;
+  }
+  byId("parallelism").max = job.max_parallelism;
+  if (filled !== null) return;
+  filled = {
+    program: job.artifact_id,
+    parallelism: String(job.parallelism),
+    interval: String(job.checkpoints.interval_ms / 1000),
+    retained: String(job.checkpoints.retained_count),
+    parameters: parameterLines(job.parameters),
+    "spark-conf": parameterLines(job.spark_conf),
+  };
+  for (const name of FIELDS) byId(name).value = filled[name];
+  if (programs.has(query.get("program"))) byId("program").value = query.get("program");
+}
+
+/** The change that the form asks for: only what differs from the job as it is. */
+function changeOfForm() {
+  const change = {};
+  const checkpoints = {};
+  if (byId("program").value !== job.artifact_id) change.artifact_id = byId("program").value;
+  if (byId("parallelism").valueAsNumber !== job.parallelism) change.parallelism = byId("parallelism").valueAsNumber;
+  const intervalMs = Math.round(byId("interval").valueAsNumber * 1000);
+  if (intervalMs !== job.checkpoints.interval_ms) checkpoints.interval_ms = intervalMs;
+  if (byId("retained").valueAsNumber !== job.checkpoints.retained_count) checkpoints.retained_count = byId("retained").valueAsNumber;
+  if (Object.keys(checkpoints).length) change.checkpoints = checkpoints;
+  const parameters = changedParameters(job.parameters, byId("parameters").value);
+  if (parameters) change.parameters = parameters;
+  const conf = changedParameters(job.spark_conf, byId("spark-conf").value);
+  if (conf) change.spark_conf = conf;
+  return change;
+}
+
+byId("edit").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  await refusable("edit-refusal", makePlan);
+});
+byId("edit").addEventListener("input", () => {
+  forgetPlan();
+  const chosen = byId("program").value;
+  setQuery("program", chosen === job?.artifact_id ? "" : chosen);
+});
+byId("open-edit").addEventListener("click", () => {
+  setQuery("edit", "yes");
+  showEdit(true);
+  byId("program").focus();
+});
+byId("close-edit").addEventListener("click", closeEdit);
+
+function showEdit(isOpen) {
+  byId("edit-panel").hidden = !isOpen;
+  byId("open-edit").setAttribute("aria-expanded", String(isOpen));
+}
+
+/** Closes the form; when it is opened again, it shows the job as it then is. */
+function closeEdit() {
+  filled = null;
+  setQuery("program", "");
+  setQuery("edit", "");
+  forgetPlan();
+  setText(byId("edit-refusal"), "");
+  byId("why").value = "";
+  showEdit(false);
+  page.now();
+}
+byId("program-file").addEventListener("change", () => refusable("edit-refusal", async () => {
+  const [file] = byId("program-file").files;
+  if (!file) return;
+  const artifact = await upload(file);
+  know(artifact.id, artifact.name, artifact.version);
+  fillForm();
+  byId("program").value = artifact.id;
+  setQuery("program", artifact.id === job.artifact_id ? "" : artifact.id);
+  byId("program-file").value = "";
+}));
+
+async function makePlan() {
+  const change = changeOfForm();
+  if (!Object.keys(change).length) throw new ApiError({ detail: "Nothing differs from the job as it is now." });
+  setText(byId("make-plan"), "Planning…");
+  setRefused(byId("make-plan"), "The plan is being made.");
+  try {
+    const plan = await post(`${path}/plan`, change);
+    planned = { change, revision: job.revision, plan };
+  } finally {
+    setRefused(byId("make-plan"));
+    setText(byId("make-plan"), "Show the plan");
+  }
+  showPlan();
+}
+
+function showPlan() {
+  const { plan } = planned;
+  byId("plan").hidden = false;
+  setChildren(byId("plan"), ...planParts(plan));
+  byId("apply").hidden = !plan.compatible;
+  byId("allow-line").hidden = !plan.requires_allow_non_restored_state;
+  setText(byId("allow-text"), `Drop the state of ${droppedBy(plan).join(", ")}`);
+  byId("modes").hidden = job.desired !== "RUNNING";
+  setText(byId("apply-button"), job.desired === "RUNNING" ? "Upgrade…" : "Change…");
+}
+
+function forgetPlan() {
+  planned = null;
+  byId("plan").hidden = byId("apply").hidden = true;
+}
+
+byId("apply").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const { plan, change, revision } = planned;
+  const runs = job.desired === "RUNNING";
+  const mode = new FormData(byId("apply")).get("mode");
+  const dropped = plan.requires_allow_non_restored_state ? ` The state of ${droppedBy(plan).join(", ")} is dropped.` : "";
+  const agreed = await ask({
+    title: `${runs ? "Upgrade" : "Change"} ${job.name}?`,
+    text: runs
+      ? `The job stands still${plan.downtime.expected_ms === null ? " for a short time" : ` for about ${duration(plan.downtime.expected_ms)}`}. `
+        + "If the new revision does not commit a batch, the job goes back to this one by itself, with the state that it has now."
+        + `${mode === "stateless" ? " All operators begin without state." : ""}${dropped} You can roll back later, too.`
+      : `The job's next start runs the new revision.${dropped} You can roll back to revision ${job.revision}.`,
+    action: runs ? "Upgrade the job" : "Change the job",
+    danger: mode === "stateless" || Boolean(dropped),
+  });
+  if (!agreed) return;
+  await refusable("edit-refusal", async () => {
+    const answer = await patch(path, {
+      ...change,
+      ...(byId("why").value ? { message: byId("why").value } : {}),
+      ...(runs ? { upgrade_mode: mode } : {}),
+      allow_non_restored_state: !byId("allow-line").hidden && byId("allow").checked,
+    }, { "If-Match": `"${revision}"` });
+    tell(answer.change ? `Revision ${answer.revision}: the change has begun.` : `Revision ${answer.revision} is made.`, "good");
+    closeEdit();
+  });
+});
+
+async function refusable(id, act) {
+  setText(byId(id), "");
+  try {
+    await act();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    setText(byId(id), error.text);
+  }
+}
+
+// --- the history -------------------------------------------------------------------------------------------------------
+
+function showRevisions(mayOperate) {
+  setChildren(byId("revisions"), ...revisions.map((one) => row([
+    element("span", { class: "nowrap" }, number(one.number), one.is_current ? element("span", { class: "tag calm" }, "now") : ""),
+    when(one.created_at_ms),
+    one.created_by ?? NONE,
+    `${one.artifact_name}, version ${number(one.artifact_version)}`,
+    [number(one.parallelism), "number"],
+    one.change ? pill(one.change.status) : NONE,
+    one.message ?? "",
+    element("span", { class: "actions" },
+      element("a", { class: "button plain", href: `?after=${one.number}&before=${Math.max(1, one.number - 1)}#difference`,
+        "aria-label": `Specification of revision ${one.number}` }, "Show"),
+      mayOperate && !one.is_current ? rollBackButton(one) : ""),
+  ], { dataset: { key: one.number } })));
+}
+
+function rollBackButton(one) {
+  const button = actionButton(one.number < job.revision ? "Roll back…" : "Go to it…", () => rollBack(one),
+    { class: "plain", "aria-label": `Go to revision ${one.number}…` });
+  setRefused(button, job.change_id ? "Another change of this job is in progress." : "");
+  return button;
+}
+
+async function rollBack(one) {
+  const runs = job.desired === "RUNNING";
+  const given = await ask({
+    title: `Roll ${job.name} back to revision ${one.number}?`,
+    text: `It goes on with ${one.artifact_name}, version ${one.artifact_version}, at parallelism ${one.parallelism}. `
+      + `${runs ? "A savepoint of the present state is taken first, so this can be undone." : "This can be undone: roll forward again."}`,
+    action: `Roll back to revision ${one.number}`,
+    fields: [choice("state", "State", [
+      ["savepoint", "As it was when the revision was replaced", "What came since is processed again, by the old program."],
+      ["current", "As it is now", "Nothing is processed again. The old program must be able to read the state."],
+    ])],
+  });
+  if (!given) return;
+  try {
+    const answer = await post(`${path}/rollback`, { revision: one.number, state: given.get("state") });
+    tell(answer.change ? `Roll back to revision ${one.number}: it has begun.` : `The job is back at revision ${one.number}.`, "good");
+    filled = null;
+    forgetPlan();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    tell(`Roll back: ${error.text}`, "bad");
+  }
+  page.now();
+}
+
+// --- one revision, and what differs in another -----------------------------------------------------------------------
+
+/** The specification that is shown below, by the numbers of both revisions. */
+let compared = { key: null };
+
+byId("compare").addEventListener("input", () => {
+  setQuery("before", byId("before").value);
+  setQuery("after", byId("after").value);
+  setQuery("only", byId("only").checked ? "yes" : "");
+  showDifferences();
+});
+byId("compare").addEventListener("submit", (event) => event.preventDefault());
+
+async function showDifferences() {
+  const after = Number(query.get("after")) || job.revision;
+  const before = Number(query.get("before")) || Math.max(1, after - 1);
+  for (const [id, chosen] of [["before", before], ["after", after]]) {
+    const choices = [...new Set([...revisions.map((one) => one.number), before, after])].toSorted((one, other) => other - one);
+    setChildren(byId(id), ...choices.map((each) => element("option", { value: each }, each)));
+    if (document.activeElement !== byId(id)) byId(id).value = chosen;
+  }
+  byId("only").checked = query.has("only");
+  const key = `${before} ${after}`;
+  if (compared.key !== key) {
+    compared = { key };
+    try {
+      const [whole, { differences }] = await Promise.all([
+        get(`${path}/revisions/${after}`), get(`${path}/revisions/${before}/diff?to=${after}`)]);
+      if (compared.key !== key) return;
+      Object.assign(compared, { whole, differences });
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      if (error.isOutage) compared = { key: null };
+      else compared.refusal = error.text;
+    }
+  }
+  drawDifferences(before, after);
+}
+
+function drawDifferences(before, after) {
+  const { whole, differences = [], refusal } = compared;
+  if (!whole && !refusal) return;
+  const changed = new Map(differences.map((one) => [one.field, one]));
+  const others = whole && !query.has("only") ? fieldsOf(whole).filter(([name]) => !changed.has(name)) : [];
+  setText(byId("before-head"), `Revision ${before}`);
+  setText(byId("after-head"), `Revision ${after}`);
+  byId("before-head").hidden = before === after;
+  const isEmpty = changed.size + others.length === 0;
+  byId("difference-scroll").hidden = isEmpty;
+  byId("no-difference").hidden = !isEmpty;
+  setText(byId("no-difference"), refusal ?? "These two revisions do not differ.");
+  const label = (name) => (name === "artifact_id" ? "program" : name);
+  setChildren(byId("differences"),
+    ...[...changed.values()].map((one) => row([[label(one.field), "mono"],
+      [valueOf(one.field, one.before), "mono removed"], [valueOf(one.field, one.after), "mono added"]])),
+    ...others.map(([name, value]) => row([[label(name), "mono"],
+      ...(before === after ? [] : [[valueOf(name, value), "mono soft"]]), [valueOf(name, value), "mono"]])));
+}
+
+/** The settings of a revision under the names that the differences have. */
+function fieldsOf(one) {
+  const nested = (name) => Object.entries(one[name]).map(([key, value]) => [`${name}.${key}`, value]);
+  return [["artifact_id", one.artifact_id], ["libraries", one.libraries], ["parallelism", one.parallelism],
+    ...nested("parameters"), ["secrets", one.secrets], ...nested("spark_conf"), ...nested("checkpoints"),
+    ["restart", one.restart], ["batch_interval_ms", one.batch_interval_ms]];
+}
+
+function valueOf(field, value) {
+  if (value === null || value === undefined || value.length === 0) return NONE;
+  if (field === "artifact_id") return programs.get(value) ?? value;
+  if (typeof value === "object" && value.secret) return `the secret ${value.secret}`;
+  if (field.endsWith("_ms")) return duration(value);
+  if (Array.isArray(value)) return value.join(", ");
+  return typeof value === "string" ? value : JSON.stringify(value);
+}
+
+function setQuery(name, value) {
+  if (value) query.set(name, value);
+  else query.delete(name);
+  const text = query.toString();
+  history.replaceState(null, "", location.pathname + (text && `?${text}`));
+}
