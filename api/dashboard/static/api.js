@@ -8,6 +8,7 @@ export class ApiError extends Error {
     this.code = problem.code ?? "";
     this.advice = problem.advice ?? "";
     this.status = status;
+    this.problem = problem;
   }
 
   /** The message with what can be done about it. */

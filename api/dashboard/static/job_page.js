@@ -67,8 +67,9 @@ function showHead(job) {
 
 function showFailure(job) {
   const box = byId("failure");
-  box.hidden = !job.failure;
-  if (job.failure) {
+  // The page of exceptions shows it in full.
+  box.hidden = !job.failure || location.pathname.endsWith("/exceptions");
+  if (!box.hidden) {
     const said = job.status === "FAILED" ? "The job failed. " : "The job had to restart. ";
     setChildren(box, element("strong", {}, said), ...failureParts(job.failure));
   }

@@ -1,10 +1,16 @@
 // All that defines a job, as it is stored.
 
+import { get } from "../api.js";
 import { byId, copyable, definitions, element, row, setChildren, when } from "../dom.js";
 import { duration, NONE, number } from "../format.js";
 import { jobPage } from "../job_page.js";
 
-jobPage(async () => null, (job) => {
+/** The names of artifacts by id; read once. @type {Map<string, string> | null} */
+let libraries = null;
+
+jobPage(async () => {
+  libraries ??= new Map((await get("/artifacts?limit=1000")).artifacts.map((one) => [one.id, `${one.name}, version ${number(one.version)}`]));
+}, (job) => {
   const checkpoints = job.checkpoints;
   setChildren(byId("configuration"),
     panel("Program", [
@@ -27,6 +33,7 @@ jobPage(async () => null, (job) => {
     ]),
     table("Parameters", Object.entries(job.parameters).map(([name, value]) =>
       [name, typeof value === "string" ? value : `the secret ${value.secret}`]), "This job has no parameters."),
+    table("Libraries", job.libraries.map((one) => [libraries.get(one) ?? one, one]), "This job brings no libraries of its own."),
     table("Spark settings", Object.entries(job.spark_conf), "Only the platform's own."),
     table("Secrets", (job.secrets ?? []).map((name) => [name, "its value is never shown"]), "This job gets no secrets."));
 });

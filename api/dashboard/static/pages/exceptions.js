@@ -14,6 +14,6 @@ jobPage(() => get(`${path}/attempts?${pageQuery(PAGE)}`), (job, { attempts, next
   setChildren(byId("exceptions"), ...failed.map((attempt) => element("li", {},
     element("p", { class: "soft" }, element("strong", {}, `Attempt ${number(attempt.number)}`), " ",
       when(attempt.ended_at_ms), ", ", since(attempt.ended_at_ms), `. It had begun by: ${words(attempt.cause).toLowerCase()}.`),
-    element("div", { class: "notice", "data-tone": "bad" }, ...failureParts(attempt.failure)))));
+    element("div", { class: "notice", "data-tone": "bad" }, ...failureParts(attempt.failure, attempt === failed[0])))));
   showPages(next);
 }, ["events"]);

@@ -10,12 +10,15 @@ import { pageQuery, showPages } from "../paging.js";
 import { mayActAs, viewer } from "../viewer.js";
 
 const DAY_MS = 86_400_000;
+/** The packages of every job; they do not change while the control plane runs. */
+let platform = null;
 
 const page = live(async () => {
   const user = await viewer();
   const isAdmin = mayActAs(user, "ADMIN");
+  platform ??= await get("/artifacts/platform");
   const [health, happened, tokens] = await Promise.all([
-    get("/health"), get(`/events?${pageQuery(100)}`), isAdmin ? get("/tokens") : null,
+    get("/health").catch(unhealthy), get(`/events?${pageQuery(100)}`), isAdmin ? get("/tokens") : null,
   ]);
   byId("loading").hidden = true;
   showParts(health);
@@ -29,6 +32,12 @@ const page = live(async () => {
   showPages(happened.next);
 }, { everyMs: 5000 });
 
+/** A part that does not work is shown, too: the refusal names the state of each part. */
+function unhealthy(error) {
+  if (!(error instanceof ApiError) || !error.problem.version) throw error;
+  return { ...error.problem, status: error.code };
+}
+
 function showParts(health) {
   const badge = byId("health");
   badge.hidden = false;
@@ -36,14 +45,17 @@ function showParts(health) {
   setText(badge, health.status === "ok" ? "All parts work" : words(health.status));
   setChildren(byId("parts"), ...definitions([
     ["Version", health.version],
-    ["Database", words(health.database)],
-    ["Object store", words(health.store)],
-    ["Reconciler", words(health.reconciler), "takes each job to where it should be"],
+    ["Spark", platform.packages.pyspark ?? NONE, `Python ${platform.python_version}`],
+    ["Database", stateOf(health.database)],
+    ["Object store", stateOf(health.store)],
+    ["Reconciler", stateOf(health.reconciler), "takes each job to where it should be"],
     ["Leader", health.leader?.url ?? NONE, health.leader && `in epoch ${number(health.leader.epoch)}`],
-    ["This replica", words(health.role)],
-    ["Users of jobs", health.isolation],
+    ["This replica", health.role ? words(health.role) : NONE],
+    ["Users of jobs", health.isolation === "ok" ? "One of its own each" : health.isolation],
   ]));
 }
+
+const stateOf = (state) => (state === "ok" ? "Works" : words(state));
 
 function reach(scope) {
   if (!scope) return "every job";

@@ -1,0 +1,61 @@
+// Key groups over time: a heat map on a canvas, and the largest ones as lines.
+
+import { drawChart } from "./charts.js";
+import { byId, setText } from "./dom.js";
+import { bytes, number, time } from "./format.js";
+
+const LINES = 3, ROW_PX = 2, LEAST_PX = 96;
+let drawn = "";
+/** The operator whose history is on the canvas, for the pointer. */
+let on = null;
+
+/**
+ * Draws the history of one operator.
+ * @param {{at_ms: number[], bytes: number[][], entries: number[][]}} operator of the API, the oldest first
+ * @param {"bytes"|"entries"} measure
+ */
+export function drawHistory(operator, measure) {
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const content = JSON.stringify([operator.uid, operator.at_ms.at(-1), operator.at_ms.length, measure, dark]);
+  if (drawn === content) return;
+  drawn = content;
+  const values = operator[measure];
+  const rows = Math.max(...values.map((one) => one.length));
+  const most = Math.max(1, ...values.flat());
+  on = { operator, measure, rows };
+  const canvas = byId("history");
+  canvas.width = values.length;
+  canvas.height = rows;
+  canvas.style.height = `${Math.max(LEAST_PX, rows * ROW_PX)}px`;
+  const paint = canvas.getContext("2d");
+  const style = getComputedStyle(document.documentElement);
+  paint.fillStyle = style.getPropertyValue("--sunken");
+  paint.fillRect(0, 0, values.length, rows);
+  paint.fillStyle = style.getPropertyValue("--accent");
+  values.forEach((column, x) => column.forEach((value, y) => {
+    paint.globalAlpha = value ? 0.12 + (0.88 * value) / most : 0;
+    paint.fillRect(x, y, 1, 1);
+  }));
+  const shown = measure === "bytes" ? bytes : number;
+  const largest = largestRows(values).slice(0, LINES);
+  canvas.setAttribute("aria-label", `Key groups over time, ${number(values.length)} checkpoints. Largest now: `
+    + largest.map((row) => `${nameOf(row)} with ${shown(values.at(-1)[row])}`).join(", "));
+  setText(byId("history-note"), "Point at a place to see its key group and size.");
+  drawChart("Largest key groups", {
+    kind: measure === "bytes" ? "bytes" : "number",
+    lines: largest.map((row) => ({ name: nameOf(row), points: operator.at_ms.map((at, index) => [at, values[index][row] ?? null]) })),
+  });
+}
+
+const largestRows = (values) => values.at(-1).map((_, row) => row).toSorted((one, other) => values.at(-1)[other] - values.at(-1)[one]);
+
+const nameOf = (row) => `Group ${row}`;
+
+byId("history").addEventListener("pointermove", (event) => {
+  if (!on) return;
+  const { operator, measure, rows } = on;
+  const x = Math.min(operator.at_ms.length - 1, Math.floor((event.offsetX / event.target.clientWidth) * operator.at_ms.length));
+  const y = Math.min(rows - 1, Math.floor((event.offsetY / event.target.clientHeight) * rows));
+  const value = operator[measure][x]?.[y];
+  setText(byId("history-note"), `${nameOf(y)} at ${time(operator.at_ms[x])}: ${measure === "bytes" ? bytes(value) : `${number(value)} entries`}`);
+});
