@@ -26,8 +26,10 @@ export class ApiError extends Error {
 export class Unauthorized extends ApiError {}
 
 const PATIENCE_MS = 15_000, UPLOAD_PATIENCE_MS = 600_000;
+/** A request that may have the control plane run a program, to see what it declares. */
+const PROGRAM_PATIENCE_MS = 300_000;
 
-async function request(method, path, { json, form, headers = {} } = {}) {
+async function request(method, path, { json, form, headers = {}, patienceMs = PATIENCE_MS } = {}) {
   let response;
   try {
     response = await fetch(path, {
@@ -40,7 +42,7 @@ async function request(method, path, { json, form, headers = {} } = {}) {
         ...headers,
       },
       body: form ?? (json && JSON.stringify(json)),
-      signal: AbortSignal.timeout(form ? UPLOAD_PATIENCE_MS : PATIENCE_MS),
+      signal: AbortSignal.timeout(patienceMs),
     });
   } catch {
     throw new ApiError({});
@@ -58,12 +60,16 @@ async function request(method, path, { json, form, headers = {} } = {}) {
 
 export const get = (path) => request("GET", path);
 export const post = (path, json = {}) => request("POST", path, { json });
-export const patch = (path, json, headers) => request("PATCH", path, { json, headers });
+/** Asks for the plan of a change of a job. @param {string} path of the job @param {object} change */
+export const plan = (path, change) => request("POST", `${path}/plan`, { json: change, patienceMs: PROGRAM_PATIENCE_MS });
+/** Changes a job, if it still has the revision. @param {string} path of the job @param {object} change @param {number} revision */
+export const changeJob = (path, change, revision) =>
+  request("PATCH", path, { json: change, headers: { "If-Match": `"${revision}"` }, patienceMs: PROGRAM_PATIENCE_MS });
 export const remove = (path) => request("DELETE", path);
 
 /** Uploads a file as an artifact. @param {File} file */
 export function upload(file) {
   const form = new FormData();
   form.append("file", file);
-  return request("POST", "/artifacts", { form });
+  return request("POST", "/artifacts", { form, patienceMs: UPLOAD_PATIENCE_MS });
 }

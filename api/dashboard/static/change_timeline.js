@@ -65,8 +65,8 @@ export function showChange(change) {
     : [element("dl", { class: "definitions" }, ...definitions([
       ["Downtime", duration(change.downtime_ms), "from the last batch before to the first one after"],
       ["The whole", duration(change.duration_ms), "from the click to the end"],
-      ["Could process, before", rate(change.before?.processed_rate), busyOf(change.before)],
-      ["and after", rate(change.after?.processed_rate), busyOf(change.after)],
+      ...(change.before ? [["Could process, before", rate(change.before.processed_rate), busyOf(change.before)]] : []),
+      ...(change.after ? [["and after", rate(change.after.processed_rate), busyOf(change.after)]] : []),
       ["Ended", when(change.ended_at_ms)],
     ])), ...failureNotice(change)]));
   showTimeline(change, rows);

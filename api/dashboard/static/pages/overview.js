@@ -31,7 +31,7 @@ const page = jobPage(() => readSeries(), (job) => {
 function showFigures({ figures, latest_checkpoint: checkpoint, running_since_ms: sinceMs, ...job }) {
   const up = sinceMs !== null;
   setChildren(byId("figures"), ...definitions([
-    ["Input", rate(figures.input_rate), up ? `could process ${rate(figures.processed_rate)}` : "not running"],
+    ["Input", rate(figures.input_rate), up ? `could process ${rate(figures.processed_rate)}` : "not running now"],
     ["Records waiting", number(figures.lag_records), "not read from the sources yet"],
     ["Behind", duration(figures.lag_ms), "from an event to its result"],
     ["Last checkpoint", since(checkpoint?.completed_at_ms), checkpoint ? element("span", {},
@@ -43,7 +43,7 @@ function showFigures({ figures, latest_checkpoint: checkpoint, running_since_ms:
       job.restarts ? plural(job.restarts, "restart") : "no restart"],
     ["Parallelism", number(job.parallelism), element("a", { href: tabPath("rescale") }, `up to ${number(job.max_parallelism)}`)],
     ["State", bytes(figures.state_size), "in the object store"],
-    ["Busy", percent(figures.busy_ratio), `${duration(figures.batch_duration_ms)} per batch`],
+    ["Busy", percent(figures.busy_ratio), figures.batch_duration_ms === null ? "" : `${duration(figures.batch_duration_ms)} per batch`],
     ["Records read", number(figures.input_records), "since the job was created"],
     ["Emitted", number(figures.output_records)],
     ["Late", number(figures.late_records)],

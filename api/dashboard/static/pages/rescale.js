@@ -1,6 +1,6 @@
 // The rescale of a job: the plan of the chosen parallelism, one click, the phases as they run, and the past ones.
 
-import { ApiError, get, post } from "../api.js";
+import { ApiError, get, plan as planOf, post } from "../api.js";
 import { ask } from "../ask.js";
 import { planBySubtask, planFigures } from "../change_plan.js";
 import { shareBar, showCancel, showChange } from "../change_timeline.js";
@@ -168,7 +168,7 @@ function planSoon(parallelism) {
   clearTimeout(planTimer);
   planTimer = setTimeout(async () => {
     try {
-      const plan = parallelism === null ? null : await post(`${path}/plan`, { parallelism });
+      const plan = parallelism === null ? null : await planOf(path, { parallelism });
       if (planned === parallelism) showPlan(plan);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;

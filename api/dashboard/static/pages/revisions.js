@@ -1,6 +1,6 @@
 // A job's revisions: their history and differences, the plan of a change, upgrades, and the way back.
 
-import { ApiError, get, patch, post, upload } from "../api.js";
+import { ApiError, changeJob, get, plan as planOf, post, upload } from "../api.js";
 import { ask, choice } from "../ask.js";
 import { droppedBy, planParts } from "../change_plan.js";
 import { showCancel, showChange } from "../change_timeline.js";
@@ -18,6 +18,7 @@ let revisions = [];
 const programs = new Map();
 /** The change that the shown plan is of. */
 let planned = null;
+let sending = false;
 
 const page = jobPage(
   () => Promise.all([get(`${path}/revisions?${pageQuery(PAGE)}`), get(`${path}/changes?limit=1`), knowPrograms()]),
@@ -28,7 +29,8 @@ const page = jobPage(
     byId("open-edit").hidden = !mayOperate;
     if (mayOperate) fillForm();
     showEdit(mayOperate && query.has("edit"));
-    setRefused(byId("apply-button"), job.change_id ? "Another change of this job is in progress." : "");
+    setRefused(byId("apply-button"), sending ? "The request is being sent."
+      : job.change_id ? "Another change of this job is in progress." : "");
     byId("change-panel").hidden = changes.length === 0;
     if (changes.length) showChange(changes[0]);
     showCancel(changes[0], mayOperate, page);
@@ -144,7 +146,7 @@ async function makePlan() {
   setText(byId("make-plan"), "Planning…");
   setRefused(byId("make-plan"), "The plan is being made.");
   try {
-    const plan = await post(`${path}/plan`, change);
+    const plan = await planOf(path, change);
     planned = { change, revision: job.revision, plan };
   } finally {
     setRefused(byId("make-plan"));
@@ -186,16 +188,21 @@ byId("apply").addEventListener("submit", async (event) => {
     danger: mode === "stateless" || Boolean(dropped),
   });
   if (!agreed) return;
+  sending = true;
+  setRefused(byId("apply-button"), "The request is being sent.");
+  tell("The new revision is being checked.");
   await refusable("edit-refusal", async () => {
-    const answer = await patch(path, {
+    const answer = await changeJob(path, {
       ...change,
       ...(byId("why").value ? { message: byId("why").value } : {}),
       ...(runs ? { upgrade_mode: mode } : {}),
       allow_non_restored_state: !byId("allow-line").hidden && byId("allow").checked,
-    }, { "If-Match": `"${revision}"` });
+    }, revision);
     tell(answer.change ? `Revision ${answer.revision}: the change has begun.` : `Revision ${answer.revision} is made.`, "good");
     closeEdit();
   });
+  sending = false;
+  page.now();
 });
 
 async function refusable(id, act) {
