@@ -25,11 +25,13 @@ _STATEMENTS = (
        SELECT md5('job' || j), r, 'artifact-0', 2, '{"input": "/data/in"}', '{}', '{"interval_ms": 10000}', :now - j
        FROM generate_series(1, :jobs) j, generate_series(1, 3) r""",
     """INSERT INTO attempts (job_id, number, stage, cause, parallelism, restore_from, created_at_ms, launched_at_ms,
-                              attached_at_ms, ended_at_ms, reaped, driver_state, heartbeat_at_ms, restored_at_ms,
-                              metrics)
+                              attached_at_ms, ended_at_ms, reaped, driver_state, restored_at_ms)
        SELECT md5('job' || j), a, 'ENDED', 'recover', 2,
               'file:///store/' || j || '/chk-' || a || '/manifest.json', :now - 1000 + a, 1, 1, :now, true, 'RUNNING',
-              :now, :now,
+              :now
+       FROM generate_series(1, :jobs) j, generate_series(1, :attempts) a""",
+    """INSERT INTO heartbeats (job_id, attempt, at_ms, metrics)
+       SELECT md5('job' || j), a, :now,
               '{"batches": 100, "input_records": 100000, "operators": [{"uid": "totals", "read_records": 100000,
                 "subtasks": [{"index": 0, "read_records": 10}, {"index": 1, "read_records": 20}]}]}'
        FROM generate_series(1, :jobs) j, generate_series(1, :attempts) a""",

@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import ForeignKey, Index, false, text
-from sqlalchemy.orm import Mapped, mapped_column
+from sqlalchemy.ext.associationproxy import AssociationProxy, association_proxy
+from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from keyscale.db.base import Base, closed_set
+from keyscale.db.models.last_heartbeat import LastHeartbeat
 from keyscale.db.statuses import AttemptStage, ClaimMode, RestoreMode
 
 
 class Attempt(Base):
-    """One run of a job by one driver. Its number fences everything that it commits."""
+    """One run of a job by one driver. Its number fences everything that it commits.
+
+    Its last heartbeat has a row of its own, so that this one is rarely rewritten.
+    """
 
     __tablename__ = "attempts"
     __table_args__ = (
@@ -51,14 +56,24 @@ class Attempt(Base):
     spark_ui_url: Mapped[str | None]
 
     driver_state: Mapped[str | None]
-    heartbeat_at_ms: Mapped[int | None]
     running_at_ms: Mapped[int | None]
     restored_at_ms: Mapped[int | None]
     first_commit_batch_id: Mapped[int | None]
     first_commit_at_ms: Mapped[int | None]
-    last_commit_batch_id: Mapped[int | None]
-    last_commit_at_ms: Mapped[int | None]
-    metrics: Mapped[dict[str, Any] | None]
     totals_before: Mapped[dict[str, Any] | None]  # the job's counters when the attempt began to count its own
     failure: Mapped[dict[str, Any] | None]
     exit_code: Mapped[int | None]
+
+    heartbeat: Mapped[LastHeartbeat | None] = relationship(lazy="joined", cascade="all, delete", passive_deletes=True)
+    heartbeat_at_ms: AssociationProxy[int | None] = association_proxy(
+        "heartbeat", "at_ms", creator=lambda value: LastHeartbeat(at_ms=value)
+    )
+    last_commit_batch_id: AssociationProxy[int | None] = association_proxy(
+        "heartbeat", "last_commit_batch_id", creator=lambda value: LastHeartbeat(last_commit_batch_id=value)
+    )
+    last_commit_at_ms: AssociationProxy[int | None] = association_proxy(
+        "heartbeat", "last_commit_at_ms", creator=lambda value: LastHeartbeat(last_commit_at_ms=value)
+    )
+    metrics: AssociationProxy[dict[str, Any] | None] = association_proxy(
+        "heartbeat", "metrics", creator=lambda value: LastHeartbeat(metrics=value)
+    )

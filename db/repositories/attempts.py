@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select, true
-from sqlalchemy.orm import aliased
+from sqlalchemy.orm import aliased, lazyload
 
-from keyscale.db.models import Attempt, Job
+from keyscale.db.models import Attempt, Job, LastHeartbeat
 from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import AttemptStage
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from sqlalchemy.orm import Session
+
+    from keyscale.db.statuses import ClaimMode
 
 
 def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Attempt]:
@@ -53,11 +55,22 @@ def restores(session: Session, job_id: str) -> tuple[int, Attempt | None]:
     return session.scalar(select(func.count()).where(*done)) or 0, newest
 
 
+def restored_from(session: Session, job_id: str) -> list[tuple[str, ClaimMode]]:
+    """Returns the locations that a job's attempts restored from, or are to, and how; each once."""
+    rows = session.execute(
+        select(Attempt.restore_from, Attempt.claim_mode)
+        .where(Attempt.job_id == job_id, Attempt.restore_from.is_not(None))
+        .distinct()
+    )
+    return [(location, claim_mode) for location, claim_mode in rows if location is not None]
+
+
 def counted_before(session: Session, job_id: str, number: int) -> Attempt | None:
     """Returns the newest attempt before one whose driver has reported what it has counted."""
     return session.scalars(
         select(Attempt)
-        .where(Attempt.job_id == job_id, Attempt.number < number, Attempt.metrics.is_not(None))
+        .join(LastHeartbeat, Attempt.heartbeat)
+        .where(Attempt.job_id == job_id, Attempt.number < number, LastHeartbeat.metrics.is_not(None))
         .order_by(Attempt.number.desc())
         .limit(1)
     ).first()
@@ -70,8 +83,12 @@ def find_restored(session: Session, job_id: str, restore_id: str) -> Attempt | N
 
 
 def find(session: Session, job_id: str, number: int, *, lock: bool = False) -> Attempt | None:
-    """Returns a job's attempt with this number; `lock` keeps others from changing it."""
-    return session.get(Attempt, (job_id, number), with_for_update=lock or None, populate_existing=lock)
+    """Returns a job's attempt with this number; `lock` keeps others from changing it and its heartbeat."""
+    if not lock:
+        return session.get(Attempt, (job_id, number))
+    # The heartbeat is read when the lock is held: in one statement it could be older than the attempt.
+    later = lazyload(Attempt.heartbeat)
+    return session.get(Attempt, (job_id, number), options=[later], with_for_update=True, populate_existing=True)
 
 
 def find_by_token(session: Session, token_sha256: str) -> Attempt | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import text
 
 from keyscale.api.access.tokens import token_sha256
 from keyscale.api.lifecycle.intents import SNAPSHOTS_MAX
@@ -468,6 +469,46 @@ def test_heartbeats_show_on_the_attempt(client: httpx.Client, attempt: Callable[
     assert (shown["first_commit_at_ms"], shown["last_commit_batch_id"]) == (1000, 3)
     assert shown["metrics"]["input_records"] == 40
     assert client.get("/jobs/flights/attempts").json()["attempts"] == [shown]
+
+
+def test_a_heartbeat_rewrites_the_narrow_row_only(
+    context: Context, attempt: Callable[..., int], driver: Driver
+) -> None:
+    number = attempt()
+    versions: dict[str, set[tuple[Any, ...]]] = {}
+    for batch in range(4):
+        beat = {"state": "RUNNING", "restored_at_ms": 900, "first_commit": {"batch_id": 0, "at_ms": 1000}}
+        answer = driver(
+            number,
+            "heartbeat",
+            **beat,
+            last_commit={"batch_id": batch, "at_ms": 1000 + batch},
+            metrics={"batches": batch},
+        )
+        assert answer.status_code == 200, answer.text
+        with context.engine.connect() as connection:
+            for table in ("jobs", "attempts", "heartbeats"):
+                found = connection.execute(text(f"SELECT ctid::text, xmin::text FROM {table}")).all()  # noqa: S608
+                assert len(found) == 1
+                versions.setdefault(table, set()).add(tuple(found[0]))
+    assert {table: len(seen) for table, seen in versions.items()} == {"jobs": 1, "attempts": 1, "heartbeats": 4}
+
+
+def test_a_report_rewrites_only_the_subtasks_that_have_changed(
+    context: Context, attempt: Callable[..., int], driver: Driver
+) -> None:
+    number = attempt()
+    begun = report(1, "IN_PROGRESS")
+    first, second = begun["subtasks"]
+    versions: list[dict[int, str]] = []
+    for subtasks in ([first, second], [{**first, "status": "COMPLETED"}, second]):
+        assert driver(number, "checkpoints", **{**begun, "subtasks": subtasks}).status_code == 204
+        with context.engine.connect() as connection:
+            rows = connection.execute(text("SELECT subtask, ctid::text FROM checkpoint_subtasks")).all()
+            versions.append({row[0]: row[1] for row in rows})
+    before, after = versions
+    assert before[0] != after[0]
+    assert before[1] == after[1]
 
 
 def test_faults_of_a_running_job_are_in_its_health(
