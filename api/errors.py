@@ -635,6 +635,16 @@ class AttemptOverError(ApiError):
     advice = "Nothing is wrong: another attempt runs the job, or the job has ended."
 
 
+class StoreRoleMissingError(ApiError):
+    """A driver asks for credentials of the object store, and the platform gives out none."""
+
+    code = "STORE_ROLE_MISSING"
+    title = "The platform gives out no credentials"
+    status = 404
+    domain = "external"
+    advice = "Set KEYSCALE_STORE_ROLE, or start the job again: its driver then has the control plane's credentials."
+
+
 class AttemptNotFoundError(ApiError):
     """The job has no attempt with this number."""
 

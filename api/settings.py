@@ -69,6 +69,8 @@ class Settings:
         allowed_hosts: Host names under which the API may be called, besides the loopback ones.
         artifact_bytes_max: Largest size of an upload.
         store_environment: Variables that only the object store's client reads; passed on to drivers.
+        store_role: A role of the store that drivers get credentials of, narrowed to their job; None: they get ours.
+        store_token_endpoint: Address of the service that gives them out; None: that of AWS's configuration.
         job_secrets: The secrets that jobs may name.
         job_limits: The most that a job may ask for.
         jar_rules: The jars that jobs may have.
@@ -105,6 +107,8 @@ class Settings:
     allowed_hosts: frozenset[str] = frozenset()
     artifact_bytes_max: int = 256 << 20
     store_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    store_role: str | None = None
+    store_token_endpoint: str | None = None
     job_secrets: JobSecrets = field(default_factory=JobSecrets)
     job_limits: JobLimits = field(default_factory=JobLimits)
     jar_rules: JarRules = field(default_factory=JarRules)
@@ -166,6 +170,11 @@ class Settings:
         store_url = source.get("KEYSCALE_STORE_URL") or (home / "store").as_uri()
         if not store_url.startswith(("file:///", "s3://")):
             raise SettingInvalidError("KEYSCALE_STORE_URL must begin with file:/// or s3://")
+        store_role = source.get("KEYSCALE_STORE_ROLE") or None
+        if store_role is not None and not store_url.startswith("s3://"):
+            raise SettingInvalidError("KEYSCALE_STORE_ROLE needs a KEYSCALE_STORE_URL that begins with s3://")
+        if store_role is not None and not (source.get("KEYSCALE_SPARK_MASTER") or "local").startswith("local"):
+            raise SettingInvalidError("KEYSCALE_STORE_ROLE: executors of a cluster have credentials of their own")
         certificate, key = _tls_files(source)
         return cls(
             home=home,
@@ -178,6 +187,8 @@ class Settings:
             store_environment={
                 name: value for name, value in source.items() if name.startswith(_STORE_VARIABLE_PREFIXES)
             },
+            store_role=store_role,
+            store_token_endpoint=_url(source, "KEYSCALE_STS_ENDPOINT") or source.get("KEYSCALE_S3_ENDPOINT") or None,
             job_secrets=JobSecrets(
                 {name: value for name, value in source.items() if name.startswith(JOB_SECRET_PREFIX)},
                 _directory(source, "KEYSCALE_JOB_SECRETS_DIRECTORY"),

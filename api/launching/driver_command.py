@@ -45,6 +45,34 @@ _INHERITED = (
 )
 
 
+_PLAIN_STORE_VARIABLES = (
+    "AWS_CA_BUNDLE",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_REGION",
+    "KEYSCALE_S3_ENDPOINT",
+)
+"""Variables of the object store's client that hold no credentials, nor lead to any."""
+
+
+def store_variables(settings: Settings, work_directory: Path, store_url: str) -> dict[str, str]:
+    """Returns the variables by which a driver reaches the object store: with our credentials, or with narrower ones.
+
+    The narrower ones are in a file that the driver keeps fresh. Nothing else that a client could find counts.
+    """
+    given = settings.store_environment
+    if settings.store_role is None or not store_url.startswith("s3://"):
+        return dict(given)
+    return {
+        **{name: given[name] for name in _PLAIN_STORE_VARIABLES if name in given},
+        "AWS_CONFIG_FILE": str(work_directory / "store-access.ini"),
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "KEYSCALE_STORE_CREDENTIALS_RENEWED": "1",
+    }
+
+
 def master_of(settings: Settings, parallelism: int) -> str:
     """Returns the Spark master; `local` becomes one core per subtask and one for the source, with retries of tasks."""
     if settings.spark_master == "local":
@@ -102,6 +130,7 @@ def driver_environment(
     host: Mapping[str, str],
     secrets: Mapping[str, str],
     *,
+    store_url: str = "",
     user: JobUser | None = None,
     libraries: PlacedLibraries = NO_LIBRARIES,
 ) -> dict[str, str]:
@@ -114,6 +143,7 @@ def driver_environment(
             next attempt finds files that it need not download: on this host and, at the same path, on any other one.
         host: The control plane's environment. Only harmless variables are passed on.
         secrets: Variables with the secrets that the job names.
+        store_url: The job's store, if it is not that of the settings.
         user: The job's own user, whom the supervisor makes the driver's; None: the control plane's user.
         libraries: Those of the job, on this host.
     """
@@ -123,7 +153,7 @@ def driver_environment(
         "PATH": os.defpath,
         **inherited,
         **secrets,
-        **settings.store_environment,
+        **store_variables(settings, work_directory, store_url or settings.store_url),
         **({} if user is None else {"HOME": str(work_directory), DRIVER_USER_VARIABLE: user.text}),
         **({"SPARK_LOCAL_IP": "127.0.0.1"} if is_loopback else {}),
         **({SPARK_SECRET_VARIABLE: settings.spark_secret} if settings.spark_secret else {}),

@@ -5,9 +5,11 @@ Any message may arrive twice or late; a driver whose attempt is over can change 
 
 from __future__ import annotations
 
+import logging
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.errors import AttemptOverError, ReportInvalidError
+from keyscale.api.errors import AttemptOverError, ReportInvalidError, StoreRoleMissingError, StoreUnavailableError
 from keyscale.api.libraries.job_libraries import libraries_of
 from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.reports.masked_reports import masked_checkpoint, masked_heartbeat
@@ -21,7 +23,8 @@ from keyscale.api.services import series
 from keyscale.clock import now_ms
 from keyscale.db.models import Checkpoint
 from keyscale.db.repositories import artifacts, attempts, changes, checkpoints, commands, events, jobs, revisions
-from keyscale.db.statuses import AttemptStage, ChangePhase, CheckpointStatus, CommandStatus
+from keyscale.db.statuses import AttemptStage, ChangePhase, CheckpointStatus, ClaimMode, CommandStatus
+from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.messages import (
     Assignment,
     AttachResponse,
@@ -30,11 +33,15 @@ from keyscale.jobs.protocol.messages import (
     CommandKind,
     DriverState,
     HeartbeatResponse,
+    StoreCredentials,
 )
 from keyscale.jobs.protocol.redaction import Mask
+from keyscale.state.identifiers import JobId
+from keyscale.state.layout import CONTROL_PLANES, Layout, job_of_manifest, split_location
+from keyscale.state.objects.s3_grant import Grant, assume
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from sqlalchemy.orm import Session
 
@@ -48,6 +55,8 @@ if TYPE_CHECKING:
         Heartbeat,
         SubtaskCheckpointReport,
     )
+
+logger = logging.getLogger(__name__)
 
 _WAIT_MS = 200
 _WAIT_FOR_SAVEPOINT_MS = 50  # the job stands still until the new driver runs
@@ -95,6 +104,54 @@ def artifact_bytes(context: Context, driver: DriverIdentity) -> Iterator[bytes]:
             raise AttemptOverError("the job is gone")
         sha256 = artifact.sha256
     return _stream(context, sha256)
+
+
+def store_credentials(context: Context, driver: DriverIdentity) -> StoreCredentials:
+    """Returns credentials that reach the job's own objects, and those that it restores from.
+
+    Raises:
+        AttemptOverError: The attempt is over.
+        StoreRoleMissingError: There is no role to narrow, or the job's store has none.
+        StoreUnavailableError: The store gives out none now.
+    """
+    role = context.settings.store_role
+    with context.sessions() as session:
+        job = jobs.find(session, driver.job_id)
+        if job is None or driver.over:
+            raise AttemptOverError("another attempt runs the job, or none")
+        granted = grant_of(job, attempts.restored_from(session, job.id))
+    if role is None or not job.store_url.startswith("s3://"):
+        raise StoreRoleMissingError("drivers use the credentials of the control plane")
+    try:
+        made = assume(
+            role,
+            granted,
+            session=f"keyscale-{job.id}-{driver.attempt}",
+            endpoint_url=context.settings.store_token_endpoint,
+        )
+    except KeyscaleError as error:
+        logger.warning("job %s: no credentials for attempt %d: %s", job.id, driver.attempt, error)
+        raise StoreUnavailableError(f"{error.code}: {error}") from error
+    return StoreCredentials.model_validate(asdict(made))
+
+
+def grant_of(job: Job, restored_from: Iterable[tuple[str, ClaimMode]]) -> Grant:
+    """Returns what a job's driver may do in the store. Pure.
+
+    Args:
+        job: The job.
+        restored_from: The locations that its attempts restored from, and whether they claimed them.
+    """
+    own, readable = [Layout(JobId(job.id)).job], [CONTROL_PLANES]
+    begun = [(job.rewound_to, ClaimMode.NO_CLAIM)] if job.rewound_to else []
+    for location, claim_mode in sorted({*restored_from, *begun}):
+        path = split_location(location)[1]
+        if (owner := job_of_manifest(path)) == job.id:
+            continue
+        readable.append(Layout(owner).job)
+        if claim_mode is ClaimMode.CLAIM:
+            own.append(f"{path.rpartition('/')[0]}/")
+    return Grant(job.store_url, tuple(dict.fromkeys(own)), tuple(dict.fromkeys(readable)))
 
 
 def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> HeartbeatResponse:

@@ -14,6 +14,7 @@ from keyscale.jobs.protocol.messages import (
     CheckpointReport,
     Heartbeat,
     HeartbeatResponse,
+    StoreCredentials,
 )
 
 router = APIRouter(prefix="/driver", tags=["driver"], include_in_schema=False, route_class=GuardedRoute)
@@ -35,6 +36,12 @@ def prove_knowledge(control: Control, attempt: ProvableAttempt, nonce: str = "")
 def read_artifact(control: Control, driver: Driver) -> StreamingResponse:
     """A driver fetches its job's artifact."""
     return StreamingResponse(drivers.artifact_bytes(control, driver), media_type="application/octet-stream")
+
+
+@router.get("/store-credentials")
+def give_store_credentials(control: Control, driver: Driver) -> StoreCredentials:
+    """A driver asks for credentials of the object store that reach its own job."""
+    return drivers.store_credentials(control, driver)
 
 
 @router.post("/heartbeat")

@@ -5,6 +5,7 @@ attempt, so messages do not repeat them.
 
     POST /driver/attach        AttachRequest     -> AttachResponse      ask for work; again if the answer is "wait"
     GET  /driver/artifact                        -> the artifact's bytes
+    GET  /driver/store-credentials               -> StoreCredentials    where the platform narrows them to the job
     GET  /driver/proof                           -> Proof               before a driver trusts another address
     POST /driver/heartbeat     Heartbeat         -> HeartbeatResponse   state and metrics up, commands down
     POST /driver/checkpoints   CheckpointReport  -> 204                 idempotent by checkpoint_id
@@ -194,6 +195,15 @@ class SecretReference(Message):
     model_config = ConfigDict(extra="forbid")
 
     secret: str = Field(pattern=r"^[A-Za-z0-9_]{1,100}$", description="Name of the secret.")
+
+
+class StoreCredentials(Message):
+    """Credentials of the object store that reach the objects of one job. They are worth nothing after their end."""
+
+    access_key_id: str
+    secret_access_key: str = Field(repr=False)
+    session_token: str = Field(repr=False)
+    expires_at_ms: Whole
 
 
 class LibraryFile(Message):

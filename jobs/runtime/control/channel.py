@@ -19,6 +19,7 @@ from keyscale.jobs.protocol.messages import (
     Heartbeat,
     HeartbeatResponse,
     Message,
+    StoreCredentials,
 )
 from keyscale.jobs.runtime.errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
 
@@ -47,6 +48,8 @@ class ControlChannel(Protocol):
     def fetch_artifact(self, target: Path) -> None:
         """Writes the artifact's bytes, unverified, to a local file."""
         ...
+
+    def store_credentials(self) -> StoreCredentials: ...
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatResponse: ...
 
@@ -88,6 +91,9 @@ class HttpControl:
         except httpx.TransportError as error:
             raise ControlUnreachableError(str(error)) from error
 
+    def store_credentials(self) -> StoreCredentials:
+        return self._parsed(self._send("GET", "/driver/store-credentials"), StoreCredentials)
+
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
         response = self._parsed(self._post("/driver/heartbeat", heartbeat), HeartbeatResponse)
         if self._search is not None:
@@ -110,11 +116,12 @@ class HttpControl:
         )
 
     def _post(self, path: str, message: Message) -> httpx.Response:
+        return self._send("POST", path, message.model_dump_json())
+
+    def _send(self, method: str, path: str, content: str | None = None) -> httpx.Response:
         client = self._client
         try:
-            response = client.post(
-                path, content=message.model_dump_json(), headers={"Content-Type": "application/json"}
-            )
+            response = client.request(method, path, content=content, headers={"Content-Type": "application/json"})
         except httpx.TransportError as error:
             self._turn_from(client)
             raise ControlUnreachableError(str(error)) from error
@@ -180,6 +187,9 @@ class FileControl:
 
     def fetch_artifact(self, target: Path) -> None:
         target.write_bytes(self._artifact_file.read_bytes())
+
+    def store_credentials(self) -> StoreCredentials:
+        raise ControlRefusedError("without a control plane there are only the credentials of the environment")
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
         for result in heartbeat.results:

@@ -23,6 +23,8 @@ Environment:
     KEYSCALE_ARTIFACT_FILE: with KEYSCALE_ASSIGNMENT_FILE, the artifact's path.
     KEYSCALE_SPARK_WITHOUT: uses of Spark's internals to go without, separated by commas (see docs/spark-internals.md).
     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, ...: the object store's credentials, where it is s3://.
+    KEYSCALE_STORE_CREDENTIALS_RENEWED, instead of the keys: the control plane gives out credentials for the job's own
+        objects, to which the file of AWS_CONFIG_FILE will lead.
 
 Spark settings: `REQUIRED_SETTINGS`, `DEFAULT_SETTINGS` and, for `local[...]` masters, `LOCAL_SETTINGS` of
 spark_settings.py. A `local` master must allow task retries: `local[<cores>,4]`.
@@ -56,8 +58,15 @@ from keyscale.jobs.protocol.messages import AttachRequest, AttachResponse, Drive
 from keyscale.jobs.runtime.control.channel import FileControl, HttpControl
 from keyscale.jobs.runtime.control.control_search import ControlSearch
 from keyscale.jobs.runtime.control.reporter import HEARTBEAT_INTERVAL_SECONDS
+from keyscale.jobs.runtime.control.store_access import StoreAccess
 from keyscale.jobs.runtime.driver.job_run import JobRun
-from keyscale.jobs.runtime.errors import AttemptOverError, ControlError, ControlRefusedError, DriverEnvironmentError
+from keyscale.jobs.runtime.errors import (
+    AttemptOverError,
+    ControlError,
+    ControlRefusedError,
+    ControlUnreachableError,
+    DriverEnvironmentError,
+)
 from keyscale.jobs.runtime.preparation.warm_up import WarmUp
 from keyscale.state.objects.opening import open_store
 
@@ -149,7 +158,10 @@ def main() -> int:
         # replace that path, by which they import Keyscale.
         spark.sparkContext.environment["PYTHONPATH"] = path
     with contextlib.closing(environment.channel()) as channel:
+        access = StoreAccess.of(channel, os.environ)
         try:
+            if access is not None:
+                access.open()
             assignment = wait_for_assignment(channel, spark, environment.work_dir)
         except AttemptOverError:
             logger.info("the attempt was over before it began")
@@ -159,6 +171,9 @@ def main() -> int:
             return EXIT_FAILED
         if assignment is None:
             return EXIT_OK
+        if access is not None:
+            with contextlib.suppress(ControlUnreachableError):
+                access.renew()  # it may be told to restore another job's snapshot
         outcome = JobRun(
             spark, channel, assignment, environment.work_dir, environment.local_root, libraries=environment.libraries
         ).run()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.api.errors import SettingInvalidError
 from keyscale.api.launching.driver_command import (
     SPARK_SECRET_VARIABLE,
     driver_command,
@@ -45,6 +46,30 @@ def test_a_driver_gets_no_secret_but_its_own(tmp_path: Path) -> None:
     assert {"own", "for-the-store"} <= set(environment.values())
     assert not any("secret@" in value for value in environment.values())
     assert not {"KEYSCALE_DATABASE_URL", "KEYSCALE_TOKEN", "OTHER", "KEYSCALE_HOME"} & set(environment)
+
+
+def test_with_a_role_of_the_store_a_driver_gets_none_of_the_control_planes_keys(tmp_path: Path) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "the-key", "AWS_SECRET_ACCESS_KEY": "hidden", "AWS_PROFILE": "ours"}
+    plain = {"AWS_DEFAULT_REGION": "eu-west-1", "KEYSCALE_S3_ENDPOINT": "http://s3.example"}
+    role = {"KEYSCALE_STORE_URL": "s3://bucket/prefix", "KEYSCALE_STORE_ROLE": "arn:aws:iam::1:role/jobs"}
+    settings = Settings.from_environment({"KEYSCALE_HOME": str(tmp_path), **keys, **plain, **role})
+    assert (settings.store_token_endpoint or "").startswith("http://s3.")
+    environment = driver_environment(settings, "own", tmp_path / "work", keys, {})
+    assert not {"the-key", "hidden", "ours"} & set(environment.values())
+    assert plain.items() <= environment.items()
+    assert environment["AWS_CONFIG_FILE"].startswith(str(tmp_path / "work"))
+    elsewhere = driver_environment(settings, "own", tmp_path / "work", keys, {}, store_url="file:///store")
+    assert "hidden" in elsewhere.values(), "a job of before, with another store"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"KEYSCALE_STORE_URL": "file:///store"}, {"KEYSCALE_STORE_URL": "s3://b", "KEYSCALE_SPARK_MASTER": "spark://h:1"}],
+)
+def test_a_role_that_could_not_keep_jobs_apart_is_refused(tmp_path: Path, given: dict[str, str]) -> None:
+    role = {"KEYSCALE_STORE_ROLE": "arn:aws:iam::1:role/jobs", "KEYSCALE_HOME": str(tmp_path)}
+    with pytest.raises(SettingInvalidError, match="KEYSCALE_STORE_ROLE"):
+        Settings.from_environment({**role, **given})
 
 
 def test_a_driver_gets_the_secrets_that_its_job_names_and_no_others(tmp_path: Path) -> None:
