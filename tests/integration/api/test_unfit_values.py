@@ -44,7 +44,8 @@ def test_no_path_can_hold_a_character_that_makes_a_route_fail(app: FastAPI, clie
             continue
         for part in PATH_PARTS:
             pieces = [part if piece.startswith("{") else piece for piece in path.split("/")]
-            answer = client.request(method, "/".join(pieces), json={"parallelism": 2} if method == "POST" else None)
+            body = {"parallelism": 2} if method in {"POST", "PATCH"} else None
+            answer = client.request(method, "/".join(pieces), json=body)
             tried += 1
             assert answer.status_code in {404, 405, 422}, (method, path, part, answer.text)
             assert answer.headers["content-type"] == "application/problem+json"
@@ -70,7 +71,8 @@ def test_text_that_cannot_be_stored_is_refused_wherever_a_request_has_text(
     client.post("/jobs/flights/start")
     for text in UNFIT_TEXTS:
         for path, body in requests_with(text, job["artifact_id"]):
-            answer = client.post(path, **as_json(body))
+            method = "PATCH" if path == "/jobs/flights" else "POST"
+            answer = client.request(method, path, **as_json(body))
             assert answer.status_code == 422, (path, body, answer.text)
             assert answer.json()["code"] in {"REQUEST_INVALID", "SPARK_CONF_NOT_ALLOWED"}
 
@@ -96,6 +98,38 @@ def requests_with(text: str, artifact_id: str) -> list[tuple[str, Any]]:
         ("/jobs/flights/savepoints", {"savepoint_id": text}),
         ("/jobs/flights/checkpoints", {"operation_id": text}),
         ("/jobs/flights/rescale", {"parallelism": 3, "rescale_id": text}),
+        *((path, {**required, **change}) for path, required in CHANGED.items() for change in changes_with(text)),
+        ("/jobs/flights", {"change_id": text}),
+        ("/jobs/flights/rollback", {"revision": 1, "change_id": text}),
+        ("/jobs/flights/clone", {"name": text}),
+        ("/jobs/flights/clone", {"name": "x", "restore_from": {"job": text, "latest": True}}),
+        ("/jobs/flights/start", {"restore_from": {"savepoint_id": text}}),
+        ("/jobs/flights/start", {"restore_from": {"location": text}}),
+        ("/jobs", {**new, "libraries": [text]}),
+        ("/jobs", {**new, "labels": {"team": text}}),
+        ("/jobs", {**new, "secrets": [text]}),
+    ]
+
+
+CHANGED: dict[str, dict[str, Any]] = {
+    "/jobs/flights": {},
+    "/jobs/flights/plan": {},
+    "/jobs/flights/clone": {"name": "x"},
+}
+
+
+def changes_with(text: str) -> list[dict[str, Any]]:
+    return [
+        {"artifact_id": text},
+        {"libraries": [text]},
+        {"parameters": {"input": text}},
+        {"parameters": {text: "input"}},
+        {"parameters": {"password": {"secret": text}}},
+        {"secrets": [text]},
+        {"spark_conf": {"spark.executor.memory": text}},
+        {"restart": {"type": text}},
+        {"message": text},
+        {text: 1},
     ]
 
 
