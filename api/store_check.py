@@ -57,8 +57,13 @@ class StoreCheck:
             raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
 
     def problem(self) -> str | None:
-        """Returns what is wrong with the configured store, by a check at most ten seconds old; None: nothing."""
-        with self._lock:
+        """Returns what is wrong with the configured store, by a check at most ten seconds old; None: nothing.
+
+        While somebody else checks, it is what the check before has found: where a store hangs, only one caller waits.
+        """
+        if not self._lock.acquire(blocking=False):
+            return self._problem
+        try:
             if time.monotonic() - self._checked_at_s > _HEALTH_TTL_S:
                 try:
                     self.require_usable(self._url)
@@ -68,6 +73,8 @@ class StoreCheck:
                     self._problem = None
                 self._checked_at_s = time.monotonic()
             return self._problem
+        finally:
+            self._lock.release()
 
     def confirms_checkpoint(
         self, store_url: str, job_id: str, *, attempt: int, checkpoint_id: int, savepoint_id: str | None

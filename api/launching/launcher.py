@@ -25,6 +25,7 @@ from keyscale.api.launching.processes import (
     start_supervised,
     strays_of,
 )
+from keyscale.api.launching.supervisor import LOG_FILE, OLDER_LOG_FILE
 from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES, JobLibraries
 from keyscale.api.libraries.library_cache import LibraryCache, PlacedLibraries
 from keyscale.db.embedded import let_enter
@@ -113,7 +114,14 @@ class Launcher:
         self._make_directories_of_job(job, work, user)
         libraries = self.place_libraries(brought, directory)
         environment = driver_environment(
-            self._settings, token, work, os.environ, secrets, user=user, libraries=libraries
+            self._settings,
+            token,
+            work,
+            os.environ,
+            secrets,
+            store_url=job.store_url,
+            user=user,
+            libraries=libraries,
         )
         command = driver_command(self._settings, job, revision, attempt, work, libraries=libraries)
         environment["KEYSCALE_ATTEMPT"] = f"{job.id}:{attempt.number}"
@@ -162,7 +170,7 @@ class Launcher:
         self.kill(job_id, attempt)
         directory = self._run_directory(job_id, attempt)
         if (uid := owner_of(directory / "work")) is not None:
-            kill_all(strays_of(directory.parent, uid))
+            kill_all(strays_of(uid))
         for name in ("token", _LIBRARIES):
             (directory / name).unlink(missing_ok=True)
         shutil.rmtree(directory / "work", ignore_errors=True)
@@ -174,7 +182,7 @@ class Launcher:
         links = [path for path in directory.glob("state/*/attempt-*/*/subtask-*") if path.is_symlink()]
         elsewhere = [str(path.readlink()) for path in links]  # on another disk
         if (uid := owner_of(directory / "state")) is not None:
-            kill_all(strays_of(directory, uid))
+            kill_all(strays_of(uid))
             if elsewhere:
                 # The job has made the links, and may have let them lead anywhere: its own user deletes what it can.
                 command = ["rm", "-rf", "--", *elsewhere]
@@ -215,14 +223,13 @@ class Launcher:
         return secrets
 
     def log_tail(self, job_id: str, attempt: int, bytes_max: int) -> tuple[str, int]:
-        """Returns the end of a driver's log and the log's size in bytes."""
-        try:
-            with (self._run_directory(job_id, attempt) / "driver.log").open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - bytes_max))
-                return file.read(bytes_max).decode(errors="replace"), size
-        except FileNotFoundError:
-            return "", 0
+        """Returns the end of a driver's log and the log's size in bytes, as far as it is kept."""
+        tail, size = b"", 0
+        for name in (LOG_FILE, OLDER_LOG_FILE):
+            with contextlib.suppress(FileNotFoundError):
+                part, part_size = end_of(self._run_directory(job_id, attempt) / name, bytes_max - len(tail))
+                tail, size = part + tail, size + part_size
+        return tail.decode(errors="replace"), size
 
     def _run_directory(self, job_id: str, attempt: int) -> Path:
         return self._settings.runs_directory / job_id / str(attempt)
@@ -241,6 +248,18 @@ class Launcher:
         _, process = self._launched.get((attempt.job_id, attempt.number), (0.0, None))
         if process is not None:
             process.poll()
+
+
+def end_of(file: Path, bytes_max: int) -> tuple[bytes, int]:
+    """Returns the end of a file, and the size of the file.
+
+    Raises:
+        FileNotFoundError: It does not exist.
+    """
+    with file.open("rb") as opened:
+        size = opened.seek(0, os.SEEK_END)
+        opened.seek(max(0, size - bytes_max))
+        return opened.read(bytes_max), size
 
 
 def _read_lines(file: Path) -> list[str]:

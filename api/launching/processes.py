@@ -114,10 +114,10 @@ def driver_state(pid: int, session: int) -> ProcessState:
 
 
 def processes_of(directory: Path, uid: int | None = None) -> list[psutil.Process]:
-    """Returns all processes of a run: those of its session that have its work directory in their environment.
+    """Returns all processes of a run: those that have its work directory in their environment, and its session's.
 
-    Spark's Python workers leave the process group, but not the session. The environment distinguishes them from
-    processes of a later session with the same number. So does a job's own user, whatever environment a process has.
+    Spark's Python workers leave the process group, but not the session. A process of a job's own user may have any
+    environment; its user distinguishes it from those of a later session with the same number.
 
     Args:
         directory: The run's directory.
@@ -130,8 +130,8 @@ def processes_of(directory: Path, uid: int | None = None) -> list[psutil.Process
     return [
         process
         for process in _others()
-        if _session_of(process) == supervisor.pid
-        and (_has_work_directory(process, marker) or (uid is not None and _uid_of(process) == uid))
+        if _has_work_directory(process, marker)
+        or (uid is not None and _session_of(process) == supervisor.pid and _uid_of(process) == uid)
     ]
 
 
@@ -145,11 +145,21 @@ def kill_all(processes: Sequence[psutil.Process]) -> None:
     psutil.wait_procs(processes, timeout=_DEATH_WITHIN_S)
 
 
-def strays_of(job_directory: Path, uid: int) -> list[psutil.Process]:
-    """Returns the processes of a job's own user that have left the sessions of the job's runs."""
-    supervisors = [read_supervisor(path.parent) for path in job_directory.glob("*/process.json")]
-    running = {supervisor.pid for supervisor in supervisors if supervisor is not None and supervisor.is_alive()}
-    return [process for process in _others() if _uid_of(process) == uid and _session_of(process) not in running]
+def strays_of(uid: int) -> list[psutil.Process]:
+    """Returns the processes of a job's own user that no supervisor watches: they have left its session, or it is gone.
+
+    Other runs of the user are left alone: those of the same job, of a job with the same user, and of another control
+    plane on this host. A supervisor runs as the control plane's user, and no process can move into its session.
+    """
+    return [process for process in _others() if _uid_of(process) == uid and not _is_watched(process, uid)]
+
+
+def _is_watched(process: psutil.Process, uid: int) -> bool:
+    try:
+        leader = psutil.Process(os.getsid(process.pid))
+        return leader.uids().real != uid and leader.status() != psutil.STATUS_ZOMBIE
+    except (*GONE, ProcessLookupError):
+        return False
 
 
 def _others() -> Iterator[psutil.Process]:

@@ -15,7 +15,9 @@ import msgspec
 from keyscale.api.errors import PlanTimeoutError, ProgramUnloadableError, TooManyInFlightError
 from keyscale.api.launching.driver_command import loader_command, loader_environment
 from keyscale.api.launching.isolation import make_directory
-from keyscale.api.launching.processes import kill_all, processes_of, start_supervised
+from keyscale.api.launching.launcher import end_of
+from keyscale.api.launching.processes import kill_all, processes_of, start_supervised, strays_of
+from keyscale.api.launching.supervisor import LOG_FILE
 from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES
 from keyscale.jobs.protocol.program import ANSWER_FILE, QUESTION_FILE, ProgramAnswer
 
@@ -34,6 +36,7 @@ LOADS_MAX = 2
 
 _WAIT_S = 30.0
 _ANSWER_BYTES_MAX = 16 << 20
+_LAST_LINE_BYTES_MAX = 2000
 
 
 class ProgramLoading:
@@ -96,8 +99,11 @@ class ProgramLoading:
         except subprocess.TimeoutExpired:
             raise PlanTimeoutError(f"the program was not loaded within {self._settings.plan_timeout_ms} ms") from None
         finally:
-            kill_all(processes_of(directory, None if user is None else user.uid))
+            process.kill()  # first, so that nothing is started any more
             process.wait()
+            kill_all(processes_of(directory, None if user is None else user.uid))
+            if user is not None:
+                kill_all(strays_of(user.uid))
         return _answer(directory)
 
     @contextmanager
@@ -122,5 +128,6 @@ def _answer(directory: Path) -> ProgramAnswer:
         finally:
             os.close(descriptor)
     except (OSError, msgspec.MsgspecError):
-        said = (directory / "driver.log").read_text(errors="replace").strip().splitlines()[-1:]
-        raise ProgramUnloadableError(f"the process ended without an answer; its last line: {' '.join(said)}") from None
+        said, _ = end_of(directory / LOG_FILE, _LAST_LINE_BYTES_MAX)
+        [*_, last] = ["", *said.decode(errors="replace").strip().splitlines()]
+        raise ProgramUnloadableError(f"the process ended without an answer; its last line: {last}") from None

@@ -7,6 +7,7 @@ afterwards. It writes into the run directory:
 
     process.json   this process, as the run's supervisor: a second supervisor of the same attempt ends at once
     driver.log     the driver's output, with the secrets of its environment masked
+    driver.log.1   the part before; of older output nothing is kept
     exit_code      written when the driver has ended
 
 The driver may run as another user, who can neither read nor change these files.
@@ -39,6 +40,10 @@ DRIVER_USER_VARIABLE = "KEYSCALE_DRIVER_USER"
 """The driver's user, if it is not the supervisor's: uid, gid and further groups, separated by colons."""
 PROCESSES_MAX = 8192
 """Processes and threads of all attempts of a job whose user is its own."""
+LOG_FILE = "driver.log"
+OLDER_LOG_FILE = f"{LOG_FILE}.1"
+LOG_BYTES_MAX = 64 << 20
+"""The size at which a log becomes the older one, so that a driver that prints without end cannot fill the disk."""
 _PR_SET_NO_NEW_PRIVS = 38
 _CHUNK_BYTES = 1 << 16
 _LINE_BYTES_MAX = 1 << 20
@@ -79,7 +84,7 @@ def register(directory: Path) -> bool:
 
 def run(directory: Path, command: list[str]) -> int:
     """Runs the driver until it ends; returns its exit code, by the shell's convention if a signal ended it."""
-    log = os.open(directory / "driver.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = Log(directory)
     output, of_driver = os.pipe()
     mask = Mask(os.environ)
     user = [int(number) for number in os.environ.pop(DRIVER_USER_VARIABLE, "").split(":") if number]
@@ -97,7 +102,7 @@ def run(directory: Path, command: list[str]) -> int:
             extra_groups=user[2:] if user else None,
         )
     except OSError as error:
-        os.write(log, f"the driver cannot be started: {error}\n".encode())
+        log.write(f"the driver cannot be started: {error}\n".encode())
         return EXIT_CANNOT_RUN
     os.close(of_driver)
     # A process that the driver has left behind may hold the pipe forever, and must not keep the exit code back.
@@ -118,32 +123,46 @@ def give_up_privileges() -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES_MAX, PROCESSES_MAX))
 
 
-def copy_masked(source: int, target: int, mask: Mask) -> None:
-    """Copies lines from one descriptor to another, with secrets masked, until the source ends."""
+class Log:
+    """The log of a driver. When it has grown large, it becomes the older one, and a new one begins."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file, self._older = directory / LOG_FILE, directory / OLDER_LOG_FILE
+        self._descriptor = self._open()
+
+    def write(self, text: bytes) -> None:
+        """Appends; what does not fit on a full disk is lost, and the driver goes on."""
+        with contextlib.suppress(OSError):
+            if os.fstat(self._descriptor).st_size >= LOG_BYTES_MAX:
+                self._file.replace(self._older)
+                grown, self._descriptor = self._descriptor, self._open()
+                os.close(grown)
+            while text:
+                text = text[os.write(self._descriptor, text) :]
+
+    def _open(self) -> int:
+        return os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def copy_masked(source: int, log: Log, mask: Mask) -> None:
+    """Copies lines from a descriptor to a log, with secrets masked, until the source ends."""
     rest = b""
     while True:
         # The beginning of a line that pauses may hold the beginning of a secret, so it waits; but not forever.
         if rest and (len(rest) > _LINE_BYTES_MAX or not select.select([source], [], [], _PAUSE_S)[0]):
-            write_all(target, masked(rest, mask))
+            log.write(masked(rest, mask))
             rest = b""
         chunk = os.read(source, _CHUNK_BYTES)
         lines, newline, rest = (rest + chunk).rpartition(b"\n")
-        write_all(target, masked(lines + newline, mask))
+        log.write(masked(lines + newline, mask))
         if not chunk:
-            write_all(target, masked(rest, mask))
+            log.write(masked(rest, mask))
             return
 
 
 def masked(text: bytes, mask: Mask) -> bytes:
     """Returns a part of a log with secrets masked; bytes that are not UTF-8 stay as they are."""
     return mask(text.decode(errors="surrogateescape")).encode(errors="surrogateescape")
-
-
-def write_all(target: int, text: bytes) -> None:
-    """Writes to a file; what does not fit on a full disk is lost, and the driver goes on."""
-    with contextlib.suppress(OSError):
-        while text:
-            text = text[os.write(target, text) :]
 
 
 def write_atomically(path: Path, text: str) -> None:

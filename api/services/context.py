@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 UPLOADS_MAX = 2
 """Uploads at once: each may take a gigabyte of memory while it is inspected."""
+PLANS_MAX = 8
+"""Plans at once. Each holds one of the threads that answer requests for as long as it takes, and others need them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,4 +42,5 @@ class Context:
     issuer: Issuer | None = None
     wakeup: Wakeup = field(default_factory=Wakeup)
     uploads: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(UPLOADS_MAX))
+    plans: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(PLANS_MAX))
     pulse: ReconcilerPulse = field(default_factory=ReconcilerPulse)

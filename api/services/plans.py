@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.errors import PlanTimeoutError, StoreUnavailableError
+from keyscale.api.errors import PlanTimeoutError, StoreUnavailableError, TooManyInFlightError
 from keyscale.api.launching.spark_conf import check_spark_conf
 from keyscale.api.libraries.job_libraries import JobLibraries, libraries_of
 from keyscale.api.schemas.base import FailureAnswer
@@ -22,6 +22,7 @@ from keyscale.api.schemas.change_plan import (
     StatePlan,
     SubtaskMovementAnswer,
 )
+from keyscale.api.services.context import PLANS_MAX
 from keyscale.api.services.jobs import check_parallelism, require_job, require_runnable
 from keyscale.db.repositories import artifacts, changes, checkpoints, revisions
 from keyscale.db.statuses import ChangeKind, DesiredState
@@ -86,11 +87,16 @@ def plan(context: Context, user: Principal, reference: str, change: Specificatio
         StoreUnavailableError: The job's stored state cannot be read.
         TooManyInFlightError, PlanTimeoutError, ProgramUnloadableError: The program cannot be loaded now.
     """
-    with context.sessions() as session:
-        facts = _facts(session, context, user, reference, change)
-    stored = _read_stored(context, facts)
-    answer = _load(context, facts) if change.model_fields_set & set(_PROGRAM_FIELDS) else None
-    return _answer(facts, stored, answer, context)
+    if not context.plans.acquire(blocking=False):
+        raise TooManyInFlightError(f"{PLANS_MAX} plans are being made")
+    try:
+        with context.sessions() as session:
+            facts = _facts(session, context, user, reference, change)
+        stored = _read_stored(context, facts)
+        answer = _load(context, facts) if change.model_fields_set & set(_PROGRAM_FIELDS) else None
+        return _answer(facts, stored, answer, context)
+    finally:
+        context.plans.release()
 
 
 def _facts(session: Session, context: Context, user: Principal, reference: str, change: SpecificationChange) -> _Facts:

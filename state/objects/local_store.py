@@ -13,6 +13,7 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import uuid
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,8 +62,8 @@ class LocalObjectStore:
             _sync_directory(target.parent)
 
     def get(self, path: str) -> bytes:
-        with _failures(path):
-            return self._file(path).read_bytes()
+        with _failures(path), _open(self._file(path)) as file:
+            return file.read()
 
     def upload(self, source: Path, path: str, *, immutable: bool = False) -> None:
         with _failures(path), self._temporary(path) as (temporary, target):
@@ -74,7 +75,7 @@ class LocalObjectStore:
             _sync_directory(target.parent)
 
     def download(self, path: str, target: Path, *, size_bytes: int | None = None, sha256: str | None = None) -> None:
-        with _failures(path), self._file(path).open("rb") as source:
+        with _failures(path), _open(self._file(path)) as source:
             receive(source, path, target, size_bytes=size_bytes, sha256=sha256)
 
     def copy(self, source: str, target: str) -> None:
@@ -83,10 +84,10 @@ class LocalObjectStore:
     def head(self, path: str) -> ObjectInfo | None:
         with _failures(path):
             try:
-                found = self._file(path).stat()
+                found = self._file(path).lstat()
             except (FileNotFoundError, NotADirectoryError):
                 return None
-            return _info(path, found)
+            return _info(path, found) if stat.S_ISREG(found.st_mode) else None
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
@@ -96,7 +97,7 @@ class LocalObjectStore:
             for path, file in self._files(folder, prefix):
                 if not path.rpartition("/")[2].startswith(TEMPORARY_PREFIX) and path.encode() > start_after.encode():
                     with contextlib.suppress(FileNotFoundError):  # deleted after the directory was read
-                        found.append(_info(path, file.stat()))
+                        found.append(_info(path, file.stat(follow_symlinks=False)))
         return iter(sorted(found, key=lambda info: info.path.encode()))
 
     def delete(self, paths: Iterable[str]) -> None:
@@ -115,7 +116,7 @@ class LocalObjectStore:
                 if not path.rpartition("/")[2].startswith(TEMPORARY_PREFIX):
                     continue
                 with contextlib.suppress(FileNotFoundError):  # the write has ended in the meantime
-                    if file.stat().st_ctime_ns // 1_000_000 < before_ms:
+                    if file.stat(follow_symlinks=False).st_ctime_ns // 1_000_000 < before_ms:
                         Path(file.path).unlink()
                         removed += 1
                         self._remove_empty_folders(Path(file.path).parent)
@@ -210,6 +211,27 @@ def _failures(path: str) -> Iterator[None]:
         if error.errno in _FULL:
             raise StoreFullError(f"cannot write {path}: {error.strerror}") from error
         raise StoreUnavailableError(f"the local store failed on {path}: {error.strerror}") from error
+
+
+def _open(file: Path) -> IO[bytes]:
+    """Opens an object for reading.
+
+    A directory may belong to a job, which could put something else there: a link to a file of ours, or a pipe, from
+    which a reader would wait forever. None of these is an object.
+
+    Raises:
+        FileNotFoundError: There is no plain file.
+    """
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO}:  # a link, a socket
+            raise FileNotFoundError(error.errno, error.strerror) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "it is no file")
+    return os.fdopen(descriptor, "rb")
 
 
 def _info(path: str, found: os.stat_result) -> ObjectInfo:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from keyscale.api.launching.program_loading import ProgramLoading
+from keyscale.api.services.context import PLANS_MAX
 from keyscale.jobs.protocol.program import DeclaredSink, DeclaredSource, ProgramAnswer, ProgramDeclaration
 from keyscale.state.documents.manifest import OperatorDeclaration
 from keyscale.state.identifiers import OperatorUid
@@ -92,3 +96,30 @@ def test_what_a_job_may_not_have_is_refused_before_anything_is_loaded(
     client: httpx.Client, body: dict[str, Any], code: str
 ) -> None:
     assert client.post("/jobs/flights/plan", json=body).json()["code"] == code
+
+
+def test_programs_that_load_forever_hold_up_no_other_request(
+    client: httpx.Client, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = threading.Event()
+
+    def load(*_: Any, **__: Any) -> ProgramAnswer:
+        assert ends.wait(60)
+        return ProgramAnswer(DECLARATION)
+
+    monkeypatch.setattr(ProgramLoading, "load", load)
+    body = {"artifact_id": job["artifact_id"]}
+    wanted = 50  # more than the control plane has threads for requests
+    with ThreadPoolExecutor(wanted) as pool:
+        sent = [pool.submit(client.post, "/jobs/flights/plan", json=body, timeout=60) for _ in range(wanted)]
+        try:
+            refused = [one.result() for one in as_completed_some(sent, wanted - PLANS_MAX)]
+            assert client.get("/jobs/flights", timeout=20).status_code == 200
+        finally:
+            ends.set()
+    assert {(answer.status_code, answer.json()["code"]) for answer in refused} == {(429, "TOO_MANY_IN_FLIGHT")}
+    assert sorted(one.result().status_code for one in sent) == [200] * PLANS_MAX + [429] * (wanted - PLANS_MAX)
+
+
+def as_completed_some(sent: list[Future[Any]], count: int) -> list[Future[Any]]:
+    return list(islice(as_completed(sent, timeout=30), count))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -102,3 +103,24 @@ def test_the_store_does_not_confirm_a_checkpoint_of_what_another_attempt_has_com
     assert position is not None
     job.store.put(path, encode_manifest(msgspec.structs.replace(mine, log_position=position[0])))
     assert not confirms(job, attempt=1)
+
+
+def test_while_a_store_hangs_only_one_caller_waits_for_its_health(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs, asked = threading.Event(), threading.Event()
+
+    def hang(_url: str) -> LocalObjectStore:
+        asked.set()
+        assert hangs.wait(60)
+        return LocalObjectStore(tmp_path / "store")
+
+    monkeypatch.setattr("keyscale.api.store_check.open_store", hang)
+    check = StoreCheck("file:///store")
+    waiting = threading.Thread(target=check.problem)
+    waiting.start()
+    assert asked.wait(60)
+    assert check.problem() is None
+    assert waiting.is_alive()
+    hangs.set()
+    waiting.join()

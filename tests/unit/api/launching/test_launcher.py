@@ -14,7 +14,7 @@ import pytest
 
 from keyscale.api.launching import supervisor
 from keyscale.api.launching.launcher import Launcher
-from keyscale.api.launching.processes import ProcessState
+from keyscale.api.launching.processes import ProcessState, kill_all, strays_of
 from keyscale.api.settings import Settings
 from keyscale.db.models import Attempt
 from tests.support.waiting import wait_until
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SUPERVISOR = Path(supervisor.__file__)
+JOB_USER = 59_987  # that of no job of another test
 
 
 @pytest.fixture
@@ -44,6 +45,8 @@ def run(launcher: Launcher, tmp_path: Path) -> Iterator[Callable[[str], subproce
     def start(script: str) -> subprocess.Popen[bytes]:
         launcher.prepare("job", 1)
         environment = {"PATH": os.defpath, "KEYSCALE_WORK_DIR": str(directory / "work")}
+        if user := os.environ.get(supervisor.DRIVER_USER_VARIABLE):
+            environment[supervisor.DRIVER_USER_VARIABLE] = user
         command = [sys.executable, "-I", str(SUPERVISOR), str(directory), "/bin/sh", "-c", script]
         process = subprocess.Popen(command, env=environment, start_new_session=True)
         started.append(process)
@@ -201,3 +204,45 @@ def test_a_process_that_the_driver_leaves_behind_does_not_keep_its_exit_code_bac
 ) -> None:
     run("sleep 100 & exit 4")
     wait_until(lambda: launcher.inspect(attempt).exit_code == 4)
+
+
+def test_a_kill_reaches_processes_that_have_left_the_session(
+    launcher: Launcher, run: Callable[[str], subprocess.Popen[bytes]]
+) -> None:
+    process = run("setsid sleep 612 & exec sleep 600")
+    [stray] = wait_until(lambda: [child for child in children(process) if child.cmdline() == ["sleep", "612"]])
+    assert os.getsid(stray.pid) == stray.pid != process.pid
+    launcher.kill("job", 1)
+    assert not stray.is_running() or stray.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run processes as another user")
+def test_processes_of_a_user_that_nobody_watches_are_found_and_those_under_any_supervisor_are_not(
+    run: Callable[[str], subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(supervisor.DRIVER_USER_VARIABLE, f"{JOB_USER}:{JOB_USER}")
+    process = run("env -i setsid sleep 612 & exec sleep 600")
+    wait_until(lambda: {child.name() for child in children(process)} == {"sleep"} and len(children(process)) > 1)
+    assert [stray.cmdline() for stray in strays_of(JOB_USER)] == [["sleep", "612"]]
+    process.kill()
+    process.wait()
+    left = wait_until(lambda: [one for one in strays_of(JOB_USER) if one.cmdline() == ["sleep", "600"]])
+    kill_all([*left, *strays_of(JOB_USER)])
+    assert strays_of(JOB_USER) == []
+
+
+def test_a_log_that_grows_without_end_keeps_its_newest_part(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LOG_BYTES_MAX", 1000)
+    launcher.prepare("job", 1)
+    directory = tmp_path / "runs" / "job" / "1"
+    log = supervisor.Log(directory)
+    for number in range(1000):
+        log.write(f"line {number:04}\n".encode())
+    assert sum(file.stat().st_size for file in directory.glob("driver.log*")) <= 2 * 1000 + 10
+    tail, size = launcher.log_tail("job", 1, 1010)
+    assert tail.splitlines() == [f"line {number:04}" for number in range(899, 1000)]
+    assert size >= 1010
+    assert launcher.log_tail("job", 1, 10) == ("line 0999\n", size)
+    assert launcher.log_tail("job", 2, 10) == ("", 0)

@@ -1,0 +1,91 @@
+"""Loaders of hostile programs: nothing of them stays, and the control plane does not grow. Python as the loader."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from keyscale.api.errors import PlanTimeoutError, ProgramUnloadableError
+from keyscale.api.launching import program_loading
+from keyscale.api.launching.isolation import Isolation
+from keyscale.api.launching.launcher import Launcher
+from keyscale.api.launching.program_loading import ProgramLoading
+from keyscale.api.settings import Settings
+from keyscale.jobs.protocol.program import ProgramQuestion
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FIRST_USER = 59_980
+FORK = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(613)"], {environment})
+    os._exit(0)
+os.wait()
+time.sleep({stay_s})
+"""
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Loads a program with plain Python as the loader."""
+
+    def run(program: str, *, plan_timeout_ms: int = 120_000, isolation: Isolation | None = None) -> None:
+        monkeypatch.setattr(program_loading, "loader_command", lambda *_: [sys.executable, "-c", program])
+        settings = Settings(home=tmp_path, store_url="file:///none", plan_timeout_ms=plan_timeout_ms)
+        loading = ProgramLoading(settings, Launcher(settings, isolation))
+        question = ProgramQuestion("program.py", {}, 128, 1)
+        loading.load(question, [], spark_conf={}, secrets=[], user_number=7)
+
+    return run
+
+
+def left_over() -> list[psutil.Process]:
+    return [
+        process for process in psutil.process_iter(["cmdline"]) if "time.sleep(613)" in str(process.info["cmdline"])
+    ]
+
+
+def test_a_loader_that_prints_without_end_does_not_fill_the_control_planes_memory(load: Callable[..., None]) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProgramUnloadableError, match=r"its last line: x{500}") as caught:
+            load("import sys\nfor _ in range(50): sys.stdout.write(('x' * 1000 + '\\n') * 1000)")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(caught.value.detail) < 3000
+    assert peak_bytes < 10 << 20
+
+
+@pytest.mark.parametrize("stay_s", [0, 600])
+def test_processes_that_a_program_leaves_in_a_session_of_their_own_are_killed(
+    load: Callable[..., None], stay_s: int
+) -> None:
+    ended = PlanTimeoutError if stay_s else ProgramUnloadableError
+    with pytest.raises(ended):
+        load(FORK.format(environment="os.environ", stay_s=stay_s), plan_timeout_ms=8_000 if stay_s else 120_000)
+    wait_until(lambda: not left_over())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run processes as another user")
+def test_with_a_user_of_their_own_they_are_killed_whatever_their_environment(load: Callable[..., None]) -> None:
+    with pytest.raises(ProgramUnloadableError):
+        load(FORK.format(environment="{}", stay_s=0), isolation=Isolation(FIRST_USER, 10))
+    wait_until(lambda: not left_over())
+
+
+def test_a_loader_whose_supervisor_has_not_begun_when_the_time_is_over_is_ended(load: Callable[..., None]) -> None:
+    with pytest.raises(PlanTimeoutError):
+        load("import time; time.sleep(613)", plan_timeout_ms=1)
+    assert left_over() == []
