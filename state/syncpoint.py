@@ -3,7 +3,10 @@
 `KEYSCALE_SYNC_POINT` names the step (`name`, or `name@n` for the n-th time that this process reaches it) and
 `KEYSCALE_SYNC_DIRECTORY` a directory. A process that reaches the step creates a file `<name>.<pid>` there and waits
 until a file `<name>.go` appears; the test then kills, stops or releases it. Processes that reach the step after the
-release pass. A step of another name costs one dictionary lookup.
+release pass. Without the variable a step costs one dictionary lookup.
+
+With `KEYSCALE_SYNC_POINT=*` the step is named by a file `point` in the directory, if there is one. The directory may
+then be a symbolic link: a test that lets it lead to another directory chooses another step while processes run.
 """
 
 from __future__ import annotations
@@ -14,22 +17,36 @@ from pathlib import Path
 
 SYNC_POINT = "KEYSCALE_SYNC_POINT"
 SYNC_DIRECTORY = "KEYSCALE_SYNC_DIRECTORY"
+CHOSEN_LATER = "*"
+POINT_FILE = "point"
 _POLL_SECONDS = 0.005
-_reached: dict[str, int] = {}
+_reached: dict[tuple[Path, str], int] = {}
 
 
 def reach(name: str) -> None:
     """Marks that this process is at a step; returns at once unless a test holds it there."""
-    wanted, _, nth = os.environ.get(SYNC_POINT, "").partition("@")
-    if wanted != name:
+    wanted = os.environ.get(SYNC_POINT)
+    if wanted is None:
         return
-    _reached[name] = _reached.get(name, 0) + 1
-    if nth and _reached[name] != int(nth):
+    directory = Path(os.environ[SYNC_DIRECTORY]).resolve()
+    if wanted == CHOSEN_LATER:
+        wanted = _chosen(directory)
+    point, _, nth = wanted.partition("@")
+    if point != name:
         return
-    directory = Path(os.environ[SYNC_DIRECTORY])
+    _reached[directory, name] = _reached.get((directory, name), 0) + 1
+    if nth and _reached[directory, name] != int(nth):
+        return
     released = directory / f"{name}.go"
     if released.exists():
         return
     (directory / f"{name}.{os.getpid()}").touch()
     while not released.exists():
         time.sleep(_POLL_SECONDS)
+
+
+def _chosen(directory: Path) -> str:
+    try:
+        return (directory / POINT_FILE).read_text()
+    except FileNotFoundError:
+        return ""

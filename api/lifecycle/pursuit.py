@@ -171,5 +171,9 @@ _DONE = _Done()
 
 
 def _reach(step: Step, moment: str) -> None:
-    """Marks a moment of a step at which fault tests kill or stop the control plane, as `<step>.<moment>`."""
-    syncpoint.reach(f"{type(step).__name__}.{moment}")
+    """Marks a moment of a step at which fault tests kill or stop the control plane.
+
+    It is named `<step>.<moment>`, and `AdvanceChange.<phase>.<moment>` for the step that several phases begin with.
+    """
+    phase = f".{step.phase}" if isinstance(step, steps.AdvanceChange) else ""
+    syncpoint.reach(f"{type(step).__name__}{phase}.{moment}")

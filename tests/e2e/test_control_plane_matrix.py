@@ -1,137 +1,370 @@
-"""The control plane dies at every moment of every operation, alone or as one of two replicas; the job stays exact.
+"""The control plane and drivers die at every moment of every operation: the operation ends, and the job is exact.
 
-A named sync point holds the control plane at one moment of one step; there it is killed or stopped by a signal.
+A named sync point holds a process at one moment of one step; there the leader is killed, stopped by a signal or cut off
+from the database, or a driver is killed. Cases with as many control planes share them and one job, which goes from one
+operation to the next, until a case fails. While an operation goes on, input comes in. After each, every row of the
+output is compared; the old or the new revision wrote it, never both and never none; the commit log shows that no
+attempt did anything after a newer one had begun; and no process of another attempt than the active one is left.
 """
 
 from __future__ import annotations
 
-import itertools
+import random
 import tempfile
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
-from tests.support.control_plane.flights_job import FlightsJob
-from tests.support.control_plane.running_control_plane import replicas, running_control_plane
+from tests.support.control_plane.control_planes import Loss, control_planes
+from tests.support.control_plane.counts_job import RAISES, CountsJob
+from tests.support.control_plane.single_run import check_commits, driver_processes, kill_driver
+from tests.support.named_moments import NamedMoments
 from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from tests.support.control_plane.control_planes import ControlPlanes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
-START = ["CreateAttempt.decided", "CreateAttempt.taken", "Launch.decided", "Launch.recorded", "Launch.taken"]
-RESCALE = [
-    "CreateAttempt.decided@2",
-    "Launch.recorded@2",
+START, RESCALE, UPGRADE, FAILING_UPGRADE, STOP = "start", "rescale", "upgrade", "failing upgrade", "stop"
+OPERATION_S = 300.0
+INPUT_EVERY_S = 2.0
+LOSS_WITHIN_S = 12.0
+CASES_MAX = 20  # then the job's output has become long, and another one begins
+
+CREATE = ("CreateAttempt.decided", "CreateAttempt.taken", "Launch.decided", "Launch.taken")
+SWITCH = (
     "BeginSavepoint.decided",
     "BeginSavepoint.taken",
-    "AdvanceChange.decided",
-    "AdvanceChange.taken",
+    "AdvanceChange.STOP.decided",
+    "AdvanceChange.STOP.taken",
     "SwitchOver.decided",
     "SwitchOver.taken",
-    "AdvanceChange.decided@2",
+    "AdvanceChange.VERIFY.decided",
+    "AdvanceChange.VERIFY.taken",
     "CompleteChange.decided",
     "CompleteChange.taken",
-    "MarkReaped.decided",
-]
-STOP = ["SettleJob.decided", "SettleJob.taken"]
-KILLED, STOPPED = "killed", "stopped"
-SHORT = {("Launch.recorded", KILLED, 1)}
+)
+BACK = ("RollBack.decided", "RollBack.taken", "Launch.decided", "Launch.taken", *SWITCH[-2:])
+SETTLE = ("SettleJob.decided", "SettleJob.taken")
+REAP = ("MarkReaped.decided", "MarkReaped.taken")
+RECORDED = ("Launch.recorded",)  # between the record of a launch and the launch
+
+COMPLETED, ROLLED_BACK = "COMPLETED", "ROLLED_BACK"
+# The moments at which the old driver or the new one is killed, and how the change must then end.
+OLD_DRIVER = {
+    "CreateAttempt.taken": ROLLED_BACK,
+    "BeginSavepoint.decided": ROLLED_BACK,
+    "checkpoint.linked": ROLLED_BACK,
+    "checkpoint.uploaded": ROLLED_BACK,
+    "checkpoint.publishing": ROLLED_BACK,
+    "checkpoint.published": COMPLETED,  # the savepoint is there, although nobody has reported it
+    "AdvanceChange.STOP.decided": COMPLETED,
+}
+NEW_DRIVER = {
+    "Launch.taken": ROLLED_BACK,
+    "BeginSavepoint.decided": COMPLETED,  # the old driver is told to take its savepoint before the death is seen
+    "BeginSavepoint.taken": COMPLETED,
+    "AdvanceChange.STOP.taken": COMPLETED,
+    "SwitchOver.decided": COMPLETED,
+    "SwitchOver.taken": COMPLETED,
+    "run.fenced": COMPLETED,
+    "run.restored": COMPLETED,
+    "batch.planned": COMPLETED,
+    "batch.committed": COMPLETED,
+    "AdvanceChange.VERIFY.taken": COMPLETED,
+    "CompleteChange.decided": COMPLETED,
+    "CompleteChange.taken": COMPLETED,
+}
+SOME_OF_OLD = ("BeginSavepoint.decided", "checkpoint.uploaded", "checkpoint.published")
+SOME_OF_NEW = ("Launch.taken", "BeginSavepoint.taken", "SwitchOver.taken", "run.fenced", "batch.planned", SWITCH[-2])
+OLD_AND_LEADER = ("BeginSavepoint.decided", "AdvanceChange.STOP.decided")
+NEW_AND_LEADER = ("BeginSavepoint.taken", "SwitchOver.taken", "CompleteChange.decided")
 
 
-def cases() -> list[Any]:
-    combinations = itertools.product(START + RESCALE + STOP, ((KILLED, 1), (KILLED, 2), (STOPPED, 2)))
-    return [
-        pytest.param(moment, *how, marks=() if (moment, *how) in SHORT else pytest.mark.exhaustive)
-        for moment, how in combinations
-    ]
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An operation, and what is lost at some of its moments.
+
+    Attributes:
+        operation: What the job does.
+        moments: At each of them, one after the other, something is lost.
+        members: How many control planes there are.
+        leader: How the leader is lost, if it is.
+        driver: The driver that is killed: `old` or `new`, if one is.
+        end: The end that a change must have; None: either.
+        after: A moment before the first one: a driver that is held at a moment cannot have been there before.
+    """
+
+    operation: str
+    moments: tuple[str, ...]
+    members: int = 1
+    leader: Loss | None = None
+    driver: str = ""
+    end: str | None = COMPLETED
+    after: str = ""
+
+    def __str__(self) -> str:
+        lost = [self.driver and f"{self.driver} driver", self.leader and f"leader of {self.members} {self.leader}"]
+        times = f" and {len(self.moments) - 1} more" if len(self.moments) > 1 else ""
+        return f"{self.operation}, {self.moments[0]}{times}, {' and '.join(filter(None, lost))}"
 
 
-@pytest.mark.parametrize(("moment", "fault", "replicas_count"), cases())
-def test_an_operation_ends_and_the_job_is_exact_whenever_the_leader_is_lost(
-    moment: str, fault: str, replicas_count: int
-) -> None:
-    with tempfile.TemporaryDirectory(prefix="keyscale-sync-") as sync:
-        held = {SYNC_POINT: moment, SYNC_DIRECTORY: sync}
-        name = moment.partition("@")[0]
+def leader_cases() -> Iterator[Case]:
+    """The leader is lost at a moment, or at one moment after the other."""
+    for moment in (*CREATE, *SWITCH):
+        yield Case(RESCALE, (moment,), 1, Loss.KILLED)
+    for members, loss in ((1, Loss.KILLED), *((2, loss) for loss in Loss)):
+        # A leader does not see the processes on another one's host. It waits for a driver that was never started, in
+        # vain, and gives the change up.
+        either = COMPLETED if members == 1 else None
+        for operation, moments, end in (
+            (START, CREATE, None),
+            (START, RECORDED, None),
+            (RESCALE, CREATE + SWITCH, COMPLETED),
+            (RESCALE, RECORDED, either),
+            (RESCALE, REAP, COMPLETED),
+            (UPGRADE, CREATE + SWITCH, COMPLETED),
+            (FAILING_UPGRADE, BACK, ROLLED_BACK),
+            (FAILING_UPGRADE, ("Launch.recorded@2",), ROLLED_BACK),
+            (STOP, SETTLE, None),
+        ):
+            yield Case(operation, moments, members, loss, end=end)
 
-        def is_held() -> bool:
-            return any(Path(sync).glob(f"{name}.*"))
 
-        if replicas_count == 1:
-            with running_control_plane(held) as alone:
-                job = FlightsJob(alone)
+def driver_cases() -> Iterator[Case]:
+    """A driver is killed, alone or together with the leader."""
+    for operation, leader, driver, moments in (
+        (UPGRADE, None, "old", OLD_DRIVER),
+        (UPGRADE, None, "new", NEW_DRIVER),
+        (UPGRADE, Loss.KILLED, "old", OLD_AND_LEADER),
+        (UPGRADE, Loss.KILLED, "new", NEW_AND_LEADER),
+        (RESCALE, None, "old", SOME_OF_OLD),
+        (RESCALE, None, "new", SOME_OF_NEW),
+    ):
+        for moment in moments:
+            end = (OLD_DRIVER if driver == "old" else NEW_DRIVER)[moment]
+            after = "SwitchOver.decided" if moment.startswith(("run.", "batch.")) else ""
+            yield Case(operation, (moment,), leader=leader, driver=driver, end=end, after=after)
 
-                def lose() -> None:
-                    alone.kill()
-                    for setting in held:
-                        del alone.process.settings[setting]
-                    alone.start_again()
 
-                operate(job, is_held, lose, lambda: None)
+SHORT = {
+    Case(RESCALE, RECORDED, 1, Loss.KILLED),
+    Case(UPGRADE, ("run.restored",), driver="new", after="SwitchOver.decided"),
+}
+
+
+def parameters(cases: Iterable[Case]) -> list[Any]:
+    """Cases with as many control planes follow each other."""
+    ordered = sorted(cases, key=lambda case: case.members)
+    return [pytest.param(case, id=str(case), marks=() if case in SHORT else pytest.mark.exhaustive) for case in ordered]
+
+
+class Stage:
+    """Some control planes and a job, for one case after the other."""
+
+    def __init__(self, members: int, directory: Path, exits: ExitStack) -> None:
+        self.members = members
+        self.moments = NamedMoments(directory / "moments")
+        self.planes: ControlPlanes = exits.enter_context(control_planes(members, self.moments.settings))
+        self.job = CountsJob(lambda: self.planes.api, directory / "job")
+        self._versions = count(RAISES + 1)
+        self._delivered_at_s = 0.0
+        # Savepoints only: a moment of a checkpoint is then one of an operation's.
+        self.job.create(1, parallelism=1, max_parallelism=16, checkpoints={"interval_ms": 86_400_000})
+
+    def status(self) -> str:
+        return str(self.job.show()["status"])
+
+    def wait(self, what: str, observe: Callable[[], Any]) -> Any:
+        """Waits while input comes in, and says what the job was doing if it waited without success."""
+
+        def look() -> Any:
+            if time.monotonic() - self._delivered_at_s > INPUT_EVERY_S:
+                self.job.deliver()
+                self._delivered_at_s = time.monotonic()
+            attempts = self.job.attempts()
+            assert sum(attempt["stage"] == "ACTIVE" for attempt in attempts) <= 1
+            return observe()
+
+        try:
+            return wait_until(look, OPERATION_S, what=what, poll=0.2)
+        except AssertionError as error:
+            shown = self.job.show()
+            error.add_note(f"the job is {shown['status']}: {shown['failure']}; attempts: {self.job.attempts()}")
+            raise
+
+    def prepare(self, operation: str) -> None:
+        """Lets the job run, or stop before it is started."""
+        if operation == START:
+            if self.status() == "RUNNING":
+                self.ask(STOP)
+            self.wait("the job to stop", lambda: self.status() in {"STOPPED", "CREATED"})
         else:
-            with replicas(held) as (first, second):
-                wait_until(first.leads, what="the first one to lead")
-                job = FlightsJob(first)
+            if self.status() in {"STOPPED", "CREATED"}:
+                self.ask(START)
+            self.wait("the job to run", lambda: self.status() == "RUNNING")
+            self.check()
 
-                def lose() -> None:
-                    if fault == KILLED:
-                        first.kill()
-                    else:
-                        first.stop_by_signal()
-                    job.control_plane = second
-                    wait_until(second.leads, 120, what="the second one to lead")
+    def ask(self, operation: str) -> str:
+        """Asks for an operation; returns a change's id."""
+        match operation:
+            case "rescale":
+                return self.job.rescale(3 - int(self.job.show()["parallelism"]))
+            case "upgrade":
+                return self.job.update(next(self._versions))
+            case "failing upgrade":
+                return self.job.update(RAISES)
+            case _:
+                self.job.act(operation, {} if operation == STOP else None)
+                return ""
 
-                def come_back() -> None:
-                    if fault == STOPPED:  # in the middle of its step
-                        (Path(sync) / f"{name}.go").touch()
-                        first.go_on()
-                        wait_until(lambda: not first.leads(), what="the first one's notice that it leads no more")
+    def has_ended(self, operation: str, change_id: str) -> bool:
+        if change_id:
+            return bool(self.job.show_change(change_id)["status"] != "IN_PROGRESS" and self.status() == "RUNNING")
+        return self.status() == {START: "RUNNING", STOP: "STOPPED"}[operation]
 
-                operate(job, is_held, lose, come_back)
+    def check(self) -> None:
+        """The running job has written all that it should, once, and only its active attempt is left."""
+        self.job.deliver()
+        self.job.wait_for_all()
+        check_commits(self.planes.store_url, self.job.id)
+        active = self.job.show()["attempt"]["number"]
+        wait_until(
+            lambda: set(driver_processes(self.job.id)) == {active}, 90, what=f"the end of all attempts but {active}"
+        )
 
-
-def operate(job: FlightsJob, is_held: Any, lose: Any, come_back: Any) -> None:
-    """Starts, rescales and ends a job, and loses the leader once, when it is held."""
-    lost = []
-
-    def lose_if_held() -> None:
-        if is_held() and not lost:
-            lost.append(True)
-            lose()
-            come_back()
-
-    def wait(what: str, condition: Any) -> None:
-        def observe() -> bool:
-            lose_if_held()
-            return bool(condition())
-
-        job.wait(what, observe)
-        assert_one_attempt(job)
-
-    job.create(parallelism=1)
-    job.control_plane.api.post(f"/jobs/{job.id}/start")
-    wait("the job to run", lambda: job.show()["status"] == "RUNNING")
-    job.deliver(6)
-    wait("rows", lambda: job.rows_in_sink() > 0)
-    rescale_id = job.rescale(2)
-    wait("the rescale to end", lambda: job.show_rescale(rescale_id)["status"] != "IN_PROGRESS")
-    rescale = job.show_rescale(rescale_id)
-    assert rescale["status"] in {"COMPLETED", "ROLLED_BACK"}
-    wait("the job to run again", lambda: job.show()["status"] == "RUNNING")
-    assert job.show()["parallelism"] == (2 if rescale["status"] == "COMPLETED" else 1)
-    job.deliver(job.files_left)
-    job.control_plane.api.post(f"/jobs/{job.id}/stop", {"drain": True})
-    wait("the job to finish", lambda: job.show()["status"] == "FINISHED")
-    wait("the leader to be lost", lambda: bool(lost))
-    wait("the end of all attempts", lambda: stages(job) == {"ENDED"})
-    assert job.wrong_checks() == []
+    def check_versions(self, revision_before: int, files_before: int) -> None:
+        """The rows since the operation began are of the old or the new revision, with one change of hands at most."""
+        shown = self.job.show()
+        versions = {row["count"]: row["version"] for row in self.job.rows() if row["count"] > files_before}
+        assert RAISES not in versions.values()
+        hands = [version for number, version in sorted(versions.items()) if version != versions.get(number - 1)]
+        is_new = shown["revision"] != revision_before
+        assert len(hands) <= 1 + is_new, f"versions took turns: {hands}"
 
 
-def stages(job: FlightsJob) -> set[str]:
-    return {attempt["stage"] for attempt in job.control_plane.api.get(f"/jobs/{job.id}/attempts")["attempts"]}
+class Stages:
+    """One stage at a time. The next case goes on with it, unless it failed or has another number of control planes."""
+
+    def __init__(self) -> None:
+        self._stage: Stage | None = None
+        self._exits = ExitStack()
+        self._cases = 0
+
+    @contextmanager
+    def of(self, members: int) -> Iterator[Stage]:
+        if self._stage is None or self._stage.members != members or self._cases >= CASES_MAX:
+            self.close()
+            directory = Path(self._exits.enter_context(tempfile.TemporaryDirectory(prefix="keyscale-stage-")))
+            self._stage = Stage(members, directory, self._exits)
+        self._cases += 1
+        try:
+            yield self._stage
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._stage, self._cases = None, 0
+        self._exits.close()
 
 
-def assert_one_attempt(job: FlightsJob) -> None:
-    attempts = job.control_plane.api.get(f"/jobs/{job.id}/attempts")["attempts"]
-    assert sum(attempt["stage"] == "ACTIVE" for attempt in attempts) <= 1
+@pytest.fixture(scope="module")
+def stages() -> Iterator[Stages]:
+    opened = Stages()
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("case", parameters(leader_cases()))
+def test_an_operation_ends_and_the_job_is_exact_whenever_the_leader_is_lost(stages: Stages, case: Case) -> None:
+    with stages.of(case.members) as stage:
+        perform(stage, case)
+
+
+@pytest.mark.parametrize("case", parameters(driver_cases()))
+def test_a_change_ends_with_the_old_or_the_new_revision_whenever_a_driver_is_killed(stages: Stages, case: Case) -> None:
+    with stages.of(case.members) as stage:
+        perform(stage, case)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("seed", range(4))
+def test_an_operation_ends_and_the_job_is_exact_when_leaders_are_lost_at_random(
+    stages: Stages, members: int, seed: int
+) -> None:
+    chance = random.Random(seed)
+    with stages.of(members) as stage:
+        operation = chance.choice([RESCALE, UPGRADE, FAILING_UPGRADE])
+        stage.prepare(operation)
+        before, files_before = stage.job.show(), stage.job.files
+        change_id = stage.ask(operation)
+        for _ in range(3):
+            until_s = time.monotonic() + chance.uniform(0, LOSS_WITHIN_S)
+            stage.wait("a moment that nobody knows", lambda until_s=until_s: time.monotonic() > until_s)
+            stage.planes.lose_leader(Loss.KILLED if members == 1 else chance.choice(list(Loss)))
+            stage.planes.bring_back()
+        stage.wait(f"the end of the {operation}", lambda: stage.has_ended(operation, change_id))
+        stage.check()
+        check_change(stage, operation, change_id, before, None)
+        stage.check_versions(int(before["revision"]), files_before)
+
+
+def perform(stage: Stage, case: Case) -> None:
+    stage.prepare(case.operation)
+    before = stage.job.show()
+    rows_before, files_before = len(stage.job.rows()), stage.job.files
+    moments = list(case.moments)
+    held_at = stage.moments.hold_at(case.after or moments.pop(0))
+    change_id = stage.ask(case.operation)
+    if case.after:
+        stage.wait(case.after, held_at.held)
+        passed, held_at = held_at, stage.moments.hold_at(moments.pop(0))
+        passed.release()
+    while True:
+        stage.wait(f"{held_at.step}", held_at.held)
+        if case.driver:
+            old = int(before["attempt"]["number"])
+            new = max(int(attempt["number"]) for attempt in stage.job.attempts())
+            assert new > old or case.driver == "old", "there is no new driver yet"
+            kill_driver(stage.job.id, old if case.driver == "old" else new)
+        passed = held_at
+        if moments:
+            held_at = stage.moments.hold_at(moments.pop(0))
+        else:
+            stage.moments.hold_nobody()
+        if case.leader:
+            stage.planes.lose_leader(case.leader)
+        passed.release()  # what was held goes on in the middle of its step, if it still can
+        stage.planes.bring_back()
+        if passed is held_at:
+            break
+    stage.wait(f"the end of the {case.operation}", lambda: stage.has_ended(case.operation, change_id))
+    if case.operation == STOP:
+        wait_until(lambda: not driver_processes(stage.job.id), 90, what="the end of all attempts")
+        return
+    stage.check()
+    if change_id:
+        check_change(stage, case.operation, change_id, before, case.end)
+        stage.check_versions(int(before["revision"]), files_before)
+    assert len(stage.job.rows()) > rows_before
+
+
+def check_change(stage: Stage, operation: str, change_id: str, before: Any, end: str | None) -> None:
+    """The change has the end that it must have, and the job has the revision of it."""
+    change, after = stage.job.show_change(change_id), stage.job.show()
+    assert change["status"] in ({end} if end else {COMPLETED, ROLLED_BACK}), change["failure"]
+    is_new = change["status"] == COMPLETED
+    assert after["revision"] == (change["to_revision"] if is_new else before["revision"])
+    other = 3 - before["parallelism"] if operation == RESCALE and is_new else before["parallelism"]
+    assert after["parallelism"] == after["attempt"]["parallelism"] == other
+    assert after["attempt"]["revision"] == after["revision"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,14 +12,19 @@ import psutil
 import pytest
 
 from keyscale.api.cli.process import free_port
-from keyscale.deploy.demo.home_processes import end_processes, processes_of
+from keyscale.deploy.demo.home_processes import processes_of
+from tests.support.control_plane.counts_job import CountsJob
 from tests.support.control_plane.flights_job import FlightsJob
 from tests.support.control_plane.running_control_plane import replicas, running_control_plane
 from tests.support.servers.postgres import running_postgres
+from tests.support.servers.s3_server import RestartableS3Server
+from tests.support.servers.spark_cluster import running_spark_cluster
 from tests.support.short_form import short_form
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from tests.support.control_plane.running_control_plane import RunningControlPlane
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
@@ -79,24 +86,64 @@ def test_a_driver_finds_a_control_plane_that_was_started_again_on_another_port(
 
 
 @pytest.mark.exhaustive
-def test_a_control_plane_that_knows_only_the_database_and_the_store_carries_on_every_job() -> None:
-    """All processes and local files are gone: of the job, only its artifact, its checkpoints and its log are left."""
-    with running_postgres() as postgres, tempfile.TemporaryDirectory(prefix="keyscale-kept-") as kept:
-        shared = {"KEYSCALE_DATABASE_URL": postgres.url, "KEYSCALE_STORE_URL": (Path(kept) / "store").as_uri()}
-        with running_control_plane(shared) as first:
-            job = FlightsJob(first, data=Path(kept) / "data")
-            job.create(parallelism=2)
-            job.start()
-            job.deliver_and_wait(6)
-            job.wait("a checkpoint", lambda: first.api.get(f"/jobs/{job.id}/checkpoints")["latest"]["completed"])
-            job.deliver_and_wait(4)
+@pytest.mark.parametrize("where", ["files and local Spark", "S3 and a Spark cluster"])
+def test_a_control_plane_that_knows_only_the_database_and_the_store_carries_on_every_job(
+    where: str, tmp_path: Path
+) -> None:
+    """All processes and local files are gone: of the jobs, only their artifacts, checkpoints and logs are left."""
+    with ExitStack() as kept:
+        directory = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="keyscale-kept-")))
+        shared = {"KEYSCALE_DATABASE_URL": kept.enter_context(running_postgres()).url}
+        is_on_cluster = where != "files and local Spark"
+        if is_on_cluster:
+            bucket = RestartableS3Server()
+            kept.callback(bucket.stop)
+            shared |= {"KEYSCALE_STORE_URL": f"s3://{bucket.server.new_bucket()}/jobs", **bucket.variables}
+        else:
+            shared["KEYSCALE_STORE_URL"] = (directory / "store").as_uri()
+        with surroundings(shared, tmp_path / "first", is_on_cluster=is_on_cluster) as first:
+            flights = FlightsJob(first, data=directory / "data")
+            flights.create(parallelism=2)
+            counts = CountsJob(lambda: flights.control_plane.api, directory / "counts")
+            executors = {"spark_conf": {"spark.executor.memory": "512m"}} if is_on_cluster else {}
+            counts.create(1, parallelism=1, checkpoints={"interval_ms": 1000}, **executors)
+            counts.act("start")
+            flights.start()
+            counts.deliver()
+            flights.deliver_and_wait(6)
+            counts.wait_for_all()
+            for job_id in (flights.id, counts.id):
+                latest = f"/jobs/{job_id}/checkpoints"
+                flights.wait("a checkpoint", lambda latest=latest: first.api.get(latest)["latest"]["completed"])
+            counts.deliver()
+            flights.deliver_and_wait(4)
             first.kill()
-            end_processes(processes_of(first.home))
+            for process in processes_of(first.home):
+                process.kill()
         assert not first.home.exists()
-        with running_control_plane(shared) as second:
-            job.control_plane = second
-            job.wait("the job to run again", lambda: job.show()["status"] == "RUNNING" and job.show()["restarts"] == 1)
-            job.deliver_and_wait(4)
-            assert job.show()["attempt"]["restore_from"] is not None
-            job.finish()
-            assert job.wrong_checks() == []
+        with surroundings(shared, tmp_path / "second", is_on_cluster=is_on_cluster) as second:
+            flights.control_plane = second
+            for show in (flights.show, counts.show):
+                flights.wait(
+                    "the job to run again",
+                    lambda show=show: (show()["status"], show()["restarts"]) == ("RUNNING", 1),
+                )
+                assert show()["attempt"]["restore_from"] is not None
+            counts.deliver()
+            flights.deliver_and_wait(4)
+            counts.wait_for_all()
+            counts.act("stop", {})
+            flights.finish()
+            assert flights.wrong_checks() == []
+
+
+@contextmanager
+def surroundings(shared: Mapping[str, str], directory: Path, *, is_on_cluster: bool) -> Iterator[RunningControlPlane]:
+    """A control plane and perhaps a Spark cluster, of which nothing is left afterwards."""
+    with ExitStack() as stack:
+        settings = dict(shared)
+        if is_on_cluster:
+            cluster = running_spark_cluster(directory, workers=2, cores=2, memory_mb=2048)
+            settings["KEYSCALE_SPARK_MASTER"] = stack.enter_context(cluster).master
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        yield stack.enter_context(running_control_plane(settings))

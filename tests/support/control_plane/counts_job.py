@@ -1,0 +1,110 @@
+"""A job that counts records per key, and says which version of its program did: every row of its output is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from keyscale.api.cli.artifacts import upload_file
+from keyscale.api.cli.client import job_path
+from keyscale.deploy.demo.feeder import write_atomically
+from tests.support.drivers.driver_process import sink_rows
+from tests.support.repository import ROOT
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from keyscale.api.cli.client import ControlPlane
+
+SCRIPT = ROOT / "tests" / "support" / "jobs" / "versioned_job.py"
+KEYS = [f"key-{number}" for number in range(8)]
+RAISES = 3
+"""The version of the program that fails on its first record."""
+SECONDS = 300.0
+
+
+class CountsJob:
+    """A job, and the input that it shares with its clones: every file has a record of each key.
+
+    Args:
+        api: Gives the connection to a control plane; another one at each call, where the last one was lost.
+        directory: A new one, for programs, input and outputs.
+        name: The job's.
+    """
+
+    def __init__(self, api: Callable[[], ControlPlane], directory: Path, name: str = "counts") -> None:
+        self._api, self.directory, self.name = api, directory, name
+        self.output = directory / "out"
+        self.files = 0
+        self.id = ""
+        (directory / "input").mkdir(parents=True)
+
+    def create(self, version: int, **specification: Any) -> None:
+        parameters = {"input": str(self.directory / "input"), "output": str(self.output)}
+        body = {"name": self.name, "artifact_id": self.program(version), "parameters": parameters, **specification}
+        self.id = self._api().post("/jobs", body)["id"]
+
+    def program(self, version: int) -> str:
+        """Uploads a version of the program; returns the artifact's id."""
+        file = self.directory / f"counts_{version}.py"
+        file.write_text(SCRIPT.read_text(encoding="utf-8").replace("VERSION = 1\n", f"VERSION = {version}\n"))
+        return str(upload_file(self._api(), file)["id"])
+
+    def act(self, action: str, body: dict[str, Any] | None = None) -> Any:
+        return self._api().post(job_path(self.name, action), body)
+
+    def show(self, name: str = "") -> Any:
+        return self._api().get(job_path(name or self.name))
+
+    def attempts(self) -> Any:
+        return self._api().get(job_path(self.name, "attempts"))["attempts"]
+
+    def update(self, version: int) -> str:
+        """Asks for another version of the program; returns the change's id."""
+        body = {"artifact_id": self.program(version)}
+        answer = self._api().patch(job_path(self.name), body, if_match=f'"{self.show()["revision"]}"')
+        return str(answer["change"]["id"])
+
+    def rescale(self, parallelism: int) -> str:
+        return str(self.act("rescale", {"parallelism": parallelism})["id"])
+
+    def show_change(self, change_id: str) -> Any:
+        return self._api().get(job_path(self.name, "changes", change_id))
+
+    def ended(self, change_id: str) -> Any:
+        """Waits until a change has ended, while input comes in."""
+
+        def look() -> Any:
+            self.deliver()
+            change = self.show_change(change_id)
+            return change if change["status"] != "IN_PROGRESS" else None
+
+        return wait_until(look, SECONDS, what="the end of the change", poll=1.0)
+
+    def deliver(self) -> None:
+        write_atomically(self.directory / "input", f"{self.files:04d}.json", [{"key": key} for key in KEYS])
+        self.files += 1
+
+    def rows(self, output: Path | None = None) -> list[dict[str, Any]]:
+        return sink_rows(output or self.output)
+
+    def counts(self, output: Path | None = None) -> Counter[tuple[str, int]]:
+        return Counter((row["key"], row["count"]) for row in self.rows(output))
+
+    def wait_for_all(self, output: Path | None = None, *, after: int = 0) -> None:
+        """Waits until the output has as many rows as it should, and compares every one.
+
+        Args:
+            output: That of a clone; by default the job's own.
+            after: The number of files whose records the output does not have.
+        """
+        exact = Counter((key, number) for key in KEYS for number in range(after + 1, self.files + 1))
+        wait_until(
+            lambda: self.counts(output).total() >= exact.total(),
+            SECONDS,
+            what=f"{exact.total()} rows in {output or self.output}",
+            poll=0.5,
+        )
+        assert self.counts(output) == exact

@@ -1,0 +1,267 @@
+"""Stand-ins for drivers, their commit log and their store, so that a change of a job takes no time.
+
+The control plane's steps, its database and its answers to drivers are the real ones. A stand-in takes one action at
+each turn: it attaches, opens its attempt, commits a batch, publishes a savepoint, reports it, ends. At each action, and
+at each moment of the control plane's steps, something may be lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from keyscale.api.access.identities import DriverIdentity
+from keyscale.api.errors import AttemptOverError
+from keyscale.api.launching.launcher import Seen
+from keyscale.api.launching.processes import ProcessState
+from keyscale.api.services import drivers
+from keyscale.api.store_check import PublishedSavepoint
+from keyscale.db.repositories import attempts
+from keyscale.db.statuses import AttemptStage
+from keyscale.jobs.protocol.messages import (
+    AttachRequest,
+    CommandResult,
+    Commit,
+    DriverMetrics,
+    DriverState,
+    Failure,
+    Heartbeat,
+)
+from keyscale.state.identifiers import CheckpointId, JobId
+from keyscale.state.layout import Layout, location_of
+from keyscale.state.objects.opening import canonical_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keyscale.api.services.context import Context
+    from keyscale.db.models import Attempt
+    from keyscale.jobs.protocol.messages import Assignment, Command
+
+_RAISED = Failure(code="JOB_FUNCTION_FAILED", message="it raises")
+
+
+class DriverDiedError(Exception):
+    """A stand-in was killed in the middle of its turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The entry that opens an attempt."""
+
+    attempt: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The entry of a batch."""
+
+    attempt: int
+    revision: int
+
+
+@dataclass(slots=True)
+class World:
+    """Everything that outlives the control plane: drivers, the commit log and the store.
+
+    Attributes:
+        reach: Called at each action, with its name; may kill.
+        raising: Revisions whose programs fail on their first batch.
+        log: The commit log.
+        savepoints: By id, with the length of the log when they were published.
+    """
+
+    context: Context
+    job_id: str
+    store_url: str
+    reach: Callable[[str], None]
+    raising: set[int] = field(default_factory=set)
+    log: list[Opened | Committed] = field(default_factory=list)
+    savepoints: dict[str, int] = field(default_factory=dict)
+    drivers: dict[int, RehearsedDriver] = field(default_factory=dict)
+
+    def turn(self) -> None:
+        """Lets each driver take an action."""
+        for driver in list(self.drivers.values()):
+            driver.turn()
+
+    def alive(self) -> list[int]:
+        return [number for number, driver in self.drivers.items() if driver.is_alive]
+
+    def location(self, savepoint_id: str) -> str:
+        path = Layout(JobId(self.job_id)).manifest(CheckpointId(0), savepoint_id)
+        return location_of(canonical_url(self.store_url), path)
+
+    def append(self, entry: Opened | Committed) -> bool:
+        """Appends an entry, unless a newer attempt has been opened; returns whether it did."""
+        if any(before.attempt > entry.attempt for before in self.log):
+            return False
+        self.log.append(entry)
+        return True
+
+    def find_savepoint(self, _store_url: str, _job_id: str, savepoint_id: str) -> PublishedSavepoint | None:
+        """As the store's check does."""
+        if savepoint_id not in self.savepoints:
+            return None
+        return PublishedSavepoint(self.location(savepoint_id), CheckpointId(len(self.savepoints)))
+
+
+@dataclass(slots=True)
+class RehearsedDriver:
+    """A driver that takes one action at each turn."""
+
+    world: World
+    number: int
+    is_alive: bool = True
+    exit_code: int | None = None
+    state: DriverState | None = None
+    assignment: Assignment | None = None
+    committed: int = 0
+    command: Command | None = None
+    result: CommandResult | None = None
+
+    def turn(self) -> None:
+        """Takes the next action."""
+        if not self.is_alive:
+            return
+        try:
+            self._act()
+        except AttemptOverError:
+            self._end(10)
+        except DriverDiedError:
+            self.is_alive = False
+
+    def kill(self) -> None:
+        self.is_alive = False
+
+    def _act(self) -> None:
+        if self.assignment is None:
+            self._attach()
+        elif self.state is None:
+            self._open()
+        elif self.command is not None:
+            self._stop()
+        else:
+            self._commit()
+
+    def _attach(self) -> None:
+        self._reach("attaching")
+        with self.world.context.sessions() as session:
+            found = attempts.find(session, self.world.job_id, self.number)
+        over = found is None or found.stage is AttemptStage.ENDED
+        identity = DriverIdentity(self.world.job_id, self.number, over)
+        answer = drivers.attach(self.world.context, identity, AttachRequest(pid=self.number, host="rehearsed"))
+        if answer.decision == "exit":
+            self._end(0)
+        elif answer.decision == "run":
+            self.assignment = answer.assignment
+        else:
+            self._report(DriverState.STANDBY)
+
+    def _open(self) -> None:
+        assert self.assignment is not None
+        self._reach("opening")
+        if not self.world.append(Opened(self.number, self.assignment.revision)):
+            self._report(DriverState.FENCED)
+            self._end(10)
+            return
+        self._reach("opened")
+        self.state = DriverState.RUNNING
+        self._report(DriverState.RUNNING)
+
+    def _commit(self) -> None:
+        assert self.assignment is not None
+        if self.assignment.revision in self.world.raising:
+            self._reach("raising")
+            self._report(DriverState.FAILED, _RAISED)
+            self._end(1)
+            return
+        self._reach("committing")
+        if not self.world.append(Committed(self.number, self.assignment.revision)):
+            self._report(DriverState.FENCED)
+            self._end(10)
+            return
+        self.committed += 1
+        self._reach("committed")
+        self._report(DriverState.RUNNING)
+
+    def _stop(self) -> None:
+        """Takes the savepoint at one turn, and reports it at the next one."""
+        command = self.command
+        assert command is not None
+        assert command.savepoint_id is not None
+        if self.result is None:
+            self._reach("publishing")
+            self.world.savepoints[command.savepoint_id] = len(self.world.log)
+            self.result = CommandResult(
+                command_id=command.id,
+                status="COMPLETED",
+                location=self.world.location(command.savepoint_id),
+                checkpoint_id=len(self.world.savepoints),
+            )
+            self._reach("published")
+            return
+        self._reach("reporting")
+        self._report(DriverState.STOPPED)
+        self._end(0)
+
+    def _report(self, state: DriverState, failure: Failure | None = None) -> None:
+        commit = Commit(batch_id=self.committed - 1, at_ms=1) if self.committed else None
+        message = Heartbeat(
+            state=state,
+            first_commit=commit and Commit(batch_id=0, at_ms=1),
+            last_commit=commit,
+            restored_at_ms=1 if self.assignment is not None else None,
+            metrics=DriverMetrics(batches=self.committed),
+            results=[self.result] if self.result is not None else [],
+            failure=failure,
+        )
+        identity = DriverIdentity(self.world.job_id, self.number, over=False)
+        answer = drivers.heartbeat(self.world.context, identity, message)
+        if self.command is None and answer.commands:
+            self.command = answer.commands[0]
+
+    def _reach(self, action: str) -> None:
+        self.world.reach(f"driver {self.number}: {action}")
+        if not self.is_alive:
+            raise DriverDiedError
+
+    def _end(self, exit_code: int) -> None:
+        self.is_alive, self.exit_code = False, exit_code
+
+
+class RehearsedLauncher:
+    """In place of the launcher: starts stand-ins. Its memory is lost with the control plane.
+
+    Args:
+        world: Where drivers live.
+        place: Its host.
+    """
+
+    def __init__(self, world: World, place: str) -> None:
+        self._world, self.place = world, place
+
+    def inspect(self, attempt: Attempt) -> Seen:
+        """As the launcher does for runs of its own host and of another one."""
+        if attempt.launched_on is None:
+            return Seen(ProcessState.UNLAUNCHED)
+        if attempt.launched_on != self.place:
+            return Seen(ProcessState.UNKNOWN)
+        driver = self._world.drivers.get(attempt.number)
+        if driver is None:
+            return Seen(ProcessState.UNLAUNCHED)
+        return Seen(ProcessState.ALIVE if driver.is_alive else ProcessState.DEAD, driver.exit_code)
+
+    def prepare(self, job_id: str, attempt: int) -> str:
+        return f"{job_id}-{attempt}"
+
+    def launch(self, _job: object, _revision: object, attempt: Attempt, *_: object) -> None:
+        self._world.drivers.setdefault(attempt.number, RehearsedDriver(self._world, attempt.number))
+
+    def kill(self, _job_id: str, attempt: int) -> None:
+        if (driver := self._world.drivers.get(attempt)) is not None:
+            driver.kill()
+
+    def clean_up(self, job_id: str, attempt: int) -> None:
+        self.kill(job_id, attempt)
