@@ -122,8 +122,8 @@ def leader_cases() -> Iterator[Case]:
     for moment in (*CREATE, *SWITCH):
         yield Case(RESCALE, (moment,), 1, Loss.KILLED)
     for members, loss in ((1, Loss.KILLED), *((2, loss) for loss in Loss)):
-        # A leader does not see the processes on another one's host. It waits for a driver that was never started, in
-        # vain, and gives the change up.
+        # A leader does not see the processes on another one's host. It waits some time for a driver that was never
+        # started, and then gives the change up.
         either = COMPLETED if members == 1 else None
         for operation, moments, end in (
             (START, CREATE, None),

@@ -14,7 +14,7 @@ from keyscale.api.access.identities import DriverIdentity
 from keyscale.api.errors import AttemptOverError
 from keyscale.api.launching.launcher import Seen
 from keyscale.api.launching.processes import ProcessState
-from keyscale.api.services import drivers
+from keyscale.api.reports import drivers
 from keyscale.api.store_check import PublishedSavepoint
 from keyscale.db.repositories import attempts
 from keyscale.db.statuses import AttemptStage

@@ -1,4 +1,4 @@
-"""What shows that of all attempts of a job never two ran it at a time: its commit log, and its processes."""
+"""Evidence that of all attempts of a job never two ran it at a time: its commit log, and its processes."""
 
 from __future__ import annotations
 
