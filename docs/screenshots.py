@@ -39,6 +39,11 @@ if TYPE_CHECKING:
 DIRECTORY = Path(__file__).parent / "screenshots"
 SETTLE_MS = 1500
 """Time for what moves on a page to come to rest."""
+CHARTS_DRAWN = """() => [...document.querySelectorAll('.charts')].filter((charts) => charts.offsetParent).every(
+    (charts) => charts.children.length
+        && [...charts.querySelectorAll('.plot')].every((plot) => plot.querySelector('.xtick'))
+)"""
+"""Whether every chart that is shown has its axis."""
 FAILING_JOB = "checkout"
 # The failure is that of a user's function, so that the page has a traceback to show.
 FAILING_SCRIPT = b"""
@@ -73,7 +78,11 @@ class Look:
 
 
 LOOKS = (Look("light", 1280, 800), Look("dark", 390, 780))
-BOTH_LOOKS_OF = {"overview": Look("dark", 1280, 800), "rescale": Look("light", 390, 780)}
+BOTH_LOOKS_OF = {
+    "overview": Look("dark", 1280, 800),
+    "rescale": Look("light", 390, 780),
+    "revisions": Look("dark", 1280, 800),
+}
 
 
 def take_all(connection: Connection, job: str, failed_job: str) -> list[Path]:
@@ -119,9 +128,7 @@ def _take(browser: Browser, url: str, cookie: str, name: str, look: Look) -> Pat
     page = context.new_page()
     page.goto(url)
     page.wait_for_function("() => !document.body.innerText.includes('Loading…')")
-    page.wait_for_function(
-        "() => [...document.querySelectorAll('.plot')].every((plot) => plot.classList.contains('js-plotly-plot'))"
-    )
+    page.wait_for_function(CHARTS_DRAWN)
     page.wait_for_timeout(SETTLE_MS)
     picture = DIRECTORY / f"{name}-{look.name}.png"
     page.screenshot(path=picture)

@@ -149,7 +149,7 @@ export function shareBar(change) {
   const parts = change.steps?.length
     ? change.steps.map((step) => [step.name, STEPS[step.name] ?? step.name, step.duration_ms])
     : change.phases.map((phase) => [phase.phase, PHASES[phase.phase] ?? phase.phase, phase.duration_ms]);
-  const known = parts.filter(([, , ms]) => ms !== null);
+  const known = parts.filter(([, , ms]) => ms); // a step that took no time was done before
   const bar = element("span", { class: "shares", "aria-hidden": "true" }, ...known.map(([name, label, ms]) => {
     const part = element("span", { dataset: { part: name }, title: `${label}: ${duration(ms)}` });
     part.style.flexGrow = Math.max(ms, 1);

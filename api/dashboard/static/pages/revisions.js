@@ -202,6 +202,7 @@ byId("apply").addEventListener("submit", async (event) => {
     closeEdit();
   });
   sending = false;
+  if (byId("edit-refusal").textContent) tell("");
   page.now();
 });
 
