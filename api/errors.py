@@ -30,6 +30,11 @@ class ApiError(KeyscaleError):
         super().__init__(detail)
         self.detail = detail
 
+    @property
+    def more(self) -> dict[str, Any]:
+        """Returns further fields of the answer."""
+        return {}
+
 
 # --- requests -------------------------------------------------------------------------------------------------------
 
@@ -501,7 +506,26 @@ class RevisionNotFoundError(ApiError):
     advice = "GET /jobs/{id}/revisions lists them."
 
 
-class UpgradeInProgressError(ApiError):
+class ChangeInProgressError(ApiError):
+    """Another change of the job is in progress.
+
+    Attributes:
+        change_id: That change.
+    """
+
+    def __init__(self, detail: str = "", change_id: str | None = None) -> None:
+        super().__init__(detail)
+        self.change_id = change_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.detail, self.change_id)
+
+    @property
+    def more(self) -> dict[str, Any]:
+        return {"change_id": self.change_id}
+
+
+class UpgradeInProgressError(ChangeInProgressError):
     """The job is being upgraded; another change must wait."""
 
     code = "UPGRADE_IN_PROGRESS"
@@ -509,7 +533,10 @@ class UpgradeInProgressError(ApiError):
     status = 409
     domain = "user"
     retryable = True
-    advice = "Wait for the running upgrade to end: GET /jobs/{id}/changes lists it first. Or cancel the job."
+    advice = (
+        "Wait for the running upgrade to end: `change_id` names it, for GET /jobs/{id}/changes/{change_id}. Or cancel "
+        "it: `./keyscale jobs cancel-change JOB`."
+    )
 
 
 class RevisionConflictError(ApiError):
@@ -527,6 +554,10 @@ class RevisionConflictError(ApiError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.detail, self.revision)
+
+    @property
+    def more(self) -> dict[str, Any]:
+        return {"revision": self.revision}
 
 
 class RevisionRequiredError(ApiError):
@@ -577,7 +608,7 @@ class RestoreSourceError(ApiError):
     )
 
 
-class RescaleInProgressError(ApiError):
+class RescaleInProgressError(ChangeInProgressError):
     """The job is being rescaled; a second rescale must wait."""
 
     code = "RESCALE_IN_PROGRESS"
@@ -587,7 +618,20 @@ class RescaleInProgressError(ApiError):
     retryable = True
     advice = (
         "`detail` names the command that waits for its end. Over HTTP: GET /jobs/{id} until `status` is RUNNING; "
-        "`rescale_id` is the running rescale."
+        "`change_id` is the running rescale, which `./keyscale jobs cancel-change JOB` cancels."
+    )
+
+
+class ChangeNotCancellableError(ApiError):
+    """A change can no longer be cancelled."""
+
+    code = "CHANGE_NOT_CANCELLABLE"
+    title = "The change can no longer be cancelled"
+    status = 409
+    domain = "user"
+    advice = (
+        "`detail` says how far it is. A change that has ended is taken back by another one: `./keyscale "
+        "rescale JOB N` to the old parallelism, or `./keyscale jobs rollback JOB REVISION`."
     )
 
 
@@ -656,14 +700,14 @@ class AttemptNotFoundError(ApiError):
 
 
 class LogNotHereError(ApiError):
-    """The driver's log is on another host than this control plane's, or was deleted."""
+    """The driver's log is where no control plane answers, or it was deleted."""
 
     code = "LOG_NOT_HERE"
-    title = "The log is not on this host"
+    title = "The log cannot be read"
     status = 404
     domain = "user"
     advice = (
-        "`detail` names the host that started the driver. Ask the control plane there, or read "
+        "`detail` names the host that started the driver. Start a control plane there again, or read "
         "<home>/runs/<job id>/<attempt>/driver.log."
     )
 

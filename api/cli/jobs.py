@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -19,6 +20,9 @@ from keyscale.api.cli.session import Session, json_option, pass_session, timeout
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keyscale.api.cli.client import ControlPlane
+
+FOLLOW_S = 0.5
 COLUMNS = (
     ("ID", "id"),
     ("NAME", "name"),
@@ -319,15 +323,49 @@ def delete(session: Session, job: str, keep_objects: bool) -> None:
 @click.option(
     "--tail-bytes", default=1 << 16, show_default=True, help="Bytes to print from the end of the log, at most 1 MiB."
 )
+@click.option("--follow", "-f", is_flag=True, help="Go on with what is written from now on, until Ctrl-C.")
+@click.option("--search", help="Print the lines of the whole log with this text, in any case.")
 @json_option
 @pass_session
-def logs(session: Session, job: str, attempt: int | None, tail_bytes: int) -> None:
+def logs(
+    session: Session, /, *, job: str, attempt: int | None, tail_bytes: int, follow: bool, search: str | None
+) -> None:
     """Print a driver's log, and below it the job's last failure until a batch is committed after it."""
     with session.control_plane() as control_plane:
-        query = {} if attempt is None else {"attempt": attempt}
+        query: dict[str, Any] = {} if attempt is None else {"attempt": attempt}
+        if search is not None:
+            found = found_lines(control_plane, job, search, query)
+            lines = [f"{each['text']}\n" for each in found["matches"]]
+            session.output.show(found, lambda _: sys.stdout.writelines(lines))
+            return
+        if follow:
+            follow_log(control_plane, job, tail_bytes, query)
         answer = control_plane.get(job_path(job, "logs"), tail_bytes=tail_bytes, **query)
         failure = control_plane.get(job_path(job))["failure"]
     session.output.show(answer, lambda _: print_log(answer, failure))
+
+
+def found_lines(control_plane: ControlPlane, job: str, search: str, query: dict[str, Any]) -> dict[str, Any]:
+    """Returns the lines of a log with a text, by as many requests as it takes."""
+    matches: list[dict[str, Any]] = []
+    offset, size = 0, 1
+    while offset < size:
+        answer = control_plane.get(job_path(job, "logs"), search=search, offset=offset, **query)
+        matches += answer["matches"]
+        offset, size = answer["next_offset"], answer["size_bytes"]
+    return {"matches": matches}
+
+
+def follow_log(control_plane: ControlPlane, job: str, tail_bytes: int, query: dict[str, Any]) -> NoReturn:
+    """Writes the end of a log, and what follows, until it is interrupted."""
+    answer = control_plane.get(job_path(job, "logs"), tail_bytes=tail_bytes, **query)
+    query = {**query, "attempt": answer["attempt"]}
+    while True:
+        sys.stdout.write(answer["text"])
+        sys.stdout.flush()
+        if not answer["text"]:
+            time.sleep(FOLLOW_S)
+        answer = control_plane.get(job_path(job, "logs"), offset=answer["next_offset"], limit_bytes=1 << 20, **query)
 
 
 def print_log(answer: dict[str, Any], failure: dict[str, Any] | None) -> None:

@@ -10,6 +10,7 @@ import click
 from keyscale.api.cli.client import COMPLETED, IN_PROGRESS, job_path
 from keyscale.api.cli.errors import OperationFailedError
 from keyscale.api.cli.output import format_duration_ms
+from keyscale.api.cli.plan_output import show_plan
 from keyscale.api.cli.session import Session, json_option, pass_session, wait_option
 
 if TYPE_CHECKING:
@@ -57,6 +58,11 @@ def phase_line(phase: dict[str, Any]) -> str:
     return f"  {phase['phase']:<10} {phase['duration_ms']:>7,} ms"
 
 
+def step_line(step: dict[str, Any]) -> str:
+    """Returns the line that shows a part of the downtime."""
+    return f"  downtime: {step['name']:<12} {step['duration_ms']:>7,} ms"
+
+
 def verdict_line(answer: dict[str, Any]) -> str:
     """Returns the line that shows how a rescale ended."""
     downtime = answer["downtime_ms"]
@@ -70,13 +76,18 @@ def verdict_line(answer: dict[str, Any]) -> str:
 @click.command()
 @click.argument("job")
 @click.argument("parallelism", type=int)
+@click.option("--dry-run", is_flag=True, help="Only show what would move, and the downtime to expect.")
 @wait_option("it has ended")
 @json_option
 @pass_session
-def rescale(session: Session, job: str, parallelism: int, wait: bool) -> None:
+def rescale(session: Session, job: str, parallelism: int, dry_run: bool, wait: bool) -> None:
     """Change a running job's parallelism, and follow the phases."""
     output = session.output
     with session.control_plane() as control_plane:
+        if dry_run:
+            planned = control_plane.post(job_path(job, "rescale"), {"parallelism": parallelism, "dry_run": True})
+            output.show(planned, lambda console: show_plan(console, planned))
+            return
         accepted = control_plane.post(job_path(job, "rescale"), {"parallelism": parallelism})
         if not wait:
             output.fields(accepted)
@@ -87,6 +98,8 @@ def rescale(session: Session, job: str, parallelism: int, wait: bool) -> None:
                 output.console.print(phase_line(phase))
 
         answer = follow(control_plane, job, accepted["id"], show_phase)
+        for step in answer["steps"] if not output.as_json else ():
+            output.console.print(step_line(step))
     output.say(verdict_line(answer), answer)
     if answer["status"] != COMPLETED:
         failure = answer["failure"] or {}

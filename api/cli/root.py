@@ -11,6 +11,7 @@ import click
 
 from keyscale.api.cli.artifacts import artifacts
 from keyscale.api.cli.change_plan import plan
+from keyscale.api.cli.changes import cancel_change
 from keyscale.api.cli.checkpoints import checkpoints, savepoints
 from keyscale.api.cli.connection import default_home
 from keyscale.api.cli.control_plane import events, health, up, where
@@ -65,7 +66,7 @@ def keyscale(
 
 for command in (up, where, health, artifacts, jobs, rescale, savepoints, checkpoints, events, logs, tokens, whoami):
     keyscale.add_command(command)
-for command in (plan, update, rollback, revisions, diff, clone):
+for command in (cancel_change, plan, update, rollback, revisions, diff, clone):
     jobs.add_command(command)
 
 

@@ -222,14 +222,29 @@ class Launcher:
             secrets["KEYSCALE_ATTEMPT_TOKEN"] = (self._run_directory(job_id, attempt) / "token").read_text()
         return secrets
 
-    def log_tail(self, job_id: str, attempt: int, bytes_max: int) -> tuple[str, int]:
-        """Returns the end of a driver's log and the log's size in bytes, as far as it is kept."""
-        tail, size = b"", 0
-        for name in (LOG_FILE, OLDER_LOG_FILE):
+    def log_size(self, job_id: str, attempt: int) -> int:
+        """Returns the size of a driver's log in bytes, as far as it is kept; 0 if there is none here."""
+        return sum(size for _, size in self._log_files(job_id, attempt))
+
+    def read_log(self, job_id: str, attempt: int, offset: int, bytes_max: int) -> bytes:
+        """Returns a part of a driver's log. Offsets count from the oldest byte that is kept."""
+        content, begin = b"", offset
+        for path, size in self._log_files(job_id, attempt):
+            if begin < size and len(content) < bytes_max:
+                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                    file.seek(begin)
+                    content += file.read(bytes_max - len(content))
+            begin = max(0, begin - size)
+        return content
+
+    def _log_files(self, job_id: str, attempt: int) -> list[tuple[Path, int]]:
+        """Returns the files of a driver's log with their sizes, the older one first."""
+        found = []
+        for name in (OLDER_LOG_FILE, LOG_FILE):
+            path = self._run_directory(job_id, attempt) / name
             with contextlib.suppress(FileNotFoundError):
-                part, part_size = end_of(self._run_directory(job_id, attempt) / name, bytes_max - len(tail))
-                tail, size = part + tail, size + part_size
-        return tail.decode(errors="replace"), size
+                found.append((path, path.stat().st_size))
+        return found
 
     def _run_directory(self, job_id: str, attempt: int) -> Path:
         return self._settings.runs_directory / job_id / str(attempt)

@@ -9,6 +9,7 @@ from keyscale.api.lifecycle import steps
 from keyscale.api.lifecycle.change_phases import cause_of
 from keyscale.api.lifecycle.intents import command_stop
 from keyscale.api.lifecycle.job_transaction import JobTransaction, change_command_id
+from keyscale.api.lifecycle.ledger import times_of
 from keyscale.api.lifecycle.restoring import restore_of_change, restore_of_roll_back
 from keyscale.api.lifecycle.transitions import enter
 from keyscale.clock import now_ms
@@ -187,6 +188,7 @@ def _(step: steps.RollBack, transaction: JobTransaction) -> None:
 def _(step: steps.CompleteChange, transaction: JobTransaction) -> None:
     change = transaction.change()
     change.resumed_at_ms = step.resumed_at_ms
+    change.times = times_of(attempts.of_stage(transaction.session, transaction.job.id, AttemptStage.ACTIVE))
     status = ChangeStatus.ROLLED_BACK if step.rolled_back else ChangeStatus.COMPLETED
     transaction.end_change(change, status, change.failure if step.rolled_back else None)
 

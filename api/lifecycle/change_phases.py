@@ -9,7 +9,9 @@
 
 Until the savepoint is published, any failure leaves the job at its old revision. After that, the job goes on with the
 new one: a new driver that dies is replaced. Only a new driver that fails by itself, dies several times, or takes too
-long leads to ROLL_BACK. Every phase has a limit of time, except ROLL_BACK, in which the job is treated as any other.
+long leads to ROLL_BACK. A user who cancels the change has the same effect at once in REQUESTED, and from RESTORE on
+until the new driver commits its first batch; a savepoint that the old driver was told to take, and to end with, cannot
+be taken back. Every phase has a limit of time, except ROLL_BACK, in which the job is treated as any other.
 """
 
 from __future__ import annotations
@@ -40,13 +42,15 @@ if TYPE_CHECKING:
 
 RESTORE_TRIES_MAX = 3
 BATCHES_TO_VERIFY = 10
+CANCELLED = "CHANGE_CANCELLED"
+"""The code of the failure of a change that its user has cancelled."""
 
 
 def next_change_step(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step | None:
     """Returns the next step of a change; None: wait, or (in ROLL_BACK) treat the job like any job that should run."""
     match change.phase:
         case ChangePhase.REQUESTED:
-            return _requested(facts, change, timeouts)
+            return AbandonChange(_cancelled(change)) if change.is_cancelled else _requested(facts, change, timeouts)
         case ChangePhase.SAVEPOINT:
             return _savepoint(facts, change, timeouts)
         case ChangePhase.STOP:
@@ -123,14 +127,17 @@ def _restore_or_roll_back(facts: JobFacts, change: ChangeFacts, timeouts: Timeou
     active = facts.active
     if active is None:
         return RollBack(None, failure("DRIVER_LOST", "the new driver is gone"))
-    match outcome_of(active, timeouts):
+    outcome = outcome_of(active, timeouts)
+    if change.is_cancelled and active.first_commit_at_ms is None and outcome is not Outcome.FINISHED:
+        return RollBack(active.number, _cancelled(change))
+    match outcome:
         case None:
             return _verify(active, change, timeouts)
         case Outcome.FINISHED:
             return CompleteChange(False, _resumed_at_ms(active))
         case Outcome.LOST | Outcome.FENCED if change.tries < RESTORE_TRIES_MAX:
             return RetryRestore(active.number)
-        case outcome:
+        case _:
             return RollBack(active.number, failure_of(active, outcome))
 
 
@@ -156,6 +163,10 @@ def _roll_back_failed(active: AttemptFacts, change: ChangeFacts) -> Step | None:
 
 def _roll_back_after(limit_ms: int, why: str, active: AttemptFacts, change: ChangeFacts) -> Step | None:
     return RollBack(active.number, _timed_out(change, why, limit_ms)) if change.phase_age_ms > limit_ms else None
+
+
+def _cancelled(change: ChangeFacts) -> Mapping[str, Any]:
+    return failure(CANCELLED, f"a user has cancelled the {change.kind.lower()}")
 
 
 def _timed_out(change: ChangeFacts, why: str, limit_ms: int) -> Mapping[str, Any]:

@@ -116,6 +116,7 @@ class FactReader:
             phase_age_ms=self._stopwatch.elapsed_ms(("change", change.id), change.phase),
             checkpoint_timeout_ms=settings.timeout_ms,
             batch_duration_ms=((old.metrics if old else None) or {}).get("batch_duration_ms", 0.0),
+            is_cancelled=change.cancel_requested_at_ms is not None,
         )
 
 

@@ -108,6 +108,7 @@ class ChangeFacts:
         phase_age_ms: Since the phase began, as observed by this reconciler.
         checkpoint_timeout_ms: The job's own limit for checkpoints and savepoints.
         batch_duration_ms: Of the old attempt's last batch.
+        is_cancelled: A user has asked to cancel it.
     """
 
     phase: ChangePhase
@@ -119,6 +120,7 @@ class ChangeFacts:
     phase_age_ms: int = 0
     checkpoint_timeout_ms: int = 600_000
     batch_duration_ms: float = 0.0
+    is_cancelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from keyscale.api.errors import (
+    ChangeNotCancellableError,
     JobStatusConflictError,
     RescaleInProgressError,
     TooManyInFlightError,
     UpgradeInProgressError,
 )
+from keyscale.api.lifecycle.ledger import figures_of_change
 from keyscale.api.lifecycle.transitions import Action, enter, is_allowed, what_helps
 from keyscale.clock import now_ms
 from keyscale.db.models import Change, Command, Revision
@@ -48,7 +50,7 @@ def start(session: Session, job: Job, user: Principal, *, skip_lost_records: boo
     Raises:
         JobStatusConflictError: It is not settled.
     """
-    _require(Action.START, job)
+    _require(session, Action.START, job)
     now = now_ms()
     job.desired = DesiredState.RUNNING
     job.failure = None
@@ -68,7 +70,7 @@ def stop(session: Session, job: Job, user: Principal, operation_id: str, *, drai
     Raises:
         JobStatusConflictError: It does not run.
     """
-    _require(Action.STOP, job)
+    _require(session, Action.STOP, job)
     command = _new_command(
         session, job.id, _active_number(session, job), CommandKind.STOP_WITH_SAVEPOINT, operation_id, drain=drain
     )
@@ -92,7 +94,7 @@ def cancel(session: Session, job: Job, user: Principal) -> None:
     Raises:
         JobStatusConflictError: It has ended already.
     """
-    _require(Action.CANCEL, job)
+    _require(session, Action.CANCEL, job)
     job.desired = DesiredState.CANCELLED
     enter(job, JobStatus.STOPPING)
     events.record(
@@ -107,7 +109,7 @@ def snapshot(session: Session, job: Job, user: Principal, operation_id: str, kin
         TooManyInFlightError: As many as are allowed at once have no result yet.
         JobStatusConflictError: It does not run.
     """
-    _require(Action.SAVEPOINT if kind is CommandKind.SAVEPOINT else Action.CHECKPOINT, job)
+    _require(session, Action.SAVEPOINT if kind is CommandKind.SAVEPOINT else Action.CHECKPOINT, job)
     if commands.count_pending(session, job.id) >= SNAPSHOTS_MAX:
         raise TooManyInFlightError(
             f"at most {SNAPSHOTS_MAX} checkpoints and savepoints of a job wait for their results"
@@ -150,13 +152,13 @@ def revise(
     return revision
 
 
-def select_revision(job: Job, revision: Revision) -> None:
+def select_revision(session: Session, job: Job, revision: Revision) -> None:
     """Stores that a settled job starts with a revision.
 
     Raises:
         JobStatusConflictError: It is not settled.
     """
-    _require(Action.START, job)
+    _require(session, Action.START, job)
     job.revision = revision.number
 
 
@@ -169,9 +171,9 @@ def require_changeable(session: Session, job: Job, kind: ChangeKind, mode: Upgra
         JobStatusConflictError: It does not run, or has no driver that could take a savepoint.
     """
     action = _action_of(kind, mode)
-    if changes.running(session, job.id) is not None:
-        _refuse_during_change(action, job)
-    _require(action, job)
+    if (running := changes.running(session, job.id)) is not None:
+        _refuse_during_change(action, job, running.id)
+    _require(session, action, job)
     has_driver = attempts.of_stage(session, job.id, AttemptStage.ACTIVE) is not None
     if not has_driver and mode is not UpgradeMode.LAST_STATE:
         raise JobStatusConflictError(
@@ -215,6 +217,7 @@ def change(
         allow_non_restored_state=allow_non_restored_state,
         rewind_to=rewind_to,
         old_attempt=active.number if active else 0,
+        figures_before=figures_of_change(active.metrics) if active else None,
         requested_at_ms=now,
     )
     session.add(wanted)
@@ -231,6 +234,34 @@ def change(
     return wanted
 
 
+def cancel_change(session: Session, job: Job, change: Change, user: Principal) -> None:
+    """Stores that a change should be cancelled; a second time changes nothing.
+
+    Raises:
+        ChangeNotCancellableError: It is over, or the job goes back to its old revision already.
+    """
+    if change.cancel_requested_at_ms is not None and change.status is ChangeStatus.IN_PROGRESS:
+        return
+    if not is_cancellable(change):
+        so_far = "goes back already" if change.status is ChangeStatus.IN_PROGRESS else f"is {change.status}"
+        raise ChangeNotCancellableError(f"the {described(change)} {so_far}")
+    change.cancel_requested_at_ms = now_ms()
+    events.record(
+        session,
+        job_id=job.id,
+        at_ms=change.cancel_requested_at_ms,
+        kind=f"{change.kind}_CANCELLED",
+        actor=user.name,
+        message=f"cancel of the {described(change)} was requested",
+        change_id=change.id,
+    )
+
+
+def is_cancellable(change: Change) -> bool:
+    """Whether a change may still be cancelled: it is in progress, and has not been rolled back by itself."""
+    return change.status is ChangeStatus.IN_PROGRESS and change.phase is not ChangePhase.ROLL_BACK
+
+
 def described(change: Change) -> str:
     """Returns a change in words, for events."""
     if change.kind is ChangeKind.RESCALE:
@@ -238,29 +269,31 @@ def described(change: Change) -> str:
     return f"{change.kind.lower()} from revision {change.from_revision} to {change.to_revision}"
 
 
-def require_deletable(job: Job) -> None:
+def require_deletable(session: Session, job: Job) -> None:
     """Refuses to delete a job that may still run.
 
     Raises:
         JobStatusConflictError: It is not settled.
     """
-    _require(Action.DELETE, job)
+    _require(session, Action.DELETE, job)
 
 
-def _require(action: Action, job: Job) -> None:
+def _require(session: Session, action: Action, job: Job) -> None:
     if is_allowed(action, job.status):
         return
     if job.status in {JobStatus.RESCALING, JobStatus.UPGRADING} and action is not Action.START:
-        _refuse_during_change(action, job)
+        running = changes.running(session, job.id)
+        _refuse_during_change(action, job, None if running is None else running.id)
     helps = what_helps(action, job.status, job.name)
     raise JobStatusConflictError(f"cannot {action} while the job is {job.status}: {helps}")
 
 
-def _refuse_during_change(action: Action, job: Job) -> NoReturn:
+def _refuse_during_change(action: Action, job: Job, change_id: str | None) -> NoReturn:
     helps = what_helps(action, job.status, job.name)
+    named = "" if change_id is None else f" by {change_id}"
     if job.status is JobStatus.UPGRADING:
-        raise UpgradeInProgressError(f"cannot {action} while the job is being upgraded: {helps}")
-    raise RescaleInProgressError(f"cannot {action} while the job is being rescaled: {helps}")
+        raise UpgradeInProgressError(f"cannot {action} while the job is being upgraded{named}: {helps}", change_id)
+    raise RescaleInProgressError(f"cannot {action} while the job is being rescaled{named}: {helps}", change_id)
 
 
 def command_stop(session: Session, job_id: str, attempt: int, command_id: str, savepoint_id: str) -> Command:

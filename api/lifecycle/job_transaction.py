@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from keyscale.api.lifecycle.change_phases import CANCELLED
 from keyscale.api.lifecycle.intents import described, settle_command
 from keyscale.api.lifecycle.outcomes import failure
 from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.lifecycle.transitions import enter
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Revision
-from keyscale.db.repositories import attempts, changes, checkpoints, commands, events
+from keyscale.db.repositories import attempts, changes, checkpoints, commands, events, exceptions
 from keyscale.db.statuses import (
     AttemptStage,
     ChangePhase,
@@ -50,6 +51,7 @@ class JobTransaction:
         It is told how to restore now, but a standby later, when it is activated.
         """
         parallelism = self.revision(revision).parallelism
+        change = changes.running(self.session, self.job.id)
         attempt = Attempt(
             job_id=self.job.id,
             number=attempts.next_number(self.session, self.job.id),
@@ -58,6 +60,7 @@ class JobTransaction:
             revision=revision,
             parallelism=parallelism,
             created_at_ms=now_ms(),
+            lag_before=None if change is None else (change.figures_before or {}).get("lag_records"),
             reaped=False,
         )
         if stage is AttemptStage.ACTIVE:
@@ -121,6 +124,8 @@ class JobTransaction:
         attempt.stage, attempt.ended_at_ms = AttemptStage.ENDED, now
         if why is not None and attempt.failure is None:
             attempt.failure = dict(why)
+            if why["code"] != CANCELLED:  # which is no failure
+                exceptions.record(self.session, self.job.id, number, now, why)
         self.session.flush()
         checkpoints.fail_unfinished(
             self.session,

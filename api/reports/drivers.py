@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from keyscale.api.errors import AttemptOverError, ReportInvalidError, StoreRoleMissingError, StoreUnavailableError
 from keyscale.api.libraries.job_libraries import libraries_of
 from keyscale.api.lifecycle.intents import settle_command
+from keyscale.api.lifecycle.ledger import figures_of_change, note_progress
 from keyscale.api.reports.masked_reports import masked_checkpoint, masked_heartbeat
 from keyscale.api.reports.report_validity import (
     Reporter,
@@ -22,7 +23,17 @@ from keyscale.api.reports.report_validity import (
 from keyscale.api.services import series
 from keyscale.clock import now_ms
 from keyscale.db.models import Checkpoint
-from keyscale.db.repositories import artifacts, attempts, changes, checkpoints, commands, events, jobs, revisions
+from keyscale.db.repositories import (
+    artifacts,
+    attempts,
+    changes,
+    checkpoints,
+    commands,
+    events,
+    exceptions,
+    jobs,
+    revisions,
+)
 from keyscale.db.statuses import AttemptStage, ChangePhase, CheckpointStatus, ClaimMode, CommandStatus
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.messages import (
@@ -171,11 +182,14 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         reporter = _reporter(session, job, attempt)
         _refuse(why_not_heartbeat(message, reporter))
         message = masked_heartbeat(message, Mask(_secrets(context, session, job, attempt)))
-        _note_restart(session, attempt, message)
         at_ms = now_ms()
+        _note_restart(session, attempt, message)
+        if message.failure is not None and attempt.failure is None:
+            exceptions.record(session, job.id, attempt.number, at_ms, message.failure.model_dump())
         is_sample_due = series.is_sample_due(attempt, message, at_ms)
         series.begin_counting(session, attempt)
         is_news = _store_heartbeat(attempt, message, at_ms)
+        has_progressed = note_progress(attempt, message.metrics, at_ms)
         if is_sample_due:
             series.sample(session, attempt, at_ms)
         for result in message.results:
@@ -190,6 +204,10 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
             )
             for command in waiting
         ]
+    if has_progressed:  # in a transaction of its own: others lock a change before an attempt
+        with context.sessions.begin() as session:
+            settled = figures_of_change(attempt.metrics) if attempt.settled_at_ms is not None else None
+            changes.note_progress(session, job.id, attempt.number, attempt.caught_up_at_ms, settled)
     if is_news:
         context.wakeup.ring()
     return HeartbeatResponse(
@@ -313,6 +331,8 @@ def _note_restart(session: Session, attempt: Attempt, message: Heartbeat) -> Non
             message=f"attempt {attempt.number} failed and follows the restart strategy: {metrics.last_failure.code}",
             failure_code=metrics.last_failure.code,
         )
+        if message.failure is None:  # else it is the same one
+            exceptions.record(session, attempt.job_id, attempt.number, now_ms(), metrics.last_failure.model_dump())
 
 
 def _is_confirmed(context: Context, driver: DriverIdentity, report: CheckpointReport) -> bool:

@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import AttemptNumber, Control, ListingOf
+from keyscale.api.routers.dependencies import NUMBER_MAX, AttemptNumber, Control, ListingOf
 from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.change_plan import PlanAnswer
 from keyscale.api.schemas.job import (
@@ -18,12 +18,15 @@ from keyscale.api.schemas.job import (
     StartRequest,
     StopRequest,
 )
+from keyscale.api.schemas.job_exception import JobExceptionList
 from keyscale.api.schemas.operation import OperationAccepted
 from keyscale.api.schemas.revision import CloneRequest, SpecificationChange
-from keyscale.api.services import clones, jobs, operations, plans
+from keyscale.api.services import clones, exceptions, jobs, logs, operations, plans
+from keyscale.api.services.logs import LogPart
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=GuardedRoute)
 
+LogBytes = Annotated[int, Query(ge=1, le=1 << 20)]
 KeepObjects = Annotated[bool, Query(description="Keep the job's checkpoints and log in the object store.")]
 
 
@@ -107,16 +110,35 @@ def list_events(control: Control, user: User, job_id: str, listing: ListingOf) -
     return jobs.list_events(control, user, job_id, listing)
 
 
+@router.get("/{job_id}/exceptions")
+def list_exceptions(control: Control, _: User, job_id: str, listing: ListingOf) -> JobExceptionList:
+    """Lists the failures of a job's runs, the newest first, with the tracebacks of its own code."""
+    return exceptions.list_of(control, job_id, listing)
+
+
+def _log_part(
+    attempt: AttemptNumber = None,
+    tail_bytes: LogBytes = 64 << 10,
+    offset: Annotated[
+        int | None, Query(ge=0, le=NUMBER_MAX, description="Where to begin; default: `tail_bytes` before the end.")
+    ] = None,
+    limit_bytes: LogBytes = 64 << 10,
+    search: Annotated[
+        str | None, Query(min_length=1, max_length=200, description="Return the lines with this text, in any case.")
+    ] = None,
+) -> LogPart:
+    return LogPart(attempt, tail_bytes, offset, limit_bytes, search)
+
+
 @router.get("/{job_id}/logs")
 def show_log(
-    control: Control,
-    _: User,
-    job_id: str,
-    attempt: AttemptNumber = None,
-    tail_bytes: Annotated[int, Query(ge=1, le=1 << 20)] = 64 << 10,
+    control: Control, _: User, job_id: str, part: Annotated[LogPart, Depends(_log_part)], request: Request
 ) -> LogAnswer:
-    """Shows the end of a driver's log."""
-    return jobs.show_log(control, job_id, attempt, tail_bytes)
+    """Shows the end of a driver's log, the lines from an offset on, or those with a text.
+
+    To follow it, ask again with `next_offset`. A log that another replica has is fetched from there.
+    """
+    return logs.show(control, job_id, part, request.headers)
 
 
 def _tagged(response: Response, job: JobAnswer) -> JobAnswer:

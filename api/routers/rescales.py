@@ -1,19 +1,33 @@
 """The routes of a job's rescales."""
 
 from fastapi import APIRouter
+from fastapi.responses import JSONResponse
 
 from keyscale.api.access.identities import Operator, User
 from keyscale.api.routers.dependencies import Control, ListingOf
 from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.change import RescaleAnswer, RescaleList, RescaleRequest
-from keyscale.api.services import changes
+from keyscale.api.schemas.change_plan import PlanAnswer
+from keyscale.api.schemas.revision import SpecificationChange
+from keyscale.api.services import changes, plans
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["rescales"], route_class=GuardedRoute)
 
 
-@router.post("/rescale", status_code=202)
-def rescale_job(control: Control, user: Operator, job_id: str, request: RescaleRequest) -> RescaleAnswer:
-    """Changes a running job's parallelism: savepoint, stop, restore, verify; back to the old one if that fails."""
+@router.post(
+    "/rescale",
+    status_code=202,
+    response_model=RescaleAnswer,
+    responses={200: {"model": PlanAnswer, "description": "A dry run: nothing was changed."}},
+)
+def rescale_job(control: Control, user: Operator, job_id: str, request: RescaleRequest) -> RescaleAnswer | JSONResponse:
+    """Changes a running job's parallelism: savepoint, stop, restore, verify; back to the old one if that fails.
+
+    With `dry_run` it shows the plan: the ranges, bytes and files of each subtask, the skew, and the expected downtime.
+    """
+    if request.dry_run:
+        planned = plans.plan(control, user, job_id, SpecificationChange(parallelism=request.parallelism))
+        return JSONResponse(planned.model_dump(mode="json"))
     return changes.request_rescale(control, user, job_id, request)
 
 

@@ -80,6 +80,16 @@ def show_change(control: Control, _: User, job_id: str, change_id: str) -> Chang
     return changes.show_change(control, job_id, change_id)
 
 
+@router.post("/changes/{change_id}/cancel", status_code=202)
+def cancel_change(control: Control, user: Operator, job_id: str, change_id: str) -> ChangeAnswer:
+    """Cancels a rescale or another change: the job goes on as it was.
+
+    Before the savepoint the old driver simply runs on. After it, the job goes back to the savepoint, unless the new
+    driver has committed a batch before: then the change has succeeded.
+    """
+    return changes.cancel(control, user, job_id, change_id)
+
+
 def _told(response: Response, answer: UpdateAnswer) -> UpdateAnswer:
     response.status_code = 200 if answer.change is None else 202
     response.headers["ETag"] = f'"{answer.job.revision}"'

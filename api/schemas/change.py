@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -15,6 +16,7 @@ class RescaleRequest(Request):
 
     parallelism: int = Field(description="From 1 to the job's max parallelism.", examples=[4])
     rescale_id: OperationId | None = None
+    dry_run: bool = Field(default=False, description="Only show what it would do, as POST /jobs/{job_id}/plan does.")
 
 
 class PhaseAnswer(Answer):
@@ -24,6 +26,43 @@ class PhaseAnswer(Answer):
     started_at_ms: int
     ended_at_ms: int | None
     duration_ms: int | None
+
+
+class LedgerStep(StrEnum):
+    """The parts of a change's downtime, in order, and what follows it."""
+
+    SAVEPOINT = "savepoint"  # the old driver takes it, and processes nothing more
+    STOP = "stop"  # the old driver ends
+    SUBMIT = "submit"  # until the new driver's process is started; it mostly was before
+    SESSION = "session"  # until its Spark session is up, likewise
+    RESTORE = "restore"
+    FIRST_BATCH = "first_batch"
+    CAUGHT_UP = "caught_up"  # after the downtime: until the sources have as little left as before
+
+
+class StepAnswer(Answer):
+    """A part of the downtime of a change; the last one, `caught_up`, follows the downtime."""
+
+    name: LedgerStep = Field(
+        description=(
+            "savepoint, stop: of the old driver. submit, session: of the new one, if it was not ready by then. restore,"
+            " first_batch. caught_up: until the sources had as few records left as before the change."
+        )
+    )
+    started_at_ms: int
+    ended_at_ms: int
+    duration_ms: int
+
+
+class ChangeFiguresAnswer(Answer):
+    """What the job did, by its driver's last report at that time; null: not known."""
+
+    input_rate: float | None
+    processed_rate: float | None
+    busy_ratio: float | None
+    batch_duration_ms: float | None
+    lag_records: int | None
+    lag_ms: int | None
 
 
 class RescaleAnswer(Answer):
@@ -73,6 +112,16 @@ class RescaleAnswer(Answer):
             "around the rescale: from the command to stop to the restored state."
         )
     )
+    steps: list[StepAnswer] = Field(
+        default_factory=list, description="Where the downtime went. Each step begins where the one before has ended."
+    )
+    prepared_ms: int | None = Field(
+        default=None, description="How long the new driver was started while the old one still ran."
+    )
+    before: ChangeFiguresAnswer | None = Field(default=None, description="When the change was requested.")
+    after: ChangeFiguresAnswer | None = Field(default=None, description="A minute after the job had caught up.")
+    cancel_requested_at_ms: int | None = None
+    can_cancel: bool = Field(default=False, description="Whether a cancel would be accepted now.")
     failure: FailureAnswer | None
 
 

@@ -67,6 +67,10 @@ class SubtaskMovementAnswer(Answer):
     from_subtasks: list[int] = Field(description="The subtasks that wrote them.")
     moved_bytes: int = Field(description="Bytes that it downloads; 0 where files are linked on the same host.")
     clipped_shards: int = Field(description="Shards of which it takes a part only, by range deletes.")
+    expected_bytes: int | None = Field(
+        default=None,
+        description="Bytes of the key groups that it owns, without what it clips; null where sizes are not known.",
+    )
 
 
 class OperatorMovement(Answer):

@@ -338,10 +338,20 @@ class EventList(ListAnswer):
     events: list[EventAnswer]
 
 
+class LogMatch(Answer):
+    """A line of a log with the text that was searched."""
+
+    offset: int = Field(description="Where the line begins.")
+    text: str
+
+
 class LogAnswer(Answer):
-    """The end of a driver's log."""
+    """A part of a driver's log, which holds what the job's functions print, too, where executors run on its host."""
 
     attempt: int
-    text: str
+    text: str = Field(description="Whole lines, with secrets masked; empty for a search.")
+    offset: int = Field(description="Where `text` begins, in bytes.")
+    next_offset: int = Field(description="Where to go on: `offset` of the next request.")
     size_bytes: int = Field(description="Size of the whole log.")
     truncated: bool = Field(description="Whether the log has more text before `text`.")
+    matches: list[LogMatch] | None = Field(default=None, description="The lines found by a search, 500 at most.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from keyscale.api.schemas.base import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
+from keyscale.api.schemas.change import ChangeAnswer
 from keyscale.db.statuses import ChangeKind, CommandKind, CommandStatus
 
 
@@ -60,6 +61,9 @@ class OperationAnswer(Answer):
     ended_at_ms: int | None
     operation: OperationResult | None = None
     failure_cause: FailureAnswer | None = None
+    change: ChangeAnswer | None = Field(
+        default=None, description="With the phases, if it is a rescale or another change; else null."
+    )
 
 
 class SavepointAnswer(OperationAnswer):

@@ -12,7 +12,8 @@ from keyscale.api.errors import (
     RescaleNotFoundError,
 )
 from keyscale.api.lifecycle import intents
-from keyscale.api.schemas.change import ChangeAnswer, ChangeList, PhaseAnswer, RescaleAnswer, RescaleList
+from keyscale.api.lifecycle.ledger import prepared_ms, timed_steps
+from keyscale.api.schemas.change import ChangeAnswer, ChangeList, PhaseAnswer, RescaleAnswer, RescaleList, StepAnswer
 from keyscale.api.services.cursors import write_cursor
 from keyscale.api.services.jobs import check_parallelism, require_job
 from keyscale.api.specification import Specification, changed
@@ -117,6 +118,26 @@ def show_change(context: Context, reference: str, change_id: str) -> ChangeAnswe
     return change_answer(found, ChangeAnswer)
 
 
+def cancel(context: Context, user: Principal, reference: str, change_id: str) -> ChangeAnswer:
+    """Stores that a change should be cancelled; a second request is the same cancel.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        ChangeNotFoundError: It has no such change.
+        ChangeNotCancellableError: It is over, or the job goes back to its old revision already.
+    """
+    with context.sessions.begin() as session:
+        job = require_job(session, reference, lock=True)
+        found = changes.find(session, change_id)
+        if found is None or found.job_id != job.id:
+            raise ChangeNotFoundError("the job has no change of this id")
+        intents.cancel_change(session, job, found, user)
+        session.flush()
+        answer = change_answer(found, ChangeAnswer)
+    context.wakeup.ring()
+    return answer
+
+
 def find_repeated(session: Session, job: Job, change_id: str) -> Change | None:
     """Returns the change that an earlier request with this id has stored; the job is locked.
 
@@ -145,6 +166,19 @@ def change_answer(change: Change, form: type[Shown]) -> Shown:
             "phases": phases,
             "duration_ms": _between(change.requested_at_ms, change.ended_at_ms),
             "downtime_ms": _between(change.stopped_at_ms, change.resumed_at_ms),
+            "steps": [
+                StepAnswer(
+                    name=step.name,
+                    started_at_ms=step.started_at_ms,
+                    ended_at_ms=step.ended_at_ms,
+                    duration_ms=step.ended_at_ms - step.started_at_ms,
+                )
+                for step in timed_steps(change)
+            ],
+            "prepared_ms": prepared_ms(change),
+            "before": change.figures_before,
+            "after": change.figures_after,
+            "can_cancel": change.cancel_requested_at_ms is None and intents.is_cancellable(change),
         }
     )
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from keyscale.api.access.rates import Rates
     from keyscale.api.launching.launcher import Launcher
     from keyscale.api.launching.program_loading import ProgramLoading
+    from keyscale.api.services.news import News
     from keyscale.api.settings import Settings
     from keyscale.api.store_check import StoreCheck
     from keyscale.api.upkeep.announcer import Announcer
@@ -39,6 +40,7 @@ class Context:
     rates: Rates
     announcer: Announcer
     programs: ProgramLoading
+    news: News
     issuer: Issuer | None = None
     wakeup: Wakeup = field(default_factory=Wakeup)
     uploads: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(UPLOADS_MAX))

@@ -12,10 +12,8 @@ from sqlalchemy.exc import IntegrityError
 from keyscale.api.errors import (
     ArtifactNotFoundError,
     ArtifactNotRunnableError,
-    AttemptNotFoundError,
     JobNameTakenError,
     JobNotFoundError,
-    LogNotHereError,
     OutOfScopeError,
     ParallelismInvalidError,
     RequestInvalidError,
@@ -34,7 +32,6 @@ from keyscale.api.schemas.job import (
     JobAnswer,
     JobList,
     LatestCheckpointAnswer,
-    LogAnswer,
     RestoreAnswer,
 )
 from keyscale.api.services.cursors import write_cursor
@@ -44,10 +41,19 @@ from keyscale.api.services.restore_sources import Restorer, find_source
 from keyscale.api.specification import SPECIFICATION_FIELDS, Specification, changed, secrets_named
 from keyscale.clock import now_ms
 from keyscale.db.models import DeletedJob, Job
-from keyscale.db.repositories import artifacts, attempts, changes, checkpoints, events, jobs, revisions, series
+from keyscale.db.repositories import (
+    artifacts,
+    attempts,
+    changes,
+    checkpoints,
+    events,
+    exceptions,
+    jobs,
+    revisions,
+    series,
+)
 from keyscale.db.statuses import ArtifactKind, AttemptStage, ChangeKind, DesiredState, JobStatus, Role
 from keyscale.jobs.protocol.messages import DriverMetrics
-from keyscale.jobs.protocol.redaction import redact
 from keyscale.state.keys.key_groups import default_max_parallelism
 
 if TYPE_CHECKING:
@@ -234,7 +240,7 @@ def _start_at(context: Context, session: Session, user: Principal, job: Job, par
         return
     check_parallelism(parallelism, job.max_parallelism)
     context.settings.job_limits.check(parallelism, wanted.spark_conf)
-    intents.select_revision(job, intents.revise(session, job, wanted, user))
+    intents.select_revision(session, job, intents.revise(session, job, wanted, user))
 
 
 def _wish(session: Session, job: Job, request: RestoreRequest, source: FoundSource | None) -> None:
@@ -278,11 +284,12 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
     """
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
-        intents.require_deletable(job)
+        intents.require_deletable(session, job)
         left = [attempt.number for attempt in attempts.unreaped(session, job.id)]
         session.delete(job)
         session.flush()  # after this no driver of the job adds a point
         series.remove(session, job.id)
+        exceptions.remove(session, job.id)
         at_ms = now_ms()
         session.add(
             DeletedJob(
@@ -325,6 +332,16 @@ def show(context: Context, reference: str) -> JobAnswer:
         return job_answer(session, require_job(session, reference))
 
 
+def id_of(context: Context, reference: str) -> str:
+    """Returns the id of the job with an id or name.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+    """
+    with context.sessions() as session:
+        return require_job(session, reference).id
+
+
 def list_attempts(context: Context, reference: str, listing: Listing) -> AttemptList:
     """Lists a job's attempts.
 
@@ -350,35 +367,6 @@ def list_events(context: Context, user: Principal, reference: str | None, listin
     hidden = {} if is_admin else {"address": None}
     shown = [EventAnswer.model_validate(event).model_copy(update=hidden) for event in found.rows]
     return EventList(events=shown, next=write_cursor(found.next))
-
-
-def show_log(context: Context, reference: str, number: int | None, tail_bytes: int) -> LogAnswer:
-    """Shows the end of a driver's log. Its path is made of the job's id and a number, never of text from a client.
-
-    Raises:
-        JobNotFoundError: There is no such job.
-        AttemptNotFoundError: It has no such attempt.
-        LogNotHereError: The driver ran on another host, or its log was deleted.
-    """
-    with context.sessions() as session:
-        job = require_job(session, reference)
-        attempt = attempts.latest(session, job.id) if number is None else attempts.find(session, job.id, number)
-        used = revisions.in_use(session, job, attempt.number) if attempt is not None else []
-    if attempt is None:
-        raise AttemptNotFoundError("the job has never been started" if number is None else "no attempt has this number")
-    here = context.launcher.place
-    if attempt.launched_on not in {None, here}:
-        raise LogNotHereError(f"the driver was started on {attempt.launched_on}; this control plane is on {here}")
-    text, size_bytes = context.launcher.log_tail(job.id, attempt.number, tail_bytes)
-    if size_bytes == 0 and attempt.stage is AttemptStage.ENDED:
-        raise LogNotHereError("the driver has written no log, or it was deleted")
-    secrets = context.launcher.secrets_of(job.id, attempt.number, used)
-    return LogAnswer(
-        attempt=attempt.number,
-        text=redact(text, {**context.settings.store_environment, **secrets}),
-        size_bytes=size_bytes,
-        truncated=size_bytes > tail_bytes,
-    )
 
 
 def require_job(session: Session, reference: str, *, lock: bool = False) -> Job:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from keyscale.api.errors import OperationIdTakenError, OperationNotFoundError, SavepointNotFoundError
 from keyscale.api.lifecycle import intents
 from keyscale.api.schemas.base import FailureAnswer
+from keyscale.api.schemas.change import ChangeAnswer
 from keyscale.api.schemas.operation import (
     OperationAccepted,
     OperationAnswer,
@@ -18,12 +19,15 @@ from keyscale.api.schemas.operation import (
     SavepointAnswer,
     SavepointList,
 )
+from keyscale.api.services.changes import change_answer
 from keyscale.api.services.cursors import write_cursor
 from keyscale.api.services.jobs import require_job
 from keyscale.db.repositories import changes, commands
 from keyscale.db.statuses import ChangeKind, ChangeStatus, CommandKind, CommandStatus
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from sqlalchemy.orm import Session
 
     from keyscale.api.access.principal import Principal
@@ -131,13 +135,19 @@ def show(context: Context, operation_id: str) -> OperationAnswer:
         OperationNotFoundError: There is no operation with this id.
     """
     with context.sessions() as session:
-        change = changes.find(session, operation_id)
-        command = commands.find(session, operation_id) if change is None else None
-    if change is not None:
-        return _change_operation(change)
-    if command is None:
+        found = answers(session, [operation_id]).get(operation_id)
+    if found is None:
         raise OperationNotFoundError("no operation has this id")
-    return OperationAnswer.model_validate(_operation_fields(command))
+    return found
+
+
+def answers(session: Session, operation_ids: Collection[str]) -> dict[str, OperationAnswer]:
+    """Returns those of some operations that exist, by their ids, by two statements."""
+    found = {
+        command.id: OperationAnswer.model_validate(_operation_fields(command))
+        for command in commands.find_all(session, operation_ids)
+    }
+    return found | {change.id: _change_operation(change) for change in changes.find_all(session, operation_ids)}
 
 
 def _trigger(
@@ -188,4 +198,5 @@ def _change_operation(change: Change) -> OperationAnswer:
             else None
         ),
         failure_cause=FailureAnswer.model_validate(change.failure) if change.failure else None,
+        change=change_answer(change, ChangeAnswer),
     )

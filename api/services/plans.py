@@ -334,7 +334,8 @@ def _movement(facts: _Facts, stored: StoredState, *, single_host: bool) -> Movem
     for operator in () if stored.manifest is None else stored.manifest.operators:
         parts = movements(operator.subtasks, job.max_parallelism, parallelism)
         sizes = facts.key_group_bytes.get(operator.uid, [])
-        uneven = skew(sizes, parallelism) if len(sizes) == job.max_parallelism else None
+        is_known = len(sizes) == job.max_parallelism
+        uneven = skew(sizes, parallelism) if is_known else None
         subtasks = [
             SubtaskMovementAnswer(
                 index=each.index,
@@ -345,6 +346,7 @@ def _movement(facts: _Facts, stored: StoredState, *, single_host: bool) -> Movem
                 from_subtasks=list(each.from_subtasks),
                 moved_bytes=0 if single_host else each.other_bytes,
                 clipped_shards=each.clipped_shards,
+                expected_bytes=sum(sizes[each.key_groups.start : each.key_groups.end + 1]) if is_known else None,
             )
             for each in parts
         ]

@@ -149,7 +149,7 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
                 raise RevisionWithoutSavepointError(f"revision {revision.number} was not stopped with a savepoint")
         change = None
         if job.status in SETTLED:
-            intents.select_revision(job, revision)
+            intents.select_revision(session, job, revision)
             transaction = JobTransaction(session, job)
             restore = transaction.pending_restore() or Restore(uuid.uuid4().hex)
             if rewind_to is not None:
@@ -272,7 +272,7 @@ def _require_young(session: Session, job: Job, age_ms_max: int | None) -> None:
 
 
 def _change_settled(session: Session, job: Job, revision: Revision, request: UpdateRequest) -> UpdateAnswer:
-    intents.select_revision(job, revision)
+    intents.select_revision(session, job, revision)
     transaction = JobTransaction(session, job)
     if request.upgrade_mode == "stateless":
         transaction.wish(Restore(uuid.uuid4().hex, RestoreMode.STATELESS))

@@ -25,6 +25,11 @@ ANNOUNCE_S = 2.0
 PUBLISH_S = 30.0
 
 
+def replica_id(place: str) -> str:
+    """Returns the id of the replica at a place: the host and home of its launcher."""
+    return hashlib.sha256(place.encode()).hexdigest()[:32]
+
+
 class Announcer:
     """A thread that announces this replica, and knows the others.
 
@@ -37,7 +42,7 @@ class Announcer:
 
     def __init__(self, sessions: sessionmaker[Session], *, place: str, url: str, store_url: str) -> None:
         self._sessions = sessions
-        self._name = hashlib.sha256(place.encode()).hexdigest()[:32]
+        self._name = replica_id(place)
         self._url = url
         self._store_url = store_url
         self._urls: list[str] = []

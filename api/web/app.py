@@ -29,8 +29,11 @@ from keyscale.api.routers import (
     revisions,
     savepoints,
     series,
+    streams,
 )
+from keyscale.api.services import operations as operations_service
 from keyscale.api.services.context import Context
+from keyscale.api.services.news import News
 from keyscale.api.store_check import StoreCheck
 from keyscale.api.upkeep.announcer import Announcer
 from keyscale.api.upkeep.history_retention import HistoryPolicy, HistoryRetention
@@ -80,6 +83,7 @@ def make_context(settings: Settings, engine: Engine | None = None, isolation: Is
         sessions=sessions,
         launcher=launcher,
         programs=ProgramLoading(settings, launcher),
+        news=News(sessions, operations_service.answers),
         store=StoreCheck(settings.store_url),
         rates=Rates(
             per_user=settings.user_requests_per_second,
@@ -124,12 +128,14 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         )
         removal = ObjectRemoval(context.sessions, context.pulse)
         retention = HistoryRetention(context.sessions, context.pulse, history_policy(context.settings))
+        context.news.start()
         if reconcile:
             reconciler.start()
             removal.start()
             retention.start()
             context.announcer.start()
         yield
+        context.news.close()
         if reconcile:
             context.announcer.close()
             retention.close()
@@ -160,6 +166,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         checkpoints,
         savepoints,
         series,
+        streams,
         rescales,
         revisions,
         operations,

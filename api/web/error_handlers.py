@@ -22,7 +22,6 @@ from keyscale.api.errors import (
     DatabaseUnavailableError,
     MethodNotAllowedError,
     RequestInvalidError,
-    RevisionConflictError,
     RouteNotFoundError,
 )
 from keyscale.api.schemas.problem import problem
@@ -44,8 +43,7 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ApiError)
     def on_api_error(request: Request, error: ApiError) -> JSONResponse:
-        more = {"revision": error.revision} if isinstance(error, RevisionConflictError) else {}
-        return problem(note_refusal(request, error) if is_refusal(request, error) else error, **more)
+        return problem(note_refusal(request, error) if is_refusal(request, error) else error, **error.more)
 
     @app.exception_handler(RequestValidationError)
     def on_invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:

@@ -76,11 +76,19 @@ _OF_CHANGED: dict[str, tuple[type[errors.ApiError], ...]] = {
         errors.RevisionRequiredError,
         errors.LastStateTooOldError,
         errors.RevisionWithoutSavepointError,
+        errors.ChangeNotCancellableError,
     ),
     "checkpoints": _OF_JOB_CHANGES,
     "savepoints": _OF_JOB_CHANGES,
     "tokens": (errors.TokenNameTakenError,),
-    "rescales": (*_OF_JOB_CHANGES, errors.ParallelismUnchangedError, errors.ParallelismInvalidError),
+    "rescales": (
+        *_OF_JOB_CHANGES,
+        errors.ParallelismUnchangedError,
+        errors.ParallelismInvalidError,
+        errors.JobLimitError,
+        errors.StoreUnavailableError,
+        errors.PlanTimeoutError,
+    ),
 }
 _OF_HEALTH = (errors.StoreUnavailableError, errors.ReconcilerDownError, errors.LeaderMissingError)
 
@@ -120,6 +128,8 @@ def _refusals(path: str, method: str, operation: dict[str, Any]) -> Iterator[typ
     for parameter in parameters:
         if parameter["in"] == "path" or parameter["name"] in _OF_PARAMETERS:
             yield from _OF_PARAMETERS[parameter["name"]]
+    if operation["tags"][0] == "streams":
+        yield errors.TooManyInFlightError
     if method != "get":
         yield from _OF_CHANGES
         yield from _OF_CHANGED[operation["tags"][0]]

@@ -38,9 +38,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from fastapi import FastAPI
     from sqlalchemy import Engine
 
     from keyscale.api.launching.isolation import Isolation
+    from keyscale.api.services.news import News
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +149,19 @@ def run(settings: Settings, engine: Engine, listener: socket.socket, isolation: 
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=list(settings.trusted_proxies),
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    _Server(config, app).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Ends the event streams before it waits for the requests that are being answered: they would not end."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._news: News = app.state.context.news
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._news.end_all()
+        await super().shutdown(sockets)
 
 
 def listen(settings: Settings) -> socket.socket:

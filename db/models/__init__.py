@@ -12,6 +12,7 @@ from keyscale.db.models.command import Command
 from keyscale.db.models.deleted_job import DeletedJob
 from keyscale.db.models.event import Event
 from keyscale.db.models.job import Job
+from keyscale.db.models.job_exception import JobException
 from keyscale.db.models.last_heartbeat import LastHeartbeat
 from keyscale.db.models.leader import Leader
 from keyscale.db.models.replica import Replica
@@ -31,6 +32,7 @@ __all__ = [
     "DeletedJob",
     "Event",
     "Job",
+    "JobException",
     "LastHeartbeat",
     "Leader",
     "Replica",

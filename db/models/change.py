@@ -45,4 +45,9 @@ class Change(Base):
     ended_at_ms: Mapped[int | None]
     stopped_at_ms: Mapped[int | None]
     resumed_at_ms: Mapped[int | None]
+    cancel_requested_at_ms: Mapped[int | None]
+    caught_up_at_ms: Mapped[int | None]
+    figures_before: Mapped[dict[str, Any] | None]  # of the old attempt, when the change was requested
+    figures_after: Mapped[dict[str, Any] | None]  # of the new one, when it had caught up for a while
+    times: Mapped[dict[str, Any] | None]  # of the attempt that went on: when it did what
     failure: Mapped[dict[str, Any] | None]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import delete, select
+from sqlalchemy import and_, delete, or_, select
 
 from keyscale.db.models import BrowserSession, Token
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from sqlalchemy.orm import Session
 
 
@@ -20,6 +22,21 @@ def find(session: Session, sha256: str) -> tuple[BrowserSession, Token | None] |
         .where(BrowserSession.sha256 == sha256)
     ).first()
     return None if row is None else (row[0], row[1])
+
+
+def valid(session: Session, sha256s: Collection[str], *, at_ms: int) -> set[str]:
+    """Returns those of some hashes whose sessions, and the tokens that these began with, are valid at a time."""
+    has_valid_token = or_(
+        BrowserSession.token_sha256.is_(None),
+        and_(Token.revoked_at_ms.is_(None), or_(Token.expires_at_ms.is_(None), Token.expires_at_ms > at_ms)),
+    )
+    return set(
+        session.scalars(
+            select(BrowserSession.sha256)
+            .outerjoin(Token, Token.sha256 == BrowserSession.token_sha256)
+            .where(BrowserSession.sha256.in_(sha256s), BrowserSession.expires_at_ms > at_ms, has_valid_token)
+        )
+    )
 
 
 def remove(session: Session, sha256: str) -> None:

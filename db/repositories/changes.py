@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import select
+from sqlalchemy import null, select, update
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from keyscale.db.models import Change
@@ -12,7 +12,7 @@ from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import ChangeKind, ChangeStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -36,6 +36,11 @@ def find(session: Session, change_id: str) -> Change | None:
     return session.get(Change, change_id)
 
 
+def find_all(session: Session, change_ids: Collection[str]) -> Sequence[Change]:
+    """Returns those of some changes that exist."""
+    return session.scalars(select(Change).where(Change.id.in_(change_ids))).all()
+
+
 def running(session: Session, job_id: str) -> Change | None:
     """Returns the change of a job that is in progress."""
     return session.scalars(
@@ -43,6 +48,17 @@ def running(session: Session, job_id: str) -> Change | None:
         .where(Change.job_id == job_id, Change.status == ChangeStatus.IN_PROGRESS)
         .execution_options(populate_existing=True)
     ).first()
+
+
+def note_progress(
+    session: Session, job_id: str, attempt: int, caught_up_at_ms: int | None, figures: Mapping[str, Any] | None
+) -> None:
+    """Stores in the change that has made an attempt when the attempt had caught up, and what it did since."""
+    session.execute(
+        update(Change)
+        .where(Change.job_id == job_id, Change.new_attempt == attempt)
+        .values(caught_up_at_ms=caught_up_at_ms, figures_after=null() if figures is None else figures)
+    )
 
 
 def last_to(session: Session, job_id: str, revisions: Collection[int]) -> dict[int, Change]:

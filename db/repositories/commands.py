@@ -11,7 +11,7 @@ from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import CommandKind, CommandStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -25,6 +25,11 @@ def find(session: Session, command_id: str, *, lock: bool = False) -> Command | 
     """Returns the command with this id as it is now; `lock` keeps others from changing it."""
     statement = select(Command).where(Command.id == command_id).execution_options(populate_existing=True)
     return session.scalars(statement.with_for_update() if lock else statement).first()
+
+
+def find_all(session: Session, command_ids: Collection[str]) -> Sequence[Command]:
+    """Returns those of some commands that exist."""
+    return session.scalars(select(Command).where(Command.id.in_(command_ids))).all()
 
 
 def pending(session: Session, job_id: str, attempt: int) -> Sequence[Command]:

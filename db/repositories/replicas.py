@@ -33,6 +33,12 @@ def withdraw(session: Session, replica_id: str) -> None:
     session.execute(delete(Replica).where(Replica.id == replica_id))
 
 
+def url_of(session: Session, replica_id: str) -> str | None:
+    """Returns the address of a replica; None if it is not alive."""
+    alive = (Replica.id == replica_id, Replica.seen_at_ms > _NOW_MS - SEEN_WITHIN_MS)
+    return session.scalar(select(Replica.url).where(*alive))
+
+
 def urls(session: Session) -> Sequence[str]:
     """Returns the addresses of the replicas that are alive, the one seen last first."""
     return session.scalars(

@@ -9,7 +9,7 @@ from sqlalchemy import or_, select, text
 from keyscale.db.models import Token
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -39,6 +39,12 @@ def find(session: Session, sha256: str) -> Token | None:
 def find_by_id(session: Session, token_id: str) -> Token | None:
     """Returns the token with this id, locked for this transaction."""
     return session.scalars(select(Token).where(Token.id == token_id).with_for_update()).first()
+
+
+def valid(session: Session, sha256s: Collection[str], *, at_ms: int) -> set[str]:
+    """Returns those of some hashes whose tokens are valid at a time."""
+    is_valid = (Token.revoked_at_ms.is_(None), or_(Token.expires_at_ms.is_(None), Token.expires_at_ms > at_ms))
+    return set(session.scalars(select(Token.sha256).where(Token.sha256.in_(sha256s), *is_valid)))
 
 
 def list_all(session: Session) -> Sequence[Token]:

@@ -54,6 +54,16 @@ def served() -> Iterator[RunningControlPlane]:
         yield control_plane
 
 
+def described(served: RunningControlPlane) -> Any:
+    """The document without the event streams, which do not end by themselves."""
+    document = served.api.get("/openapi.json")
+    streams = [path for path in document["paths"] if path.endswith("/stream")]
+    assert streams
+    for path in streams:
+        assert document["paths"].pop(path)["get"]["responses"]["200"]["content"].keys() == {"text/event-stream"}
+    return document
+
+
 def pointed(document: Any, artifact_id: str, *, with_plans: bool) -> Any:
     """Makes a document name the jobs that there are, so that most requests find one.
 
@@ -107,7 +117,7 @@ def test_every_answer_is_one_that_the_document_names(
     served: RunningControlPlane, tmp_path: Path, examples: int
 ) -> None:
     artifact_id = served.api.get("/jobs/flights")["artifact_id"]
-    document = pointed(served.api.get("/openapi.json"), artifact_id, with_plans=examples > 2)
+    document = pointed(described(served), artifact_id, with_plans=examples > 2)
     phases = ("--phases", "examples,coverage,fuzzing,stateful", "--max-examples", str(examples))
     code, requests, words = try_requests(served, tmp_path, document, *phases)
     assert code == 0, words

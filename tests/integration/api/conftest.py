@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import uuid
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -76,9 +77,9 @@ def app(context: Context) -> FastAPI:
     return create_app(context, reconcile=False)
 
 
-@pytest.fixture
-def anonymous(app: FastAPI) -> Iterator[httpx.Client]:
-    """A client without a token."""
+@contextmanager
+def served(app: FastAPI) -> Iterator[httpx.Client]:
+    """Serves an application; yields a client without a token."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -87,6 +88,13 @@ def anonymous(app: FastAPI) -> Iterator[httpx.Client]:
         yield client
         server.should_exit = True
         thread.join()
+
+
+@pytest.fixture
+def anonymous(app: FastAPI) -> Iterator[httpx.Client]:
+    """A client without a token."""
+    with served(app) as client:
+        yield client
 
 
 @pytest.fixture

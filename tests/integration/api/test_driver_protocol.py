@@ -12,7 +12,8 @@ from keyscale.api.lifecycle.intents import SNAPSHOTS_MAX
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.upkeep.announcer import Announcer
-from keyscale.db.repositories import jobs, revisions
+from keyscale.db.repositories import exceptions, jobs, revisions
+from keyscale.db.repositories.pages import PageRequest
 from keyscale.db.statuses import AttemptStage, JobStatus
 from keyscale.jobs.protocol.control_address import prove, read_addresses
 from keyscale.state.documents.manifest import Manifest, SnapshotKind, write_manifest
@@ -568,3 +569,59 @@ def test_a_heartbeat_is_answered_with_the_replicas_that_are_alive(
     context.announcer.announce()
     assert context.announcer.urls == [settings.control_url]
     assert [address.url for address in read_addresses(open_store(store_url))] == [settings.control_url]
+
+
+FAILED = {"code": "JOB_FUNCTION_FAILED", "message": "ValueError: the key is of-the-orders", "operator_uid": "totals",
+          "subtask": 1, "traceback": 'Traceback (most recent call last):\n  File "job.py"\nValueError: no'}  # fmt: skip
+
+
+def test_each_failure_is_kept_once_with_its_traceback(
+    client: httpx.Client,
+    attempt: Callable[..., int],
+    driver: Callable[..., Any],
+    context: Context,
+    end: Callable[[int], None],
+) -> None:
+    number = attempt()
+    driver(number, "attach", **ATTACH)
+    driver(number, "heartbeat", state="RUNNING", metrics={})
+    counted = {"failures": {"count": 1, "times_ms": [5]}, "last_failure": FAILED}
+    for _ in range(2):
+        assert driver(number, "heartbeat", state="RUNNING", metrics=counted).status_code == 200
+    for _ in range(2):
+        last = {**FAILED, "message": "it failed again"}
+        assert driver(number, "heartbeat", state="FAILED", metrics=counted, failure=last).status_code == 200
+    found = client.get("/jobs/flights/exceptions").json()["exceptions"]
+    assert [(each["message"], each["type"], each["attempt"]) for each in found] == [
+        ("it failed again", "ValueError", number),
+        ("ValueError: the key is of-the-orders", "ValueError", number),
+    ]
+    assert (found[0]["operator_uid"], found[0]["subtask"], found[0]["code"]) == ("totals", 1, "JOB_FUNCTION_FAILED")
+    page = client.get("/jobs/flights/exceptions", params={"limit": 1}).json()
+    rest = client.get("/jobs/flights/exceptions", params={"after": page["next"]}).json()
+    assert [page["exceptions"][0], *rest["exceptions"]] == found
+    end(number)
+    assert len(client.get("/jobs/flights/exceptions").json()["exceptions"]) == 2, "its end is no failure"
+    with context.sessions.begin() as session:
+        job = jobs.lock(session, client.get("/jobs/flights").json()["id"])
+        assert job is not None
+        transaction = JobTransaction(session, job)
+        lost = transaction.create_attempt(job.revision, Cause.RECOVER)
+        transaction.end_attempt(lost.number, {"code": "DRIVER_LOST", "message": "the driver is gone"})
+    newest = client.get("/jobs/flights/exceptions").json()["exceptions"][0]
+    assert (newest["code"], newest["type"], newest["attempt"]) == ("DRIVER_LOST", None, lost.number)
+
+
+def test_a_limited_number_of_failures_is_kept(
+    client: httpx.Client, context: Context, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exceptions, "KEPT", 3)
+    with context.sessions.begin() as session:
+        for number in range(6):
+            exceptions.record(session, job["id"], 1, number, {"code": "DRIVER_LOST", "message": "x" * 100_000})
+    found = client.get("/jobs/flights/exceptions").json()["exceptions"]
+    assert [each["at_ms"] for each in found] == [5, 4, 3]
+    assert len(found[0]["message"]) == exceptions.TEXT_MAX
+    assert client.delete("/jobs/flights").status_code == 204
+    with context.sessions() as session:
+        assert exceptions.list_page(session, job["id"], PageRequest(10)).rows == []

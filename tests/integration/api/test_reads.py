@@ -32,6 +32,7 @@ LISTS = {
     "/jobs/{job_id}/rescales": ("rescales", "id"),
     "/jobs/{job_id}/changes": ("changes", "id"),
     "/jobs/{job_id}/revisions": ("revisions", "number"),
+    "/jobs/{job_id}/exceptions": ("exceptions", "id"),
 }
 INDEXED = {
     "jobs ORDER BY created_at_ms DESC, id DESC": "ix_jobs_created_at_ms",
@@ -67,7 +68,7 @@ def reads(app: FastAPI) -> list[str]:
 
 
 def test_every_read_takes_a_constant_number_of_statements(app: FastAPI, context: Context, filled: httpx.Client) -> None:
-    few, many = {"limit": 2, "to": 1}, {"limit": 40, "to": 1}
+    few, many = {"limit": 2, "to": 1, "seconds": 0}, {"limit": 40, "to": 1, "seconds": 0}
     names = {"job_id": "job-7", "checkpoint_id": "7", "artifact_id": "artifact-0", "savepoint_id": "savepoint-7-1",
              "rescale_id": "rescale-7-1", "operation_id": "savepoint-7-1", "token_id": "x",
              "change_id": "rescale-7-1", "revision": "1"}  # fmt: skip

@@ -65,6 +65,8 @@ class World:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         if method in {"POST", "PATCH"} and "json" not in options:
             options["json"] = {}
+        if path.endswith("/stream"):
+            options["params"] = {"seconds": 0}  # else it would not end
         return self.client.request(method, self.filled(path), headers=headers, **options)
 
     def code(self, route: Route, token: str | None) -> tuple[int, str]:

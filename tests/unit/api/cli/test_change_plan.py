@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyscale.api.cli.change_plan import state_rows, summary_lines
+from keyscale.api.cli.plan_output import state_rows, summary_lines
 
 STATE = {"kind": "value", "rules": [], "stored": None, "declared": "value of int64", "reason": None}
 PLAN: dict[str, Any] = {

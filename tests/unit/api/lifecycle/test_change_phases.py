@@ -136,3 +136,29 @@ def test_the_job_is_back_when_a_driver_runs_at_the_old_parallelism() -> None:
     assert step_of(rescaling(ChangePhase.ROLL_BACK, active=restored())) == CompleteChange(True, 900)
     committed = restored(first_commit_at_ms=1000)
     assert step_of(rescaling(ChangePhase.ROLL_BACK, active=committed)) == CompleteChange(True, 1000)
+
+
+def test_a_cancel_before_the_savepoint_leaves_the_old_driver_running() -> None:
+    step = step_of(rescaling(ChangePhase.REQUESTED, standby=standby(), change_is_cancelled=True))
+    assert isinstance(step, AbandonChange)
+    assert (step.failure["code"], step.replaced) == ("CHANGE_CANCELLED", None)
+
+
+@pytest.mark.parametrize("phase", [ChangePhase.SAVEPOINT, ChangePhase.STOP])
+def test_a_cancel_does_not_take_back_the_command_that_ends_the_old_driver(phase: ChangePhase) -> None:
+    facts = {"change_command": command(), "standby": standby(), "active": attempt(1)}
+    assert step_of(rescaling(phase, **facts, change_is_cancelled=True)) == step_of(rescaling(phase, **facts))
+
+
+@pytest.mark.parametrize("phase", [ChangePhase.RESTORE, ChangePhase.VERIFY])
+def test_a_cancel_after_the_savepoint_leads_back_until_the_new_driver_has_committed(phase: ChangePhase) -> None:
+    step = step_of(rescaling(phase, active=restored(), change_is_cancelled=True))
+    assert isinstance(step, RollBack)
+    assert (step.attempt, step.failure["code"]) == (2, "CHANGE_CANCELLED")
+    committed = step_of(rescaling(phase, active=restored(first_commit_at_ms=1000), change_is_cancelled=True))
+    assert not isinstance(committed, RollBack)
+
+
+def test_a_change_that_leads_back_already_is_not_cancelled_again() -> None:
+    back = step_of(rescaling(ChangePhase.ROLL_BACK, active=restored(), change_is_cancelled=True))
+    assert back == step_of(rescaling(ChangePhase.ROLL_BACK, active=restored()))

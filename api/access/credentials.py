@@ -1,0 +1,60 @@
+"""Credentials of long requests: the tokens and sessions with which they began, and whether these are still valid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keyscale.api.access.browser_sessions import SESSION_COOKIE
+from keyscale.api.access.identities import bearer_token
+from keyscale.api.access.openid import looks_issued
+from keyscale.api.access.tokens import token_sha256
+from keyscale.clock import now_ms
+from keyscale.db.repositories import browser_sessions, tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from sqlalchemy.orm import Session
+    from starlette.requests import HTTPConnection
+
+    from keyscale.api.access.principal import Principal
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """How the sender of a request has shown who it is.
+
+    Attributes:
+        expires_at_ms: When it expires; None: never.
+        token_sha256: The hash of the platform's own token.
+        session_sha256: The hash of the cookie of a browser's session. A token of an issuer has neither hash: it can
+            only expire.
+    """
+
+    expires_at_ms: int | None
+    token_sha256: str | None = None
+    session_sha256: str | None = None
+
+
+def credential_of(request: HTTPConnection, user: Principal) -> Credential:
+    """Returns the credential of a request that was let in."""
+    if not (bearer := bearer_token(request)):
+        return Credential(user.expires_at_ms, session_sha256=token_sha256(request.cookies.get(SESSION_COOKIE, "")))
+    return Credential(user.expires_at_ms, token_sha256=None if looks_issued(bearer) else token_sha256(bearer))
+
+
+def lapsed(session: Session, credentials: Collection[Credential]) -> set[Credential]:
+    """Returns those of some credentials that are no longer valid, by two statements."""
+    at_ms = now_ms()
+    by_token = {each.token_sha256 for each in credentials if each.token_sha256 is not None}
+    by_session = {each.session_sha256 for each in credentials if each.session_sha256 is not None}
+    valid_tokens = tokens.valid(session, by_token, at_ms=at_ms) if by_token else set()
+    valid_sessions = browser_sessions.valid(session, by_session, at_ms=at_ms) if by_session else set()
+    return {
+        each
+        for each in credentials
+        if (each.expires_at_ms is not None and each.expires_at_ms <= at_ms)
+        or (each.token_sha256 is not None and each.token_sha256 not in valid_tokens)
+        or (each.session_sha256 is not None and each.session_sha256 not in valid_sessions)
+    }

@@ -1,0 +1,64 @@
+"""A plan as people read it: the fate of each state, what moves, and the downtime to expect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keyscale.api.cli.output import format_bytes, format_duration_ms, make_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+STATE_COLUMNS = (
+    ("OPERATOR", "operator"),
+    ("STATE", "name"),
+    ("KIND", "kind"),
+    ("FATE", "fate"),
+    ("DETAILS", "details"),
+)
+
+
+def show_plan(console: Console, answer: dict[str, Any]) -> None:
+    """Prints a plan for people."""
+    if rows := list(state_rows(answer)):
+        console.print(make_table(rows, STATE_COLUMNS))
+    for line in summary_lines(answer):
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def state_rows(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields a row per state, and per operator that has none or cannot be taken over as a whole."""
+    for operator in plan["operators"]:
+        if operator["reason"] or not operator["states"]:
+            details = operator["reason"] or ""
+            yield {"operator": operator["uid"], "name": "", "kind": "", "fate": operator["fate"], "details": details}
+        for state in operator["states"]:
+            yield {**state, "operator": operator["uid"], "details": _details(state)}
+
+
+def summary_lines(plan: dict[str, Any]) -> Iterator[str]:
+    """Yields the lines below the table: settings, movement, downtime, and what has to be allowed."""
+    for setting in plan["settings"]:
+        yield f"setting {setting['name']}: {setting['before']} to {setting['after']}"
+    for each in plan["sources"]:
+        if each["fate"] != "kept":
+            yield f"source {each['uid']}: {each['reason'] or each['fate']}"
+    for each in plan["sinks"]:
+        if each["fate"] == "dropped":  # a sink that keeps nothing in the log looks new in every plan
+            yield f"sink {each['uid']}: dropped"
+    moved = plan["movement"]
+    yield f"state: {format_bytes(moved['state_bytes'])}, of which {format_bytes(moved['moved_bytes'])} move"
+    expected = plan["downtime"]["expected_ms"]
+    yield f"downtime: {plan['downtime']['reason'] if expected is None else 'about ' + format_duration_ms(expected)}"
+    if plan["failure"] is not None:
+        yield plan["failure"]["traceback"] or plan["failure"]["message"]
+    if plan["requires_allow_non_restored_state"]:
+        yield "state would be lost: --allow-non-restored-state has to allow it"
+
+
+def _details(state: dict[str, Any]) -> str:
+    if state["reason"] is not None:
+        return f"stored: {state['stored']}; declared: {state['declared']}"
+    return "; ".join(state["rules"]) or state["declared"] or state["stored"] or ""

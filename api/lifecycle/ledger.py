@@ -1,0 +1,103 @@
+"""The ledger of a change: where its downtime went, and what the job did before and after. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from keyscale.api.schemas.change import LedgerStep
+from keyscale.db.statuses import ChangePhase
+from keyscale.jobs.protocol.messages import DriverMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from keyscale.db.models import Attempt, Change
+
+SETTLED_MS = 60_000
+"""The figures after a change are those of a job that has caught up for so long."""
+_NUMBER_MAX = 2**53
+_TIMES = ("launched_at_ms", "attached_at_ms", "restored_at_ms", "first_commit_at_ms")
+
+
+@dataclass(frozen=True, slots=True)
+class TimedStep:
+    """A step and its time."""
+
+    name: LedgerStep
+    started_at_ms: int
+    ended_at_ms: int
+
+
+def timed_steps(change: Change) -> Iterator[TimedStep]:
+    """Yields the steps of a change that are known so far; each begins where the one before has ended."""
+    if change.stopped_at_ms is None:
+        return
+    times, begun = change.times or {}, {phase["phase"]: phase["started_at_ms"] for phase in change.phases}
+    restore_at_ms = begun.get(ChangePhase.RESTORE)
+    ends = {
+        LedgerStep.SAVEPOINT: begun.get(ChangePhase.STOP),
+        LedgerStep.STOP: restore_at_ms,
+        LedgerStep.SUBMIT: times.get("launched_at_ms"),
+        LedgerStep.SESSION: times.get("attached_at_ms"),
+        LedgerStep.RESTORE: times.get("restored_at_ms"),
+        LedgerStep.FIRST_BATCH: times.get("first_commit_at_ms"),
+        LedgerStep.CAUGHT_UP: change.caught_up_at_ms,
+    }
+    at_ms = change.stopped_at_ms
+    for name, end_ms in ends.items():
+        if end_ms is not None:
+            yield TimedStep(name, at_ms, max(at_ms, end_ms))
+            at_ms = max(at_ms, end_ms)
+
+
+def prepared_ms(change: Change) -> int | None:
+    """Returns how long the new driver was started while the old one ran; None if that is not known."""
+    times = change.times or {}
+    launched, attached = times.get("launched_at_ms"), times.get("attached_at_ms")
+    if launched is None or attached is None or change.stopped_at_ms is None:
+        return None
+    return max(0, int(min(attached, change.stopped_at_ms) - launched))
+
+
+def times_of(attempt: Attempt | None) -> dict[str, int | None] | None:
+    """Returns when the attempt that a change has made did what, in the form that is stored."""
+    return None if attempt is None else {name: getattr(attempt, name) for name in _TIMES}
+
+
+def figures_of_change(reported: Mapping[str, Any] | None) -> dict[str, float | None] | None:
+    """Returns the figures that a change keeps, from what a driver has reported; None if it has run no batch."""
+    metrics = DriverMetrics.model_validate(reported or {})
+    if not metrics.batches:
+        return None
+    lags = [operator.event_time_lag_ms for operator in metrics.operators]
+    return {
+        "input_rate": metrics.input_records_per_second,
+        "processed_rate": metrics.processed_records_per_second,
+        "busy_ratio": metrics.busy_ratio,
+        "batch_duration_ms": metrics.batch_duration_ms,
+        "lag_records": metrics.pending_records,
+        "lag_ms": max((lag for lag in lags if lag is not None and 0 <= lag < _NUMBER_MAX), default=None),
+    }
+
+
+def note_progress(attempt: Attempt, metrics: DriverMetrics, at_ms: int) -> bool:
+    """Notes in an attempt that it has caught up, or has done so for a while; returns whether that is news."""
+    if attempt.caught_up_at_ms is None:
+        if _has_caught_up(attempt, metrics):
+            attempt.caught_up_at_ms = at_ms
+            return True
+        return False
+    if attempt.settled_at_ms is None and at_ms - attempt.caught_up_at_ms >= SETTLED_MS:
+        attempt.settled_at_ms = at_ms
+        return True
+    return False
+
+
+def _has_caught_up(attempt: Attempt, metrics: DriverMetrics) -> bool:
+    if attempt.restored_at_ms is None:
+        return False
+    if metrics.waits_for_input:
+        return True
+    left = metrics.pending_records
+    return attempt.first_commit_at_ms is not None and left is not None and left <= (attempt.lag_before or 0)

@@ -1,0 +1,92 @@
+"""The event streams: what has changed, told to pages and programs so that they need not poll."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from keyscale.api.access.credentials import credential_of
+from keyscale.api.access.identities import User
+from keyscale.api.routers.dependencies import Control
+from keyscale.api.schemas.operation import OperationAnswer
+from keyscale.api.services import jobs, operations
+from keyscale.api.services.context import Context
+from keyscale.api.services.listener import Listener, Subject
+
+SECONDS_MAX = 3600
+
+router = APIRouter(tags=["streams"])
+
+Seconds = Annotated[
+    float,
+    Query(
+        ge=0, le=SECONDS_MAX, description="How long the stream lasts at most; 0: what there is now, and then its end."
+    ),
+]
+
+
+class EventStream(StreamingResponse):
+    """An answer of server-sent events, which does not end by itself."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, context: Context, listener: Listener, seconds: float) -> None:
+        # nginx would collect the events and hand them on when there are many.
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(listener.messages(seconds), headers=headers)
+        self._context, self._listener = context, listener
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._context.news.drop(self._listener)
+
+
+def _job(control: Control, _: User, job_id: str) -> str:
+    return jobs.id_of(control, job_id)
+
+
+def _operation(control: Control, _: User, operation_id: str) -> OperationAnswer:
+    return operations.show(control, operation_id)
+
+
+@router.get("/stream", status_code=200, response_class=EventStream)
+async def stream_all(control: Control, user: User, request: Request, seconds: Seconds = SECONDS_MAX) -> EventStream:
+    """Tells when something about the jobs in the user's scope changes: server-sent events.
+
+    An event `change` names the topics (job, figures) and the jobs, or null for very many. The first one comes at once.
+    """
+    return EventStream(control, control.news.open(Subject(), user, credential_of(request, user)), seconds)
+
+
+@router.get("/jobs/{job_id}/stream", status_code=200, response_class=EventStream)
+async def stream_job(
+    control: Control, user: User, request: Request, job: Annotated[str, Depends(_job)], seconds: Seconds = SECONDS_MAX
+) -> EventStream:
+    """Tells when something about a job changes: server-sent events.
+
+    An event `change` names the topics: job, figures, checkpoints, changes, operations, events. The first one comes at
+    once and names all of them. `gone`: the job was deleted; `over`: the token or session is no longer valid; `away`:
+    the database does not answer.
+    """
+    subject = Subject(job_id=job)
+    return EventStream(control, control.news.open(subject, user, credential_of(request, user)), seconds)
+
+
+@router.get("/operations/{operation_id}/stream", status_code=200, response_class=EventStream)
+async def stream_operation(
+    control: Control,
+    user: User,
+    request: Request,
+    operation: Annotated[OperationAnswer, Depends(_operation)],
+    seconds: Seconds = SECONDS_MAX,
+) -> EventStream:
+    """Shows the progress of an operation: server-sent events.
+
+    Each event `operation` holds what GET /operations/{operation_id} answers. The stream ends with the operation.
+    """
+    subject = Subject(operation_id=operation.id)
+    listener = control.news.open(subject, user, credential_of(request, user), operation=operation)
+    return EventStream(control, listener, seconds)

@@ -1,0 +1,66 @@
+"""Marks of what may change about jobs: values that differ after every change, and say nothing else.
+
+A mark is made of PostgreSQL's number of the transaction that wrote a row last, so that no writer has to note anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from sqlalchemy.orm import Session
+
+_JOBS = """
+SELECT j.id, j.name, j.labels, j.xmin::text AS job, a.figures
+FROM jobs j LEFT JOIN (
+    SELECT a.job_id, string_agg(a.number || ':' || a.xmin::text || ':' || coalesce(h.xmin::text, ''), ','
+        ORDER BY a.number) AS figures
+    FROM attempts a LEFT JOIN heartbeats h ON h.job_id = a.job_id AND h.attempt = a.number
+    WHERE a.stage <> 'ENDED' OR NOT a.reaped GROUP BY a.job_id
+) a ON a.job_id = j.id
+"""
+_NEWEST = 20
+_WATCHED = f"""
+SELECT j.id,
+    j.xmin::text AS job,
+    (SELECT string_agg(a.number || ':' || a.xmin::text || ':' || coalesce(h.xmin::text, ''), ',' ORDER BY a.number)
+        FROM attempts a LEFT JOIN heartbeats h ON h.job_id = a.job_id AND h.attempt = a.number
+        WHERE a.job_id = j.id AND (a.stage <> 'ENDED' OR NOT a.reaped)) AS figures,
+    (SELECT string_agg(checkpoint_id || ':' || mark, ',') FROM (SELECT checkpoint_id, xmin::text AS mark
+        FROM checkpoints WHERE job_id = j.id ORDER BY checkpoint_id DESC LIMIT {_NEWEST}) c) AS checkpoints,
+    (SELECT id || ':' || xmin::text FROM changes WHERE job_id = j.id
+        ORDER BY requested_at_ms DESC, id DESC LIMIT 1) AS changes,
+    (SELECT string_agg(id || ':' || mark, ',') FROM (SELECT id, xmin::text AS mark
+        FROM commands WHERE job_id = j.id ORDER BY created_at_ms DESC, id DESC LIMIT {_NEWEST}) c) AS operations,
+    (SELECT max(id)::text FROM events WHERE job_id = j.id) AS events
+FROM jobs j WHERE j.id = ANY(:job_ids)
+"""  # noqa: S608 - a constant
+
+
+@dataclass(frozen=True, slots=True)
+class JobMarks:
+    """The marks of a job, by topic, with what tells whether a user may know of it."""
+
+    id: str
+    name: str
+    labels: Mapping[str, str]
+    topics: Mapping[str, str | None]
+
+
+def of_all_jobs(session: Session) -> dict[str, JobMarks]:
+    """Returns the marks `job` and `figures` of every job, by its id."""
+    return {
+        row.id: JobMarks(row.id, row.name, row.labels, {"job": row.job, "figures": row.figures})
+        for row in session.execute(text(_JOBS))
+    }
+
+
+def of_jobs(session: Session, job_ids: Collection[str]) -> dict[str, Mapping[str, str | None]]:
+    """Returns all marks of some jobs, by job and topic; a job that was deleted is missing."""
+    found = session.execute(text(_WATCHED), {"job_ids": sorted(job_ids)}).mappings()
+    return {row["id"]: {name: value for name, value in row.items() if name != "id"} for row in found}

@@ -1,0 +1,103 @@
+"""The log of a driver is read in parts, and from whichever replica has started the driver."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.steps import Cause
+from keyscale.api.upkeep.announcer import replica_id
+from keyscale.api.web.app import create_app, make_context
+from keyscale.db.job_scope import JobScope
+from keyscale.db.repositories import jobs, replicas
+from keyscale.db.statuses import Role
+from tests.integration.api.conftest import add_token, served
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import httpx
+
+    from keyscale.api.services.context import Context
+    from keyscale.api.settings import Settings
+
+LOG = "first\nthe key is of-the-orders\nthird\n"
+
+
+def write_log(home: Path, job_id: str) -> None:
+    directory = home / "runs" / job_id / "1"
+    directory.mkdir(parents=True)
+    (directory / "driver.log").write_text(LOG)
+
+
+def launch(context: Context, job_id: str, place: str) -> None:
+    """Stores an attempt that was launched somewhere."""
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job_id)
+        assert found is not None
+        attempt = JobTransaction(session, found).create_attempt(found.revision, Cause.START)
+        attempt.launched_on, attempt.launched_at_ms = place, 1
+
+
+@pytest.fixture
+def secretive(client: httpx.Client, job: dict[str, Any]) -> str:
+    """A job with a secret, which its log holds."""
+    body = {"name": "secretive", "artifact_id": job["artifact_id"], "secrets": ["ORDERS"], "labels": {"team": "a"}}
+    return str(client.post("/jobs", json=body).json()["id"])
+
+
+def test_a_log_is_followed_by_offsets_and_searched(
+    client: httpx.Client, context: Context, settings: Settings, secretive: str
+) -> None:
+    write_log(settings.home, secretive)
+    launch(context, secretive, context.launcher.place)
+    end = client.get("/jobs/secretive/logs").json()
+    assert (end["text"], end["offset"], end["next_offset"]) == (LOG.replace("of-the-orders", "*****"), 0, len(LOG))
+    first = client.get("/jobs/secretive/logs", params={"offset": 0, "limit_bytes": 10}).json()
+    assert (first["text"], first["next_offset"]) == ("first\n", 6)
+    with (settings.home / "runs" / secretive / "1" / "driver.log").open("a") as log:
+        log.write("fourth\nunfini")
+    more = client.get("/jobs/secretive/logs", params={"offset": end["next_offset"]}).json()
+    assert more["text"] == "fourth\n", "a line that is being written is left for later"
+    found = client.get("/jobs/secretive/logs", params={"search": "KEY"}).json()
+    assert found["matches"] == [{"offset": 6, "text": "the key is *****"}]
+    assert client.get("/jobs/secretive/logs", params={"search": "of-the"}).json()["matches"] == []
+    assert client.get("/jobs/secretive/logs", params={"search": ""}).status_code == 422
+
+
+def test_another_replica_fetches_the_log_in_the_name_of_its_reader(
+    client: httpx.Client, context: Context, settings: Settings, secretive: str
+) -> None:
+    home = settings.home / "other"
+    home.mkdir()
+    other = make_context(replace(settings, home=home), context.engine)
+    write_log(home, secretive)
+    launch(context, secretive, other.launcher.place)
+    refused = client.get("/jobs/secretive/logs")
+    assert (refused.status_code, refused.json()["code"]) == (404, "LOG_NOT_HERE"), (
+        "the other one has not announced itself"
+    )
+    with context.sessions.begin() as session:
+        add_token(session, "viewer-of-a", Role.VIEWER, JobScope(labels={"team": "a"}))
+        add_token(session, "viewer-of-b", Role.VIEWER, JobScope(labels={"team": "b"}))
+    with served(create_app(other, reconcile=False)) as there:
+        with context.sessions.begin() as session:
+            replicas.announce(session, replica_id(other.launcher.place), str(there.base_url).rstrip("/"))
+        shown = client.get("/jobs/secretive/logs", headers={"Authorization": "Bearer viewer-of-a"})
+        assert (shown.status_code, shown.json()["text"]) == (200, LOG.replace("of-the-orders", "*****"))
+        part = client.get("/jobs/secretive/logs", params={"offset": 6, "limit_bytes": 30, "attempt": 1}).json()
+        assert part["text"] == "the key is *****\n"
+        hidden = client.get("/jobs/secretive/logs", headers={"Authorization": "Bearer viewer-of-b"})
+        assert (hidden.status_code, hidden.json()["code"]) == (404, "JOB_NOT_FOUND")
+
+
+def test_replicas_do_not_send_a_request_in_a_circle(client: httpx.Client, context: Context, secretive: str) -> None:
+    launch(context, secretive, "elsewhere:/home")
+    with context.sessions.begin() as session:
+        replicas.announce(session, replica_id("elsewhere:/home"), str(client.base_url).rstrip("/"))
+    refused = client.get("/jobs/secretive/logs")
+    assert (refused.status_code, refused.json()["code"]) == (404, "LOG_NOT_HERE")
+    assert "does not show it" in refused.json()["detail"]
