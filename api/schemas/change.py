@@ -55,7 +55,7 @@ class StepAnswer(Answer):
 
 
 class ChangeFiguresAnswer(Answer):
-    """What the job did, by its driver's last report at that time; null: not known."""
+    """The figures of the job, by its driver's last report at that time; null: not known."""
 
     input_rate: float | None
     processed_rate: float | None

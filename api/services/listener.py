@@ -23,7 +23,7 @@ JOBS_NAMED_MAX = 100
 
 
 class Topic(StrEnum):
-    """What has changed about a job."""
+    """The parts of a job that may have changed."""
 
     JOB = "job"
     FIGURES = "figures"
@@ -38,7 +38,7 @@ EVERY_TOPIC = frozenset(Topic)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a stream is about: all jobs in its user's scope, or one job or operation.
+    """The subject of a stream: all jobs in its user's scope, or one job or operation.
 
     Attributes:
         job_id: The job.
@@ -50,7 +50,7 @@ class Subject:
 
     @property
     def topics(self) -> frozenset[Topic]:
-        """What its messages may name."""
+        """The topics that its messages may name."""
         if self.operation_id is not None:
             return frozenset()
         return frozenset({Topic.JOB, Topic.FIGURES}) if self.job_id is None else EVERY_TOPIC

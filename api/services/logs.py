@@ -153,7 +153,7 @@ def whole_lines(
 def search(
     read: Callable[[int, int], bytes], size: int, begin: int, wanted: str, environment: Mapping[str, str]
 ) -> tuple[int, list[LogMatch]]:
-    """Returns the offset up to which was searched, and the lines with a text. What is masked is not found."""
+    """Returns the offset up to which was searched, and the lines with a text. Masked text is not found."""
     found: list[LogMatch] = []
     at, last, text = begin, min(size, begin + SEARCHED_BYTES_MAX), wanted.lower()
     while at < last:

@@ -21,6 +21,7 @@ from keyscale.api.routers import (
     artifacts,
     checkpoints,
     driver,
+    event_streams,
     events,
     health,
     jobs,
@@ -29,7 +30,6 @@ from keyscale.api.routers import (
     revisions,
     savepoints,
     series,
-    streams,
 )
 from keyscale.api.services import operations as operations_service
 from keyscale.api.services.context import Context
@@ -166,7 +166,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         checkpoints,
         savepoints,
         series,
-        streams,
+        event_streams,
         rescales,
         revisions,
         operations,

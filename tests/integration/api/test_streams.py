@@ -1,4 +1,4 @@
-"""Event streams tell what has changed, to those who may know it, without a connection to the database for each."""
+"""Event streams say what has changed, to those who may know it, without a connection to the database for each."""
 
 from __future__ import annotations
 
