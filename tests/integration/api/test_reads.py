@@ -64,11 +64,12 @@ def filled(context: Context, client: httpx.Client) -> httpx.Client:
 
 def reads(app: FastAPI) -> list[str]:
     paths = [path for method, path in api_routes(app) if method == "GET" and path not in {"/", "/health"}]
-    return sorted({path for path in paths if not path.startswith(("/driver", "/openapi"))})
+    # Streams share their looks at the database, which test_streams.py counts.
+    return sorted({path for path in paths if not path.startswith(("/driver", "/openapi")) and "/stream" not in path})
 
 
 def test_every_read_takes_a_constant_number_of_statements(app: FastAPI, context: Context, filled: httpx.Client) -> None:
-    few, many = {"limit": 2, "to": 1, "seconds": 0}, {"limit": 40, "to": 1, "seconds": 0}
+    few, many = {"limit": 2, "to": 1}, {"limit": 40, "to": 1}
     names = {"job_id": "job-7", "checkpoint_id": "7", "artifact_id": "artifact-0", "savepoint_id": "savepoint-7-1",
              "rescale_id": "rescale-7-1", "operation_id": "savepoint-7-1", "token_id": "x",
              "change_id": "rescale-7-1", "revision": "1"}  # fmt: skip
