@@ -50,7 +50,8 @@ class Cleanup:
     """How expired entries that are no longer read are removed.
 
     Attributes:
-        full_snapshot: Leaves them out of savepoints and full snapshots.
+        full_snapshot: Leaves them out of savepoints that are taken beside the batches. Those of a stop or a change, for
+            which batches wait, still have them: the search takes a time that grows with the state.
         incremental: Checks a few entries at a time; None for no such checks.
         compaction: Removes them when a store is compacted in the background.
     """

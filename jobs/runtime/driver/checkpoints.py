@@ -159,7 +159,8 @@ class Checkpoints:
                     linked = taking.link(committed)
                     if then is None:
                         pause.close()
-                    completed = self._completed(self._complete(taking, committed, linked))
+                    manifest = self._complete(taking, committed, linked, batches_wait=then is not None)
+                    completed = self._completed(manifest)
                     if then is not None:
                         then(completed)
                     elif savepoint_id is None:
@@ -175,12 +176,19 @@ class Checkpoints:
         return time.monotonic() + self.context.timeout_ms / 1000
 
     def _complete(
-        self, taking: _Taking, committed: CommittedState, linked: Mapping[SubtaskIndex, list[LinkedSubtask]]
+        self,
+        taking: _Taking,
+        committed: CommittedState,
+        linked: Mapping[SubtaskIndex, list[LinkedSubtask]],
+        *,
+        batches_wait: bool,
     ) -> Manifest:
         bases = [self.base] if self.base is not None else []
         job_id = self.context.info.job_id
         copies = known_files(bases, job_id, claimed=True) if self._copyable else {}
-        stored = taking.upload(linked, known_files(bases, job_id, claimed=self.claims), copies, committed.time)
+        # To search a savepoint for expired entries takes a time that grows with the state: no job stands still for it.
+        clocks = {} if batches_wait else snapshot_clocks(committed.time, self.context.places.specs)
+        stored = taking.upload(linked, known_files(bases, job_id, claimed=self.claims), copies, clocks)
         reach("checkpoint.uploaded")
         manifest = taking.publish(committed, stored)
         reach("checkpoint.published")
@@ -260,9 +268,8 @@ class _Taking:
         linked: Mapping[SubtaskIndex, list[LinkedSubtask]],
         known: Mapping[str, str],
         copies: Mapping[str, str],
-        time: JobTime,
+        clocks: Mapping[OperatorUid, BatchClock],
     ) -> list[StoredSubtask]:
-        clocks = snapshot_clocks(time, self.context.places.specs)
         uploads = Parcel.of(self.context.spark.sparkContext, Uploads(linked, known, copies))
         task = UploadSnapshots(self.context.places, uploads, self.savepoint_id, clocks)
         try:

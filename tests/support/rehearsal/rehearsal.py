@@ -328,9 +328,14 @@ class Rehearsal:
         for _ in range(count):
             self._query.run_next()
 
-    def checkpoint(self, savepoint_id: str | None = None) -> str:
-        """Takes a checkpoint, or a savepoint if it is named; returns its location."""
-        return self._checkpoints.take(savepoint_id).location
+    def checkpoint(self, savepoint_id: str | None = None, *, batches_wait: bool = False) -> str:
+        """Takes a checkpoint, or a savepoint if it is named; returns its location.
+
+        Args:
+            savepoint_id: The savepoint's id.
+            batches_wait: Batches wait until it is complete, as for one that the job stops with.
+        """
+        return self._checkpoints.take(savepoint_id, then=(lambda _: None) if batches_wait else None).location
 
     def drain(self) -> None:
         """Processes all input, and fires all timers that are due by then."""
