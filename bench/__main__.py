@@ -19,6 +19,7 @@ from bench.measure import CHECKOUT, ContenderFailedError
 from bench.scale import ScaleSizes, run_scale
 from bench.small_batches import SmallBatchSizes, run_small_batches
 from bench.timers import TimerSizes, run_timers
+from bench.upgrade import UpgradeSizes, run_upgrade
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,6 +31,15 @@ LOAD_MAX = 0.5
 cores_option = click.option("--cores", default=2, show_default=True, help="Cores that each contender may use.")
 rounds_option = click.option("--rounds", default=3, show_default=True, help="How often each contender runs.")
 only_option = click.option("--only", multiple=True, help="Only contenders or measurements with this in their name.")
+
+keys_option = click.option(
+    "--keys",
+    multiple=True,
+    type=int,
+    default=(1_000_000, 10_000_000, 100_000_000),
+    show_default=True,
+    help="Keys in state; may be repeated.",
+)
 
 
 @click.group()
@@ -160,14 +170,7 @@ def timers(place: tuple[Path, Path | None], /, **sizes: int) -> None:
 
 
 @main.command()
-@click.option(
-    "--keys",
-    multiple=True,
-    type=int,
-    default=(1_000_000, 10_000_000, 100_000_000),
-    show_default=True,
-    help="Keys in state; may be repeated.",
-)
+@keys_option
 @click.option("--events", default=2_000_000, show_default=True, help="Read on top of that state.")
 @click.option("--batches", default=10, show_default=True, help="Micro-batches of them.")
 @rounds_option
@@ -177,6 +180,18 @@ def scale(place: tuple[Path, Path | None], /, *, keys: Sequence[int], **sizes: i
     """Deduplication on top of a large state, restored from a savepoint."""
     root, markdown = place
     show(run_scale(root, ScaleSizes(keys, **sizes), _say), sizes["cores"], markdown)
+
+
+@main.command()
+@keys_option
+@click.option("--changes", default=5, show_default=True, help="How often each job gets a new program.")
+@rounds_option
+@cores_option
+@click.pass_obj
+def upgrade(place: tuple[Path, Path | None], /, *, keys: Sequence[int], **sizes: int) -> None:
+    """For how long a job stands still when its program is replaced, by the size of its state."""
+    root, markdown = place
+    show(run_upgrade(root, UpgradeSizes(keys, **sizes), _say), sizes["cores"], markdown)
 
 
 @main.command()

@@ -47,7 +47,7 @@ class ScaleSizes:
 
 def run_scale(root: Path, sizes: ScaleSizes, say: Callable[[str], None]) -> list[Table]:
     """Write the savepoints that are missing, measure, and work out the needs of ten billion events per day."""
-    savepoints = {keys: _savepoint(root, keys, sizes.cores, say) for keys in sizes.keys}
+    savepoints = {keys: filled_savepoint(root, keys, sizes.cores, say) for keys in sizes.keys}
     contenders = [_contender(root, keys, savepoints[keys], sizes) for keys in sizes.keys]
     rounds = measure(contenders, sizes.rounds, root / "work", sizes.cores, say)
     table = Table(
@@ -74,7 +74,7 @@ def _name(keys: int) -> str:
     return f"{keys:,}"
 
 
-def _savepoint(root: Path, keys: int, parallelism: int, say: Callable[[str], None]) -> Mapping[str, Any]:
+def filled_savepoint(root: Path, keys: int, parallelism: int, say: Callable[[str], None]) -> Mapping[str, Any]:
     """Where it is and how large; written once, by a process of its own."""
     folder = root / "savepoints" / f"{keys}-{parallelism}"
     facts = folder / "facts.json"
