@@ -28,7 +28,7 @@ from keyscale.deploy.demo.course import JOB_NAME, Course
 from keyscale.deploy.demo.home_processes import end_processes, processes_of
 from keyscale.deploy.demo.progress import ProgressDisplay
 from keyscale.deploy.demo.reports import departure_reports
-from keyscale.deploy.demo.scenario import Scenario
+from keyscale.deploy.demo.scenario import RescaleScenario
 from keyscale.deploy.demo.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -164,9 +164,10 @@ def _control_plane_with_history() -> Iterator[Connection]:
 
 
 def _make_history(control_plane: ControlPlane, data: Path) -> None:
-    scenario = Scenario(reports=40_000)
+    scenario = RescaleScenario(reports=40_000)
     reports = departure_reports(scenario.reports)
-    with ProgressDisplay(Console(), len(reports), scenario.files) as display:
+    totals = {"files delivered": scenario.files, "reports in the sink": len(reports)}
+    with ProgressDisplay(Console(), totals) as display:
         course = Course(control_plane, scenario, data, len(reports), display)
         course.run()
         control_plane.post(job_path(JOB_NAME, "start"))

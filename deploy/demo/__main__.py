@@ -3,40 +3,90 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from keyscale.api.cli.output import console_for
 from keyscale.api.cli.process import free_port
 from keyscale.api.cli.root import keyscale, main
 from keyscale.api.cli.session import Session, pass_session
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-@keyscale.command()
-@click.option(
-    "--reports", type=click.IntRange(min=1000), help="Use only this many reports, the earliest ones (default: all)."
-)
-@click.option(
-    "--files", default=60, show_default=True, type=click.IntRange(min=10), help="Number of files to deliver them in."
-)
-@click.option("--seconds", default=65.0, show_default=True, help="Duration of the delivery.")
-@click.option("--seed", default=7, show_default=True, help="Selects the reports that are delivered twice.")
-@click.option("--keep/--no-keep", default=None, help="Stay up after the verdict (default: on a terminal).")
+    from keyscale.deploy.demo.run import Play
+
+
+def demo_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of every demo: those of its scenario, and whether it stays."""
+    for option in reversed(
+        (
+            click.option(
+                "--reports",
+                type=click.IntRange(min=1000),
+                help="Use only this many reports, the earliest ones (default: all).",
+            ),
+            click.option(
+                "--files",
+                default=60,
+                show_default=True,
+                type=click.IntRange(min=10),
+                help="Number of files to deliver them in.",
+            ),
+            click.option("--seconds", default=65.0, show_default=True, help="Duration of the delivery."),
+            click.option("--seed", default=7, show_default=True, help="Selects the reports that are delivered twice."),
+            click.option("--keep/--no-keep", default=None, help="Stay up after the verdict (default: on a terminal)."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@keyscale.group(invoke_without_command=True)
+@demo_options
+@click.pass_context
 @pass_session
-def demo(session: Session, /, keep: bool | None, **scenario: Any) -> int:
+def demo(session: Session, context: click.Context, /, keep: bool | None, **scenario: Any) -> int | None:
     """Run the main job on real input, kill it, rescale it, and compare every number.
 
-    The demo has a control plane of its own (under HOME/demo), which stops with it.
+    The demo has a control plane of its own (under HOME/demo), which stops with it. `demo upgrade` shows new versions of
+    the job instead.
     """
+    if context.invoked_subcommand is not None:
+        if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in context.params):
+            raise click.UsageError(f"options go after `{context.invoked_subcommand}`")
+        return None
     # The demo loads pandas and the flights; no other command needs them.
+    from keyscale.deploy.demo.kill_and_rescale import KillAndRescale  # noqa: PLC0415
+    from keyscale.deploy.demo.scenario import RescaleScenario  # noqa: PLC0415
+
+    return _run(session, KillAndRescale(RescaleScenario(**scenario)), keep=keep)
+
+
+@demo.command()
+@demo_options
+@pass_session
+def upgrade(session: Session, /, keep: bool | None, **scenario: Any) -> int:
+    """Give the running job new programs and a clone, and compare every number.
+
+    Version 1 counts wrongly. Version 2 is planned and applied while reports come in; it keeps the state and repairs it.
+    Version 3 raises, and is rolled back by itself. A clone of the savepoint runs at another parallelism beside the job.
+    """
+    from keyscale.deploy.demo.scenario import UpgradeScenario  # noqa: PLC0415 - as above
+    from keyscale.deploy.demo.upgrade.upgrade_play import Upgrade  # noqa: PLC0415
+
+    return _run(session, Upgrade(UpgradeScenario(**scenario)), keep=keep)
+
+
+def _run(session: Session, play: Play, *, keep: bool | None) -> int:
     from keyscale.deploy.demo.run import Demo  # noqa: PLC0415
-    from keyscale.deploy.demo.scenario import Scenario  # noqa: PLC0415
 
     verdict = Demo(
         home=session.home / "demo",
         port=free_port(),
-        scenario=Scenario(**scenario),
+        play=play,
         console=console_for(sys.stdout),
         stay=sys.stdout.isatty() if keep is None else keep,
         settings={},

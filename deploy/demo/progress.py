@@ -1,4 +1,4 @@
-"""Shows the demo's progress: steps as lines, and two counts as bars on a terminal or as occasional lines elsewhere."""
+"""Shows the demo's progress: steps as lines, and counts as bars on a terminal or as occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
     from typing import Self
 
@@ -17,21 +18,20 @@ LINE_EVERY_S = 10.0
 
 
 class ProgressDisplay:
-    """Shows steps and two counts: files delivered, reports in the sink."""
+    """Shows steps, and counts such as the files delivered and the reports in the sink."""
 
-    def __init__(self, console: Console, reports: int, files: int) -> None:
+    def __init__(self, console: Console, totals: Mapping[str, int]) -> None:
         """Prepares the display.
 
         Args:
             console: The console to print on.
-            reports: The number of different reports.
-            files: The number of files in which they are delivered.
+            totals: The names of the counts, and what each of them is at the end.
         """
-        self._console = console
+        self.console = console
         self._began = time.monotonic()
         self._line_due = self._began + LINE_EVERY_S
-        self._counts = (0, 0)
-        self._totals = (files, reports)
+        self._totals = totals
+        self._shown: dict[str, int] = {}
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -42,8 +42,7 @@ class ProgressDisplay:
             disable=not console.is_terminal,
             transient=True,
         )
-        self._files = self._progress.add_task("files delivered", total=files)
-        self._rows = self._progress.add_task("reports in the sink", total=reports)
+        self._bars = {name: self._progress.add_task(name, total=total, visible=False) for name, total in totals.items()}
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -60,17 +59,15 @@ class ProgressDisplay:
 
     def step(self, text: str) -> None:
         """Prints a step that has happened."""
-        self._console.print(f"[dim]{self.elapsed_s():6.1f} s[/]  {text}", markup=True)
+        self.console.print(f"[dim]{self.elapsed_s():6.1f} s[/]  {text}", markup=True)
 
-    def update(self, files: int, rows: int) -> None:
-        """Shows the counts as they are now."""
-        self._progress.update(self._files, completed=files)
-        self._progress.update(self._rows, completed=rows)
-        if self._console.is_terminal or time.monotonic() < self._line_due or (files, rows) == self._counts:
+    def update(self, counts: Mapping[str, int]) -> None:
+        """Shows the counts as they are now; one that has never been given is not shown."""
+        for name, count in counts.items():
+            self._progress.update(self._bars[name], completed=count, visible=True)
+        if self.console.is_terminal or time.monotonic() < self._line_due or counts == self._shown:
             return
-        self._counts = (files, rows)
+        self._shown = {**counts}
         self._line_due = time.monotonic() + LINE_EVERY_S
-        total_files, total_rows = self._totals
-        self.step(
-            f"[dim]{files:,} of {total_files:,} files delivered, {rows:,} of {total_rows:,} reports in the sink[/]"
-        )
+        counted = ", ".join(f"{count:,} of {self._totals[name]:,} {name}" for name, count in counts.items())
+        self.step(f"[dim]{counted}[/]")

@@ -9,12 +9,15 @@ import pyarrow.parquet as pq
 if TYPE_CHECKING:
     from pathlib import Path
 
-COLUMNS = ["report_id", "tailnum", "flights", "dep_delay_sum", "last_airport", "dest", "dest_flights"]
+
+def batch_number(file: Path) -> int:
+    """Returns the number of the batch that has published a file."""
+    return int(file.parent.name.removeprefix("batch="))
 
 
 def published_files(output: Path) -> list[Path]:
-    """Returns the data files of all published batches, in the order of their paths."""
-    return sorted(output.glob("batch=*/*.parquet"))
+    """Returns the data files of all published batches, in the order of the batches."""
+    return sorted(output.glob("batch=*/*.parquet"), key=lambda file: (batch_number(file), file.name))
 
 
 class PublishedOutput:
@@ -32,10 +35,16 @@ class PublishedOutput:
         return sum(self._rows.values())
 
 
-def read_rows(output: Path) -> list[dict[str, Any]]:
-    """Reads all published rows."""
+def read_rows(output: Path, last_batch: int | None = None) -> list[dict[str, Any]]:
+    """Reads all published rows, those of a key in the order in which it emitted them.
+
+    Args:
+        output: The directory of the sink.
+        last_batch: Read no batch after this one.
+    """
     rows: list[dict[str, Any]] = []
     for path in published_files(output):
-        # As a single file, not as a dataset, which would turn the directory's name into a column.
-        rows.extend(pq.ParquetFile(path).read(columns=COLUMNS).to_pylist())
+        if last_batch is None or batch_number(path) <= last_batch:
+            # As a single file, not as a dataset, which would turn the directory's name into a column.
+            rows.extend(pq.ParquetFile(path).read().to_pylist())
     return rows

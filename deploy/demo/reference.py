@@ -22,18 +22,21 @@ class AircraftTotals:
     last_airport: str = ""
     by_dest: Counter[str] = field(default_factory=Counter)
 
+    def add(self, report: dict[str, Any]) -> None:
+        """Adds a report of this aircraft."""
+        self.flights += 1
+        self.dep_delay_sum += report["dep_delay"] or 0.0
+        self.by_dest[report["dest"]] += 1
+        moment = (report["sched_ms"], report["report_id"])
+        if moment > self.latest:
+            self.latest, self.last_airport = moment, report["dest"]
+
 
 def fold(reports: Iterable[dict[str, Any]]) -> dict[str | None, AircraftTotals]:
     """Returns the totals per aircraft of reports that are given once each (None: the flights of unknown aircraft)."""
     totals: dict[str | None, AircraftTotals] = defaultdict(AircraftTotals)
     for report in reports:
-        aircraft = totals[report["tailnum"]]
-        aircraft.flights += 1
-        aircraft.dep_delay_sum += report["dep_delay"] or 0.0
-        aircraft.by_dest[report["dest"]] += 1
-        moment = (report["sched_ms"], report["report_id"])
-        if moment > aircraft.latest:
-            aircraft.latest, aircraft.last_airport = moment, report["dest"]
+        totals[report["tailnum"]].add(report)
     return dict(totals)
 
 
@@ -63,7 +66,7 @@ def compare(reports: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[C
     for row in rows:
         rows_by_aircraft[row["tailnum"]].append(row)
     return [
-        *_check_report_ids(by_id, rows),
+        *check_report_ids(by_id, rows),
         _check_row_origins(by_id, rows),
         _check_running_counts(reference, rows_by_aircraft),
         *_check_final_totals(reference, rows_by_aircraft),
@@ -71,7 +74,13 @@ def compare(reports: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[C
     ]
 
 
-def _check_report_ids(by_id: dict[str, dict[str, Any]], rows: list[dict[str, Any]]) -> list[Check]:
+def check_report_ids(by_id: dict[str, dict[str, Any]], rows: list[dict[str, Any]]) -> list[Check]:
+    """Checks that each report has exactly one row.
+
+    Args:
+        by_id: Every report.
+        rows: All rows of the sink.
+    """
     seen = Counter(row["report_id"] for row in rows)
     lost = len(by_id.keys() - seen.keys())
     foreign = len(seen.keys() - by_id.keys())

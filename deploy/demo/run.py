@@ -1,4 +1,4 @@
-"""The whole demo: starts its own control plane, runs the scenario, shows the verdict, and ends every process."""
+"""A whole demo: starts its own control plane, performs a play on it, shows the verdict, and ends every process."""
 
 from __future__ import annotations
 
@@ -7,18 +7,13 @@ import signal
 import threading
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from keyscale.api.cli.client import ControlPlane, job_path
+from keyscale.api.cli.client import ControlPlane
 from keyscale.api.cli.process import ControlPlaneProcess
-from keyscale.deploy.demo.course import JOB_NAME, Course
-from keyscale.deploy.demo.errors import DemoError
 from keyscale.deploy.demo.home_processes import end_processes, processes_of
 from keyscale.deploy.demo.progress import ProgressDisplay
-from keyscale.deploy.demo.published_output import read_rows
-from keyscale.deploy.demo.reference import Check, compare, equal
 from keyscale.deploy.demo.reports import departure_reports, plan_deliveries
-from keyscale.deploy.demo.verdict import Verdict, show_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,20 +22,50 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from keyscale.deploy.demo.scenario import Scenario
+    from keyscale.deploy.demo.verdict import Verdict
 
-
-# The one job is ours, and reads and writes in the directory of the user who runs the demo.
+# The jobs are ours, and read and write in the directory of the user who runs the demo.
 _TRUSTED = MappingProxyType({"KEYSCALE_JOB_USERS": "off"})
+
+
+class Play(Protocol):
+    """A demo's doings on its control plane, through the public API only."""
+
+    @property
+    def page(self) -> str:
+        """The page of the dashboard to open first, below `/ui/`."""
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario, which says what is delivered."""
+
+    def counts(self, reports: int, files: int) -> dict[str, int]:
+        """Returns the counts that its progress consists of, each with its value at the end."""
+
+    def perform(
+        self, control_plane: ControlPlane, directory: Path, reports: list[dict[str, Any]], display: ProgressDisplay
+    ) -> Verdict:
+        """Performs it, and compares the result with the plain computation.
+
+        Args:
+            control_plane: A running control plane without jobs.
+            directory: For input and output; it does not exist yet.
+            reports: The reports that are delivered.
+            display: Told of each step.
+
+        Raises:
+            DemoError: A step took too long, or a job ended early.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """One run of the demo.
+    """One run of a demo.
 
     Attributes:
         home: Its own directory, emptied at the start.
         port: The port of its control plane.
-        scenario: The scenario to run.
+        play: What it does.
         console: The console to print on.
         stay: Whether the control plane stays up after the verdict, until it is interrupted.
         settings: Further environment variables of the control plane.
@@ -48,7 +73,7 @@ class Demo:
 
     home: Path
     port: int
-    scenario: Scenario
+    play: Play
     console: Console
     stay: bool
     settings: Mapping[str, str]
@@ -63,9 +88,9 @@ class Demo:
         control_plane = ControlPlaneProcess(self.home, self.port, {**_TRUSTED, **self.settings})
         try:
             verdict = self._run_on(control_plane)
-            show_verdict(self.console, verdict)
+            verdict.show(self.console)
             self.console.print(f"\nDashboard  {control_plane.connection.dashboard_url}")
-            self.console.print(f"Open first {control_plane.connection.dashboard_url}jobs/{JOB_NAME}/rescale")
+            self.console.print(f"Open first {control_plane.connection.dashboard_url}{self.play.page}")
             if self.stay:
                 self._stay(control_plane)
         finally:
@@ -82,22 +107,14 @@ class Demo:
         self.home.mkdir(parents=True)
 
     def _run_on(self, process: ControlPlaneProcess) -> Verdict:
-        reports = departure_reports(self.scenario.reports)
-        deliveries = plan_deliveries(len(reports), self.scenario.files, self.scenario.seed)
-        with ProgressDisplay(self.console, len(reports), len(deliveries)) as display:
+        scenario = self.play.scenario
+        reports = departure_reports(scenario.reports)
+        files = len(plan_deliveries(len(reports), scenario.files, scenario.seed))
+        with ProgressDisplay(self.console, self.play.counts(len(reports), files)) as display:
             process.start()
             display.step(f"control plane and PostgreSQL are up, dashboard at {process.connection.dashboard_url}")
             with ControlPlane(process.connection) as control_plane:
-                course = Course(control_plane, self.scenario, self.home / "data", len(reports), display)
-                course.run()
-                elapsed_s = display.elapsed_s()
-                checkpoints = control_plane.get(job_path(course.job_id, "checkpoints"))
-            display.step("comparing the sink with the table")
-            rows = read_rows(course.output)
-        if course.recovery is None:
-            raise DemoError("the driver was never killed")
-        checks = [*compare(reports, rows), *course_checks(course, len(reports))]
-        return Verdict(checks, checkpoints, course.rescales, course.recovery, elapsed_s)
+                return self.play.perform(control_plane, self.home / "data", reports, display)
 
     def _stay(self, control_plane: ControlPlaneProcess) -> None:
         self.console.print(f"Token      {control_plane.connection.token}")
@@ -106,23 +123,3 @@ class Demo:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: interrupted.set())
         interrupted.wait()
-
-
-def course_checks(course: Course, reports: int) -> list[Check]:
-    """Checks that the faults really happened: the right result of an undisturbed job would prove nothing."""
-    recovery = course.recovery
-    killed_inside = recovery is not None and 0 < recovery.rows_before < reports
-    from_checkpoint = recovery is not None and recovery.restored_from is not None
-    rescaled_inside = sum(0 < rows < reports for rows in course.rows_before_rescales)
-    wanted = [course.scenario.parallelism, *(parallelism for _, parallelism in course.scenario.rescales)]
-    path = [course.scenario.parallelism, *(int(rescale["to_parallelism"]) for rescale in course.rescales)]
-    return [
-        equal("drivers killed while reports were coming in", 1, int(killed_inside)),
-        equal("recoveries from a checkpoint, by itself", 1, int(from_checkpoint)),
-        equal("rescales while reports were coming in", len(course.scenario.rescales), rescaled_inside),
-        Check("parallelism", _arrows(wanted), _arrows(path), wanted == path),
-    ]
-
-
-def _arrows(parallelisms: list[int]) -> str:
-    return " → ".join(str(parallelism) for parallelism in parallelisms)

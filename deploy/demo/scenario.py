@@ -1,16 +1,14 @@
-"""The scenario of the demo: the amount and speed of its input, and the times of the kill and the rescales."""
+"""The scenarios of the demo: the amount and speed of its input, and what happens to the job when."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The parameters of the demo. A moment is given as the share of all reports that are in the sink.
-
-    At each of the `holds` the feeder waits until the disturbance before it is over. So even a slow machine has input
-    before, during and after each disturbance.
+    """The input of a demo, and how its job begins.
 
     Attributes:
         reports: The number of reports, the earliest ones; None for all 336,776.
@@ -19,9 +17,6 @@ class Scenario:
         seed: Selects the reports that are delivered twice, and when.
         checkpoint_interval_ms: The time between the starts of two checkpoints.
         parallelism: The parallelism with which the job starts.
-        kill_at: The moment when its driver is killed.
-        rescales: The moment and the new parallelism of each rescale.
-        holds: Shares of the files at which the feeder waits for the kill, then for each rescale.
         step_timeout_s: The longest time that one step may take.
     """
 
@@ -31,7 +26,56 @@ class Scenario:
     seed: int = 7
     checkpoint_interval_ms: int = 2000
     parallelism: int = 2
+    step_timeout_s: float = 300.0
+
+    def delivery(self, reports: int) -> str:
+        """Returns the sentence that says what the feeder does."""
+        return f"the feeder delivers {reports:,} reports over {self.seconds:.0f} s, a tenth twice"
+
+    def specification(self, artifact_id: str, parameters: dict[str, str]) -> dict[str, Any]:
+        """Returns the specification of the job, for the request that creates it."""
+        return {
+            "artifact_id": artifact_id,
+            "parallelism": self.parallelism,
+            "parameters": parameters,
+            "checkpoints": {"interval_ms": self.checkpoint_interval_ms, "retained_count": 3},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RescaleScenario(Scenario):
+    """A job whose driver is killed, and which is rescaled. A moment is the share of all reports that are in the sink.
+
+    At each of the `holds` the feeder waits until the disturbance before it is over. So even a slow machine has input
+    before, during and after each disturbance.
+
+    Attributes:
+        kill_at: The moment when its driver is killed.
+        rescales: The moment and the new parallelism of each rescale.
+        holds: Shares of the files at which the feeder waits for the kill, then for each rescale.
+    """
+
     kill_at: float = 0.12
     rescales: tuple[tuple[float, int], ...] = ((0.35, 4), (0.65, 1))
     holds: tuple[float, ...] = (0.3, 0.6, 0.9)
-    step_timeout_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeScenario(Scenario):
+    """A job that gets new programs, and a clone. Each share is of all files, and so of all reports.
+
+    Up to each share the feeder delivers at its pace, and some files more in each phase of a change. So even a slow
+    machine has input before, during and after each change.
+
+    Attributes:
+        upgrade_at: The share in the sink when version 2 is planned and applied.
+        delivered: The shares up to which the feeder goes on by itself before version 2, during the change to it, during
+            the change to version 3, and while the clone starts.
+        files_per_phase: The files that are delivered when a phase of a change has ended.
+        clone_parallelism: The parallelism of the clone.
+    """
+
+    upgrade_at: float = 0.12
+    delivered: tuple[float, float, float, float] = (0.25, 0.45, 0.65, 0.9)
+    files_per_phase: int = 1
+    clone_parallelism: int = 3

@@ -1,40 +1,36 @@
-"""The verdict of the demo: every comparison, the checkpoints, the rescales, and their times."""
+"""The verdict of a demo: every comparison with the plain computation, and what the job went through before."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from keyscale.api.cli.checkpoints import CHECKPOINT_COLUMNS
-from keyscale.api.cli.output import format_duration_ms, make_table
+from keyscale.api.cli.output import make_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from rich.console import Console
 
-    from keyscale.deploy.demo.course import Recovery
     from keyscale.deploy.demo.reference import Check
 
 CHECKPOINTS_SHOWN = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(ABC):
     """The result of a complete demo.
 
     Attributes:
-        checks: The comparisons with the reference, and the checks that the faults happened.
-        checkpoints: The API's statistics of the job's checkpoints.
-        rescales: The API's answer for each rescale.
-        recovery: How the job recovered from the kill of its driver.
+        checks: The comparisons with the reference, and the checks that what should disturb the job happened.
         elapsed_s: The seconds from the start of the control plane to the finished job.
     """
 
     checks: list[Check]
-    checkpoints: dict[str, Any]
-    rescales: list[dict[str, Any]]
-    recovery: Recovery
     elapsed_s: float
 
     @property
@@ -42,20 +38,23 @@ class Verdict:
         """Whether every check holds."""
         return all(check.holds for check in self.checks)
 
+    def show(self, console: Console) -> None:
+        """Prints the verdict."""
+        self.show_course(console)
+        show_checks(console, self.checks)
+        if self.exact:
+            console.print(f"\n[bold green]EXACT[/]: all {len(self.checks)} checks hold, after {self.elapsed_s:.0f} s")
+        else:
+            wrong = sum(not check.holds for check in self.checks)
+            console.print(f"\n[bold red]WRONG[/]: {wrong} of {len(self.checks)} checks do not hold")
 
-def show_verdict(console: Console, verdict: Verdict) -> None:
-    """Prints a verdict."""
-    _show_checkpoints(console, verdict.checkpoints)
-    _show_rescales(console, verdict)
-    _show_checks(console, verdict.checks)
-    if verdict.exact:
-        console.print(f"\n[bold green]EXACT[/]: all {len(verdict.checks)} checks hold, after {verdict.elapsed_s:.0f} s")
-    else:
-        wrong = sum(not check.holds for check in verdict.checks)
-        console.print(f"\n[bold red]WRONG[/]: {wrong} of {len(verdict.checks)} checks do not hold")
+    @abstractmethod
+    def show_course(self, console: Console) -> None:
+        """Prints what the job went through."""
 
 
-def _show_checkpoints(console: Console, checkpoints: dict[str, Any]) -> None:
+def show_checkpoints(console: Console, checkpoints: dict[str, Any]) -> None:
+    """Prints the API's statistics of a job's checkpoints."""
     history = checkpoints["history"]
     counts = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in checkpoints["counts"].items())
     console.print(f"\n[bold]Checkpoints[/] ({counts})")
@@ -64,27 +63,27 @@ def _show_checkpoints(console: Console, checkpoints: dict[str, Any]) -> None:
         console.print(f"… and {len(history) - CHECKPOINTS_SHOWN} before them")
 
 
-def _show_rescales(console: Console, verdict: Verdict) -> None:
-    console.print("\n[bold]Rescales[/] (milliseconds per phase)")
-    phases = list(dict.fromkeys(phase["phase"] for rescale in verdict.rescales for phase in rescale["phases"]))
+def show_phases(console: Console, heading: str, changes: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+    """Prints the time of each phase of changes.
+
+    Args:
+        console: The console to print on.
+        heading: The heading of the first column.
+        changes: What each change was, and the API's answer for it.
+    """
+    phases = list(dict.fromkeys(phase["phase"] for _, change in changes for phase in change["phases"]))
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("PARALLELISM", *phases, "TOTAL", "DOWNTIME"):
-        table.add_column(heading, justify="left" if heading == "PARALLELISM" else "right")
-    for rescale in verdict.rescales:
-        times = {phase["phase"]: phase["duration_ms"] for phase in rescale["phases"]}
-        figures = [*(times.get(phase) for phase in phases), rescale["duration_ms"], rescale["downtime_ms"]]
-        change = f"{rescale['from_parallelism']} → {rescale['to_parallelism']}"
-        table.add_row(change, *("-" if figure is None else f"{figure:,}" for figure in figures))
+    for name in (heading, *phases, "TOTAL", "DOWNTIME"):
+        table.add_column(name, justify="left" if name == heading else "right")
+    for what, change in changes:
+        times = {phase["phase"]: phase["duration_ms"] for phase in change["phases"]}
+        figures = [*(times.get(phase) for phase in phases), change["duration_ms"], change["downtime_ms"]]
+        table.add_row(what, *("-" if figure is None else f"{figure:,}" for figure in figures))
     console.print(table)
-    recovery = verdict.recovery
-    console.print(
-        f"\n[bold]Recovery[/] attempt {recovery.killed_attempt} was killed, attempt {recovery.new_attempt} committed"
-        f" {format_duration_ms(recovery.downtime_ms)} later",
-        f"\n  restored from {recovery.restored_from}",
-    )
 
 
-def _show_checks(console: Console, checks: list[Check]) -> None:
+def show_checks(console: Console, checks: list[Check]) -> None:
+    """Prints checks as a table."""
     console.print("\n[bold]Compared with the plain computation[/]")
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("", "EXPECTED", "FOUND", ""):

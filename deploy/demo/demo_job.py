@@ -1,0 +1,88 @@
+"""A job of the demo: its requests, the rows in its sink, and waiting for what it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from keyscale.api.cli.client import job_path
+from keyscale.deploy.demo.published_output import PublishedOutput
+from keyscale.deploy.demo.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from keyscale.api.cli.client import ControlPlane
+
+Observed = TypeVar("Observed")
+
+
+@dataclass(slots=True)
+class DemoJob:
+    """A job on a running control plane.
+
+    Attributes:
+        control_plane: Where it runs.
+        id: The job's id.
+        output: The directory of its sink.
+        on_look: Called at each look at the job while something is waited for.
+        step_timeout_s: The longest time to wait for something.
+    """
+
+    control_plane: ControlPlane
+    id: str
+    output: Path
+    on_look: Callable[[], None]
+    step_timeout_s: float
+    _published: PublishedOutput = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._published = PublishedOutput(self.output)
+
+    def rows(self) -> int:
+        """Returns how many rows its sink has published so far."""
+        return self._published.count_rows()
+
+    def show(self) -> Any:
+        """Returns the job, as the API shows it."""
+        return self.control_plane.get(job_path(self.id))
+
+    def attempt(self) -> Any:
+        """Returns its present attempt."""
+        return self.show()["attempt"]
+
+    def checkpoints(self) -> Any:
+        """Returns the statistics of its checkpoints."""
+        return self.control_plane.get(job_path(self.id, "checkpoints"))
+
+    def start(self) -> None:
+        """Starts it, and returns when it runs."""
+        self.control_plane.post(job_path(self.id, "start"))
+        self.wait_for_status("RUNNING")
+
+    def drain(self) -> None:
+        """Has it process all its input and finish, and returns when it has."""
+        self.control_plane.post(job_path(self.id, "stop"), {"drain": True})
+        self.wait_for_status("FINISHED")
+
+    def wait_for_status(self, status: str) -> None:
+        """Waits until it has a status."""
+        self.wait(f"the job to be {status}", lambda: self.show()["status"] == status)
+
+    def wait_for_rows(self, wanted: int) -> None:
+        """Waits until its sink has so many rows."""
+        self.wait(f"{wanted:,} reports in the sink", lambda: self.rows() >= wanted)
+
+    def wait(self, what: str, observe: Callable[[], Observed]) -> Observed:
+        """Waits until `observe` returns a result, and returns it.
+
+        Raises:
+            DemoError: The job ended without it, or took too long.
+        """
+
+        def look() -> Observed:
+            self.on_look()
+            return observe()
+
+        return wait_for(what, look, self.show, timeout_s=self.step_timeout_s)

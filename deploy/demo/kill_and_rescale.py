@@ -1,0 +1,97 @@
+"""The demo's play of faults: the job's driver is killed, and the job is rescaled twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from keyscale.api.cli.output import format_duration_ms
+from keyscale.deploy.demo.course import JOB_NAME, Course, Recovery
+from keyscale.deploy.demo.errors import DemoError
+from keyscale.deploy.demo.published_output import read_rows
+from keyscale.deploy.demo.reference import Check, compare, equal
+from keyscale.deploy.demo.verdict import Verdict, show_checkpoints, show_phases
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from keyscale.api.cli.client import ControlPlane
+    from keyscale.deploy.demo.progress import ProgressDisplay
+    from keyscale.deploy.demo.scenario import RescaleScenario
+
+
+@dataclass(frozen=True, slots=True)
+class FaultsVerdict(Verdict):
+    """The verdict, with what happened to the job.
+
+    Attributes:
+        checkpoints: The API's statistics of the job's checkpoints.
+        rescales: The API's answer for each rescale.
+        recovery: How the job recovered from the kill of its driver.
+    """
+
+    checkpoints: dict[str, Any]
+    rescales: list[dict[str, Any]]
+    recovery: Recovery
+
+    def show_course(self, console: Console) -> None:
+        show_checkpoints(console, self.checkpoints)
+        console.print("\n[bold]Rescales[/] (milliseconds per phase)")
+        changes = [(_arrows([each["from_parallelism"], each["to_parallelism"]]), each) for each in self.rescales]
+        show_phases(console, "PARALLELISM", changes)
+        recovery = self.recovery
+        console.print(
+            f"\n[bold]Recovery[/] attempt {recovery.killed_attempt} was killed, attempt {recovery.new_attempt}"
+            f" committed {format_duration_ms(recovery.downtime_ms)} later",
+            f"\n  restored from {recovery.restored_from}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class KillAndRescale:
+    """Runs the main job on the flights, kills its driver and rescales it.
+
+    Attributes:
+        scenario: The scenario to run.
+    """
+
+    page: ClassVar[str] = f"jobs/{JOB_NAME}/rescale"
+    scenario: RescaleScenario
+
+    def counts(self, reports: int, files: int) -> dict[str, int]:
+        return {"files delivered": files, "reports in the sink": reports}
+
+    def perform(
+        self, control_plane: ControlPlane, directory: Path, reports: list[dict[str, Any]], display: ProgressDisplay
+    ) -> FaultsVerdict:
+        course = Course(control_plane, self.scenario, directory, len(reports), display)
+        course.run()
+        elapsed_s = display.elapsed_s()
+        display.step("comparing the sink with the table")
+        rows = read_rows(course.output)
+        if course.recovery is None:
+            raise DemoError("the driver was never killed")
+        checks = [*compare(reports, rows), *course_checks(course, len(reports))]
+        return FaultsVerdict(checks, elapsed_s, course.checkpoints(), course.rescales, course.recovery)
+
+
+def course_checks(course: Course, reports: int) -> list[Check]:
+    """Checks that the faults really happened: the right result of an undisturbed job would prove nothing."""
+    recovery = course.recovery
+    killed_inside = recovery is not None and 0 < recovery.rows_before < reports
+    from_checkpoint = recovery is not None and recovery.restored_from is not None
+    rescaled_inside = sum(0 < rows < reports for rows in course.rows_before_rescales)
+    wanted = [course.scenario.parallelism, *(parallelism for _, parallelism in course.scenario.rescales)]
+    path = [course.scenario.parallelism, *(int(rescale["to_parallelism"]) for rescale in course.rescales)]
+    return [
+        equal("drivers killed while reports were coming in", 1, int(killed_inside)),
+        equal("recoveries from a checkpoint, by itself", 1, int(from_checkpoint)),
+        equal("rescales while reports were coming in", len(course.scenario.rescales), rescaled_inside),
+        Check("parallelism", _arrows(wanted), _arrows(path), wanted == path),
+    ]
+
+
+def _arrows(parallelisms: list[int]) -> str:
+    return " → ".join(str(parallelism) for parallelism in parallelisms)
