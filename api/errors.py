@@ -645,6 +645,20 @@ class ParallelismUnchangedError(ApiError):
     advice = "Request another parallelism."
 
 
+class ChangeIncompatibleError(ApiError):
+    """A change of a running job that could not take over its state, or that would lose some of it without leave."""
+
+    code = "CHANGE_INCOMPATIBLE"
+    title = "The changed job does not fit its stored state"
+    status = 409
+    domain = "user"
+    advice = (
+        "`detail` names each difference. POST /jobs/{id}/plan with the same body shows the whole plan. Declare the"
+        " state as it is stored or under another name; allow_non_restored_state lets dropped state go; upgrade_mode"
+        " stateless begins without state."
+    )
+
+
 class PlanTimeoutError(ApiError):
     """A program was not loaded, or a job's stored state not read, within the time that a plan may take."""
 

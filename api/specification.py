@@ -44,6 +44,19 @@ class Specification:
         return asdict(self)
 
 
+FOLLOWED_WHILE_RUNNING = frozenset(
+    {
+        "batch_interval_ms",
+        "checkpoints.interval_ms",
+        "checkpoints.min_pause_ms",
+        "checkpoints.retained_count",
+        "checkpoints.timeout_ms",
+        "checkpoints.tolerable_failed_checkpoints",
+        "restart",
+    }
+)
+"""The settings that a driver follows while it runs. For any other one the job gets another driver."""
+
 SPECIFICATION_FIELDS = tuple(each.name for each in fields(Specification))
 
 
@@ -79,6 +92,11 @@ class Difference:
     field: str
     before: Any
     after: Any
+
+    @property
+    def needs_restart(self) -> bool:
+        """Whether a running job gets another driver for it."""
+        return self.field not in FOLLOWED_WHILE_RUNNING
 
 
 def differences(before: Specification, after: Specification) -> list[Difference]:

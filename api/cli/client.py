@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from keyscale.api.cli.connection import Connection
 
 REQUEST_TIMEOUT_S = 60.0
+PLAN_TIMEOUT_S = 600.0
+"""For requests that may load a program."""
+
 POLL_S = 0.2
 IN_PROGRESS = "IN_PROGRESS"
 COMPLETED = "COMPLETED"
@@ -78,7 +81,8 @@ class ControlPlane:
 
     def patch(self, path: str, body: dict[str, Any], *, if_match: str) -> Any:
         """Returns the answer to a PATCH of JSON that is meant for one version."""
-        return self._json(self.request("PATCH", path, json=body, headers={"If-Match": if_match}))
+        headers = {"If-Match": if_match}
+        return self._json(self.request("PATCH", path, json=body, headers=headers, timeout=PLAN_TIMEOUT_S))
 
     def delete(self, path: str, **query: str | int | bool) -> Any:
         """Returns the answer to a DELETE, None if it has no body."""

@@ -18,7 +18,7 @@ from keyscale.api.cli.restore_options import RESTORE_OPTIONS, restore_options, r
 from keyscale.api.cli.session import Session, json_option, pass_session, timeout_option, wait_option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from keyscale.api.cli.client import ControlPlane
 
@@ -51,6 +51,25 @@ class Pair(click.ParamType[tuple[str, str]]):
         if not key or not equals:
             self.fail(f"{value!r} is not of the form key=value", param, ctx)
         return key, text
+
+
+def strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of a restart strategy; `restart_of` reads them."""
+    strategies = click.Choice(["none", "fixed-delay", "exponential-delay", "failure-rate"])
+    for option in (
+        click.option(
+            "--restart-option",
+            "restart_options",
+            type=Pair(),
+            multiple=True,
+            help="An option of the strategy, such as attempts=3.",
+        ),
+        click.option(
+            "--restart-strategy", type=strategies, help="Whether and when the job is started again after a failure."
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 @click.group()
@@ -95,18 +114,7 @@ def jobs() -> None:
 @click.option("--checkpoint-interval-ms", type=int, help="Time between the starts of two checkpoints.")
 @click.option("--batch-interval-ms", type=int, help="Least time between the starts of two batches.")
 @click.option("--retained-checkpoints", type=int, help="How many completed checkpoints are kept.")
-@click.option(
-    "--restart-strategy",
-    type=click.Choice(["none", "fixed-delay", "exponential-delay", "failure-rate"]),
-    help="Whether and when the job is started again after a failure.",
-)
-@click.option(
-    "--restart-option",
-    "restart_options",
-    type=Pair(),
-    multiple=True,
-    help="An option of the strategy, such as attempts=3.",
-)
+@strategy_options
 @restore_options
 @click.option("--start", is_flag=True, help="Start the job at once.")
 @wait_option("the job that --start has started is RUNNING", default=False)
@@ -146,6 +154,13 @@ def create(
     session.output.table(answer, job_rows(answer), COLUMNS)
 
 
+def restart_of(strategy: str | None, options: Sequence[tuple[str, str]]) -> dict[str, str] | None:
+    """Returns the restart strategy that a command was given; None if it was given none."""
+    if options and strategy is None:
+        raise InvalidArgumentError("--restart-option needs --restart-strategy")
+    return None if strategy is None else {"type": strategy, **dict(options)}
+
+
 def job_request(
     name: str,
     artifact_id: str,
@@ -167,9 +182,7 @@ def job_request(
 ) -> dict[str, Any]:
     """Returns the body of a request for a new job; the control plane chooses the values that are None."""
     checkpoints = {"interval_ms": checkpoint_interval_ms, "retained_count": retained_checkpoints}
-    if restart_options and restart_strategy is None:
-        raise InvalidArgumentError("--restart-option needs --restart-strategy")
-    restart = None if restart_strategy is None else {"type": restart_strategy, **dict(restart_options)}
+    restart = restart_of(restart_strategy, restart_options)
     optional = {
         "max_parallelism": max_parallelism,
         "hash_id": hash_id,

@@ -133,6 +133,6 @@ def format_time_ms(moment: float) -> str:
 
 UNITS = (
     (("_size", "_bytes"), format_bytes),
-    (("_timestamp", "at_ms"), format_time_ms),  # before durations: both end in _ms
+    (("_timestamp", "at_ms", "_since_ms"), format_time_ms),  # before durations: both end in _ms
     (("_duration", "_ms"), format_duration_ms),
 )

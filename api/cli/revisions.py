@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keyscale.api.cli.artifacts import upload_file, upload_libraries
-from keyscale.api.cli.client import COMPLETED, job_path
+from keyscale.api.cli.client import COMPLETED, PLAN_TIMEOUT_S, job_path
 from keyscale.api.cli.errors import InvalidArgumentError, OperationFailedError
-from keyscale.api.cli.job_wait import STARTED, wait_until
+from keyscale.api.cli.job_wait import SETTLED, STARTED, wait_until
 from keyscale.api.cli.jobs import COLUMNS as JOB_COLUMNS
-from keyscale.api.cli.jobs import Pair, job_rows
+from keyscale.api.cli.jobs import Pair, job_rows, restart_of, strategy_options
 from keyscale.api.cli.rescale import follow, phase_line
 from keyscale.api.cli.restore_options import RESTORE_OPTIONS, restore_options, restore_request
 from keyscale.api.cli.session import Session, json_option, pass_session, timeout_option, wait_option
@@ -36,6 +36,12 @@ DIFFERENCE_COLUMNS = (("FIELD", "field"), ("BEFORE", "before"), ("AFTER", "after
 
 _allow_option = click.option(
     "--allow-non-restored-state", is_flag=True, help="Drop state that the new program no longer has."
+)
+_plan_option = click.option(
+    "--plan-first/--no-plan-first",
+    default=True,
+    show_default=True,
+    help="Refuse a change of a running job, before anything stops, if it could not take over its state.",
 )
 
 
@@ -61,13 +67,28 @@ def specification_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--parameter", "-P", "parameters", type=Pair(), multiple=True, help="Set a parameter, key=value."
             ),
+            click.option(
+                "--secret-parameter",
+                "secret_parameters",
+                type=Pair(),
+                multiple=True,
+                help="Set a parameter whose value is a secret, key=name of the secret.",
+            ),
             click.option("--unset-parameter", "unset_parameters", multiple=True, help="Remove a parameter."),
+            click.option(
+                "--secret",
+                "secrets",
+                multiple=True,
+                help="Name of a secret that the script reads. Those that are given replace all of the job.",
+            ),
             click.option(
                 "--spark-conf", "spark_conf", type=Pair(), multiple=True, help="Set a Spark setting, key=value."
             ),
             click.option("--unset-spark-conf", "unset_spark_conf", multiple=True, help="Remove a Spark setting."),
             click.option("--checkpoint-interval-ms", type=int, help="Time between the starts of two checkpoints."),
+            click.option("--retained-checkpoints", type=int, help="How many completed checkpoints are kept."),
             click.option("--batch-interval-ms", type=int, help="Least time between the starts of two batches."),
+            strategy_options,
         )
     ):
         command = option(command)
@@ -84,11 +105,16 @@ def specification_change(
     no_libraries: bool,
     parallelism: int | None,
     parameters: Sequence[tuple[str, str]],
+    secret_parameters: Sequence[tuple[str, str]] = (),
     unset_parameters: Sequence[str],
+    secrets: Sequence[str] = (),
     spark_conf: Sequence[tuple[str, str]],
     unset_spark_conf: Sequence[str],
     checkpoint_interval_ms: int | None,
+    retained_checkpoints: int | None = None,
     batch_interval_ms: int | None,
+    restart_strategy: str | None = None,
+    restart_options: Sequence[tuple[str, str]] = (),
 ) -> dict[str, Any]:
     """Returns the body of a request that changes a specification; files are uploaded first."""
     if artifact_id is not None and file is not None:
@@ -98,14 +124,18 @@ def specification_change(
         raise InvalidArgumentError("--no-libraries goes with neither --library nor --requirements")
     if file is not None:
         artifact_id = upload_file(control_plane, file)["id"]
+    references = {key: {"secret": name} for key, name in secret_parameters}
+    checkpoints = {"interval_ms": checkpoint_interval_ms, "retained_count": retained_checkpoints}
     wanted: dict[str, Any] = {
         "artifact_id": artifact_id,
         "libraries": upload_libraries(control_plane, libraries, requirements) if brings or no_libraries else None,
         "parallelism": parallelism,
-        "parameters": {**dict(parameters), **dict.fromkeys(unset_parameters)},
+        "parameters": {**dict(parameters), **references, **dict.fromkeys(unset_parameters)},
         "spark_conf": {**dict(spark_conf), **dict.fromkeys(unset_spark_conf)},
-        "checkpoints": {} if checkpoint_interval_ms is None else {"interval_ms": checkpoint_interval_ms},
+        "secrets": list(secrets) or None,
+        "checkpoints": {name: value for name, value in checkpoints.items() if value is not None},
         "batch_interval_ms": batch_interval_ms,
+        "restart": restart_of(restart_strategy, restart_options),
     }
     return {name: value for name, value in wanted.items() if value not in (None, {})}
 
@@ -122,6 +152,7 @@ def specification_change(
 )
 @click.option("--last-state-age-ms-max", type=int, help="With last-state: the oldest checkpoint to go on from.")
 @_allow_option
+@_plan_option
 @click.option("--message", "-m", help="Why; shown with the revision.")
 @wait_option("the change has ended")
 @json_option
@@ -134,6 +165,7 @@ def update(
     upgrade_mode: str,
     last_state_age_ms_max: int | None,
     allow_non_restored_state: bool,
+    plan_first: bool,
     message: str | None,
     wait: bool,
     **options: Any,
@@ -152,6 +184,7 @@ def update(
             **{name: value for name, value in optional.items() if value is not None},
             "upgrade_mode": upgrade_mode,
             "allow_non_restored_state": allow_non_restored_state,
+            "plan_first": plan_first,
         }
         answer = control_plane.patch(job_path(job), body, if_match=f'"{present["revision"]}"')
         _show_update(session, control_plane, answer, wait=wait)
@@ -168,16 +201,14 @@ def update(
     help="savepoint: as it was when the revision was replaced. current: as it is now.",
 )
 @_allow_option
+@_plan_option
 @wait_option("the change has ended")
 @json_option
 @pass_session
-def rollback(
-    session: Session, /, *, job: str, revision: int, state: str, allow_non_restored_state: bool, wait: bool
-) -> None:
+def rollback(session: Session, /, *, job: str, wait: bool, **body: Any) -> None:
     """Take a job back to an earlier revision."""
-    body = {"revision": revision, "state": state, "allow_non_restored_state": allow_non_restored_state}
     with session.control_plane() as control_plane:
-        answer = control_plane.post(job_path(job, "rollback"), body)
+        answer = control_plane.request("POST", job_path(job, "rollback"), json=body, timeout=PLAN_TIMEOUT_S).json()
         _show_update(session, control_plane, answer, wait=wait)
 
 
@@ -250,7 +281,8 @@ def diff(session: Session, job: str, before: int, after: int) -> None:
 def _show_update(session: Session, control_plane: ControlPlane, answer: dict[str, Any], *, wait: bool) -> None:
     output, change = session.output, answer["change"]
     if change is None:
-        output.say(f"{answer['job']['name']} has revision {answer['revision']}; its next start uses it", answer)
+        uses = "its next start uses it" if answer["job"]["status"] in SETTLED else "its driver follows it"
+        output.say(f"{answer['job']['name']} has revision {answer['revision']}; {uses}", answer)
         return
     if not wait:
         output.fields(change)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import threading
 import uuid
+from collections import OrderedDict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 LOADS_MAX = 2
 """Programs that are loaded at once: each takes a processor and a gigabyte of memory."""
 
+REMEMBERED_MAX = 16
+"""Declarations that are kept: a change is often applied right after it was planned."""
+
 _WAIT_S = 30.0
 _ANSWER_BYTES_MAX = 16 << 20
 _LAST_LINE_BYTES_MAX = 2000
@@ -46,6 +50,21 @@ class ProgramLoading:
         self._settings = settings
         self._launcher = launcher
         self._slots = threading.BoundedSemaphore(LOADS_MAX)
+        self._remembered: OrderedDict[str, ProgramAnswer] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def remember(self, key: str, answer: ProgramAnswer) -> None:
+        """Keeps what a program declares, by a key that says all that it depends on; the oldest is forgotten."""
+        with self._lock:
+            self._remembered[key] = answer
+            self._remembered.move_to_end(key)
+            while len(self._remembered) > REMEMBERED_MAX:
+                self._remembered.popitem(last=False)
+
+    def recall(self, key: str) -> ProgramAnswer | None:
+        """Returns what was kept for a key; None if nothing is."""
+        with self._lock:
+            return self._remembered.get(key)
 
     def load(
         self,

@@ -162,6 +162,28 @@ def select_revision(session: Session, job: Job, revision: Revision) -> None:
     job.revision = revision.number
 
 
+def adjust(session: Session, job: Job, revision: Revision, user: Principal) -> None:
+    """Stores that a job goes on with a revision whose differences need no restart; its driver follows it from now on.
+
+    Raises:
+        JobStatusConflictError: It does not run.
+        RescaleInProgressError, UpgradeInProgressError: It is being changed.
+    """
+    _require(session, Action.ADJUST, job)
+    before, job.revision = job.revision, revision.number
+    active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
+    if active is not None:
+        active.revision = revision.number
+    events.record(
+        session,
+        job_id=job.id,
+        at_ms=now_ms(),
+        kind="REVISION_FOLLOWED",
+        actor=user.name,
+        message=f"the job goes on with revision {revision.number} instead of {before}, without a restart",
+    )
+
+
 def require_changeable(session: Session, job: Job, kind: ChangeKind, mode: UpgradeMode) -> None:
     """Refuses a change of a job that cannot be changed now.
 

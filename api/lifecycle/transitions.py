@@ -52,6 +52,7 @@ class Action(StrEnum):
     RESCALE = "rescale"
     UPGRADE = "upgrade"
     UPGRADE_LAST_STATE = "upgrade from the last state"
+    ADJUST = "change settings"
     DELETE = "delete"
 
 
@@ -64,6 +65,7 @@ _ALLOWED: dict[Action, frozenset[JobStatus]] = {
     Action.RESCALE: frozenset({JobStatus.RUNNING}),
     Action.UPGRADE: frozenset({JobStatus.RUNNING}),
     Action.UPGRADE_LAST_STATE: frozenset({JobStatus.RUNNING, JobStatus.RESTARTING}),
+    Action.ADJUST: frozenset({JobStatus.SUBMITTING, JobStatus.RUNNING, JobStatus.RESTARTING}),
     Action.DELETE: SETTLED,
 }
 

@@ -44,6 +44,7 @@ from keyscale.jobs.protocol.messages import (
     CommandKind,
     DriverState,
     HeartbeatResponse,
+    LiveSettings,
     StoreCredentials,
 )
 from keyscale.jobs.protocol.redaction import Mask
@@ -204,6 +205,7 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
             )
             for command in waiting
         ]
+        settings = _settings(session, attempt, message)
     if has_progressed:  # in a transaction of its own: others lock a change before an attempt
         with context.sessions.begin() as session:
             settled = figures_of_change(attempt.metrics) if attempt.settled_at_ms is not None else None
@@ -212,6 +214,7 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         context.wakeup.ring()
     return HeartbeatResponse(
         commands=without_result if attempt.driver_state == DriverState.RUNNING else [],
+        settings=settings,
         control_urls=context.announcer.urls,
     )
 
@@ -283,6 +286,21 @@ def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
             "restart": revision.restart,
             "batch_interval_ms": revision.batch_interval_ms,
             "failures": job.failures or {},
+        }
+    )
+
+
+def _settings(session: Session, attempt: Attempt, message: Heartbeat) -> LiveSettings | None:
+    """Returns the settings of the attempt's revision, if its driver has been given those of another one."""
+    if message.revision in {None, attempt.revision}:
+        return None
+    revision = revisions.of_attempt(session, attempt)
+    return LiveSettings.model_validate(
+        {
+            "revision": revision.number,
+            "checkpoints": revision.checkpoints,
+            "restart": revision.restart,
+            "batch_interval_ms": revision.batch_interval_ms,
         }
     )
 

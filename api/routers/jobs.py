@@ -20,7 +20,7 @@ from keyscale.api.schemas.job import (
 )
 from keyscale.api.schemas.job_exception import JobExceptionList
 from keyscale.api.schemas.operation import OperationAccepted
-from keyscale.api.schemas.revision import CloneRequest, SpecificationChange
+from keyscale.api.schemas.revision import CloneRequest, UpdateRequest
 from keyscale.api.services import clones, exceptions, jobs, logs, operations, plans
 from keyscale.api.services.logs import LogPart
 
@@ -73,8 +73,8 @@ def clone_job(control: Control, user: Operator, job_id: str, request: CloneReque
 
 
 @router.post("/{job_id}/plan")
-def plan_change(control: Control, user: Operator, job_id: str, request: SpecificationChange) -> PlanAnswer:
-    """Shows what a change of the job would do. Nothing is changed, and the job goes on.
+def plan_change(control: Control, user: Operator, job_id: str, request: UpdateRequest) -> PlanAnswer:
+    """Shows what a change of the job would do; the body is that of the change. Nothing is changed, and the job goes on.
 
     A new program, or new parameters, secrets or Spark settings, are tried in a process of their own: the script runs up
     to `env.execute()`, and each operator's function is opened on empty state. The job may run, have ended, or have

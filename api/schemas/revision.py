@@ -11,6 +11,7 @@ from keyscale.api.schemas.base import NAME_PATTERN, Answer, Labels, ListAnswer, 
 from keyscale.api.schemas.change import ChangeAnswer, UpgradeModeName
 from keyscale.api.schemas.job import CheckpointRequest, JobAnswer, LibraryName, MaskedParameters, SecretName
 from keyscale.api.schemas.restore import RestoreRequest
+from keyscale.api.specification import SPECIFICATION_FIELDS
 from keyscale.jobs.protocol.messages import DURATION_MS_MAX, CheckpointSettings, RestartStrategy, SecretReference
 
 
@@ -42,11 +43,27 @@ class SpecificationChange(Request):
     )
     message: str | None = Field(default=None, max_length=500, description="Why; shown with the revision.")
 
+    def given(self) -> dict[str, Any]:
+        """Returns the fields of the specification that are given; null only where a specification has null."""
+        fields = self.model_dump(exclude_unset=True, include=set(SPECIFICATION_FIELDS))
+        nullable = {"restart", "batch_interval_ms"}
+        return {name: value for name, value in fields.items() if value is not None or name in nullable}
+
+
+PLAN_FIRST = Field(
+    default=True,
+    description=(
+        "Whether a change of a running job's program, libraries or parameters is planned first, and refused before"
+        " anything stops if the job could not take over its state. Otherwise the job finds out, and goes back."
+    ),
+)
+
 
 class UpdateRequest(SpecificationChange):
     """A change of a job's specification, and how to apply it to a job that runs."""
 
     change_id: OperationId | None = None
+    plan_first: bool = PLAN_FIRST
     upgrade_mode: UpgradeModeName = Field(
         default="savepoint",
         description=(
@@ -73,6 +90,7 @@ class RollbackRequest(Request):
         ),
     )
     allow_non_restored_state: bool = Field(default=False, description="Drop state that the revision's program lacks.")
+    plan_first: bool = PLAN_FIRST
     change_id: OperationId | None = None
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from keyscale.api.schemas.restore import RestoreSource
 from keyscale.api.services.jobs import new_job, require_job, require_name, store_new
 from keyscale.api.services.restore_sources import Restorer, find_source
-from keyscale.api.services.revisions import specification_fields
 from keyscale.api.specification import Specification, changed
 from keyscale.db.repositories import revisions
 
@@ -41,7 +40,7 @@ def clone(context: Context, user: Principal, reference: str, request: CloneReque
     restorer = Restorer(None, original.store_url, original.max_parallelism, original.hash_id)
     found = find_source(context, user, wanted, restorer)
     job = new_job(request.name, original.max_parallelism, original.hash_id, labels, original.store_url)
-    specification = changed(present, specification_fields(request))
+    specification = changed(present, request.given())
     message = request.message or f"cloned from {original.name}"
     answer = store_new(context, user, job, specification, wanted, found, message=message, starts=request.start)
     if request.start:

@@ -11,7 +11,6 @@ from sqlalchemy.exc import IntegrityError
 
 from keyscale.api.errors import (
     ArtifactNotFoundError,
-    ArtifactNotRunnableError,
     JobNameTakenError,
     JobNotFoundError,
     OutOfScopeError,
@@ -52,7 +51,7 @@ from keyscale.db.repositories import (
     revisions,
     series,
 )
-from keyscale.db.statuses import ArtifactKind, AttemptStage, ChangeKind, DesiredState, JobStatus, Role
+from keyscale.db.statuses import AttemptStage, ChangeKind, DesiredState, JobStatus, Role
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.state.keys.key_groups import default_max_parallelism
 
@@ -491,23 +490,6 @@ def check_parallelism(parallelism: int, max_parallelism: int) -> None:
     """
     if not 1 <= parallelism <= max_parallelism:
         raise ParallelismInvalidError(f"parallelism {parallelism} is not from 1 to {max_parallelism}")
-
-
-def require_runnable(session: Session, user: Principal, artifact_id: str) -> Artifact:
-    """Returns the artifact with this id.
-
-    Raises:
-        ArtifactNotFoundError: There is none, or the user may not see it.
-        ArtifactNotRunnableError: It is a jar.
-    """
-    artifact = artifacts.find(session, artifact_id)
-    is_visible = artifacts.is_visible(session, artifact_id, scope=user.scope, user_id=user.id)
-    if artifact is None or not is_visible:
-        raise ArtifactNotFoundError("no artifact has this id")
-    runnable = artifact.contents is None or artifact.contents.get("runnable", True)
-    if artifact.kind not in {ArtifactKind.PYTHON, ArtifactKind.ZIP} or not runnable:
-        raise ArtifactNotRunnableError(f"{artifact.filename} holds no PySpark program")
-    return artifact
 
 
 def require_program(context: Context, session: Session, user: Principal, specification: Specification) -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.errors import PlanTimeoutError, StoreUnavailableError, TooManyInFlightError
-from keyscale.api.launching.spark_conf import check_spark_conf
+from keyscale.api.errors import (
+    ChangeIncompatibleError,
+    PlanTimeoutError,
+    ProgramUnloadableError,
+    StoreUnavailableError,
+    TooManyInFlightError,
+)
 from keyscale.api.libraries.job_libraries import JobLibraries, libraries_of
 from keyscale.api.schemas.base import FailureAnswer
 from keyscale.api.schemas.change_plan import (
@@ -23,7 +29,8 @@ from keyscale.api.schemas.change_plan import (
     SubtaskMovementAnswer,
 )
 from keyscale.api.services.context import PLANS_MAX
-from keyscale.api.services.jobs import check_parallelism, require_job, require_runnable
+from keyscale.api.services.jobs import check_specification, require_job, require_program
+from keyscale.api.specification import Specification, changed, differences
 from keyscale.db.repositories import artifacts, changes, checkpoints, revisions
 from keyscale.db.statuses import ChangeKind, DesiredState
 from keyscale.errors import KeyscaleError
@@ -45,7 +52,7 @@ if TYPE_CHECKING:
     from keyscale.api.access.principal import Principal
     from keyscale.api.schemas.revision import SpecificationChange
     from keyscale.api.services.context import Context
-    from keyscale.db.models import Artifact, Job, Revision
+    from keyscale.db.models import Artifact, Job
     from keyscale.jobs.protocol.program import ProgramAnswer, ProgramDeclaration
     from keyscale.state.inspection.stored_state import StoredState
     from keyscale.state.restore.program_change import OperatorChange
@@ -60,7 +67,7 @@ class _Facts:
 
     Attributes:
         job: The job.
-        revision: Its present one.
+        before: Its specification.
         program: The program that it would have.
         after: Its specification after the change.
         location: Its latest completed checkpoint or savepoint.
@@ -69,9 +76,9 @@ class _Facts:
     """
 
     job: Job
-    revision: Revision
+    before: Specification
     program: Artifact
-    after: dict[str, Any]
+    after: Specification
     location: str | None
     key_group_bytes: dict[str, list[int]]
     downtimes_ms: list[int]
@@ -91,7 +98,9 @@ def plan(context: Context, user: Principal, reference: str, change: Specificatio
         raise TooManyInFlightError(f"{PLANS_MAX} plans are being made")
     try:
         with context.sessions() as session:
-            facts = _facts(session, context, user, reference, change)
+            job = require_job(session, reference)
+            before = Specification.of(revisions.current(session, job))
+            facts = _facts(session, context, user, job, before, changed(before, change.given()))
         stored = _read_stored(context, facts)
         answer = _load(context, facts) if change.model_fields_set & set(_PROGRAM_FIELDS) else None
         return _answer(facts, stored, answer, context)
@@ -99,66 +108,67 @@ def plan(context: Context, user: Principal, reference: str, change: Specificatio
         context.plans.release()
 
 
-def _facts(session: Session, context: Context, user: Principal, reference: str, change: SpecificationChange) -> _Facts:
-    job = require_job(session, reference)
-    revision = revisions.current(session, job)
-    after = proposed(revision, change)
-    check_parallelism(after["parallelism"], job.max_parallelism)
-    context.settings.job_limits.check(after["parallelism"], after["spark_conf"])
-    check_spark_conf(after["spark_conf"], context.settings.spark_conf_allowed)
-    context.settings.job_secrets.require(after["secrets"] or [])
-    if after["artifact_id"] == revision.artifact_id:
-        program = artifacts.find(session, revision.artifact_id)
-    else:
-        program = require_runnable(session, user, after["artifact_id"])
+def require_takeover(
+    context: Context, user: Principal, reference: str, wanted: Specification, *, allow_non_restored_state: bool
+) -> None:
+    """Refuses a specification whose program could not take over the state that its job has stored.
+
+    A program that cannot be loaded now is not refused: nobody knows what it declares. Only what says which state there
+    is leads to a plan: the program, its libraries and its parameters. One that was just planned is not loaded again.
+
+    Raises:
+        ChangeIncompatibleError: The changed job could not take over its state, or would lose state without leave.
+        KeyscaleError: As `plan`.
+    """
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        before = Specification.of(revisions.current(session, job))
+        fields = {each.field.partition(".")[0] for each in differences(before, wanted)}
+        if not fields & {"artifact_id", "libraries", "parameters"}:
+            return
+        facts = _facts(session, context, user, job, before, wanted)
+    if not context.plans.acquire(blocking=False):
+        return
+    try:
+        loaded = context.programs.recall(_key(facts)) or _load(context, facts)
+        found = _answer(facts, _read_stored(context, facts), loaded, context)
+    except (PlanTimeoutError, ProgramUnloadableError, TooManyInFlightError):
+        return
+    finally:
+        context.plans.release()
+    if found.failure is not None:
+        return
+    problems = found.problems()
+    if found.requires_allow_non_restored_state and not allow_non_restored_state:
+        lost = ", ".join(map(repr, found.dropped()))
+        problems.append(f"the state of {lost} would be lost, which allow_non_restored_state has to allow")
+    if problems:
+        raise ChangeIncompatibleError("; ".join(problems))
+
+
+def _facts(  # noqa: PLR0917 - a job before and after
+    session: Session, context: Context, user: Principal, job: Job, before: Specification, after: Specification
+) -> _Facts:
+    check_specification(context, after, job.max_parallelism)
+    if (after.artifact_id, after.libraries) != (before.artifact_id, before.libraries):
+        require_program(context, session, user, after)
+    program = artifacts.find(session, after.artifact_id)
     assert program is not None  # noqa: S101 - a job keeps its artifact from being deleted
     latest = checkpoints.latest_completed(session, job.id)
     sizes: dict[str, list[tuple[int, list[int]]]] = {}
     for each in [] if latest is None else checkpoints.subtasks(session, job.id, latest.checkpoint_id):
         sizes.setdefault(each.operator_uid, []).append((each.key_group_start, each.key_group_bytes))
-    only_parallelism = change.model_fields_set <= {"parallelism", "message"}
+    only_parallelism = {each.field for each in differences(before, after)} == {"parallelism"}
     kind = ChangeKind.RESCALE if only_parallelism else ChangeKind.UPGRADE
     return _Facts(
         job=job,
-        revision=revision,
+        before=before,
         program=program,
         after=after,
         location=None if latest is None else latest.external_path,
         key_group_bytes={uid: [size for _, part in sorted(parts) for size in part] for uid, parts in sizes.items()},
         downtimes_ms=changes.last_downtimes(session, job.id, kind, _SAMPLES_MAX),
     )
-
-
-def proposed(revision: Revision, change: SpecificationChange) -> dict[str, Any]:
-    """Returns a job's specification after a change, by field. Pure."""
-    given = change.model_dump(include=change.model_fields_set - {"message"})
-    after = {
-        name: getattr(revision, name)
-        for name in (
-            "artifact_id",
-            "libraries",
-            "parallelism",
-            "parameters",
-            "secrets",
-            "spark_conf",
-            "checkpoints",
-            "restart",
-            "batch_interval_ms",
-        )
-    }
-    for name, value in given.items():
-        if name in {"parameters", "spark_conf"}:
-            merged = {**after[name], **(value or {})}
-            after[name] = {key: each for key, each in merged.items() if each is not None}
-        elif name == "checkpoints":
-            sent = change.checkpoints.model_fields_set if change.checkpoints is not None else set()
-            after[name] = {**after[name], **{key: value[key] for key in sent}}
-        elif value is not None or name in {"restart", "batch_interval_ms"}:
-            after[name] = value
-    if after["secrets"] is not None:
-        referred = {each["secret"] for each in after["parameters"].values() if not isinstance(each, str)}
-        after["secrets"] = sorted({*after["secrets"], *referred})
-    return after
 
 
 def _read_stored(context: Context, facts: _Facts) -> StoredState:
@@ -189,18 +199,26 @@ def _load(context: Context, facts: _Facts) -> ProgramAnswer:
     suffix = facts.program.filename.rpartition(".")[2].lower()
     question = ProgramQuestion(
         artifact_file=f"program.{suffix}",
-        parameters=after["parameters"],
+        parameters=after.parameters,
         max_parallelism=job.max_parallelism,
-        parallelism=after["parallelism"],
+        parallelism=after.parallelism,
     )
-    return context.programs.load(
+    answer = context.programs.load(
         question,
         _content(context, facts.program.sha256),
-        spark_conf=after["spark_conf"],
-        secrets=after["secrets"],
-        brought=_brought(context, after["libraries"]),
+        spark_conf=after.spark_conf,
+        secrets=after.secrets,
+        brought=_brought(context, after.libraries),
         user_number=job.user_number,
     )
+    if answer.failure is None:
+        context.programs.remember(_key(facts), answer)
+    return answer
+
+
+def _key(facts: _Facts) -> str:
+    """Returns all that a program's declaration depends on, as text."""
+    return json.dumps([facts.job.id, facts.job.max_parallelism, facts.after.columns()], sort_keys=True)
 
 
 def _brought(context: Context, libraries: list[str]) -> JobLibraries:
@@ -220,25 +238,27 @@ def _answer(facts: _Facts, stored: StoredState, loaded: ProgramAnswer | None, co
     sources = [] if declaration is None else _sources(stored, declaration)
     failure = None
     if loaded is not None and loaded.failure is not None:
-        mask = Mask(context.settings.job_secrets.variables_of(facts.after["secrets"]))
+        mask = Mask(context.settings.job_secrets.variables_of(facts.after.secrets))
         shown = {name: mask(value) if isinstance(value, str) else value for name, value in loaded.failure.items()}
         failure = FailureAnswer.model_validate(shown)
+    runs = job.desired is DesiredState.RUNNING
+    restarts = any(each.needs_restart for each in differences(facts.before, facts.after))
     answer = PlanAnswer(
         job_id=job.id,
         compatible=True,
         requires_allow_non_restored_state=False,
         program_loaded=declaration is not None,
         failure=failure,
-        from_parallelism=facts.revision.parallelism,
-        to_parallelism=facts.after["parallelism"],
+        from_parallelism=facts.before.parallelism,
+        to_parallelism=facts.after.parallelism,
         max_parallelism=job.max_parallelism,
         hash_id=job.hash_id,
         operators=operators,
         sources=sources,
         sinks=[] if declaration is None else _sinks(stored, declaration),
-        settings=settings_changed(facts.revision, facts.after, runs=job.desired is DesiredState.RUNNING),
+        settings=settings_changed(facts.before, facts.after, runs=runs),
         movement=_movement(facts, stored, single_host=context.settings.spark_master.startswith("local")),
-        downtime=downtime(facts.downtimes_ms, runs=job.desired is DesiredState.RUNNING),
+        downtime=downtime(facts.downtimes_ms, runs=runs, restarts=restarts),
     )
     decided = {"compatible": not answer.problems(), "requires_allow_non_restored_state": bool(answer.dropped())}
     return answer.model_copy(update=decided)
@@ -298,25 +318,17 @@ def _sinks(stored: StoredState, declaration: ProgramDeclaration) -> list[Endpoin
     ]
 
 
-def settings_changed(revision: Revision, after: Mapping[str, Any], *, runs: bool) -> list[SettingPlan]:
-    """Returns the settings that a change touches, by name. Pure."""
-    found = []
-    for name, value in after.items():
-        before = getattr(revision, name)
-        if not isinstance(value, dict) or not isinstance(before, dict) or name == "restart":
-            if before != value:
-                found.append(_setting(name, before, value, runs=runs))
-            continue
-        found += [
-            _setting(f"{name}.{key}", before.get(key), value.get(key), runs=runs)
-            for key in sorted({*before, *value})
-            if before.get(key) != value.get(key)
-        ]
-    return found
-
-
-def _setting(name: str, before: Any, after: Any, *, runs: bool) -> SettingPlan:
-    return SettingPlan(name=name, before=_shown(name, before), after=_shown(name, after), needs_restart=runs)
+def settings_changed(before: Specification, after: Specification, *, runs: bool) -> list[SettingPlan]:
+    """Returns the settings that a change touches. Pure."""
+    return [
+        SettingPlan(
+            name=each.field,
+            before=_shown(each.field, each.before),
+            after=_shown(each.field, each.after),
+            needs_restart=runs and each.needs_restart,
+        )
+        for each in differences(before, after)
+    ]
 
 
 def _shown(name: str, value: Any) -> str | None:
@@ -329,7 +341,7 @@ def _shown(name: str, value: Any) -> str | None:
 
 
 def _movement(facts: _Facts, stored: StoredState, *, single_host: bool) -> MovementPlan:
-    job, parallelism = facts.job, facts.after["parallelism"]
+    job, parallelism = facts.job, facts.after.parallelism
     operators = []
     for operator in () if stored.manifest is None else stored.manifest.operators:
         parts = movements(operator.subtasks, job.max_parallelism, parallelism)
@@ -370,10 +382,18 @@ def _movement(facts: _Facts, stored: StoredState, *, single_host: bool) -> Movem
     )
 
 
-def downtime(samples_ms: Sequence[int], *, runs: bool) -> DowntimePlan:
-    """Returns the downtime to expect: the median of the job's last changes. Pure."""
+def downtime(samples_ms: Sequence[int], *, runs: bool, restarts: bool) -> DowntimePlan:
+    """Returns the downtime to expect: the median of the job's last changes. Pure.
+
+    Args:
+        samples_ms: The downtimes of these changes.
+        runs: Whether the job runs.
+        restarts: Whether it gets another driver for the change.
+    """
     if not runs:
         return DowntimePlan(expected_ms=None, reason="the job does not run", samples_ms=list(samples_ms))
+    if not restarts:
+        return DowntimePlan(expected_ms=0, reason="nothing that changes needs a restart", samples_ms=list(samples_ms))
     if not samples_ms:
         return DowntimePlan(expected_ms=None, reason="no change of this kind was made while the job ran", samples_ms=[])
     return DowntimePlan(expected_ms=round(statistics.median(samples_ms)), reason=None, samples_ms=list(samples_ms))

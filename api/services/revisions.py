@@ -25,20 +25,20 @@ from keyscale.api.schemas.revision import (
     RevisionAnswer,
     RevisionDiffAnswer,
     RevisionList,
-    SpecificationChange,
     UpdateAnswer,
 )
+from keyscale.api.services import plans
 from keyscale.api.services.changes import change_answer, find_repeated
 from keyscale.api.services.cursors import write_cursor
 from keyscale.api.services.jobs import check_specification, job_answer, require_job, require_program
-from keyscale.api.specification import SPECIFICATION_FIELDS, Specification, changed, differences
+from keyscale.api.specification import Specification, changed, differences
 from keyscale.clock import now_ms
 from keyscale.db.repositories import artifacts, changes, commands, revisions
-from keyscale.db.statuses import ChangeKind, RestoreMode, UpgradeMode
+from keyscale.db.statuses import ChangeKind, JobStatus, RestoreMode, UpgradeMode
 from keyscale.jobs.protocol.redaction import redact_named
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -75,9 +75,13 @@ def update(
         UpgradeInProgressError: It is being upgraded.
         LastStateTooOldError: Its latest checkpoint is older than the request allows.
         OperationIdTakenError: The id belongs to something else.
+        ChangeIncompatibleError: The running job could not take over its state.
+        KeyscaleError: As when a change is planned.
     """
-    given = specification_fields(request)
+    given = request.given()
     mode = UpgradeMode(request.upgrade_mode.upper().replace("-", "_"))
+    if mode is not UpgradeMode.STATELESS:
+        _plan_first(context, user, reference, request, lambda present: changed(present, given), if_match)
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
         change_id = request.change_id or uuid.uuid4().hex
@@ -96,6 +100,11 @@ def update(
         if job.status in SETTLED:
             revision = intents.revise(session, job, wanted, user, request.message)
             answer = _change_settled(session, job, revision, request)
+        elif mode is UpgradeMode.SAVEPOINT and _is_followed(present, wanted):
+            revision = intents.revise(session, job, wanted, user, request.message)
+            intents.adjust(session, job, revision, user)
+            session.flush()
+            answer = _answer(session, job, revision.number, None)
         else:
             only_parallelism = replace(present, parallelism=wanted.parallelism) == wanted
             is_rescale = only_parallelism and mode is UpgradeMode.SAVEPOINT
@@ -131,7 +140,13 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
         RescaleInProgressError: It is being rescaled.
         UpgradeInProgressError: It is being upgraded.
         OperationIdTakenError: The id belongs to something else.
+        ChangeIncompatibleError: The running job could not take over its present state.
+        KeyscaleError: As when a change is planned.
     """
+    if request.state == "current":
+        with context.sessions() as session:
+            wanted = Specification.of(require_revision(session, require_job(session, reference), request.revision))
+        _plan_first(context, user, reference, request, lambda _: wanted)
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
         change_id = request.change_id or uuid.uuid4().hex
@@ -156,6 +171,10 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
                 restore = Restore(uuid.uuid4().hex, RestoreMode.REWIND, rewind_to)
             if rewind_to is not None or request.allow_non_restored_state:
                 transaction.wish(replace(restore, allow_non_restored_state=request.allow_non_restored_state))
+        elif rewind_to is None and _is_followed(
+            Specification.of(revisions.current(session, job)), Specification.of(revision)
+        ):
+            intents.adjust(session, job, revision, user)
         else:
             intents.require_changeable(session, job, ChangeKind.ROLLBACK, UpgradeMode.SAVEPOINT)
             change = intents.change(
@@ -218,13 +237,6 @@ def compare(context: Context, reference: str, before: int, after: int) -> Revisi
     return RevisionDiffAnswer(before=before, after=after, differences=shown)
 
 
-def specification_fields(request: SpecificationChange) -> dict[str, Any]:
-    """Returns the fields of a specification that a request gives; null only where a specification has null."""
-    given = request.model_dump(exclude_unset=True, include=set(SPECIFICATION_FIELDS))
-    nullable = {"restart", "batch_interval_ms"}
-    return {name: value for name, value in given.items() if value is not None or name in nullable}
-
-
 def require_revision(session: Session, job: Job, number: int) -> Revision:
     """Returns a job's revision with this number.
 
@@ -235,6 +247,31 @@ def require_revision(session: Session, job: Job, number: int) -> Revision:
     if found is None:
         raise RevisionNotFoundError(f"the job has no revision {number}")
     return found
+
+
+def _plan_first(  # noqa: PLR0917 - the parts of a change
+    context: Context,
+    user: Principal,
+    reference: str,
+    request: UpdateRequest | RollbackRequest,
+    change: Callable[[Specification], Specification],
+    if_match: str | None = "*",
+) -> None:
+    """Refuses a change under which a running job could not take over its state, before anything stops.
+
+    Loading a program takes seconds: no transaction is held meanwhile, and whoever calls checks everything again.
+    """
+    if not request.plan_first:
+        return
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        is_known = request.change_id is not None and changes.find(session, request.change_id) is not None
+        if job.status not in {JobStatus.RUNNING, JobStatus.RESTARTING} or is_known:
+            return
+        _require_match(job, if_match)
+        wanted = change(Specification.of(revisions.current(session, job)))
+    allows = request.allow_non_restored_state
+    plans.require_takeover(context, user, reference, wanted, allow_non_restored_state=allows)
 
 
 def _require_same(session: Session, repeated: Change, given: Mapping[str, Any], mode: UpgradeMode) -> None:
@@ -258,6 +295,11 @@ def _require_match(job: Job, if_match: str | None) -> None:
     named = {int(found["revision"]) for found in _ETAG.finditer(if_match)}
     if job.revision not in named:
         raise RevisionConflictError(f"the job has revision {job.revision}", job.revision)
+
+
+def _is_followed(present: Specification, wanted: Specification) -> bool:
+    """Whether a running job follows a specification without another driver."""
+    return not any(each.needs_restart for each in differences(present, wanted))
 
 
 def _require_young(session: Session, job: Job, age_ms_max: int | None) -> None:

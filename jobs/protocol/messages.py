@@ -281,6 +281,17 @@ class Assignment(Message):
     failures: FailureHistory = FailureHistory()
 
 
+class LiveSettings(Message):
+    """The settings of a job that its driver follows while it runs, without a restart."""
+
+    revision: int = Field(ge=1, description="Number of the job's revision that they are of.")
+    checkpoints: CheckpointSettings = Field(
+        default=CheckpointSettings(), description="Of these, `store_outage_max_ms` needs a restart."
+    )
+    restart: RestartStrategy | None = None
+    batch_interval_ms: int | None = Field(default=None, ge=0)
+
+
 class AttachRequest(Message):
     """The request for work of a driver whose Spark session is up."""
 
@@ -500,6 +511,7 @@ class Heartbeat(Message):
     """The state of a driver, sent at every poll interval (250 ms)."""
 
     state: DriverState
+    revision: Whole | None = Field(default=None, description="Number of the revision whose settings it follows.")
     first_commit: Commit | None = Field(default=None, description="First batch that this attempt committed.")
     last_commit: Commit | None = None
     restored_at_ms: Whole | None = Field(default=None, description="Time when the state of every subtask was restored.")
@@ -509,9 +521,12 @@ class Heartbeat(Message):
 
 
 class HeartbeatResponse(Message):
-    """The commands without a result yet."""
+    """The commands without a result yet, and settings to follow."""
 
     commands: list[Command] = Field(default_factory=list)
+    settings: LiveSettings | None = Field(
+        default=None, description="The settings of the job's revision, if the heartbeat names another one."
+    )
     control_urls: list[str] = Field(
         default_factory=list, description="Addresses of the control plane's replicas that are alive."
     )

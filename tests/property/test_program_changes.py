@@ -1,9 +1,14 @@
-"""Random programs that follow each other on the same state: what the plan said happens, and no value is misread."""
+"""Random programs that follow each other on the same state: what the plan said happens, and no value is misread.
+
+Each program runs on a snapshot of the store of the one before, while time goes on. Everything that is stored is read
+back by every program that declares it.
+"""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -19,6 +24,7 @@ from keyscale.state.errors import StateSchemaMismatchError
 from keyscale.state.keyed.backend import KeyedStateBackend
 from keyscale.state.keyed.batch_clock import BatchClock, TimeDomain
 from keyscale.state.keyed.descriptors import (
+    AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
@@ -29,7 +35,9 @@ from keyscale.state.keyed.ttl import Ttl, UpdateType
 from tests.property.histories import EXAMPLES, SCRATCH
 
 KEY = pa.schema([("key", pa.string())])
+KEYS = [(0, ("one",)), (5, ("other",))]
 NAMES = ["first", "second", "third"]
+STEPS_MS = [0, 1, 999, 1000, 2500]
 TTLS = [
     None,
     Ttl(1000),
@@ -38,6 +46,25 @@ TTLS = [
     Ttl(1000, UpdateType.DISABLED),
     Ttl(1000, UpdateType.ON_READ_AND_WRITE),
 ]
+
+
+class Latest:
+    """Keeps the last value that was added."""
+
+    def create_accumulator(self):
+        return None
+
+    def add(self, value, _):
+        return value
+
+    def get_result(self, accumulator):
+        return accumulator
+
+    def merge(self, _, right):
+        return right
+
+
+LATEST = Latest()
 NUMBERS = st.integers(-100, 100)
 SIMPLE = {
     pa.int8(): NUMBERS,
@@ -81,13 +108,15 @@ def values(of_type):
 def descriptors(draw, name):
     of_type, ttl = draw(TYPES), draw(st.sampled_from(TTLS))
     scope = draw(st.sampled_from([None, None, None, pa.int64(), pa.string()]))
-    match draw(st.sampled_from("vvvmlr")):
+    match draw(st.sampled_from("vvvmlra")):
         case "v":
             return ValueStateDescriptor(name, of_type, ttl, scope)
         case "m":
             return MapStateDescriptor(name, draw(st.sampled_from([pa.string(), pa.int64()])), of_type, ttl, scope)
         case "l":
             return ListStateDescriptor(name, of_type, ttl, scope)
+        case "a":
+            return AggregatingStateDescriptor(name, of_type, LATEST, ttl, scope)
         case _:
             return ReducingStateDescriptor(name, of_type, max, ttl, scope)
 
@@ -141,7 +170,8 @@ def _fields(descriptor):
 
 
 def _value_name(descriptor):
-    return {"map": "value_type", "list": "element_type"}.get(descriptor.kind, "type")
+    names = {"map": "value_type", "list": "element_type", "aggregating": "accumulator_type"}
+    return names.get(descriptor.kind, "type")
 
 
 def _value_field(descriptor, of_type):
@@ -193,10 +223,14 @@ def read(state, descriptor):
             return dict(state.items())
         case "list":
             return list(state.get())
-        case "reducing":
+        case "reducing" | "aggregating":
             return state.get()
         case _:
             return state.value()
+
+
+def is_absent(found):
+    return found is None or found in ({}, [])
 
 
 def write(state, descriptor, draw):
@@ -211,7 +245,7 @@ def write(state, descriptor, draw):
         case "list":
             state.update([value])
             return list(state.get())
-        case "reducing":
+        case "reducing" | "aggregating":
             state.clear()
             state.add(value)
             return state.get()
@@ -231,43 +265,97 @@ def expected_after(stored, before, descriptor):
             return read_as(stored, written, wanted)
 
 
+@dataclass
+class Stored:
+    """The values that may be stored for a key, with their types: a read may rewrite the value or not.
+
+    Attributes:
+        forms: The values, each with the type that it is stored as.
+        uses: The times and TTLs with which programs have written and then read it.
+    """
+
+    forms: list = field(default_factory=list)
+    uses: list = field(default_factory=list)
+
+    def may_be_gone(self):
+        """Whether any program may have found it expired; its stamp is at least as new as the write."""
+        written_ms = self.uses[0][0]
+        return any(ttl is not None and at_ms - written_ms >= ttl.duration_ms for at_ms, ttl in self.uses)
+
+    def must_be_gone(self, now_ms):
+        """Whether it is expired for certain: its stamp was always of one kind of time, and nobody has used it since."""
+        *earlier, (_, ttl) = self.uses
+        domains = {None if each is None else each.time_domain for _, each in self.uses}
+        return ttl is not None and len(domains) == 1 and now_ms - earlier[-1][0] >= ttl.duration_ms
+
+
 @pytest.mark.parametrize("kind", ["heap", "rocksdb"])
 @given(history=histories(), data=st.data())
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[*HealthCheck])
 @pytest.mark.filterwarnings("ignore:value state .* holds a map")
 def test_what_the_plan_says_is_what_happens_and_nothing_is_misread(kind, history, data):
     directory = Path(tempfile.mkdtemp(dir=SCRATCH))
-    engine = HeapEngine() if kind == "heap" else RocksDbEngine(directory / "db")
+    engine = HeapEngine() if kind == "heap" else RocksDbEngine(directory / "0")
+    schema, model, now_ms = None, {}, 10
     try:
-        run(engine, history, data.draw)
+        for number, program in enumerate(history, start=1):
+            now_ms += data.draw(st.sampled_from(STEPS_MS))
+            schema = run(engine, program, schema, model, now_ms, data.draw)
+            if isinstance(engine, RocksDbEngine):  # the next program starts from a snapshot
+                engine.checkpoint(directory / f"{number}")
+                engine.close()
+                engine = RocksDbEngine(directory / f"{number}")
     finally:
         engine.close()
         shutil.rmtree(directory)
 
 
-def run(engine, history, draw):
-    # Of each state with a value: all values and types that it may be stored as, since a read may rewrite it or not.
-    schema, model = None, {}
-    for program in history:
-        states, timers = program
-        planned = {(each.kind == "timers", each.name): each for each in changes_of(schema, declared_by(program))}
-        backend = KeyedStateBackend(engine, KEY, BatchClock(processing_time_ms=10), schema=schema)
-        backend.set_current_key(0, ("key",))
-        opened = [opens_as_planned(backend, each, planned.pop((False, each.name)), schema, model) for each in states]
-        if timers is not None:
-            change, opening = planned.pop((True, timers[0])), partial(backend.timers, *timers)
-            assert refusal(opening) == change.reason
-            opened.append(change.reason is None)
-        assert {each.fate for each in planned.values()} <= {Fate.NOT_DECLARED}
-        if not all(opened):
-            backend.discard()  # such a program does not run
-            continue
-        for descriptor in states:
+def run(engine, program, schema, model, now_ms, draw):  # noqa: PLR0917 - all that a program finds
+    """Runs a program on stored state; returns the schema of what is stored then."""
+    states, timers = program
+    planned = {(each.kind == "timers", each.name): each for each in changes_of(schema, declared_by(program))}
+    backend = KeyedStateBackend(engine, KEY, BatchClock(now_ms, now_ms), schema=schema)
+    opened = [opens_as_planned(backend, each, planned.pop((False, each.name)), schema) for each in states]
+    if timers is not None:
+        change, opening = planned.pop((True, timers[0])), partial(backend.timers, *timers)
+        assert refusal(opening) == change.reason
+        opened.append(change.reason is None)
+    assert {each.fate for each in planned.values()} <= {Fate.NOT_DECLARED}
+    if not all(opened):
+        backend.discard()  # such a program does not run
+        return schema
+    for descriptor in states:
+        for key_group, key in KEYS:
+            backend.set_current_key(key_group, key)
+            state, ttl = scoped(backend.state(descriptor), descriptor), enabled(descriptor.ttl)
+            reads_what_is_stored(state, descriptor, model, (descriptor.name, key), now_ms)
             if draw(st.booleans()):
-                state = scoped(backend.state(descriptor), descriptor)
-                model[descriptor.name] = [(write(state, descriptor, draw), _value_type(descriptor))]
-        engine.write_runs(backend.drain())
-        schema = backend.schema
+                form = (write(state, descriptor, draw), _value_type(descriptor))
+                model[descriptor.name, key] = Stored([form], [(now_ms, ttl)])
+    engine.write_runs(backend.drain())
+    return backend.schema
+
+
+def enabled(ttl):
+    return ttl if ttl is not None and ttl.enabled else None
+
+
+def reads_what_is_stored(state, descriptor, model, at, now_ms):
+    """Checks that a value is what was stored, by the rules, or is gone if it may be; and is gone if it must be."""
+    found, stored = read(state, descriptor), model.get(at)
+    if stored is None:
+        assert is_absent(found)
+        return
+    stored.uses.append((now_ms, enabled(descriptor.ttl)))
+    forms = [expected_after(*each, descriptor) for each in stored.forms]
+    if found in forms and not stored.must_be_gone(now_ms):
+        stored.forms.append((found, _value_type(descriptor)))
+        event("read")
+        return
+    assert is_absent(found), (found, forms)
+    assert stored.may_be_gone() or any(map(is_absent, forms)), "a value that has not expired is lost"
+    event("expired")
+    del model[at]
 
 
 def refusal(opening):
@@ -279,8 +367,8 @@ def refusal(opening):
     return None
 
 
-def opens_as_planned(backend, descriptor, change, schema, model):
-    """Checks that a state opens as planned, and that what is in it is what was stored; returns whether it opens."""
+def opens_as_planned(backend, descriptor, change, schema):
+    """Checks that a state opens as planned; returns whether it opens."""
     event(str(change.fate))
     known = None if schema is None else schema.state(descriptor.name)
     assert (change.fate is Fate.INCOMPATIBLE) == (change.reason is not None)
@@ -290,10 +378,4 @@ def opens_as_planned(backend, descriptor, change, schema, model):
     assert (change.fate is Fate.NEW) == (known is None)
     if change.fate is Fate.KEPT:
         assert backend.schema.state(descriptor.name) == known
-    found, forms = read(scoped(backend.state(descriptor), descriptor), descriptor), model.get(descriptor.name, [])
-    if forms:
-        assert found in [expected_after(*each, descriptor) for each in forms]
-        forms.append((found, _value_type(descriptor)))
-    else:
-        assert not found
     return True

@@ -65,6 +65,9 @@ export const plan = (path, change) => request("POST", `${path}/plan`, { json: ch
 /** Changes a job, if it still has the revision. @param {string} path of the job @param {object} change @param {number} revision */
 export const changeJob = (path, change, revision) =>
   request("PATCH", path, { json: change, headers: { "If-Match": `"${revision}"` }, patienceMs: PROGRAM_PATIENCE_MS });
+/** Takes a job back to a revision. @param {string} path of the job @param {object} wanted */
+export const rollBack = (path, wanted) =>
+  request("POST", `${path}/rollback`, { json: wanted, patienceMs: PROGRAM_PATIENCE_MS });
 export const remove = (path) => request("DELETE", path);
 
 /** Uploads a file as an artifact. @param {File} file */

@@ -9,8 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from keyscale.api.cli.artifacts import upload_file
-from keyscale.api.cli.change_plan import PLAN_TIMEOUT_S
-from keyscale.api.cli.client import job_path
+from keyscale.api.cli.client import PLAN_TIMEOUT_S, job_path
 from keyscale.api.cli.output import format_duration_ms, make_table
 from keyscale.api.cli.plan_output import STATE_COLUMNS, state_rows, summary_lines
 from keyscale.api.cli.rescale import follow, phase_line

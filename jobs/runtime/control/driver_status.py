@@ -42,6 +42,7 @@ class DriverStatus:
         self._committed_at: float | None = None
         self._lock = threading.Lock()
         self._state = DriverState.STANDBY
+        self._revision: int | None = None
         self._failure: Failure | None = None
         self._first_commit: Commit | None = None
         self._last_commit: Commit | None = None
@@ -70,6 +71,11 @@ class DriverStatus:
         with self._lock:
             if self._state not in TERMINAL_STATES:
                 self._state, self._failure = state, failure
+
+    def follows(self, revision: int) -> None:
+        """Sets the number of the revision whose settings the driver follows."""
+        with self._lock:
+            self._revision = revision
 
     def declared(self, graph: list[GraphNode]) -> None:
         """Sets the job's graph, as its script has declared it."""
@@ -223,6 +229,7 @@ class DriverStatus:
                     metrics = metrics.model_copy(update=quiet)
             return Heartbeat(
                 state=self._state,
+                revision=self._revision,
                 first_commit=self._first_commit,
                 last_commit=self._last_commit,
                 restored_at_ms=self._restored_at_ms,

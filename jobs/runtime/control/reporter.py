@@ -13,7 +13,7 @@ from keyscale.jobs.runtime.errors import AttemptOverError, ControlError, Control
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keyscale.jobs.protocol.messages import CheckpointReport, Command
+    from keyscale.jobs.protocol.messages import CheckpointReport, Command, LiveSettings
     from keyscale.jobs.runtime.control.channel import ControlChannel
     from keyscale.jobs.runtime.control.driver_status import DriverStatus
 
@@ -35,6 +35,7 @@ class Reporter:
         status: The source of heartbeats.
         on_command: Called on this thread, once per command, in the order of arrival; must not block.
         on_attempt_over: Called when the control plane says that this attempt is no longer wanted.
+        on_settings: Called when the control plane has other settings for the job; must not block.
     """
 
     def __init__(
@@ -43,11 +44,13 @@ class Reporter:
         status: DriverStatus,
         on_command: Callable[[Command], None],
         on_attempt_over: Callable[[AttemptOverError], None],
+        on_settings: Callable[[LiveSettings], None] = lambda _: None,
     ) -> None:
         self._channel = channel
         self._status = status
         self._on_command = on_command
         self._on_attempt_over = on_attempt_over
+        self._on_settings = on_settings
         self._reports: collections.deque[CheckpointReport] = collections.deque()  # the first one may be being sent
         self._lock = threading.Lock()
         self._seen: set[str] = set()
@@ -119,6 +122,8 @@ class Reporter:
             self._log_sparsely(error)
             return False
         self._status.acknowledge(heartbeat.results, (command.id for command in response.commands))
+        if response.settings is not None:
+            self._on_settings(response.settings)
         for command in response.commands:
             if command.id not in self._seen:
                 self._seen.add(command.id)

@@ -74,7 +74,7 @@ class BatchLoop:
         batch_interval_ms: int = 0,
     ) -> None:
         self._frame = frame
-        self._batch_interval_ms = batch_interval_ms
+        self.batch_interval_ms = batch_interval_ms
         self._runner = runner
         self._journal = opened.journal
         self._attempt = opened.attempt
@@ -122,8 +122,8 @@ class BatchLoop:
         writer = self._frame.writeStream.foreachBatch(lambda frame, number: self._run_batch(frame, number, query))
         if until_present_end:
             writer = writer.trigger(availableNow=True)
-        elif self._batch_interval_ms:
-            writer = writer.trigger(processingTime=f"{self._batch_interval_ms} milliseconds")
+        elif self.batch_interval_ms:
+            writer = writer.trigger(processingTime=f"{self.batch_interval_ms} milliseconds")
         return writer.option("checkpointLocation", self._directory.location).start()
 
     def refuse(self) -> None:

@@ -74,7 +74,7 @@ class Coordinator:
     Args:
         checkpoints: Takes the checkpoints.
         loop: The loop of the batches.
-        settings: The job's checkpoint settings.
+        settings: Returns the job's checkpoint settings, which may change.
         status: Takes results and states.
         outcome_box: Takes the outcome of a command that ends the run.
         commands: The queue of commands; None ends the thread.
@@ -83,13 +83,14 @@ class Coordinator:
         read_on: Lets the job read on after a drain.
         run_retention: Called after each completed checkpoint; may delete objects that no retained checkpoint needs.
         nudge: Sends the status to the control plane at once.
+        follow_settings: Called now and then, between checkpoints: has the run follow settings that have changed.
     """
 
     def __init__(
         self,
         checkpoints: Checkpoints,
         loop: BatchLoop,
-        settings: CheckpointSettings,
+        settings: Callable[[], CheckpointSettings],
         status: DriverStatus,
         outcome_box: RunOutcomeBox,
         *,
@@ -98,6 +99,7 @@ class Coordinator:
         read_on: Callable[[], None],
         run_retention: Callable[[], None],
         nudge: Callable[[], None],
+        follow_settings: Callable[[], None] = lambda: None,
     ) -> None:
         self._checkpoints = checkpoints
         self._loop = loop
@@ -108,6 +110,7 @@ class Coordinator:
         self._read_on = read_on
         self._run_retention = run_retention
         self._nudge = nudge
+        self._follow_settings = follow_settings
         self._commands = commands
         self._schedule = CheckpointSchedule(started_at=time.monotonic())
         self._fence_checked_at = time.monotonic()
@@ -129,7 +132,7 @@ class Coordinator:
         while self._outcome_box.outcome is None and not self._closed.is_set():
             now = time.monotonic()
             wait_seconds = (
-                min(self._schedule.due_at(self._settings), self._fence_checked_at + _FENCE_CHECK_SECONDS) - now
+                min(self._schedule.due_at(self._settings()), self._fence_checked_at + _FENCE_CHECK_SECONDS) - now
             )
             try:
                 command = self._commands.get(timeout=max(0.0, wait_seconds))
@@ -146,7 +149,8 @@ class Coordinator:
             if now >= self._fence_checked_at + _FENCE_CHECK_SECONDS:
                 self._fence_checked_at = now
                 self._check_fence()
-            if now >= self._schedule.due_at(self._settings):
+            self._follow_settings()
+            if now >= self._schedule.due_at(self._settings()):
                 self._take_periodic()
         except RunEndedError:
             return
@@ -177,7 +181,7 @@ class Coordinator:
             error = typed_failure(failure)
             logger.warning("a checkpoint failed: %s: %s", error.code, error, exc_info=True)
             self._schedule = self._schedule.failed(time.monotonic())
-            if self._schedule.has_failed_too_often(self._settings):
+            if self._schedule.has_failed_too_often(self._settings()):
                 failures = self._schedule.consecutive_failures
                 raise CheckpointsFailingError(
                     f"{failures} checkpoints failed in a row; the last one: {error.code}: {error}"

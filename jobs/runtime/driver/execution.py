@@ -53,8 +53,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from keyscale.jobs.graph.topology import Topology
-    from keyscale.jobs.protocol.messages import Assignment, Command
+    from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, Command
     from keyscale.jobs.runtime.control.driver_status import DriverStatus
+    from keyscale.jobs.runtime.control.followed_settings import FollowedSettings
     from keyscale.jobs.runtime.control.reporter import Reporter
     from keyscale.jobs.runtime.driver.attempt import OpenAttempt
     from keyscale.jobs.runtime.driver.run_outcome import RunOutcomeBox
@@ -79,6 +80,7 @@ class RunContext:
         assignment: The job and its settings.
         store: The object store.
         status: Takes all progress.
+        settings: The settings that may change while the job runs.
         outcome_box: Takes the run's outcome.
         commands: The control plane's commands, in order.
         reporter: Sends checkpoint reports.
@@ -90,6 +92,7 @@ class RunContext:
     assignment: Assignment
     store: ObjectStore
     status: DriverStatus
+    settings: FollowedSettings
     outcome_box: RunOutcomeBox
     commands: queue.SimpleQueue[Command | None]
     reporter: Reporter
@@ -277,7 +280,7 @@ class Execution:
     def _coordinator(
         self, opened: OpenAttempt, anchor: Anchor, shipment: Shipment, loop: BatchLoop, query: JobQuery
     ) -> Coordinator:
-        context, settings = self._context, self._context.assignment.checkpoints
+        context, settings = self._context, self._context.settings.newest.checkpoints
         layout = Layout(self._info.job_id)
         existing = existing_checkpoints(context.store, layout)
         snapshots = SnapshotContext(
@@ -312,16 +315,33 @@ class Execution:
         retention = RetentionRunner(
             context.store,
             self._info.job_id,
-            RetentionPolicy.for_uploads(settings.timeout_ms, settings.retained_count, protected),
+            _retention_policy(settings, protected),
             allowed=lambda: not context.reporter.has_unsent_reports,
             wait_until_rebased=loop.wait_until_rebased,
             is_overtaken=opened.journal.is_overtaken,
             status=context.status,
         )
+        followed = context.settings.newest
+
+        def follow_settings() -> None:
+            nonlocal followed
+            newest = context.settings.newest
+            if newest is followed:
+                return
+            followed = newest
+            checkpoints.context = replace(checkpoints.context, timeout_ms=newest.checkpoints.timeout_ms)
+            checkpoints.retained_count = newest.checkpoints.retained_count
+            retention.policy = _retention_policy(newest.checkpoints, protected)
+            interval_ms = self._batch_interval_ms()
+            if interval_ms != loop.batch_interval_ms:
+                loop.batch_interval_ms = interval_ms
+                query.read_on()
+            logger.info("the job follows the settings of revision %d", newest.revision)
+
         return Coordinator(
             checkpoints,
             loop,
-            settings,
+            lambda: context.settings.newest.checkpoints,
             context.status,
             context.outcome_box,
             commands=context.commands,
@@ -329,11 +349,12 @@ class Execution:
             read_on=query.read_on,
             run_retention=retention.run_if_due,
             nudge=context.reporter.nudge,
+            follow_settings=follow_settings,
         )
 
     def _batch_interval_ms(self) -> int:
-        """Returns the interval that the job was created with, else its script's."""
-        given_ms = self._context.assignment.batch_interval_ms
+        """Returns the interval that the job's specification has, else its script's."""
+        given_ms = self._context.settings.newest.batch_interval_ms
         return self._topology.batch_interval_ms if given_ms is None else given_ms
 
     def _wait_for_end(self, query: JobQuery) -> None:
@@ -363,6 +384,10 @@ class Execution:
         with contextlib.suppress(Exception):  # Spark may be gone
             query.stop()
         coordinator.close(_CLOSE_SECONDS)
+
+
+def _retention_policy(settings: CheckpointSettings, protected: frozenset[str]) -> RetentionPolicy:
+    return RetentionPolicy.for_uploads(settings.timeout_ms, settings.retained_count, protected)
 
 
 def positions_name(attempt: Attempt, number: int) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from keyscale.jobs.graph.described_graph import describe
 from keyscale.jobs.protocol.messages import CommandKind, CommandResult, DriverState
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
+from keyscale.jobs.runtime.control.followed_settings import FollowedSettings
 from keyscale.jobs.runtime.control.reporter import Reporter
 from keyscale.jobs.runtime.driver.execution import Execution, RunContext
 from keyscale.jobs.runtime.driver.restarts import Restarts, is_session_good
@@ -79,7 +80,8 @@ class JobRun:
         self._status = DriverStatus()
         self._outcome_box = RunOutcomeBox()
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-        self._reporter = Reporter(channel, self._status, self._on_command, self._on_attempt_over)
+        self._settings = FollowedSettings(assignment, self._status)
+        self._reporter = Reporter(channel, self._status, self._on_command, self._on_attempt_over, self._settings.follow)
         self._topology_given = False
 
     def run(self) -> DriverState:
@@ -108,13 +110,13 @@ class JobRun:
         environment = StreamEnvironment(
             self._spark,
             {name: _value_of(given) for name, given in assignment.parameters.items()},
-            lambda topology: self._run_topology(topology, assignment.restart or environment.restart),
+            lambda topology: self._run_topology(topology, environment.restart),
             skip_lost_records=assignment.skip_lost_records,
         )
         with environment.provided():
             artifact.run(self._spark)
 
-    def _run_topology(self, topology: Topology, restart: RestartStrategy | None) -> None:
+    def _run_topology(self, topology: Topology, scripts_restart: RestartStrategy | None) -> None:
         """Runs the job for the script's `env.execute()`; raises the error if one ended it."""
         if self._topology_given:
             raise RunEndedError("a script can execute only one job")
@@ -125,13 +127,17 @@ class JobRun:
             assignment=self._assignment,
             store=open_store(self._assignment.store_url),
             status=self._status,
+            settings=self._settings,
             outcome_box=self._outcome_box,
             commands=self._commands,
             reporter=self._reporter,
             work_dir=self._work_dir,
             local_root=self._local_root,
         )
-        self._execute(context, topology, Restarts(restart, self._assignment.failures, self._status))
+        settings = self._settings
+        restarts = Restarts(lambda: settings.newest.restart or scripts_restart, self._assignment.failures, self._status)
+        settings.on_change = restarts.show
+        self._execute(context, topology, restarts)
         outcome = self._outcome_box.outcome
         if outcome is not None:
             # Reported before the script's last lines run, so that the next attempt need not wait for them.

@@ -31,7 +31,7 @@ class Restarts:
     Without a strategy it decides nothing: the driver ends, and the control plane replaces it by its own rule.
 
     Args:
-        strategy: The job's restart strategy.
+        strategy: Returns the job's restart strategy, which may change.
         history: The job's failures so far.
         status: Takes failures.
         draw: Draws the jitter, between -1 and 1.
@@ -40,7 +40,7 @@ class Restarts:
 
     def __init__(
         self,
-        strategy: RestartStrategy | None,
+        strategy: Callable[[], RestartStrategy | None],
         history: FailureHistory,
         status: DriverStatus,
         *,
@@ -52,18 +52,22 @@ class Restarts:
         self._status = status
         self._draw = draw
         self._clock = clock
-        status.restarts(strategy, history)
+        self.show()
+
+    def show(self) -> None:
+        """Shows the strategy and the failures so far in the driver's status."""
+        self._status.restarts(self._strategy(), self._history)
 
     def decide(self, outcome: RunOutcome) -> RestartAfter | GiveUp | None:
         """Counts a failure and decides by the strategy; returns None if this process cannot restart the run."""
-        error = outcome.error
-        if self._strategy is None or outcome.state is not DriverState.FAILED or error is None:
+        error, strategy = outcome.error, self._strategy()
+        if strategy is None or outcome.state is not DriverState.FAILED or error is None:
             return None
         if error.code in FATAL_CODES or isinstance(error, SparkLostError):
             return None
         self._history = with_failure(self._history, self._clock())
-        self._status.restarts(self._strategy, self._history, outcome.failure)
-        return next_restart(self._strategy, self._history, self._draw())
+        self._status.restarts(strategy, self._history, outcome.failure)
+        return next_restart(strategy, self._history, self._draw())
 
     def wait_to_restart(self, outcome_box: RunOutcomeBox) -> bool:
         """Decides about the outcome that was given, and waits for the restart.

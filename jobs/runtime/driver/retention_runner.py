@@ -32,6 +32,9 @@ INTERVAL_SECONDS = 900.0  # a pass lists all of the job's objects
 class RetentionRunner:
     """Runs a retention pass in a thread of its own when one is due.
 
+    Attributes:
+        policy: Which checkpoints the next pass keeps.
+
     Args:
         store: The object store.
         job_id: The job whose objects are deleted.
@@ -57,7 +60,7 @@ class RetentionRunner:
         self._store = store
         self._job_id = job_id
         self._log = CommitLog(store, Layout(job_id))
-        self._policy = policy
+        self.policy = policy
         self._allowed = allowed
         self._wait_until_rebased = wait_until_rebased
         self._is_overtaken = is_overtaken
@@ -80,7 +83,7 @@ class RetentionRunner:
         self._wait_until_rebased()
         try:
             facts = gather_facts(self._store, self._job_id, now_ms(), self._log)
-            deleted = delete_planned(self._store, plan_deletion(facts, self._policy), self._is_overtaken)
+            deleted = delete_planned(self._store, plan_deletion(facts, self.policy), self._is_overtaken)
             removed_writes = self._remove_unfinished_writes()
         except KeyscaleError as error:
             logger.warning("the retention pass failed: %s: %s", error.code, error)
@@ -94,7 +97,7 @@ class RetentionRunner:
         if not self._may_remove_writes or self._is_overtaken():
             return 0
         try:
-            return self._store.remove_unfinished(Layout(self._job_id).job, now_ms() - self._policy.age_floor_ms)
+            return self._store.remove_unfinished(Layout(self._job_id).job, now_ms() - self.policy.age_floor_ms)
         except StoreRefusedError as error:
             logger.warning("unfinished uploads stay in the object store, which refuses their removal: %s", error)
             self._may_remove_writes = False

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keyscale.api.access.principal import Principal
+from keyscale.api.errors import ChangeIncompatibleError
 from keyscale.api.launching.program_loading import ProgramLoading
+from keyscale.api.schemas.base import FailureAnswer
+from keyscale.api.schemas.change_plan import PlanAnswer
+from keyscale.api.services import plans
 from keyscale.api.services.context import PLANS_MAX
+from keyscale.api.services.jobs import require_job
+from keyscale.api.specification import Specification, changed
+from keyscale.db.repositories import revisions
+from keyscale.db.statuses import Role
 from keyscale.jobs.protocol.program import DeclaredSink, DeclaredSource, ProgramAnswer, ProgramDeclaration
 from keyscale.state.documents.manifest import OperatorDeclaration
 from keyscale.state.identifiers import OperatorUid
@@ -20,6 +29,8 @@ from keyscale.state.restore.program_change import DeclaredOperator
 
 if TYPE_CHECKING:
     import httpx
+
+    from keyscale.api.services.context import Context
 
 TOTALS = DeclaredOperator(
     OperatorUid("totals"),
@@ -69,6 +80,36 @@ def test_a_program_is_loaded_with_the_changed_settings_and_shows_its_states(
     assert answers["content"] == b"print(1)\n"
     assert (answers["question"].parameters, answers["question"].parallelism) == ({"a": "b"}, 3)
     assert answers["secrets"] == ["ORDERS"]
+
+
+@pytest.mark.usefixtures("job")
+def test_a_takeover_is_refused_where_a_plan_says_so_and_a_program_that_was_just_planned_is_not_loaded_again(
+    context: Context, client: httpx.Client, answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(**parameters: str) -> str | None:
+        with context.sessions() as session:
+            before = Specification.of(revisions.current(session, require_job(session, "flights")))
+        wanted, user = changed(before, {"parameters": parameters}), Principal("1", "admin", Role.ADMIN)
+        try:
+            plans.require_takeover(context, user, "flights", wanted, allow_non_restored_state=False)
+        except ChangeIncompatibleError as error:
+            return str(error)
+        return None
+
+    client.post("/jobs/flights/plan", json={"parameters": {"a": "1"}})
+    planned = answers.pop("question")
+    assert judge(a="1") is None
+    assert "question" not in answers, "what a plan has loaded is not loaded again"
+    lost = PlanAnswer.model_validate(client.post("/jobs/flights/plan", json={}).json())
+    monkeypatch.setattr(
+        plans, "_answer", lambda *_: lost.model_copy(update={"requires_allow_non_restored_state": True})
+    )
+    assert "would be lost" in str(judge(a="2"))
+    assert (answers["question"].parameters, planned.parameters) == ({"a": "2"}, {"a": "1"})
+    assert judge() is None, "nothing that says which state there is changes"
+    failed = FailureAnswer(code="X", message="no")
+    monkeypatch.setattr(plans, "_answer", lambda *_: lost.model_copy(update={"compatible": False, "failure": failed}))
+    assert judge(a="3") is None, "what the program declares is not known"
 
 
 def test_a_failure_of_the_program_is_shown_with_secrets_masked(

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from keyscale.api.access.identities import DriverIdentity
+from keyscale.api.errors import ChangeIncompatibleError
 from keyscale.api.lifecycle import steps
 from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.reports import drivers
+from keyscale.api.services import plans
 from keyscale.db.repositories import commands, jobs
 from keyscale.db.statuses import ChangePhase, CommandStatus, JobStatus
+from keyscale.jobs.protocol.messages import DriverState, Heartbeat, NoRestart
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import httpx
+    import pytest
 
     from keyscale.api.services.context import Context
 
@@ -60,7 +66,7 @@ def test_a_running_job_is_upgraded_by_a_change_and_goes_back_to_its_revision_if_
 
     client.post("/jobs/flights/start")
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
-    body = {"parallelism": 4, "parameters": {"input": "/in"}, "change_id": "u"}
+    body = {"parallelism": 4, "parameters": {"input": "/in"}, "change_id": "u", "plan_first": False}
     first = patch(client, 1, **body)
     assert (first.status_code, first.json()["change"]["kind"], first.json()["job"]["revision"]) == (202, "UPGRADE", 1)
     assert patch(client, 1, **body).json()["revision"] == 2, "the same id is the same change"
@@ -81,6 +87,69 @@ def test_a_running_job_is_upgraded_by_a_change_and_goes_back_to_its_revision_if_
     assert client.get("/jobs/flights/revisions/2").json()["change"]["status"] == "ROLLED_BACK"
     assert client.get("/jobs/flights/rescales").json()["rescales"] == []
     assert client.get("/operations/u").json()["failure_cause"]["code"] == FAILURE["code"]
+
+
+def test_a_running_job_follows_settings_that_need_no_restart_and_its_driver_is_told_until_it_does(
+    context: Context, client: httpx.Client, job: dict[str, Any]
+) -> None:
+    client.post("/jobs/flights/start")
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        apply(steps.CreateAttempt(1, steps.Cause.START), JobTransaction(session, found))
+        apply(steps.ShowStatus(JobStatus.RUNNING), JobTransaction(session, found))
+    driver = DriverIdentity(job["id"], 1, over=False)
+    told = drivers.heartbeat(context, driver, Heartbeat(state=DriverState.RUNNING, revision=1))
+    assert told.settings is None
+    settings = {"checkpoints": {"interval_ms": 7000}, "restart": {"type": "none"}, "batch_interval_ms": 50}
+    answer = patch(client, 1, **settings)
+    assert (answer.status_code, answer.json()["change"], answer.json()["job"]["status"]) == (200, None, "RUNNING")
+    shown = client.get("/jobs/flights").json()
+    assert (shown["revision"], shown["attempt"]["number"], shown["attempt"]["revision"]) == (2, 1, 2)
+    told = drivers.heartbeat(context, driver, Heartbeat(state=DriverState.RUNNING, revision=1))
+    assert told.settings is not None
+    assert (told.settings.revision, told.settings.checkpoints.interval_ms, told.settings.batch_interval_ms) == (
+        2,
+        7000,
+        50,
+    )
+    assert told.settings.restart == NoRestart()
+    assert drivers.heartbeat(context, driver, Heartbeat(state=DriverState.RUNNING, revision=2)).settings is None
+    assert drivers.heartbeat(context, driver, Heartbeat(state=DriverState.RUNNING)).settings is None, "an older driver"
+
+    back = client.post("/jobs/flights/rollback", json={"revision": 1, "state": "current"})
+    assert (back.status_code, back.json()["change"], back.json()["job"]["revision"]) == (200, None, 1)
+    needs = {"checkpoints": {"store_outage_max_ms": 1}}
+    assert patch(client, 1, **needs).json()["change"]["kind"] == "UPGRADE"
+    refused = patch(client, 1, **settings)
+    assert refused.json()["code"] == "UPGRADE_IN_PROGRESS"
+
+
+def test_a_running_job_is_refused_a_program_that_could_not_take_over_its_state_and_keeps_its_driver(
+    context: Context, client: httpx.Client, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.post("/jobs/flights/start")
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        apply(steps.CreateAttempt(1, steps.Cause.START), JobTransaction(session, found))
+        apply(steps.ShowStatus(JobStatus.RUNNING), JobTransaction(session, found))
+    asked: list[dict[str, Any]] = []
+
+    def judge(*_: Any, allow_non_restored_state: bool) -> None:
+        asked.append({"allow": allow_non_restored_state})
+        raise ChangeIncompatibleError("state 'visits' was int64 and is now string")
+
+    monkeypatch.setattr(plans, "require_takeover", judge)
+    body = {"parameters": {"input": "/in"}}
+    assert patch(client, 9, **body).json()["code"] == "REVISION_CONFLICT", "this is known without a plan"
+    refused = patch(client, 1, **body, allow_non_restored_state=True)
+    assert (refused.status_code, refused.json()["code"]) == (409, "CHANGE_INCOMPATIBLE")
+    assert client.get("/jobs/flights").json()["status"] == "RUNNING"
+    assert len(client.get("/jobs/flights/revisions").json()["revisions"]) == 1
+    assert asked == [{"allow": True}]
+    assert patch(client, 1, **body, plan_first=False).status_code == 202
+    assert len(asked) == 1
 
 
 def test_a_settled_job_returns_to_a_revision_with_its_program_alone_if_no_savepoint_was_taken(

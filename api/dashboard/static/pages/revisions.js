@@ -1,6 +1,6 @@
 // A job's revisions: their history and differences, the plan of a change, upgrades, and the way back.
 
-import { ApiError, changeJob, get, plan as planOf, post, upload } from "../api.js";
+import { ApiError, changeJob, get, plan as planOf, rollBack, upload } from "../api.js";
 import { ask, choice } from "../ask.js";
 import { droppedBy, planParts } from "../change_plan.js";
 import { showCancel, showChange } from "../change_timeline.js";
@@ -255,7 +255,7 @@ async function rollBack(one) {
   });
   if (!given) return;
   try {
-    const answer = await post(`${path}/rollback`, { revision: one.number, state: given.get("state") });
+    const answer = await rollBack(path, { revision: one.number, state: given.get("state") });
     tell(answer.change ? `Roll back to revision ${one.number}: it has begun.` : `The job is back at revision ${one.number}.`, "good");
     filled = null;
     forgetPlan();

@@ -20,6 +20,7 @@ from keyscale.api.cli.output import Output, cell
         ("downtime_ms", 12_340, "12.3 s"),
         ("duration_ms", 185_000, "3 min 5 s"),
         ("created_at_ms", 1_363_000_000_123, "2013-03-11 11:06:40.123"),
+        ("running_since_ms", 1_363_000_000_123, "2013-03-11 11:06:40.123"),
         ("trigger_timestamp", 1_363_000_000_123, "2013-03-11 11:06:40.123"),
     ],
 )

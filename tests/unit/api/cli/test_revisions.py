@@ -52,6 +52,22 @@ def test_what_is_not_given_is_not_in_the_request() -> None:
     assert change() == {}
 
 
+def test_every_setting_of_a_specification_can_be_changed() -> None:
+    assert change(
+        secret_parameters=[("password", "ORDERS")],
+        secrets=["ORDERS", "CLICKS"],
+        checkpoint_interval_ms=9000,
+        retained_checkpoints=5,
+        restart_strategy="fixed-delay",
+        restart_options=[("attempts", "3")],
+    ) == {
+        "parameters": {"password": {"secret": "ORDERS"}},
+        "secrets": ["ORDERS", "CLICKS"],
+        "checkpoints": {"interval_ms": 9000, "retained_count": 5},
+        "restart": {"type": "fixed-delay", "attempts": "3"},
+    }
+
+
 def test_values_are_set_and_removed() -> None:
     assert change(parallelism=2, parameters=[("a", "1")], unset_parameters=["b"], batch_interval_ms=0) == {
         "parallelism": 2,

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from keyscale.api.schemas.revision import SpecificationChange
-from keyscale.api.services.plans import downtime, proposed, settings_changed
-from keyscale.db.models import Revision
+from keyscale.api.services.plans import downtime, settings_changed
+from keyscale.api.specification import Specification, changed
 
 
-def revision() -> Revision:
-    return Revision(
-        job_id="id",
+def present() -> Specification:
+    return Specification(
         artifact_id="first",
         parallelism=2,
         parameters={"input": "/in", "password": "old-secret", "db": {"secret": "DB"}},
@@ -25,34 +24,33 @@ def revision() -> Revision:
     )
 
 
-def after(**fields: Any) -> dict[str, Any]:
-    return proposed(revision(), SpecificationChange.model_validate(fields))
+def after(**fields: Any) -> Specification:
+    return changed(present(), SpecificationChange.model_validate(fields).given())
 
 
 def test_fields_that_are_not_given_stay_as_they_are() -> None:
-    unchanged = after(message="why")
-    assert settings_changed(revision(), unchanged, runs=True) == []
+    assert settings_changed(present(), after(message="why"), runs=True) == []
 
 
 def test_parameters_and_settings_are_merged_and_null_removes_one() -> None:
-    changed = after(parameters={"input": "/other", "db": None, "more": {"secret": "KEY"}}, spark_conf={"spark.a": "b"})
-    assert changed["parameters"] == {"input": "/other", "password": "old-secret", "more": {"secret": "KEY"}}
-    assert changed["secrets"] == ["DB", "KEY"]
-    assert changed["spark_conf"] == {"spark.executor.memory": "1g", "spark.a": "b"}
+    new = after(parameters={"input": "/other", "db": None, "more": {"secret": "KEY"}}, spark_conf={"spark.a": "b"})
+    assert new.parameters == {"input": "/other", "password": "old-secret", "more": {"secret": "KEY"}}
+    assert new.secrets == ["DB", "KEY"]
+    assert new.spark_conf == {"spark.executor.memory": "1g", "spark.a": "b"}
 
 
 def test_of_checkpoints_only_the_sent_settings_change() -> None:
-    assert after(checkpoints={"interval_ms": 5000})["checkpoints"] == {"interval_ms": 5000, "retained_count": 3}
+    assert after(checkpoints={"interval_ms": 5000}).checkpoints == {"interval_ms": 5000, "retained_count": 3}
 
 
 def test_null_takes_a_restart_strategy_and_a_batch_interval_away() -> None:
-    changed = after(restart=None, batch_interval_ms=None, artifact_id=None)
-    assert (changed["restart"], changed["batch_interval_ms"], changed["artifact_id"]) == (None, None, "first")
+    new = after(restart=None, batch_interval_ms=None, artifact_id=None)
+    assert (new.restart, new.batch_interval_ms, new.artifact_id) == (None, None, "first")
 
 
 def test_changed_settings_are_named_one_by_one_and_secrets_are_masked() -> None:
     found = settings_changed(
-        revision(), after(parallelism=4, parameters={"password": "new-secret", "db": "plain"}), runs=True
+        present(), after(parallelism=4, parameters={"password": "new-secret", "db": "plain"}), runs=True
     )
     assert [(each.name, each.before, each.after) for each in found] == [
         ("parallelism", "2", "4"),
@@ -63,11 +61,19 @@ def test_changed_settings_are_named_one_by_one_and_secrets_are_masked() -> None:
 
 @pytest.mark.parametrize("runs", [True, False])
 def test_only_a_running_job_is_restarted_for_a_setting(runs: bool) -> None:
-    [setting] = settings_changed(revision(), after(parallelism=4), runs=runs)
+    [setting] = settings_changed(present(), after(parallelism=4), runs=runs)
     assert setting.needs_restart == runs
 
 
+def test_settings_that_a_driver_follows_need_no_restart_and_cost_no_downtime() -> None:
+    checkpoints = {"interval_ms": 5000, "min_pause_ms": 9, "retained_count": 2, "store_outage_max_ms": 9}
+    new = after(checkpoints=checkpoints, restart=None, batch_interval_ms=9, spark_conf={"spark.a": "b"})
+    needing = {each.name for each in settings_changed(present(), new, runs=True) if each.needs_restart}
+    assert needing == {"checkpoints.store_outage_max_ms", "spark_conf.spark.a"}
+    assert downtime([900], runs=True, restarts=False).expected_ms == 0
+
+
 def test_the_downtime_to_expect_is_the_median_of_the_last_changes_or_says_why_there_is_none() -> None:
-    assert downtime([900, 100, 200], runs=True).expected_ms == 200
-    assert downtime([], runs=True).reason == "no change of this kind was made while the job ran"
-    assert downtime([100], runs=False).expected_ms is None
+    assert downtime([900, 100, 200], runs=True, restarts=True).expected_ms == 200
+    assert downtime([], runs=True, restarts=True).reason == "no change of this kind was made while the job ran"
+    assert downtime([100], runs=False, restarts=True).expected_ms is None

@@ -17,6 +17,7 @@ from keyscale.jobs.protocol.messages import (
     Failure,
     Heartbeat,
     HeartbeatResponse,
+    LiveSettings,
 )
 from keyscale.jobs.runtime.control import reporter
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
@@ -36,6 +37,7 @@ class ScriptedControl:
         self.heartbeats: list[Heartbeat] = []
         self.reports: list[CheckpointReport] = []
         self.commands: list[Command] = []
+        self.settings: LiveSettings | None = None
         self.failure: Exception | None = None
         self.report_failure: Exception | None = None
 
@@ -50,7 +52,8 @@ class ScriptedControl:
             raise self.failure
         self.heartbeats.append(heartbeat)
         answered = {result.command_id for result in heartbeat.results}
-        return HeartbeatResponse(commands=[command for command in self.commands if command.id not in answered])
+        commands = [command for command in self.commands if command.id not in answered]
+        return HeartbeatResponse(commands=commands, settings=self.settings)
 
     def report_checkpoint(self, report: CheckpointReport) -> None:
         if self.failure or self.report_failure:
@@ -67,7 +70,10 @@ class Running:
         self.status = DriverStatus()
         self.commands: list[Command] = []
         self.over: list[AttemptOverError] = []
-        self.reporter = Reporter(self.control, self.status, self.commands.append, self.over.append)
+        self.settings: list[LiveSettings] = []
+        self.reporter = Reporter(
+            self.control, self.status, self.commands.append, self.over.append, self.settings.append
+        )
 
 
 @pytest.fixture
@@ -89,6 +95,12 @@ def test_a_command_is_executed_once_however_often_it_is_delivered(running: Runni
     running.control.commands = [Command(id="c1", kind=CommandKind.CHECKPOINT)]
     wait_until(lambda: len(running.control.heartbeats) >= 4, what="four heartbeats")
     assert [command.id for command in running.commands] == ["c1"]
+
+
+def test_settings_that_the_control_plane_sends_are_handed_on(running: Running) -> None:
+    sent = running.control.settings = LiveSettings(revision=2)
+    wait_until(lambda: running.settings, what="the settings")
+    assert running.settings[0] == sent
 
 
 def test_a_result_is_repeated_until_the_control_plane_no_longer_asks_for_it(running: Running) -> None:

@@ -103,10 +103,12 @@ class Rig:
         self.loop = Loop()
         self.retention_runs = self.nudges = 0
         self.drains: list[str] = []
+        self.settings = CheckpointSettings(interval_ms=100).model_copy(update=settings)
+        self.looks_at_settings = 0
         self.coordinator = Coordinator(
             cast("Any", self.checkpoints),
             cast("Any", self.loop),
-            CheckpointSettings(interval_ms=100, **settings),
+            lambda: self.settings,
             self.status,
             self.outcome_box,
             commands=self.commands,
@@ -114,6 +116,7 @@ class Rig:
             read_on=lambda: self.drains.append("reads on"),
             run_retention=self._count_retention,
             nudge=self._count_nudge,
+            follow_settings=self._look_at_settings,
         )
 
     def _count_retention(self) -> None:
@@ -122,9 +125,12 @@ class Rig:
     def _count_nudge(self) -> None:
         self.nudges += 1
 
+    def _look_at_settings(self) -> None:
+        self.looks_at_settings += 1
+
     def execute(self, kind: CommandKind, **fields: Any) -> CommandResult:
         """Executes a command on the test's thread, and returns its result."""
-        self.coordinator._settings = CheckpointSettings(interval_ms=3_600_000)
+        self.settings = CheckpointSettings(interval_ms=3_600_000)
         self.commands.put(Command(id="command", kind=kind, **fields))
         self.commands.put(None)
         self.coordinator._run()
@@ -149,6 +155,17 @@ def started(rigs: list[Rig], checkpoints: ScriptedCheckpoints | None = None, **s
     rigs.append(rig)
     rig.coordinator.start()
     return rig
+
+
+def test_settings_that_change_are_followed_from_the_next_look_on(
+    rigs: list[Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyscale.jobs.runtime.driver.coordinator, "_FENCE_CHECK_SECONDS", 0.05)
+    rig = started(rigs, interval_ms=3_600_000)
+    wait_until(lambda: rig.looks_at_settings, what="a look at the settings")
+    assert rig.checkpoints.taken == 0
+    rig.settings = CheckpointSettings(interval_ms=100)
+    wait_until(lambda: rig.retention_runs, what="a checkpoint by the new interval")
 
 
 def test_failed_checkpoints_are_tolerated_and_taken_again(rigs: list[Rig]) -> None:
@@ -182,7 +199,7 @@ def test_one_failure_more_than_tolerated_ends_the_run(rigs: list[Rig]) -> None:
 
 def test_the_failure_of_a_requested_checkpoint_is_returned_and_not_counted(rigs: list[Rig]) -> None:
     rig = Rig(tolerable_failed_checkpoints=0)
-    rig.coordinator._settings = CheckpointSettings(interval_ms=3_600_000, tolerable_failed_checkpoints=0)
+    rig.settings = CheckpointSettings(interval_ms=3_600_000, tolerable_failed_checkpoints=0)
     rig.checkpoints.failures.append(StoreUnavailableError("away"))
     rigs.append(rig)
     rig.coordinator.start()
@@ -197,7 +214,7 @@ def test_the_failure_of_a_requested_checkpoint_is_returned_and_not_counted(rigs:
 
 def test_a_job_reads_on_if_its_savepoint_fails_after_a_drain(rigs: list[Rig]) -> None:
     rig = Rig()
-    rig.coordinator._settings = CheckpointSettings(interval_ms=3_600_000)
+    rig.settings = CheckpointSettings(interval_ms=3_600_000)
     rig.checkpoints.failures.append(StoreUnavailableError("away"))
     rigs.append(rig)
     rig.coordinator.start()
@@ -343,7 +360,7 @@ def always_checks_its_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_idle_attempt_that_is_overtaken_ends_before_another_checkpoint(rigs: list[Rig]) -> None:
     rig = Rig()
     rig.loop.answers = [StoreUnavailableError("away"), False, True]
-    rig.coordinator._settings = CheckpointSettings(interval_ms=3_600_000)
+    rig.settings = CheckpointSettings(interval_ms=3_600_000)
     rigs.append(rig)
     rig.coordinator.start()
     wait_until(lambda: rig.outcome_box.outcome is not None, what="the end of the run")

@@ -25,7 +25,7 @@ AGAIN = FixedDelayRestart(attempts=2, delay_ms=0)
 def restarts(
     strategy: FixedDelayRestart | None, status: DriverStatus, history: FailureHistory | None = None
 ) -> Restarts:
-    return Restarts(strategy, history or FailureHistory(), status, draw=lambda: 0.0, clock=lambda: NOW_MS)
+    return Restarts(lambda: strategy, history or FailureHistory(), status, draw=lambda: 0.0, clock=lambda: NOW_MS)
 
 
 def failed() -> RunOutcomeBox:
@@ -52,6 +52,18 @@ def test_a_failure_is_counted_and_the_run_starts_again_while_the_strategy_allows
     assert box.outcome.failure is not None
     assert box.outcome.failure.final, "the control plane must not start it again, either"
     assert "2 restarts are allowed" in box.outcome.failure.message
+
+
+def test_a_strategy_that_changes_counts_from_the_next_failure_on_and_is_shown_at_once() -> None:
+    status, strategies = DriverStatus(), [AGAIN]
+    decides = Restarts(lambda: strategies[-1], FailureHistory(), status, draw=lambda: 0.0, clock=lambda: NOW_MS)
+    strategies.append(FixedDelayRestart(attempts=1, delay_ms=0))
+    decides.show()
+    assert status.heartbeat().metrics.restart == strategies[-1]
+    box = failed()
+    assert decides.wait_to_restart(box)
+    box.give(FAILURE)
+    assert not decides.wait_to_restart(box), "the first strategy would have allowed another one"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,46 @@
+"""The settings that a job follows while it runs: those of its assignment, until the control plane sends others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keyscale.jobs.protocol.messages import LiveSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keyscale.jobs.protocol.messages import Assignment
+    from keyscale.jobs.runtime.control.driver_status import DriverStatus
+
+
+class FollowedSettings:
+    """The newest settings. They are replaced as a whole, so every thread may read them.
+
+    Args:
+        assignment: Has the settings at the start.
+        status: Shows whose revision's settings are followed.
+
+    Attributes:
+        on_change: Called when there are others.
+    """
+
+    def __init__(self, assignment: Assignment, status: DriverStatus) -> None:
+        self._status = status
+        self._newest = LiveSettings(
+            revision=assignment.revision,
+            checkpoints=assignment.checkpoints,
+            restart=assignment.restart,
+            batch_interval_ms=assignment.batch_interval_ms,
+        )
+        self.on_change: Callable[[], None] = lambda: None
+        status.follows(assignment.revision)
+
+    @property
+    def newest(self) -> LiveSettings:
+        return self._newest
+
+    def follow(self, settings: LiveSettings) -> None:
+        """Takes other settings."""
+        self._newest = settings
+        self._status.follows(settings.revision)
+        self.on_change()
