@@ -303,6 +303,7 @@ def test_faults_of_a_running_job_are_shown_on_top(page: Page, platform: Platform
         answer = route.fetch()
         route.fulfill(response=answer, json={**answer.json(), "health": [item]})
 
+    page.route("**/jobs/departures/stream", lambda route: route.abort())  # it asks again and again, and sees the item
     page.goto(f"{platform.url}/ui/jobs/departures")
     health = page.get_by_label("Faults")
     expect(page.get_by_role("heading", level=1)).to_have_text("departures")
@@ -441,6 +442,28 @@ def test_a_hidden_page_sends_no_requests(page: Page, platform: Platform) -> None
     before = len(asked)
     page.wait_for_function(rest, arg=page.evaluate("performance.now()"))
     assert len(asked) == before
+
+
+def test_a_page_follows_the_stream_and_asks_again_and_again_while_there_is_none(page: Page, platform: Platform) -> None:
+    platform.create_job("followed")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/jobs/followed") else None)
+    with page.expect_request("**/jobs/followed/stream"):
+        open_page(page, platform, "/ui/jobs/followed/rescale")
+    rest = "start => performance.now() - start > 3000"
+    page.wait_for_function(rest, arg=page.evaluate("performance.now()"))  # the first message names all topics
+    before = len(asked)
+    page.wait_for_function(rest, arg=page.evaluate("performance.now()"))
+    assert len(asked) == before
+    platform.control_plane.api.patch("/jobs/followed", {"parallelism": 5}, if_match='"1"')
+    expect(page.locator("#parallelism-hint")).to_have_text("From 1 to 128; now 5.")
+
+    page.route("**/jobs/followed/stream", lambda route: route.abort())
+    open_page(page, platform, "/ui/jobs/followed/rescale")
+    before = len(asked)
+    page.wait_for_function(rest, arg=page.evaluate("performance.now()"))
+    assert len(asked) > before
+    platform.control_plane.api.delete("/jobs/followed")
 
 
 def test_a_page_reports_that_the_control_plane_does_not_answer_and_recovers(page: Page, platform: Platform) -> None:

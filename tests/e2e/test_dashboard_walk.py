@@ -133,6 +133,7 @@ def test_a_job_is_run_rescaled_upgraded_and_started_from_a_savepoint_on_the_page
         savepoint = take_a_savepoint(walk)
         rescale(walk)
         upgrade(walk)
+        find_a_line_of_the_log(walk)
         find_nothing_wrong_with_any_tab(walk)
         see_the_exception_of_the_failed_job(walk)
         start_a_job_from_the_savepoint(walk, savepoint)
@@ -228,6 +229,16 @@ def upgrade(walk: Walk) -> None:
     expect(page.get_by_role("region", name="Specification").get_by_role("row").nth(1)).to_contain_text(
         "page_views, version 2"
     )
+
+
+def find_a_line_of_the_log(walk: Walk) -> None:
+    page = walk.page
+    walk.open_tab("Logs")
+    expect(page.get_by_role("region", name="Log")).to_contain_text("all state is restored", timeout=TIMEOUT_MS)
+    page.get_by_label("Search in the whole log").fill("The Query Runs")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("list", name="Lines found").get_by_role("link")).to_contain_text(["the query runs"])
+    expect(page.locator("#log-hint")).to_contain_text("1 line with")
 
 
 def find_nothing_wrong_with_any_tab(walk: Walk) -> None:

@@ -77,7 +77,7 @@ const busyOf = (figures) => (figures?.busy_ratio == null ? "" : `${percent(figur
 
 /** Shows the button that cancels a change, while that is possible. */
 export function showCancel(change, mayOperate, page) {
-  const inProgress = mayOperate && change?.status === "IN_PROGRESS" && change.can_cancel !== undefined;
+  const inProgress = mayOperate && change?.status === "IN_PROGRESS";
   setChildren(byId("change-actions"), ...(inProgress ? [cancelButton(change, page)] : []));
 }
 

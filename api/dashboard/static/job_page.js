@@ -40,6 +40,7 @@ export function jobPage(read, show, topics = [], everyMs = 1000) {
     }
   }, {
     everyMs,
+    stream: `${path}/stream`,
     topics: ["job", "operations", ...topics],
     redraw: () => shown && show(...shown),
   }).now;
@@ -67,9 +68,8 @@ function showHead(job) {
 
 function showFailure(job) {
   const box = byId("failure");
-  // The page of exceptions shows it in full.
-  box.hidden = !job.failure || location.pathname.endsWith("/exceptions");
-  if (!box.hidden) {
+  box.hidden = !job.failure;
+  if (job.failure) {
     const said = job.status === "FAILED" ? "The job failed. " : "The job had to restart. ";
     setChildren(box, element("strong", {}, said), ...failureParts(job.failure));
   }

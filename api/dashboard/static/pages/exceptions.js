@@ -1,19 +1,20 @@
-// Failures: the attempts that ended with a failure, with the user's traceback.
+// A job's exceptions, those that it has recovered from as well: type, place, message, and the user's traceback.
 
 import { get } from "../api.js";
-import { byId, element, setChildren, since, when, words } from "../dom.js";
+import { byId, element, setChildren, since, when } from "../dom.js";
 import { number } from "../format.js";
 import { failureParts, jobPage, path } from "../job_page.js";
-import { pageQuery, showPages } from "../paging.js";
+import { isFirstPage, pageQuery, showPages } from "../paging.js";
 
 const PAGE = 50;
 
-jobPage(() => get(`${path}/attempts?${pageQuery(PAGE)}`), (job, { attempts, next }) => {
-  const failed = attempts.filter((attempt) => attempt.failure);
-  byId("no-exceptions").hidden = failed.length > 0;
-  setChildren(byId("exceptions"), ...failed.map((attempt) => element("li", {},
-    element("p", { class: "soft" }, element("strong", {}, `Attempt ${number(attempt.number)}`), " ",
-      when(attempt.ended_at_ms), ", ", since(attempt.ended_at_ms), `. It had begun by: ${words(attempt.cause).toLowerCase()}.`),
-    element("div", { class: "notice", "data-tone": "bad" }, ...failureParts(attempt.failure, attempt === failed[0])))));
+jobPage(() => get(`${path}/exceptions?${pageQuery(PAGE)}`), (job, { exceptions, next }) => {
+  byId("no-exceptions").hidden = exceptions.length > 0 || !isFirstPage();
+  setChildren(byId("exceptions"), ...exceptions.map((one, index) => element("li", { dataset: { key: one.id } },
+    element("p", { class: "soft" }, when(one.at_ms), ", ", since(one.at_ms), ", in attempt ",
+      element("a", { href: `logs?attempt=${one.attempt}` }, number(one.attempt))),
+    element("div", { class: "notice", "data-tone": "bad" },
+      one.type && !one.message.includes(one.type.split(".").at(-1)) ? element("strong", { class: "mono" }, `${one.type} `) : "",
+      ...failureParts(one, isFirstPage() && index === 0)))));
   showPages(next);
 }, ["events"]);

@@ -44,7 +44,7 @@ const page = live(async () => {
   byId("loading").hidden = true;
   byId("new").hidden = !mayActAs(user, "OPERATOR");
   show();
-}, { everyMs: 2000, topics: ["job", "figures"], redraw: () => show() });
+}, { everyMs: 2000, stream: "/stream", topics: ["job", "figures"], redraw: () => show() });
 
 async function allJobs() {
   const found = [];
@@ -131,7 +131,8 @@ function updateRow(row, job) {
 function showCheckpoint(job, cell) {
   const latest = job.latest_checkpoint;
   setChildren(cell, ...(latest
-    ? [since(latest.completed_at_ms), element("span", { class: "soft" }, ` in ${duration(latest.end_to_end_duration)}`)]
+    ? [element("span", {}, since(latest.completed_at_ms),
+      element("span", { class: "soft" }, ` in ${duration(latest.end_to_end_duration)}`))]
     : [NONE]));
 }
 

@@ -1,70 +1,163 @@
-// The end of an attempt's log, filtered as the address says.
+// An attempt's log: its end as it grows, any place in it, the lines with a text, and all of it as a file.
+// The address holds the attempt, the text, and the place: `at` is an offset in bytes; without it the end is followed.
 
 import { ApiError, get } from "../api.js";
 import { byId, element, setChildren, setText, words } from "../dom.js";
 import { bytes, number, plural } from "../format.js";
 import { jobPage, path } from "../job_page.js";
 
-const TAIL_BYTES = 1 << 20, SHOWN_LINES = 2000;
+const CHUNK_BYTES = 256 << 10, HELD_CHARACTERS = 4 << 20, DOWNLOAD_BYTES_MAX = 256 << 20;
+const LINES_FOUND_MAX = 500;
 const query = new URLSearchParams(location.search);
 const log = byId("log"), follow = byId("follow");
-byId("search").value = query.get("search") ?? "";
-follow.checked = query.get("follow") !== "no";
-let text = "";
-let number_ = null;
 
-jobPage(async () => {
+/** The part of the log that is shown: its text, and its bytes from `start` to `end`. */
+let shown = null;
+let size = 0;
+let matches = null;
+
+byId("search").value = query.get("search") ?? "";
+follow.checked = !query.has("at") && query.get("follow") !== "no";
+
+const page = jobPage(async () => {
   const { attempts } = await get(`${path}/attempts?limit=100`);
-  const wanted = query.get("attempt");
-  const answer = await get(`${path}/logs?tail_bytes=${TAIL_BYTES}${wanted ? `&attempt=${encodeURIComponent(wanted)}` : ""}`).catch(explain);
-  return [attempts, answer];
-}, (job, [attempts, answer]) => {
+  const refusal = await readMore().catch(explain);
+  return [attempts, refusal];
+}, (job, [attempts, refusal]) => {
   setChildren(byId("attempt"), ...attempts.map((one) =>
     element("option", { value: one.number }, `${number(one.number)}: ${words(one.cause).toLowerCase()}`)));
-  byId("attempt").value = query.get("attempt") ?? String(attempts[0]?.number ?? "");
-  text = answer.text ?? "";
-  number_ = answer.attempt;
-  setText(byId("log-size"), answer.refusal ? "" : bytes(answer.size_bytes));
-  byId("download").disabled = !text;
-  show(answer);
-}, [], 2000);
+  if (document.activeElement !== byId("attempt")) byId("attempt").value = query.get("attempt") ?? String(attempts[0]?.number ?? "");
+  setText(byId("log-size"), shown ? bytes(size) : "");
+  byId("download").disabled = !shown;
+  showHint(refusal);
+  showText();
+}, [], 1500);
 
 /** A log that cannot be read is not a fault of the page. */
 function explain(error) {
   if (!(error instanceof ApiError) || error.isOutage) throw error;
-  return { refusal: error.text };
+  return error.text;
 }
 
-let lastAnswer = {};
-function show(answer = lastAnswer) {
-  lastAnswer = answer;
-  const search = byId("search").value.toLowerCase();
-  const lines = text.split("\n").filter((line) => !search || line.toLowerCase().includes(search));
-  const shown = lines.slice(-SHOWN_LINES).join("\n");
+function read(parameters) {
+  const attempt = query.get("attempt");
+  return get(`${path}/logs?${new URLSearchParams({ ...parameters, ...(attempt ? { attempt } : {}) })}`);
+}
+
+/** Reads the first part, then what has been written since if the end is followed; and the lines with the text, once. */
+async function readMore() {
+  if (!shown) {
+    const at = Number(query.get("at") ?? NaN);
+    const answer = await read(Number.isNaN(at) ? { tail_bytes: CHUNK_BYTES } : { offset: at, limit_bytes: CHUNK_BYTES });
+    shown = { attempt: answer.attempt, text: answer.text, start: answer.offset, end: answer.next_offset };
+    size = answer.size_bytes;
+  } else if (follow.checked) {
+    const answer = await read({ offset: shown.end, limit_bytes: CHUNK_BYTES });
+    if (answer.attempt !== shown.attempt || answer.size_bytes < shown.end) {
+      shown = null;
+      return readMore();
+    }
+    size = answer.size_bytes;
+    shown.text += answer.text;
+    shown.end = answer.next_offset;
+    if (shown.text.length > HELD_CHARACTERS) forgetOldest();
+  }
+  if (matches === null && query.get("search")) await search();
+  return "";
+}
+
+/** Keeps the newest half of a text that has grown very long. */
+function forgetOldest() {
+  const kept = shown.text.slice(shown.text.indexOf("\n", shown.text.length / 2) + 1);
+  shown.start = shown.end - new TextEncoder().encode(kept).length;
+  shown.text = kept;
+}
+
+async function search() {
+  matches = [];
+  let from = 0;
+  do {
+    const answer = await read({ offset: from, search: query.get("search") });
+    matches.push(...answer.matches);
+    if (answer.next_offset <= from) break;
+    [from, size] = [answer.next_offset, answer.size_bytes];
+  } while (from < size && matches.length < LINES_FOUND_MAX);
+  byId("matches").hidden = matches.length === 0;
+  setChildren(byId("matches"), ...matches.map((one) => element("li", {}, element("a", { href: addressOf(one.offset) }, one.text))));
+}
+
+/** The page at another place of the log. */
+function addressOf(at) {
+  const there = new URLSearchParams(query);
+  if (at === null) there.delete("at");
+  else there.set("at", at);
+  return `${location.pathname}?${there}`;
+}
+
+function showHint(refusal) {
   const hints = [
-    answer.refusal ?? "",
-    search && !answer.refusal ? `${plural(lines.length, "line")} with “${search}”.` : "",
-    answer.truncated ? `Only the last ${bytes(TAIL_BYTES)} are here.` : "",
+    refusal,
+    matches ? `${matches.length >= LINES_FOUND_MAX ? `The first ${number(matches.length)} lines` : plural(matches.length, "line")} with “${query.get("search")}”.` : "",
+    shown && shown.start > 0 ? `From byte ${number(shown.start)}.` : "",
   ];
   setText(byId("log-hint"), hints.filter(Boolean).join(" "));
-  if (log.textContent === shown) return;
-  setText(log, shown);
+}
+
+function showText() {
+  if (!shown) return;
+  byId("earlier").hidden = shown.start === 0;
+  byId("later").hidden = follow.checked || shown.end >= size;
+  byId("log-end").hidden = !query.has("at");
+  byId("log-end").href = addressOf(null);
+  if (log.textContent === shown.text) return;
+  // Text is added at the end, so that a selection stays.
+  const before = log.textContent;
+  if (before && shown.text.startsWith(before) && log.firstChild) log.append(shown.text.slice(before.length));
+  else log.textContent = shown.text;
   if (follow.checked) log.scrollTop = log.scrollHeight;
 }
 
-byId("log-form").addEventListener("submit", (event) => event.preventDefault());
-byId("log-form").addEventListener("input", (event) => {
-  setQuery("search", byId("search").value);
-  setQuery("follow", follow.checked ? "" : "no");
-  if (event.target === byId("attempt")) {
-    setQuery("attempt", byId("attempt").value);
-    location.reload();
-  }
-  show();
+byId("earlier").addEventListener("click", async () => {
+  const from = Math.max(0, shown.start - CHUNK_BYTES);
+  const answer = await read({ offset: from, limit_bytes: shown.start - from });
+  const height = log.scrollHeight - log.scrollTop;
+  shown.text = answer.text + shown.text;
+  shown.start = answer.offset;
+  showText();
+  log.scrollTop = log.scrollHeight - height;
 });
-byId("download").addEventListener("click", () => {
-  const url = URL.createObjectURL(new Blob([text], { type: "text/plain" }));
-  element("a", { href: url, download: `${byId("name").textContent}-${number_}.log` }).click();
+byId("later").addEventListener("click", async () => {
+  const answer = await read({ offset: shown.end, limit_bytes: CHUNK_BYTES });
+  shown.text += answer.text;
+  [shown.end, size] = [answer.next_offset, answer.size_bytes];
+  showText();
+});
+byId("log-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  setQuery("search", byId("search").value.trim());
+  setQuery("at", "");
+  location.reload();
+});
+byId("attempt").addEventListener("change", () => {
+  setQuery("attempt", byId("attempt").value);
+  setQuery("at", "");
+  location.reload();
+});
+follow.addEventListener("change", () => {
+  setQuery("follow", follow.checked ? "" : "no");
+  if (follow.checked && query.has("at")) location.assign(addressOf(null));
+  page.now();
+});
+byId("download").addEventListener("click", async () => {
+  const parts = [];
+  for (let from = 0; from < Math.min(size, DOWNLOAD_BYTES_MAX);) {
+    const answer = await read({ offset: from, limit_bytes: 1 << 20 });
+    if (answer.next_offset <= from) break;
+    parts.push(answer.text);
+    from = answer.next_offset;
+  }
+  const url = URL.createObjectURL(new Blob(parts, { type: "text/plain" }));
+  element("a", { href: url, download: `${byId("name").textContent}-${shown.attempt}.log` }).click();
   URL.revokeObjectURL(url);
 });
 
