@@ -234,7 +234,9 @@ def upgrade(walk: Walk) -> None:
 def find_a_line_of_the_log(walk: Walk) -> None:
     page = walk.page
     walk.open_tab("Logs")
-    expect(page.get_by_role("region", name="Log", exact=True)).to_contain_text("all state is restored", timeout=TIMEOUT_MS)
+    expect(page.get_by_role("region", name="Log", exact=True)).to_contain_text(
+        "all state is restored", timeout=TIMEOUT_MS
+    )
     page.get_by_label("Search in the whole log").fill("The Query Runs")
     page.keyboard.press("Enter")
     expect(page.get_by_role("list", name="Lines found").get_by_role("link")).to_contain_text(["the query runs"])
