@@ -235,13 +235,13 @@ function showRevisions(mayOperate) {
 }
 
 function rollBackButton(one) {
-  const button = actionButton(one.number < job.revision ? "Roll back…" : "Go to it…", () => rollBack(one),
+  const button = actionButton(one.number < job.revision ? "Roll back…" : "Go to it…", () => askToRollBack(one),
     { class: "plain", "aria-label": `Go to revision ${one.number}…` });
   setRefused(button, job.change_id ? "Another change of this job is in progress." : "");
   return button;
 }
 
-async function rollBack(one) {
+async function askToRollBack(one) {
   const runs = job.desired === "RUNNING";
   const given = await ask({
     title: `Roll ${job.name} back to revision ${one.number}?`,
