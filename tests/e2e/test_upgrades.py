@@ -8,11 +8,14 @@ import pytest
 
 from keyscale.api.cli.client import job_path
 from tests.support.control_plane.command_line import keyscale
-from tests.support.control_plane.counts_job import RAISES, CountsJob
+from tests.support.control_plane.counts_job import RAISES, SECONDS, CountsJob
 from tests.support.control_plane.running_control_plane import running_control_plane
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.support.control_plane.running_control_plane import RunningControlPlane
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -45,5 +48,56 @@ def test_an_upgrade_keeps_state_one_that_raises_is_taken_back_and_a_clone_runs_b
         job.wait_for_all(tmp_path / "clone", after=forked_at)
         shown = [(each["status"], each["revision"], each["parallelism"]) for each in map(job.show, ("counts", "copy"))]
         assert shown == [("RUNNING", 2, 2), ("RUNNING", 1, 3)]
+
+        attempt = job.show()["attempt"]["number"]
+        settings = {"checkpoints": {"interval_ms": 60_000}, "restart": {"type": "none"}, "batch_interval_ms": 100}
+        told = platform.api.patch(job_path("counts"), settings, if_match='"2"')
+        assert (told["change"], told["job"]["revision"]) == (None, 4)
+        wait_until(lambda: follows(platform, 4), SECONDS, what="the driver that follows the revision")
+        job.deliver()
+        job.wait_for_all()
+        shown_last = job.show()
+        assert (shown_last["status"], shown_last["attempt"]["number"]) == ("RUNNING", attempt)
         for name in ("counts", "copy"):
             platform.api.post(job_path(name, "cancel"))
+
+
+def follows(platform: RunningControlPlane, revision: int) -> bool:
+    """Whether the driver says that it follows a revision's settings."""
+    log = platform.api.get(job_path("counts", "logs"), tail_bytes=1 << 20)["text"]
+    return f"the job follows the settings of revision {revision}" in log
+
+
+@pytest.mark.exhaustive
+def test_a_job_that_fails_on_every_batch_and_can_take_no_savepoint_is_upgraded_from_its_last_state(
+    tmp_path: Path,
+) -> None:
+    with running_control_plane() as platform:
+        job = CountsJob(lambda: platform.api, tmp_path)
+        restart = {"type": "fixed-delay", "attempts": 100_000, "delay_ms": 200}
+        job.create(1, parallelism=2, checkpoints={"interval_ms": 2000}, restart=restart)
+        job.act("start")
+        job.deliver()
+        job.wait_for_all()
+        taken = keyscale(platform, "checkpoints", "trigger", "counts")
+        assert taken.exit_code == 0, taken.stderr
+        job.act("cancel")
+        assert keyscale(platform, "jobs", "wait", "counts", "--for", "STOPPED").exit_code == 0
+        platform.api.patch(job_path("counts"), {"artifact_id": job.program(RAISES)}, if_match='"1"')
+        job.act("start")
+        job.deliver()
+        wait_until(lambda: job.show()["failure"], SECONDS, what="a failure of the third version")
+
+        job.program(2)
+        options = ("--file", str(job.directory / "counts_2.py"), "--upgrade-mode", "last-state")
+        old = keyscale(platform, "jobs", "update", "counts", *options, "--last-state-age-ms-max", "1")
+        assert (old.exit_code, "LAST_STATE_TOO_OLD" in old.stderr) == (1, True), old.stderr
+        done = keyscale(platform, "jobs", "update", "counts", *options)
+        assert done.exit_code == 0, done.stderr
+        job.deliver()
+        job.wait_for_all()
+        assert {row["version"] for row in job.rows() if row["count"] > 1} == {2}
+        [change] = platform.api.get(job_path("counts", "changes"))["changes"]
+        assert (change["status"], change["upgrade_mode"]) == ("COMPLETED", "last-state")
+        assert platform.api.get(job_path("counts", "savepoints"))["savepoints"] == []
+        job.act("cancel")
