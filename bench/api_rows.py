@@ -64,6 +64,9 @@ _STATEMENTS = (
     """INSERT INTO events (job_id, at_ms, kind, actor, message, details)
        SELECT md5('job' || j), :now - e, 'JOB_RUNNING', 'system', 'attempt 1 runs the job', '{"attempt": 1}'
        FROM generate_series(1, :events) e, generate_series(1, :jobs) j""",
+    """INSERT INTO exceptions (job_id, attempt, at_ms, code, message)
+       SELECT md5('job' || j), 1, :now - e, 'USER_CODE_FAILED', 'division by zero'
+       FROM generate_series(1, :attempts) e, generate_series(1, :jobs) j""",
 )
 
 

@@ -61,8 +61,9 @@ def test_no_query_can_hold_a_character_that_makes_a_route_fail(
         place = path.replace("{job_id}", job["id"]).replace("{checkpoint_id}", "1").replace("{", "").replace("}", "")
         for part in PATH_PARTS:
             names = ("limit", "attempt", "tail_bytes", "after", part)
-            answer = client.get(f"{place}?" + "&".join(f"{name}={part}" for name in names))
-            assert answer.status_code in {200, 404, 422}, (path, part, answer.text)
+            # Not read to its end: a stream of events has none.
+            with client.stream("GET", f"{place}?" + "&".join(f"{name}={part}" for name in names)) as answer:
+                assert answer.status_code in {200, 404, 422}, (path, part, answer.read())
 
 
 def test_text_that_cannot_be_stored_is_refused_wherever_a_request_has_text(
