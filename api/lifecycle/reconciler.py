@@ -60,13 +60,15 @@ class ReconcilerPulse:
     Attributes:
         role: `leader`, `standby` (another replica leads) or `down`.
         beat_at_s: Monotonic time of its last round.
+        epoch: Of its time as leader, while it leads.
     """
 
     role: str = "down"
     beat_at_s: float = 0.0
+    epoch: int | None = None
 
-    def beat(self, role: str) -> None:
-        self.role, self.beat_at_s = role, time.monotonic()
+    def beat(self, role: str, epoch: int | None = None) -> None:
+        self.role, self.beat_at_s, self.epoch = role, time.monotonic(), epoch
 
 
 class Reconciler:
@@ -118,7 +120,7 @@ class Reconciler:
             try:
                 self._stand_and_lead()
             except Exception as error:  # the loop survives every error: this replica stands for the next election
-                self._pulse.role = "down"
+                self._pulse.role, self._pulse.epoch = "down", None
                 if is_database_away(error):
                     logger.warning("the database does not answer; trying again")
                 elif isinstance(error, LeadershipLostError):
@@ -126,7 +128,7 @@ class Reconciler:
                 else:
                     logger.exception("a round failed")
                 self._closing.wait(_ELECTION_S)
-        self._pulse.role = "down"
+        self._pulse.role, self._pulse.epoch = "down", None
 
     def _stand_and_lead(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -153,7 +155,7 @@ class Reconciler:
         try:
             while not self._closing.is_set():
                 jobs_served.serve(candidacy.beat(leadership.epoch))
-                self._pulse.beat("leader")
+                self._pulse.beat("leader", leadership.epoch)
                 self._wakeup.wait(ROUND_S)
         finally:
             is_over.set()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from keyscale.api.errors import LeadershipLostError
+from keyscale.api.lifecycle.leadership import Leadership
 from keyscale.clock import now_ms
 from keyscale.db.repositories import events, history, jobs
 
@@ -51,7 +53,7 @@ class HistoryRetention:
 
     Args:
         sessions: The database.
-        pulse: Shows whether this control plane leads; only then it works.
+        pulse: Shows whether this control plane leads, and in which epoch; only then it works.
         policy: What is kept.
     """
 
@@ -70,10 +72,14 @@ class HistoryRetention:
         self._closing.set()
         self._thread.join()
 
-    def run(self) -> Counter[str]:
-        """Makes one pass; returns how many rows it has removed, by table."""
+    def run(self, leadership: Leadership) -> Counter[str]:
+        """Makes one pass; returns how many rows it has removed, by table.
+
+        Raises:
+            LeadershipLostError: Another replica leads; it goes on with the pass.
+        """
         policy, removed = self._policy, Counter[str]()
-        with self._sessions() as session:
+        with leadership.transaction() as session:
             job_ids = jobs.ids(session)
         for job_id in job_ids:
             for table, keep, remove in (
@@ -82,46 +88,50 @@ class HistoryRetention:
                 ("checkpoints", policy.checkpoints, history.remove_checkpoints),
             ):
                 removed[table] += self._repeat(
+                    leadership,
                     lambda session, job_id=job_id, keep=keep, remove=remove: remove(  # type: ignore[misc]
                         session, job_id, keep=keep, some=ROWS_AT_ONCE
-                    )
+                    ),
                 )
         before_ms = now_ms() - policy.event_days * _DAY_MS
         removed["events"] += self._repeat(
-            lambda session: history.remove_events(session, before_ms=before_ms, some=ROWS_AT_ONCE)
+            leadership, lambda session: history.remove_events(session, before_ms=before_ms, some=ROWS_AT_ONCE)
         )
-        self._report(removed)
+        _report(leadership, removed)
         return removed
 
-    def _repeat(self, remove: Callable[[Session], int]) -> int:
+    def _repeat(self, leadership: Leadership, remove: Callable[[Session], int]) -> int:
         total = 0
         while not self._closing.is_set():
-            with self._sessions.begin() as session:
+            with leadership.transaction() as session:
                 gone = remove(session)
             total += gone
             if gone < ROWS_AT_ONCE:
                 break
         return total
 
-    def _report(self, removed: Counter[str]) -> None:
-        if not removed.total():
-            return
-        counts = {table: number for table, number in removed.items() if number}
-        told = ", ".join(f"{number} of {table}" for table, number in counts.items())
-        with self._sessions.begin() as session:
-            events.record(
-                session,
-                job_id=None,
-                at_ms=now_ms(),
-                kind="HISTORY_REMOVED",
-                message=f"removed rows by the retention of history: {told}",
-                rows=counts,
-            )
-
     def _run(self) -> None:
         while not self._closing.wait(PASS_S):
             try:
-                if self._pulse.role == "leader":
-                    self.run()
+                if (epoch := self._pulse.epoch) is not None:
+                    self.run(Leadership(self._sessions, epoch))
+            except LeadershipLostError:
+                logger.info("another replica leads, and removes old history")
             except SQLAlchemyError:
                 logger.warning("old history cannot be removed; trying again", exc_info=True)
+
+
+def _report(leadership: Leadership, removed: Counter[str]) -> None:
+    if not removed.total():
+        return
+    counts = {table: number for table, number in removed.items() if number}
+    told = ", ".join(f"{number} of {table}" for table, number in counts.items())
+    with leadership.transaction() as session:
+        events.record(
+            session,
+            job_id=None,
+            at_ms=now_ms(),
+            kind="HISTORY_REMOVED",
+            message=f"removed rows by the retention of history: {told}",
+            rows=counts,
+        )

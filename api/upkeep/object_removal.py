@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from keyscale.api.errors import LeadershipLostError
+from keyscale.api.lifecycle.leadership import Leadership
 from keyscale.clock import now_ms
 from keyscale.db.models import DeletedJob
 from keyscale.db.repositories import checkpoints, deleted_jobs, events
@@ -41,7 +43,7 @@ class ObjectRemoval:
 
     Args:
         sessions: The database.
-        pulse: Shows whether this control plane leads; only then it works.
+        pulse: Shows whether this control plane leads, and in which epoch; only then it works.
     """
 
     def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse) -> None:
@@ -58,16 +60,19 @@ class ObjectRemoval:
         self._closing.set()
         self._thread.join()
 
-    def run_due(self) -> bool:
+    def run_due(self, leadership: Leadership) -> bool:
         """Runs the pass that is due for the longest time; returns whether there was one.
 
-        The same pass may run in two control planes at once, which does no harm.
+        A pass over the store that another replica begins in the meantime does no harm.
+
+        Raises:
+            LeadershipLostError: Another replica leads; it goes on with the pass.
         """
-        with self._sessions() as session:
+        with leadership.transaction() as session:
             job = deleted_jobs.first_due(session, now_ms())
         if job is None:
             return False
-        if not self._remove_rows(job):
+        if not self._remove_rows(leadership, job):
             return True
         is_last = now_ms() >= job.deleted_at_ms + SETTLED_MS
         try:
@@ -80,15 +85,15 @@ class ObjectRemoval:
         except (KeyscaleError, OSError) as error:
             code = error.code if isinstance(error, KeyscaleError) else type(error).__name__
             logger.warning("the objects of deleted job %s cannot be deleted: %s: %s", job.job_id, code, error)
-            self._failed(job, code)
+            _failed(leadership, job, code)
         else:
-            self._passed(job, done, is_last=is_last)
+            _passed(leadership, job, done, is_last=is_last)
         return True
 
-    def _remove_rows(self, job: DeletedJob) -> bool:
+    def _remove_rows(self, leadership: Leadership, job: DeletedJob) -> bool:
         """Deletes the job's checkpoints, a few at a time; returns whether its objects are to be deleted, too."""
         while not self._closing.is_set():
-            with self._sessions.begin() as session:
+            with leadership.transaction() as session:
                 if checkpoints.delete_some(session, job.job_id, ROWS_AT_ONCE):
                     continue
                 if job.keep_objects and (row := session.get(DeletedJob, job.job_id)) is not None:
@@ -99,48 +104,53 @@ class ObjectRemoval:
     def _run(self) -> None:
         while not self._closing.wait(LOOK_S):
             try:
-                while self._pulse.role == "leader" and not self._closing.is_set() and self.run_due():
-                    pass
+                while (epoch := self._pulse.epoch) is not None and not self._closing.is_set():
+                    if not self.run_due(Leadership(self._sessions, epoch)):
+                        break
+            except LeadershipLostError:
+                logger.info("another replica leads, and deletes the objects of deleted jobs")
             except SQLAlchemyError:
                 logger.warning("deleted jobs cannot be looked up; trying again", exc_info=True)
 
-    def _failed(self, job: DeletedJob, code: str) -> None:
-        with self._sessions.begin() as session:
-            row = session.get(DeletedJob, job.job_id)
-            if row is None:
-                return
-            if row.failure_code != code:
-                events.record(
-                    session,
-                    job_id=job.job_id,
-                    at_ms=now_ms(),
-                    kind="JOB_OBJECTS_KEPT",
-                    message=f"the objects of {job.name} cannot be deleted; this is tried again",
-                    failure_code=code,
-                    store_url=job.store_url,
-                )
-            row.failure_code, row.due_at_ms = code, now_ms() + RETRY_MS
 
-    def _passed(self, job: DeletedJob, done: DeletedObjects, *, is_last: bool) -> None:
-        with self._sessions.begin() as session:
-            row = session.get(DeletedJob, job.job_id)
-            if row is None:
-                return
-            if done.objects or done.unfinished_writes:
-                stay = f"; {len(done.savepoints)} savepoints stay" if done.savepoints else ""
-                events.record(
-                    session,
-                    job_id=job.job_id,
-                    at_ms=now_ms(),
-                    kind="JOB_OBJECTS_DELETED",
-                    message=f"deleted {done.objects} objects of {job.name}, {done.size_bytes} bytes{stay}",
-                    objects=done.objects,
-                    size_bytes=done.size_bytes,
-                    unfinished_writes=done.unfinished_writes,
-                    savepoints=[location_of(job.store_url, path) for path in done.savepoints],
-                    store_url=job.store_url,
-                )
-            if is_last:
-                session.delete(row)
-            else:
-                row.failure_code, row.due_at_ms = None, job.deleted_at_ms + SETTLED_MS
+def _failed(leadership: Leadership, job: DeletedJob, code: str) -> None:
+    with leadership.transaction() as session:
+        row = session.get(DeletedJob, job.job_id)
+        if row is None:
+            return
+        if row.failure_code != code:
+            events.record(
+                session,
+                job_id=job.job_id,
+                at_ms=now_ms(),
+                kind="JOB_OBJECTS_KEPT",
+                message=f"the objects of {job.name} cannot be deleted; this is tried again",
+                failure_code=code,
+                store_url=job.store_url,
+            )
+        row.failure_code, row.due_at_ms = code, now_ms() + RETRY_MS
+
+
+def _passed(leadership: Leadership, job: DeletedJob, done: DeletedObjects, *, is_last: bool) -> None:
+    with leadership.transaction() as session:
+        row = session.get(DeletedJob, job.job_id)
+        if row is None:
+            return
+        if done.objects or done.unfinished_writes:
+            stay = f"; {len(done.savepoints)} savepoints stay" if done.savepoints else ""
+            events.record(
+                session,
+                job_id=job.job_id,
+                at_ms=now_ms(),
+                kind="JOB_OBJECTS_DELETED",
+                message=f"deleted {done.objects} objects of {job.name}, {done.size_bytes} bytes{stay}",
+                objects=done.objects,
+                size_bytes=done.size_bytes,
+                unfinished_writes=done.unfinished_writes,
+                savepoints=[location_of(job.store_url, path) for path in done.savepoints],
+                store_url=job.store_url,
+            )
+        if is_last:
+            session.delete(row)
+        else:
+            row.failure_code, row.due_at_ms = None, job.deleted_at_ms + SETTLED_MS

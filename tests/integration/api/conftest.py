@@ -14,12 +14,13 @@ import uvicorn
 
 from keyscale.api.access.tokens import token_sha256
 from keyscale.api.job_secrets import JobSecrets
+from keyscale.api.lifecycle.leadership import Leadership
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
 from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.migrate import migrate
-from keyscale.db.repositories import tokens
+from keyscale.db.repositories import leaders, tokens
 from keyscale.db.statuses import Role
 
 if TYPE_CHECKING:
@@ -51,6 +52,17 @@ def add_token(
     )
 
 
+class ReplacedSoon(Leadership):
+    """A leader that another replica replaces right after its first transaction."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        with super().transaction() as session:
+            yield session
+        with self._sessions.begin() as session:
+            leaders.begin_epoch(session, "http://second:1")
+
+
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return Settings(
@@ -70,6 +82,13 @@ def context(settings: Settings, postgres_url: str) -> Iterator[Context]:
         add_token(session, TOKEN, Role.ADMIN)
     yield make_context(settings, engine)
     engine.dispose()
+
+
+@pytest.fixture
+def leadership(context: Context) -> Leadership:
+    """The right to write of a leader that nobody has replaced."""
+    with context.sessions.begin() as session:
+        return Leadership(context.sessions, leaders.begin_epoch(session, "http://first:1"))
 
 
 @pytest.fixture

@@ -9,16 +9,19 @@ from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
 from bench.api_rows import fill
+from keyscale.api.errors import LeadershipLostError
 from keyscale.api.lifecycle.reconciler import ReconcilerPulse
 from keyscale.api.upkeep import history_retention, object_removal
 from keyscale.api.upkeep.history_retention import HistoryPolicy, HistoryRetention
 from keyscale.api.upkeep.object_removal import ObjectRemoval
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Checkpoint, CheckpointDay, CheckpointSubtask, Event
+from tests.integration.api.conftest import ReplacedSoon
 
 if TYPE_CHECKING:
     import httpx
 
+    from keyscale.api.lifecycle.leadership import Leadership
     from keyscale.api.services.context import Context
 
 POLICY = HistoryPolicy(checkpoints=50, detailed_checkpoints=10, attempts=3, event_days=30)
@@ -33,11 +36,11 @@ def filled(context: Context, client: httpx.Client) -> httpx.Client:
 
 
 def test_only_the_history_of_the_policy_is_kept_and_the_counts_stay(
-    context: Context, filled: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    context: Context, leadership: Leadership, filled: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_retention, "ROWS_AT_ONCE", 30)
     before = filled.get("/jobs/job-1/checkpoints").json()
-    removed = HistoryRetention(context.sessions, ReconcilerPulse(), POLICY).run()
+    removed = HistoryRetention(context.sessions, ReconcilerPulse(), POLICY).run(leadership)
     after = filled.get("/jobs/job-1/checkpoints").json()
     assert {**after["counts"], "restored": 7} == before["counts"], "restores are those of the attempts that are kept"
     assert after["latest"] == before["latest"]
@@ -54,12 +57,12 @@ def test_only_the_history_of_the_policy_is_kept_and_the_counts_stay(
         assert session.scalar(select(func.count()).where(Event.at_ms == 1)) == 0
     [report] = [one for one in filled.get("/events").json()["events"] if one["kind"] == "HISTORY_REMOVED"]
     assert report["details"]["rows"] == {table: number for table, number in removed.items() if number}
-    again = HistoryRetention(context.sessions, ReconcilerPulse(), POLICY).run()
+    again = HistoryRetention(context.sessions, ReconcilerPulse(), POLICY).run(leadership)
     assert again.total() == 0
 
 
 def test_a_deleted_jobs_checkpoints_are_removed_a_few_at_a_time(
-    context: Context, filled: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    context: Context, leadership: Leadership, filled: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(object_removal, "ROWS_AT_ONCE", 40)
     with context.sessions.begin() as session:
@@ -68,8 +71,18 @@ def test_a_deleted_jobs_checkpoints_are_removed_a_few_at_a_time(
     with context.sessions() as session:
         assert session.scalar(select(func.count()).select_from(Checkpoint)) == 500, "the answer did not wait for it"
     removal = ObjectRemoval(context.sessions, ReconcilerPulse())
-    assert removal.run_due()
-    assert not removal.run_due()
+    assert removal.run_due(leadership)
+    assert not removal.run_due(leadership)
     with context.sessions() as session:
         assert session.scalar(select(func.count()).select_from(Checkpoint)) == 250
         assert session.scalar(select(func.count()).select_from(CheckpointSubtask)) == 200
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_leader_that_is_replaced_during_a_pass_removes_nothing_more(context: Context, leadership: Leadership) -> None:
+    retention = HistoryRetention(context.sessions, ReconcilerPulse(), POLICY)
+    with pytest.raises(LeadershipLostError):
+        retention.run(ReplacedSoon(context.sessions, leadership.epoch))
+    with context.sessions() as session:
+        assert session.scalar(select(func.count()).select_from(Attempt)) == 2 * 7
+        assert session.scalar(select(func.count()).select_from(Checkpoint)) == 2 * 250

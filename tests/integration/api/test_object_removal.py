@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import keyscale.api.upkeep.object_removal
+from keyscale.api.errors import LeadershipLostError
 from keyscale.api.upkeep.object_removal import RETRY_MS, SETTLED_MS, ObjectRemoval
 from keyscale.clock import now_ms
 from keyscale.state.identifiers import JobId
 from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
+from tests.integration.api.conftest import ReplacedSoon
 from tests.support.state.state_job import StateJob
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from keyscale.api.lifecycle.leadership import Leadership
     from keyscale.api.services.context import Context
     from keyscale.api.settings import Settings
 
@@ -70,12 +73,12 @@ def told(client: httpx.Client, kind: str) -> list[dict[str, Any]]:
 
 
 def test_the_objects_of_a_deleted_job_are_deleted_and_its_savepoints_stay(
-    client: httpx.Client, state: StateJob, removal: ObjectRemoval, clock: Clock
+    client: httpx.Client, state: StateJob, leadership: Leadership, removal: ObjectRemoval, clock: Clock
 ) -> None:
-    assert not removal.run_due(), "no job was deleted"
+    assert not removal.run_due(leadership), "no job was deleted"
     assert client.delete(f"/jobs/{state.job_id}").status_code == 204
-    assert removal.run_due()
-    assert not removal.run_due(), "the last pass is due an hour later"
+    assert removal.run_due(leadership)
+    assert not removal.run_due(leadership), "the last pass is due an hour later"
     left = [path for path in objects(state) if not path.startswith(state.layout.savepoints)]
     assert len(left) == 1, "the log's closing entry"
     (event,) = told(client, "JOB_OBJECTS_DELETED")
@@ -85,24 +88,31 @@ def test_the_objects_of_a_deleted_job_are_deleted_and_its_savepoints_stay(
         "mine/manifest.json"
     ]
     clock.ahead_ms = SETTLED_MS + 1000
-    assert removal.run_due()
+    assert removal.run_due(leadership)
     assert {path.startswith(state.layout.savepoints) for path in objects(state)} == {True}
     assert len(told(client, "JOB_OBJECTS_DELETED")) == 1, "there was nothing more to tell"
     clock.ahead_ms *= 2
-    assert not removal.run_due()
+    assert not removal.run_due(leadership)
 
 
-def test_the_objects_stay_on_request(client: httpx.Client, state: StateJob, removal: ObjectRemoval) -> None:
+def test_the_objects_stay_on_request(
+    client: httpx.Client, state: StateJob, leadership: Leadership, removal: ObjectRemoval
+) -> None:
     before = objects(state)
     assert client.delete(f"/jobs/{state.job_id}", params={"keep_objects": True}).status_code == 204
-    assert removal.run_due(), "its checkpoints in the database"
-    assert not removal.run_due()
+    assert removal.run_due(leadership), "its checkpoints in the database"
+    assert not removal.run_due(leadership)
     assert objects(state) == before
     assert "kept its objects" in told(client, "JOB_DELETED")[0]["message"]
 
 
-def test_while_the_store_does_not_answer_the_deletion_is_tried_again(
-    client: httpx.Client, state: StateJob, removal: ObjectRemoval, clock: Clock, monkeypatch: pytest.MonkeyPatch
+def test_while_the_store_does_not_answer_the_deletion_is_tried_again(  # noqa: PLR0917 - fixtures
+    client: httpx.Client,
+    state: StateJob,
+    leadership: Leadership,
+    removal: ObjectRemoval,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def no_answer(*_: object, **__: object) -> None:
         raise StoreUnavailableError("no answer")
@@ -110,12 +120,23 @@ def test_while_the_store_does_not_answer_the_deletion_is_tried_again(
     client.delete(f"/jobs/{state.job_id}")
     with monkeypatch.context() as away:
         away.setattr(LocalObjectStore, "list", no_answer)
-        assert removal.run_due()
-        assert not removal.run_due()
+        assert removal.run_due(leadership)
+        assert not removal.run_due(leadership)
         clock.ahead_ms = RETRY_MS + 1000
-        assert removal.run_due()
+        assert removal.run_due(leadership)
     (event,) = told(client, "JOB_OBJECTS_KEPT")
     assert event["details"]["failure_code"] == "STATE_STORE_UNAVAILABLE"
     clock.ahead_ms = 2 * RETRY_MS + 2000
-    assert removal.run_due()
+    assert removal.run_due(leadership)
     assert len(told(client, "JOB_OBJECTS_DELETED")) == 1
+
+
+def test_a_leader_that_is_replaced_during_a_pass_deletes_nothing(
+    client: httpx.Client, context: Context, state: StateJob, leadership: Leadership, removal: ObjectRemoval
+) -> None:
+    before = objects(state)
+    client.delete(f"/jobs/{state.job_id}")
+    with pytest.raises(LeadershipLostError):
+        removal.run_due(ReplacedSoon(context.sessions, leadership.epoch))
+    assert objects(state) == before
+    assert told(client, "JOB_OBJECTS_DELETED") == []
