@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SUPERVISED_WITHIN_S = 30.0
+PLANS = "plans"
+"""The directory beside those of jobs in which programs are loaded for plans."""
 _LIBRARIES = "libraries"  # a run's file with the SHA-256 of each of its libraries, while it may run
 
 
@@ -193,6 +195,34 @@ class Launcher:
         shutil.rmtree(directory, ignore_errors=True)
         if (objects := local_directory(self._settings.store_url)) is not None and (objects / job_id).is_dir():
             make_directory(objects / job_id, owner=JobUser(os.geteuid(), os.getegid()))  # its savepoints stay
+
+    def runs(self) -> dict[str, list[int]]:
+        """Returns the attempts whose runs have directories on this host, by job."""
+        return {
+            directory.name: [int(run.name) for run in directory.iterdir() if run.name.isdigit()]
+            for directory in self._settings.runs_directory.glob("*/")
+            if directory.name != PLANS
+        }
+
+    def has_supervisor(self, job_id: str, attempt: int) -> bool:
+        """Whether a run's supervisor lives."""
+        supervisor = read_supervisor(self._run_directory(job_id, attempt))
+        return supervisor is not None and supervisor.is_alive()
+
+    def remove_run(self, job_id: str, attempt: int) -> None:
+        """Deletes what `clean_up` has left of a run: its log."""
+        self.clean_up(job_id, attempt)
+        shutil.rmtree(self._run_directory(job_id, attempt), ignore_errors=True)
+
+    def local_bytes(self, job_id: str, attempt: int | None = None) -> int:
+        """Returns the size of the files of a run, or of all local files of a job in its directory."""
+        directory = self._settings.runs_directory / job_id
+        top = directory if attempt is None else directory / str(attempt)
+        return sum(
+            os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_size
+            for _, _, files, descriptor in os.fwalk(top)
+            for name in files
+        )
 
     def _make_directories_of_job(self, job: Job, work: Path, user: JobUser | None) -> None:
         """Makes the directories that a job's processes write, so that nobody else can read them."""

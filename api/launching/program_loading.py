@@ -15,8 +15,8 @@ import msgspec
 
 from keyscale.api.errors import PlanTimeoutError, ProgramUnloadableError, TooManyInFlightError
 from keyscale.api.launching.driver_command import loader_command, loader_environment
-from keyscale.api.launching.isolation import make_directory
-from keyscale.api.launching.launcher import end_of
+from keyscale.api.launching.isolation import make_directory, owner_of
+from keyscale.api.launching.launcher import PLANS, end_of
 from keyscale.api.launching.processes import kill_all, processes_of, start_supervised, strays_of
 from keyscale.api.launching.supervisor import LOG_FILE
 from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES
@@ -52,6 +52,18 @@ class ProgramLoading:
         self._slots = threading.BoundedSemaphore(LOADS_MAX)
         self._remembered: OrderedDict[str, ProgramAnswer] = OrderedDict()
         self._lock = threading.Lock()
+
+    def sweep(self) -> None:
+        """Ends the loads that a control plane on this home has left when it was killed, and deletes their directories.
+
+        Call it before the first load.
+        """
+        for directory in (self._settings.runs_directory / PLANS).glob("*/"):
+            uid = owner_of(directory / "work")
+            kill_all(processes_of(directory, uid))
+            if uid is not None:
+                kill_all(strays_of(uid))
+            shutil.rmtree(directory, ignore_errors=True)
 
     def remember(self, key: str, answer: ProgramAnswer) -> None:
         """Keeps what a program declares, by a key that says all that it depends on; the oldest is forgotten."""
@@ -127,7 +139,7 @@ class ProgramLoading:
 
     @contextmanager
     def _directory(self, user: JobUser | None) -> Iterator[Path]:
-        root = self._settings.runs_directory / "plans"  # where the launcher looks for libraries that are in use
+        root = self._settings.runs_directory / PLANS  # where the launcher looks for libraries that are in use
         directory = root / uuid.uuid4().hex
         try:
             for part in (root.parent, root, directory):

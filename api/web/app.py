@@ -38,6 +38,7 @@ from keyscale.api.store_check import StoreCheck
 from keyscale.api.upkeep.announcer import Announcer
 from keyscale.api.upkeep.history_retention import HistoryPolicy, HistoryRetention
 from keyscale.api.upkeep.object_removal import ObjectRemoval
+from keyscale.api.upkeep.run_removal import RunRemoval
 from keyscale.api.web.error_handlers import add_handlers
 from keyscale.api.web.limits import RequestLimits
 from keyscale.api.web.openapi import describe
@@ -128,16 +129,20 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         )
         removal = ObjectRemoval(context.sessions, context.pulse)
         retention = HistoryRetention(context.sessions, context.pulse, history_policy(context.settings))
+        runs = RunRemoval(context.sessions, context.launcher)
         context.news.start()
         if reconcile:
+            context.programs.sweep()
             reconciler.start()
             removal.start()
             retention.start()
+            runs.start()
             context.announcer.start()
         yield
         context.news.close()
         if reconcile:
             context.announcer.close()
+            runs.close()
             retention.close()
             removal.close()
             reconciler.close()

@@ -24,6 +24,14 @@ def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Attempt]
     return read_page(session, select(Attempt).where(Attempt.job_id == job_id), (Attempt.number,), page)
 
 
+def numbers_of(session: Session, job_ids: Collection[str]) -> dict[str, set[int]]:
+    """Returns the numbers of the attempts of some jobs, by job."""
+    found: dict[str, set[int]] = {}
+    for job_id, number in session.execute(select(Attempt.job_id, Attempt.number).where(Attempt.job_id.in_(job_ids))):
+        found.setdefault(job_id, set()).add(number)
+    return found
+
+
 def current_of(session: Session, job_ids: Collection[str]) -> dict[str, Attempt]:
     """Returns for each job the attempt that may run it, else its newest one."""
     newest = (

@@ -12,7 +12,7 @@ from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -25,6 +25,11 @@ def list_page(session: Session, page: PageRequest, scope: JobScope = EVERYTHING)
 def ids(session: Session) -> Sequence[str]:
     """Returns the ids of all jobs."""
     return session.scalars(select(Job.id).order_by(Job.id)).all()
+
+
+def known(session: Session, job_ids: Collection[str]) -> set[str]:
+    """Returns those of some ids that are ids of jobs."""
+    return set(session.scalars(select(Job.id).where(Job.id.in_(job_ids))))
 
 
 def find(session: Session, reference: str, *, lock: bool = False, scope: JobScope = EVERYTHING) -> Job | None:

@@ -1,0 +1,114 @@
+"""The removal of runs: what attempts and jobs that are no longer in the database have left on this host."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from keyscale.clock import now_ms
+from keyscale.db.repositories import attempts, events, jobs
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, sessionmaker
+
+    from keyscale.api.launching.launcher import Launcher
+
+logger = logging.getLogger(__name__)
+
+PASS_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedRuns:
+    """The result of a pass.
+
+    Attributes:
+        jobs: How many jobs' local files were deleted.
+        attempts: How many runs of jobs that still exist.
+        size_bytes: The size of all of them.
+    """
+
+    jobs: int
+    attempts: int
+    size_bytes: int
+
+
+class RunRemoval:
+    """A thread that deletes the local files of attempts and jobs whose rows are gone; may be killed at any time.
+
+    Attempts go by the retention of history, and jobs by their deletion, perhaps through another replica. Each replica
+    looks after its own host. An event, RUNS_REMOVED, tells after each pass how much was deleted.
+
+    Args:
+        sessions: The database.
+        launcher: Has the directories of this host's runs.
+    """
+
+    def __init__(self, sessions: sessionmaker[Session], launcher: Launcher) -> None:
+        self._sessions = sessions
+        self._launcher = launcher
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="run-removal", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread after the present directory."""
+        self._closing.set()
+        self._thread.join()
+
+    def run(self) -> RemovedRuns:
+        """Makes one pass. A run that still has its supervisor is left alone until it has ended."""
+        here = self._launcher.runs()  # before the rows: a row is there before its run is
+        with self._sessions() as session:
+            known = jobs.known(session, here)
+            kept = attempts.numbers_of(session, known)
+        removed_jobs, removed_attempts, size_bytes = 0, 0, 0
+        launcher = self._launcher
+        for job_id, numbers in here.items():
+            idle = [number for number in numbers if not launcher.has_supervisor(job_id, number)]
+            if self._closing.is_set():
+                break
+            if job_id in known:
+                for number in sorted(set(idle) - kept.get(job_id, set())):
+                    size_bytes += launcher.local_bytes(job_id, number)
+                    launcher.remove_run(job_id, number)
+                    removed_attempts += 1
+            elif len(idle) == len(numbers):
+                size_bytes += launcher.local_bytes(job_id)
+                launcher.forget(job_id)
+                removed_jobs += 1
+        removed = RemovedRuns(removed_jobs, removed_attempts, size_bytes)
+        self._report(removed)
+        return removed
+
+    def _report(self, removed: RemovedRuns) -> None:
+        if not removed.jobs and not removed.attempts:
+            return
+        with self._sessions.begin() as session:
+            events.record(
+                session,
+                job_id=None,
+                at_ms=now_ms(),
+                kind="RUNS_REMOVED",
+                message=(
+                    f"deleted the local files of {removed.jobs} deleted jobs and {removed.attempts} removed attempts"
+                    f" on {self._launcher.host}, {removed.size_bytes} bytes"
+                ),
+                jobs=removed.jobs,
+                attempts=removed.attempts,
+                size_bytes=removed.size_bytes,
+                host=self._launcher.host,
+            )
+
+    def _run(self) -> None:
+        while not self._closing.wait(PASS_S):
+            try:
+                self.run()
+            except (SQLAlchemyError, OSError):
+                logger.warning("old runs cannot be deleted; trying again", exc_info=True)

@@ -1,0 +1,110 @@
+"""The local files of removed attempts and of deleted jobs are deleted, except those of what still runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keyscale.api.launching import supervisor
+from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.steps import Cause
+from keyscale.api.upkeep.run_removal import RemovedRuns, RunRemoval
+from keyscale.db.repositories import history, jobs
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import httpx
+
+    from keyscale.api.services.context import Context
+
+
+@pytest.fixture
+def removal(context: Context) -> RunRemoval:
+    return RunRemoval(context.sessions, context.launcher)
+
+
+def add_attempts(context: Context, job_id: str, count: int) -> None:
+    """Adds attempts that have ended, each with a log of 100 bytes."""
+    for _ in range(count):
+        with context.sessions.begin() as session:
+            job = jobs.lock(session, job_id)
+            assert job is not None
+            transaction = JobTransaction(session, job)
+            attempt = transaction.create_attempt(job.revision, Cause.START)
+            transaction.end_attempt(attempt.number)
+            attempt.reaped = True
+        context.launcher.prepare(job_id, attempt.number)
+        context.launcher.clean_up(job_id, attempt.number)
+        (directory(context, job_id) / str(attempt.number) / "driver.log").write_bytes(b"x" * 100)
+
+
+def directory(context: Context, job_id: str) -> Path:
+    return context.settings.runs_directory / job_id
+
+
+def runs(context: Context, job_id: str) -> set[str]:
+    return {path.name for path in directory(context, job_id).iterdir()}
+
+
+def reports(client: httpx.Client) -> list[dict[str, Any]]:
+    return [one["details"] for one in client.get("/events").json()["events"] if one["kind"] == "RUNS_REMOVED"]
+
+
+def test_the_runs_of_removed_attempts_go_and_those_of_kept_ones_stay(
+    context: Context, client: httpx.Client, job: dict[str, Any], removal: RunRemoval
+) -> None:
+    add_attempts(context, job["id"], 3)
+    (directory(context, job["id"]) / "state").mkdir()
+    assert removal.run() == RemovedRuns(0, 0, 0)
+    with context.sessions.begin() as session:
+        assert history.remove_attempts(session, job["id"], keep=1, some=10) == 2
+    assert removal.run() == RemovedRuns(jobs=0, attempts=2, size_bytes=200)
+    assert runs(context, job["id"]) == {"3", "state"}
+    [report] = reports(client)
+    assert report == {"jobs": 0, "attempts": 2, "size_bytes": 200, "host": context.launcher.host}
+
+
+def test_the_local_files_of_a_job_that_another_replica_has_deleted_go(
+    context: Context, client: httpx.Client, job: dict[str, Any], removal: RunRemoval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_attempts(context, job["id"], 2)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(context.launcher, "forget", lambda _: None)
+        assert client.delete(f"/jobs/{job['id']}").status_code == 204
+    assert directory(context, job["id"]).exists()
+    assert removal.run() == RemovedRuns(jobs=1, attempts=0, size_bytes=200)
+    assert not directory(context, job["id"]).exists()
+    assert [report["jobs"] for report in reports(client)] == [1]
+
+
+def test_what_still_runs_is_left_alone_though_the_database_does_not_know_it(
+    context: Context, removal: RunRemoval
+) -> None:
+    """As after the database was restored from a backup."""
+    context.launcher.prepare("unknown", 7)
+    run = directory(context, "unknown") / "7"
+    command = [sys.executable, "-I", supervisor.__file__, str(run), "/bin/sleep", "600"]
+    process = subprocess.Popen(command, env={"KEYSCALE_WORK_DIR": str(run / "work")})
+    try:
+        wait_until(lambda: context.launcher.has_supervisor("unknown", 7), what="the supervisor")
+        assert removal.run() == RemovedRuns(0, 0, 0)
+        assert run.exists()
+    finally:
+        context.launcher.kill("unknown", 7)
+        process.wait()
+    assert removal.run().jobs == 1
+    assert not run.exists()
+
+
+def test_directories_of_plans_are_no_runs(context: Context, removal: RunRemoval) -> None:
+    plan = context.settings.runs_directory / "plans" / "0123"
+    plan.mkdir(parents=True)
+    assert removal.run() == RemovedRuns(0, 0, 0)
+    assert plan.exists()
+    context.programs.sweep()  # as a control plane that starts does
+    assert not plan.exists()
