@@ -22,7 +22,10 @@ from keyscale.state.objects.opening import open_store
 
 if TYPE_CHECKING:
     from keyscale.state.documents.manifest import Manifest
+    from keyscale.state.objects.object_store import ObjectStore
 
+READ_BYTES_MAX = 64 << 20
+"""The largest object that the control plane reads into memory. A job can write whatever it likes."""
 _HEALTH_TTL_S = 10.0
 
 
@@ -32,6 +35,15 @@ class PublishedSavepoint:
 
     location: str
     checkpoint_id: CheckpointId
+
+
+def open_to_read(store_url: str) -> ObjectStore:
+    """Returns a store of which the control plane reads no object that is too large for its memory.
+
+    Raises:
+        StoreUrlError: The URL has another form.
+    """
+    return open_store(store_url, get_bytes_max=READ_BYTES_MAX)
 
 
 class StoreCheck:
@@ -50,7 +62,7 @@ class StoreCheck:
             StoreUnavailableError: It does not.
         """
         try:
-            probe(open_store(url))
+            probe(open_to_read(url))
         except KeyscaleError as error:
             raise StoreUnavailableError(f"{error.code}: {error} {error.advice}") from error
         except OSError as error:
@@ -86,7 +98,7 @@ class StoreCheck:
         """
         layout = Layout(JobId(job_id))
         try:
-            store = open_store(store_url)
+            store = open_to_read(store_url)
             manifest = read_manifest(store, layout.manifest(CheckpointId(checkpoint_id), savepoint_id))
             if (manifest.job_id, manifest.checkpoint_id, manifest.attempt) != (job_id, checkpoint_id, attempt):
                 return False
@@ -108,7 +120,7 @@ class StoreCheck:
         """
         path = Layout(JobId(job_id)).manifest(CheckpointId(0), savepoint_id)
         try:
-            manifest: Manifest = read_manifest(open_store(store_url), path)
+            manifest: Manifest = read_manifest(open_to_read(store_url), path)
         except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError):
             return None  # without a readable manifest there is no savepoint
         except KeyscaleError as error:
@@ -131,7 +143,7 @@ class StoreCheck:
         """
         location = location_of(store_url, path)
         try:
-            store = open_store(store_url)
+            store = open_to_read(store_url)
             manifest: Manifest = read_manifest(store, path)
             missing = missing_files(store, manifest)
             claim = read_claim(store, claim_path(path))

@@ -31,6 +31,7 @@ from keyscale.api.schemas.change_plan import (
 from keyscale.api.services.context import PLANS_MAX
 from keyscale.api.services.jobs import check_specification, require_job, require_program
 from keyscale.api.specification import Specification, changed, differences
+from keyscale.api.store_check import open_to_read
 from keyscale.db.repositories import artifacts, changes, checkpoints, revisions
 from keyscale.db.statuses import ChangeKind, DesiredState
 from keyscale.errors import KeyscaleError
@@ -40,7 +41,6 @@ from keyscale.state.identifiers import JobId
 from keyscale.state.inspection.stored_state import UNNAMED_SOURCE, read_stored_state
 from keyscale.state.keyed.schema_change import Fate
 from keyscale.state.layout import location_of, split_location
-from keyscale.state.objects.opening import open_store
 from keyscale.state.restore.movement import movements, skew
 from keyscale.state.restore.program_change import operator_changes
 
@@ -177,7 +177,7 @@ def _read_stored(context: Context, facts: _Facts) -> StoredState:
 
     def read() -> StoredState:
         hint = None if facts.location is None else split_location(facts.location)[1]
-        return read_stored_state(open_store(store_url), JobId(facts.job.id), hint)
+        return read_stored_state(open_to_read(store_url), JobId(facts.job.id), hint)
 
     reader = ThreadPoolExecutor(1, thread_name_prefix="plan")
     try:

@@ -10,13 +10,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from keyscale.api.errors import LeadershipLostError
 from keyscale.api.lifecycle.leadership import Leadership
+from keyscale.api.store_check import open_to_read
 from keyscale.clock import now_ms
 from keyscale.db.models import DeletedJob
 from keyscale.db.repositories import checkpoints, deleted_jobs, events
 from keyscale.errors import KeyscaleError
 from keyscale.state.identifiers import JobId
 from keyscale.state.layout import location_of
-from keyscale.state.objects.opening import open_store
 from keyscale.state.retention.deleted_job import delete_job_objects
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ObjectRemoval:
         is_last = now_ms() >= job.deleted_at_ms + SETTLED_MS
         try:
             done = delete_job_objects(
-                open_store(job.store_url),
+                open_to_read(job.store_url),
                 JobId(job.job_id),
                 is_last=is_last,
                 writes_before_ms=now_ms() - SETTLED_MS if is_last else None,

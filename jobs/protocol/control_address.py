@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keyscale.state.objects.object_store import ObjectStore
 
 ADDRESSES_MAX = 100
+ADDRESS_BYTES_MAX = 10_000
 FORGOTTEN_AFTER_MS = 24 * 3600 * 1000
 
 
@@ -58,6 +59,8 @@ def read_addresses(store: ObjectStore) -> list[ControlAddress]:
     for position, info in enumerate(store.list(CONTROL_PLANES)):
         if position >= ADDRESSES_MAX:
             break
+        if info.size_bytes > ADDRESS_BYTES_MAX:
+            continue
         try:
             found.append(ControlAddress.model_validate(json.loads(store.get(info.path))))
         except (ObjectNotFoundError, ValidationError, ValueError):

@@ -8,12 +8,16 @@ A reader refuses a newer format by name, and ignores fields that it does not kno
 from __future__ import annotations
 
 import hashlib
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from keyscale.errors import KeyscaleError
 from keyscale.state.decoding import json_decoder
+from keyscale.state.objects.errors import ObjectTooLargeError
+
+if TYPE_CHECKING:
+    from keyscale.state.objects.object_store import ObjectStore
 
 _Body = TypeVar("_Body", bound=msgspec.Struct)
 
@@ -50,6 +54,19 @@ def encode_document(kind: str, format_version: int, body: msgspec.Struct) -> byt
     """Returns a document of some kind, ready to be stored; the same body always gives the same bytes."""
     raw = msgspec.json.encode(body, order="deterministic")
     return msgspec.json.encode(_Envelope(kind, format_version, hashlib.sha256(raw).hexdigest(), msgspec.Raw(raw)))
+
+
+def document_bytes(store: ObjectStore, path: str, kind: str) -> bytes:
+    """Returns the bytes of a document of some kind, as `decode_document` takes them.
+
+    Raises:
+        ObjectNotFoundError: There is none.
+        DocumentCorruptError: It is larger than the store was opened to read.
+    """
+    try:
+        return store.get(path)
+    except ObjectTooLargeError as error:
+        raise DocumentCorruptError(f"no {kind} is so large: {error}") from error
 
 
 def decode_document(data: bytes, kind: str, format_version_max: int, body_type: type[_Body], where: str) -> _Body:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.documents.checked_document import decode_document, encode_document
+from keyscale.state.documents.checked_document import decode_document, document_bytes, encode_document
 from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.identifiers import JobId
 from keyscale.state.objects.errors import ObjectExistsError, ObjectNotFoundError
@@ -88,6 +88,6 @@ def check_claim(store: ObjectStore, manifest: Manifest, job_id: JobId) -> None:
 def read_claim(store: ObjectStore, path: str) -> Claim | None:
     """Returns the claim at a path; None if there is none."""
     try:
-        return decode_document(store.get(path), KIND, FORMAT_VERSION, Claim, path)
+        return decode_document(document_bytes(store, path, KIND), KIND, FORMAT_VERSION, Claim, path)
     except ObjectNotFoundError:
         return None

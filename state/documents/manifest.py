@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.documents.checked_document import decode_document, encode_document
+from keyscale.state.documents.checked_document import decode_document, document_bytes, encode_document
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keyed.schema import KeyedSchema
@@ -246,7 +246,7 @@ def read_manifest(store: ObjectStore, path: str) -> Manifest:
         DocumentCorruptError: It is damaged.
         FormatTooNewError: A newer version wrote it.
     """
-    return decode_manifest(store.get(path), path)
+    return decode_manifest(document_bytes(store, path, KIND), path)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

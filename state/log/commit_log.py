@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.documents.checked_document import DocumentCorruptError, decode_document, encode_document
+from keyscale.state.documents.checked_document import (
+    DocumentCorruptError,
+    decode_document,
+    document_bytes,
+    encode_document,
+)
 from keyscale.state.documents.log_entries import AttemptOpened, LogEntry
 from keyscale.state.log.resolution import (
     last_rewind,
@@ -223,7 +228,7 @@ class CommitLog:
     def _record(self, position: int) -> _Record:
         path = self._layout.log_entry(position)
         try:
-            record = decode_document(self._store.get(path), KIND, FORMAT_VERSION, _Record, path)
+            record = decode_document(document_bytes(self._store, path, KIND), KIND, FORMAT_VERSION, _Record, path)
         except ObjectNotFoundError as error:
             raise LogGapError(f"{path} is gone") from error
         if record.position != position:

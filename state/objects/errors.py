@@ -64,6 +64,15 @@ class ObjectCorruptError(ObjectStoreError):
     advice = "The object was damaged in the store; an earlier checkpoint is used if there is one."
 
 
+class ObjectTooLargeError(ObjectStoreError):
+    """An object is larger than its reader takes into memory."""
+
+    code = "STATE_OBJECT_TOO_LARGE"
+    advice = (
+        "Keyscale writes nothing so large there: find out who did, and delete it. An earlier checkpoint is then used."
+    )
+
+
 class InvalidObjectPathError(ObjectStoreError):
     """A path that is empty, absolute, too long, or climbs out of the store."""
 

@@ -26,7 +26,7 @@ from keyscale.state.objects.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
-from keyscale.state.objects.object_store import TEMPORARY_PREFIX, ObjectInfo, check_path, check_prefix
+from keyscale.state.objects.object_store import TEMPORARY_PREFIX, ObjectInfo, check_path, check_prefix, check_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -37,10 +37,16 @@ _FOLDER_TRIES = 10  # creating a folder races with the removal of empty ones
 
 
 class LocalObjectStore:
-    """Objects as files under a root directory, which is created when the first object is written."""
+    """Objects as files under a root directory, which is created when the first object is written.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        root: The directory.
+        get_bytes_max: The largest object that `get` returns; None: there is no limit.
+    """
+
+    def __init__(self, root: Path, *, get_bytes_max: int | None = None) -> None:
         self._root = root.absolute()
+        self._get_bytes_max = get_bytes_max
 
     @property
     def url(self) -> str:
@@ -63,6 +69,7 @@ class LocalObjectStore:
 
     def get(self, path: str) -> bytes:
         with _failures(path), _open(self._file(path)) as file:
+            check_size(path, os.fstat(file.fileno()).st_size, self._get_bytes_max)
             return file.read()
 
     def upload(self, source: Path, path: str, *, immutable: bool = False) -> None:

@@ -14,6 +14,7 @@ from keyscale.state.objects.errors import (
     ObjectCorruptError,
     ObjectExistsError,
     ObjectStoreError,
+    ObjectTooLargeError,
 )
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class ObjectStore(Protocol):
 
         Raises:
             ObjectNotFoundError: There is no such object.
+            ObjectTooLargeError: It is larger than the store was opened to read.
         """
         ...
 
@@ -120,6 +122,16 @@ class ObjectStore(Protocol):
             StoreRefusedError: The credentials do not allow it, or the store cannot list them.
         """
         ...
+
+
+def check_size(path: str, size_bytes: int, bytes_max: int | None) -> None:
+    """Refuses an object that is too large to be read into memory.
+
+    Raises:
+        ObjectTooLargeError: It has more than `bytes_max` bytes, if there is a limit.
+    """
+    if bytes_max is not None and size_bytes > bytes_max:
+        raise ObjectTooLargeError(f"{path} has {size_bytes} bytes, and at most {bytes_max} are read")
 
 
 def check_path(path: str) -> str:

@@ -26,8 +26,13 @@ def canonical_url(url: str) -> str:
     return open_store(url).url
 
 
-def open_store(url: str) -> ObjectStore:
+def open_store(url: str, *, get_bytes_max: int | None = None) -> ObjectStore:
     """Returns the object store at a URL: `file:///absolute/directory` or `s3://bucket/prefix`. Contacts no server.
+
+    Args:
+        url: The URL.
+        get_bytes_max: The largest object that `get` returns: for a process that must survive what others write into
+            the store. None: there is no limit.
 
     Raises:
         StoreUrlError: The URL has another form.
@@ -37,10 +42,10 @@ def open_store(url: str) -> ObjectStore:
     if parts.query or parts.fragment or parts.username or parts.password:
         raise StoreUrlError("a store URL has no credentials, query or fragment")
     if parts.scheme == "file" and parts.netloc in {"", "localhost"} and parts.path.strip("/"):
-        return LocalObjectStore(Path(unquote(parts.path)))
+        return LocalObjectStore(Path(unquote(parts.path)), get_bytes_max=get_bytes_max)
     if parts.scheme == "s3" and parts.netloc:
         # Imported here because the S3 client takes 0.2 s to import, which workers of a job on a local store would pay.
         from keyscale.state.objects.s3_store import S3ObjectStore  # noqa: PLC0415
 
-        return S3ObjectStore(parts.netloc, check_prefix(parts.path.strip("/")))
+        return S3ObjectStore(parts.netloc, check_prefix(parts.path.strip("/")), get_bytes_max=get_bytes_max)
     raise StoreUrlError("a store URL is file:///absolute/directory or s3://bucket/prefix")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import hashlib
 import os
@@ -27,7 +28,7 @@ from keyscale.state.objects.errors import (
     StoreUnavailableError,
 )
 from keyscale.state.objects.local_store import receive
-from keyscale.state.objects.object_store import ObjectInfo, check_path, check_prefix
+from keyscale.state.objects.object_store import ObjectInfo, check_path, check_prefix, check_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -62,6 +63,7 @@ class S3ObjectStore:
         connect_timeout_seconds: float = 5.0,
         read_timeout_seconds: float = 20.0,
         attempts_max: int = 3,
+        get_bytes_max: int | None = None,
     ) -> None:
         self._bucket = bucket
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
@@ -69,6 +71,7 @@ class S3ObjectStore:
         self._connect_timeout_seconds = connect_timeout_seconds
         self._read_timeout_seconds = read_timeout_seconds
         self._attempts_max = attempts_max
+        self._get_bytes_max = get_bytes_max
         self._opened: tuple[int, S3Client] | None = None
 
     @property
@@ -226,7 +229,10 @@ class S3ObjectStore:
 
     def _get(self, path: str) -> bytes:
         with _failures(path):
-            return self._client.get_object(Bucket=self._bucket, Key=self._key(path))["Body"].read()
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._key(path))
+            with contextlib.closing(answer["Body"]) as body:
+                check_size(path, answer["ContentLength"], self._get_bytes_max)
+                return body.read()
 
 
 def _with_retries(path: str, once: Callable[[str], _Result]) -> _Result:

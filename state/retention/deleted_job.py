@@ -106,12 +106,17 @@ def _is_own_copy(store: ObjectStore, path: str) -> bool:
 
 def _closed(store: ObjectStore, layout: Layout, last: int) -> str:
     """Returns the path of the log's closing entry, which is created after the last entry if there is none."""
-    while store.get(layout.log_entry(last)) != _CLOSED:
+    while not _is_closing(store, layout.log_entry(last)):
         last += 1
         with contextlib.suppress(ObjectExistsError):  # a driver has just appended, or an earlier call has created it
             store.create(layout.log_entry(last), _CLOSED)
     reach("deleted_job.log_closed")
     return layout.log_entry(last)
+
+
+def _is_closing(store: ObjectStore, path: str) -> bool:
+    found = store.head(path)  # the job has written the log, and may have made an entry of any size
+    return found is not None and found.size_bytes == len(_CLOSED) and store.get(path) == _CLOSED
 
 
 def _remove_unfinished(store: ObjectStore, prefix: str, before_ms: int) -> int:

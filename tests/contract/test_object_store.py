@@ -20,6 +20,7 @@ from keyscale.state.objects.errors import (
     ObjectCorruptError,
     ObjectExistsError,
     ObjectNotFoundError,
+    ObjectTooLargeError,
     StoreRefusedError,
     StoreUnavailableError,
     StoreUrlError,
@@ -186,6 +187,16 @@ def test_survives_pickling(store: ObjectStore) -> None:
 def test_reopens_by_its_url(store: ObjectStore) -> None:
     store.put("a", b"content")
     assert open_store(store.url).get("a") == b"content"
+
+
+def test_an_object_that_is_too_large_to_be_read_is_refused(store: ObjectStore, tmp_path: Path) -> None:
+    store.put("a", b"12345")
+    assert open_store(store.url, get_bytes_max=5).get("a") == b"12345"
+    limited = open_store(store.url, get_bytes_max=4)
+    with pytest.raises(ObjectTooLargeError, match="a has 5 bytes, and at most 4 are read"):
+        pickle.loads(pickle.dumps(limited)).get("a")  # noqa: S301 - our own bytes
+    limited.download("a", tmp_path / "a")  # which takes no memory
+    assert (tmp_path / "a").read_bytes() == b"12345"
 
 
 def leave_unfinished(store: ObjectStore, path: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from keyscale.api.errors import StoreUnavailableError
+from keyscale.api.errors import RestoreSourceError, StoreUnavailableError
 from keyscale.api.store_check import PublishedSavepoint, StoreCheck
 from keyscale.state.documents.manifest import encode_manifest, read_manifest
 from keyscale.state.layout import location_of
@@ -48,13 +48,38 @@ def test_a_savepoint_without_a_readable_manifest_is_missing(job: StateJob) -> No
     assert find(job, "there") is None
 
 
+def test_a_manifest_that_is_too_large_to_be_read_is_no_savepoint(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that writes it could otherwise fill the memory of the control plane."""
+    size_bytes = len(job.store.get(job.layout.manifest(1, "there")))
+    monkeypatch.setattr("keyscale.api.store_check.READ_BYTES_MAX", size_bytes)
+    assert find(job, "there") is not None
+    monkeypatch.setattr("keyscale.api.store_check.READ_BYTES_MAX", size_bytes - 1)
+    assert find(job, "there") is None
+    assert not confirms(job, attempt=1)
+    with pytest.raises(RestoreSourceError):
+        StoreCheck(job.store.url).read_snapshot(job.store.url, job.layout.manifest(1, "there"), job_id=None)
+
+
+def test_a_log_entry_that_is_too_large_to_be_read_confirms_nothing(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    largest = max(info.size_bytes for info in job.store.list(f"{job.layout.savepoints}there/manifest"))
+    monkeypatch.setattr("keyscale.api.store_check.READ_BYTES_MAX", largest)
+    assert confirms(job, attempt=1)
+    position = read_manifest(job.store, job.layout.manifest(1, "there")).log_position
+    job.store.put(job.layout.log_entry(position), b" " * (largest + 1))
+    assert not confirms(job, attempt=1)
+
+
 @pytest.mark.parametrize("savepoint_id", ["there", "never taken"])
 def test_a_store_that_does_not_answer_says_nothing_about_a_savepoint(
     job: StateJob, monkeypatch: pytest.MonkeyPatch, savepoint_id: str
 ) -> None:
     assert isinstance(job.store, FaultyStore)
     job.store.away = True
-    monkeypatch.setattr("keyscale.api.store_check.open_store", lambda _url: job.store)
+    monkeypatch.setattr("keyscale.api.store_check.open_to_read", lambda _url: job.store)
     with pytest.raises(StoreUnavailableError):
         find(job, savepoint_id)
 
@@ -76,7 +101,7 @@ def test_a_store_that_may_not_be_read_says_nothing_about_a_savepoint(
     def denied(_url: str) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("keyscale.api.store_check.open_store", denied)
+    monkeypatch.setattr("keyscale.api.store_check.open_to_read", denied)
     with pytest.raises(StoreUnavailableError, match="Permission denied"):
         find(job, "there")
 
@@ -115,7 +140,7 @@ def test_while_a_store_hangs_only_one_caller_waits_for_its_health(
         assert hangs.wait(60)
         return LocalObjectStore(tmp_path / "store")
 
-    monkeypatch.setattr("keyscale.api.store_check.open_store", hang)
+    monkeypatch.setattr("keyscale.api.store_check.open_to_read", hang)
     check = StoreCheck("file:///store")
     waiting = threading.Thread(target=check.problem)
     waiting.start()

@@ -112,6 +112,13 @@ def test_a_driver_that_appends_at_the_same_moment_is_fenced_with_its_next_entry(
         job.log.append(job.position + 1, BatchPlanned(job.attempt, batch, {}))
 
 
+def test_a_log_entry_of_any_size_is_not_read_to_close_the_log(job: StateJob, tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path / "store", get_bytes_max=100_000)
+    store.put(job.layout.log_entry(job.position), b"x" * 100_001)
+    delete_job_objects(store, JOB, is_last=True)
+    assert paths(job) == []
+
+
 def test_unfinished_writes_of_killed_processes_are_removed_when_they_are_old(job: StateJob, tmp_path: Path) -> None:
     (tmp_path / "store" / JOB / "shared" / f"{TEMPORARY_PREFIX}x").write_bytes(b"x")
     assert delete_job_objects(job.store, JOB, is_last=True).unfinished_writes == 0

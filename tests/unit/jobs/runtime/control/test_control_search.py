@@ -11,7 +11,14 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from keyscale.jobs.protocol.control_address import ControlAddress, prove, publish, read_addresses, withdraw
+from keyscale.jobs.protocol.control_address import (
+    ADDRESS_BYTES_MAX,
+    ControlAddress,
+    prove,
+    publish,
+    read_addresses,
+    withdraw,
+)
 from keyscale.jobs.protocol.messages import DriverState, Heartbeat, HeartbeatResponse
 from keyscale.jobs.runtime.control.channel import HttpControl
 from keyscale.jobs.runtime.control.control_search import SEARCH_PAUSE_S, ControlSearch
@@ -153,6 +160,8 @@ def test_addresses_are_read_the_newest_first_and_what_is_none_is_left_out(store:
     publish(store, "gone", ControlAddress(url="http://gone:1", recorded_at_ms=3))
     withdraw(store, "gone")
     store.put(control_plane("broken"), b"\xff")
+    large = b'{"version": 1, "url": "http://large:1", "recorded_at_ms": 9}'
+    store.put(control_plane("large"), large + b" " * ADDRESS_BYTES_MAX)
     store.put(control_plane("later"), b'{"version": 2, "url": "http://later:1", "recorded_at_ms": 9}')
     assert [address.url for address in read_addresses(store)] == ["http://new:1", "http://old:1"]
 
