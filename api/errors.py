@@ -713,6 +713,29 @@ class AttemptNotFoundError(ApiError):
     advice = "GET /jobs/{id}/attempts lists them."
 
 
+class SnapshotNeededError(ApiError):
+    """A checkpoint or savepoint that something still needs, or of which nothing is there, is not deleted."""
+
+    code = "SNAPSHOT_NEEDED"
+    title = "The checkpoint or savepoint is not deleted"
+    status = 409
+    domain = "user"
+    advice = (
+        "`detail` names what needs it. The newest one can be deleted when there is a newer one; the dry run "
+        "(`./keyscale checkpoints delete JOB N --dry-run`) shows the reasons at any time."
+    )
+
+
+class VerificationNotFoundError(ApiError):
+    """The checkpoint was never verified."""
+
+    code = "VERIFICATION_NOT_FOUND"
+    title = "The checkpoint was never verified"
+    status = 404
+    domain = "user"
+    advice = "POST /jobs/{id}/checkpoints/{checkpoint_id}/verify verifies it."
+
+
 class LogNotHereError(ApiError):
     """The driver's log is where no control plane answers, or it was deleted."""
 

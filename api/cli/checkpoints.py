@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from keyscale.api.cli.client import job_path, wait_for
+from keyscale.api.cli.errors import InvalidArgumentError, OperationFailedError
 from keyscale.api.cli.output import make_fields, make_table
 from keyscale.api.cli.session import Session, json_option, pass_session, wait_option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from keyscale.api.cli.client import ControlPlane
+
+POLL_S = 0.2
 CHECKPOINT_COLUMNS = (
     ("ID", "id"),
     ("STATUS", "status"),
@@ -36,6 +41,16 @@ SUBTASK_COLUMNS = (
     ("START DELAY", "start_delay_ms"),
     ("INCREMENT", "checkpointed_size"),
     ("FULL SIZE", "state_size"),
+)
+COMPARISON_COLUMNS = (
+    ("OPERATOR", "uid"),
+    ("FULL SIZE", "from_state_size"),
+    ("OTHER FULL SIZE", "to_state_size"),
+    ("OTHER INCREMENT", "to_checkpointed_size"),
+    ("SHARED FILES", "shared_files"),
+    ("SHARED SIZE", "shared_bytes"),
+    ("ONLY HERE", "only_from_bytes"),
+    ("ONLY IN OTHER", "only_to_bytes"),
 )
 SAVEPOINT_COLUMNS = (
     ("ID", "savepoint_id"),
@@ -98,6 +113,49 @@ def show(session: Session, job: str, checkpoint_id: int) -> None:
     session.output.show(answer, lambda console: _print_checkpoint(console, answer))
 
 
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what that would free, and what needs it.")
+hashes_option = click.option("--hashes", is_flag=True, help="Read every file in full and compare its hash.")
+
+
+@checkpoints.command()
+@click.argument("job")
+@click.argument("checkpoint_id", type=int)
+@dry_run_option
+@json_option
+@pass_session
+def delete(session: Session, job: str, checkpoint_id: int, dry_run: bool) -> None:
+    """Delete a checkpoint that nothing needs, with the files that no other one names."""
+    with session.control_plane() as control_plane:
+        answer = control_plane.delete(job_path(job, "checkpoints", checkpoint_id), dry_run=dry_run)
+    session.output.fields(answer)
+
+
+@checkpoints.command()
+@click.argument("job")
+@click.argument("checkpoint_id", type=int)
+@hashes_option
+@json_option
+@pass_session
+def verify(session: Session, job: str, checkpoint_id: int, hashes: bool) -> None:
+    """Check that all files of a checkpoint are there, and that its job could start from it."""
+    with session.control_plane() as control_plane:
+        answer = _verified(control_plane, job, checkpoint_id, hashes=hashes)
+    _show_verification(session, answer)
+
+
+@checkpoints.command()
+@click.argument("job")
+@click.argument("checkpoint_id", type=int)
+@click.argument("other_id", type=int)
+@json_option
+@pass_session
+def compare(session: Session, job: str, checkpoint_id: int, other_id: int) -> None:
+    """Compare two checkpoints or savepoints by operator: sizes, and the files that they share."""
+    with session.control_plane() as control_plane:
+        answer = control_plane.get(job_path(job, "checkpoints", checkpoint_id, "compare"), to=other_id)
+    session.output.table(answer, answer["operators"], COMPARISON_COLUMNS)
+
+
 @click.group()
 def savepoints() -> None:
     """Trigger and list savepoints: self-contained copies of a job's state that the system never deletes."""
@@ -126,6 +184,52 @@ def list_savepoints(session: Session, job: str) -> None:
         answer = control_plane.get_list(job_path(job, "savepoints"), "savepoints")
     rows = [{**savepoint, **(savepoint["operation"] or {})} for savepoint in answer["savepoints"]]
     session.output.table(answer, rows, SAVEPOINT_COLUMNS)
+
+
+@savepoints.command(name="delete")
+@click.argument("job")
+@click.argument("savepoint_id")
+@dry_run_option
+@json_option
+@pass_session
+def delete_savepoint(session: Session, job: str, savepoint_id: str, dry_run: bool) -> None:
+    """Delete a savepoint that nothing needs."""
+    with session.control_plane() as control_plane:
+        answer = control_plane.delete(job_path(job, "savepoints", savepoint_id), dry_run=dry_run)
+    session.output.fields(answer)
+
+
+@savepoints.command(name="verify")
+@click.argument("job")
+@click.argument("savepoint_id")
+@hashes_option
+@json_option
+@pass_session
+def verify_savepoint(session: Session, job: str, savepoint_id: str, hashes: bool) -> None:
+    """Check that all files of a savepoint are there, and that its job could start from it."""
+    with session.control_plane() as control_plane:
+        shown = control_plane.get(job_path(job, "savepoints", savepoint_id))
+        number = (shown["operation"] or {}).get("checkpoint_id")
+        if number is None:
+            raise InvalidArgumentError(f"the savepoint {savepoint_id} is {shown['status']}")
+        answer = _verified(control_plane, job, number, hashes=hashes)
+    _show_verification(session, answer)
+
+
+def _verified(control_plane: ControlPlane, job: str, checkpoint_id: int, *, hashes: bool) -> dict[str, Any]:
+    """Verifies, and returns the result once it is known."""
+    path = job_path(job, "checkpoints", checkpoint_id)
+    answer: dict[str, Any] = control_plane.post(f"{path}/verify", {"hashes": hashes})
+    while answer["ended_at_ms"] is None:
+        time.sleep(POLL_S)
+        answer = control_plane.get(f"{path}/verification")
+    return answer
+
+
+def _show_verification(session: Session, answer: dict[str, Any]) -> None:
+    session.output.fields(answer)
+    if not answer["restorable"]:
+        raise OperationFailedError("the job could not start from it: " + "; ".join(answer["problems"]))
 
 
 def _print_checkpoint(console: Console, answer: dict[str, Any]) -> None:

@@ -1,13 +1,16 @@
 """The routes of a job's checkpoints."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
 
 from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import CheckpointNumber, Control, ListingOf
+from keyscale.api.routers.dependencies import NUMBER_MAX, CheckpointNumber, Control, DryRun, ListingOf
 from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.checkpoint import CheckpointConfigAnswer, CheckpointDetailAnswer, CheckpointsAnswer
 from keyscale.api.schemas.operation import OperationAccepted, OperationRequest
-from keyscale.api.services import checkpoints, operations
+from keyscale.api.schemas.snapshot_care import ComparisonAnswer, DeletionAnswer, VerificationAnswer, VerifyRequest
+from keyscale.api.services import checkpoints, comparisons, operations, snapshot_deletions, verifications
 
 router = APIRouter(prefix="/jobs/{job_id}/checkpoints", tags=["checkpoints"], route_class=GuardedRoute)
 
@@ -30,6 +33,59 @@ def show_checkpoints(control: Control, _: User, job_id: str, listing: ListingOf)
 def show_checkpoint_config(control: Control, _: User, job_id: str) -> CheckpointConfigAnswer:
     """Shows how a job's checkpoints are taken."""
     return checkpoints.show_config(control, job_id)
+
+
+@router.delete(
+    "/{checkpoint_id}",
+    status_code=202,
+    responses={200: {"model": DeletionAnswer, "description": "A dry run: nothing was changed."}},
+)
+def delete_checkpoint(  # noqa: PLR0917 - FastAPI passes them by name
+    control: Control,
+    user: Operator,
+    job_id: str,
+    checkpoint_id: CheckpointNumber,
+    response: Response,
+    dry_run: DryRun = False,
+) -> DeletionAnswer:
+    """Deletes a checkpoint or savepoint that nothing needs, with the files that no other one names.
+
+    Its objects are deleted in the background; an event tells when. A dry run shows what that would free, and why it
+    would be refused.
+    """
+    response.status_code = 200 if dry_run else 202
+    return snapshot_deletions.delete_checkpoint(control, user, job_id, checkpoint_id, dry_run=dry_run)
+
+
+@router.post("/{checkpoint_id}/verify", status_code=202)
+def verify_checkpoint(
+    control: Control,
+    user: Operator,
+    job_id: str,
+    checkpoint_id: CheckpointNumber,
+    request: VerifyRequest | None = None,
+) -> VerificationAnswer:
+    """Verifies in the background that all files of a checkpoint or savepoint are there and its job could start."""
+    hashes = (request or VerifyRequest()).hashes
+    return verifications.begin(control, user, job_id, checkpoint_id, hashes=hashes)
+
+
+@router.get("/{checkpoint_id}/verification")
+def show_verification(control: Control, _: User, job_id: str, checkpoint_id: CheckpointNumber) -> VerificationAnswer:
+    """Shows how far the last verification of a checkpoint or savepoint is, or its result."""
+    return verifications.show(control, job_id, checkpoint_id)
+
+
+@router.get("/{checkpoint_id}/compare")
+def compare_checkpoints(
+    control: Control,
+    _: User,
+    job_id: str,
+    checkpoint_id: CheckpointNumber,
+    to: Annotated[int, Query(ge=1, le=NUMBER_MAX)],
+) -> ComparisonAnswer:
+    """Compares two checkpoints or savepoints of a job: sizes by operator, and the files that they share."""
+    return comparisons.compare(control, job_id, checkpoint_id, to)
 
 
 @router.get("/{checkpoint_id}")

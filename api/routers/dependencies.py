@@ -27,4 +27,5 @@ ListingOf = Annotated[Listing, Depends(_listing)]
 NUMBER_MAX = (1 << 63) - 1
 """The largest number that a column holds."""
 CheckpointNumber = Annotated[int, Path(ge=1, le=NUMBER_MAX)]
+DryRun = Annotated[bool, Query(description="Only show the effects.")]
 AttemptNumber = Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="Default: the latest one.")]

@@ -1,12 +1,13 @@
 """The routes of a job's savepoints."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
 from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import Control, ListingOf
+from keyscale.api.routers.dependencies import Control, DryRun, ListingOf
 from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.operation import OperationAccepted, SavepointAnswer, SavepointList, SavepointRequest
-from keyscale.api.services import operations
+from keyscale.api.schemas.snapshot_care import DeletionAnswer
+from keyscale.api.services import operations, snapshot_deletions
 
 router = APIRouter(prefix="/jobs/{job_id}/savepoints", tags=["savepoints"], route_class=GuardedRoute)
 
@@ -29,3 +30,16 @@ def list_savepoints(control: Control, _: User, job_id: str, listing: ListingOf) 
 def show_savepoint(control: Control, _: User, job_id: str, savepoint_id: str) -> SavepointAnswer:
     """Shows a savepoint: in progress, completed with its location, or failed with the cause."""
     return operations.show_savepoint(control, job_id, savepoint_id)
+
+
+@router.delete(
+    "/{savepoint_id}",
+    status_code=202,
+    responses={200: {"model": DeletionAnswer, "description": "A dry run: nothing was changed."}},
+)
+def delete_savepoint(  # noqa: PLR0917 - FastAPI passes them by name
+    control: Control, user: Operator, job_id: str, savepoint_id: str, response: Response, dry_run: DryRun = False
+) -> DeletionAnswer:
+    """Deletes a savepoint that nothing needs. A dry run shows what that would free, and why it would be refused."""
+    response.status_code = 200 if dry_run else 202
+    return snapshot_deletions.delete_savepoint(control, user, job_id, savepoint_id, dry_run=dry_run)

@@ -76,12 +76,12 @@ def show_statistics(context: Context, reference: str, listing: Listing) -> Check
             persisted_data=summarize([0 for _ in done]),
         ),
         latest=LatestAnswer(
-            completed=_answer(completed) if completed else None,
-            savepoint=_answer(savepoint) if savepoint else None,
-            failed=_answer(failed) if failed else None,
+            completed=answer_of(completed) if completed else None,
+            savepoint=answer_of(savepoint) if savepoint else None,
+            failed=answer_of(failed) if failed else None,
             restored=restored,
         ),
-        history=[_answer(checkpoint) for checkpoint in page.rows],
+        history=[answer_of(checkpoint) for checkpoint in page.rows],
         next=write_cursor(page.next),
     )
 
@@ -178,7 +178,8 @@ def _restores(session: Session, job_id: str) -> tuple[int, RestoredAnswer | None
     )
 
 
-def _answer(checkpoint: Checkpoint) -> CheckpointAnswer:
+def answer_of(checkpoint: Checkpoint) -> CheckpointAnswer:
+    """Returns a checkpoint as the API shows it."""
     return CheckpointAnswer(**_fields(checkpoint))
 
 

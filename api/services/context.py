@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from keyscale.api.launching.launcher import Launcher
     from keyscale.api.launching.program_loading import ProgramLoading
     from keyscale.api.services.news import News
+    from keyscale.api.services.verifier import Verifier
     from keyscale.api.settings import Settings
     from keyscale.api.store_check import StoreCheck
     from keyscale.api.upkeep.announcer import Announcer
@@ -41,6 +42,7 @@ class Context:
     announcer: Announcer
     programs: ProgramLoading
     news: News
+    verifier: Verifier
     issuer: Issuer | None = None
     wakeup: Wakeup = field(default_factory=Wakeup)
     uploads: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(UPLOADS_MAX))

@@ -36,7 +36,7 @@ from keyscale.api.schemas.job import (
 from keyscale.api.services.cursors import write_cursor
 from keyscale.api.services.figures import figures_of
 from keyscale.api.services.job_health import health_of, unsettled_failure
-from keyscale.api.services.restore_sources import Restorer, find_source
+from keyscale.api.services.restore_sources import Restorer, find_source, require_kept
 from keyscale.api.specification import SPECIFICATION_FIELDS, Specification, changed, secrets_named
 from keyscale.clock import now_ms
 from keyscale.db.models import DeletedJob, Job
@@ -218,7 +218,7 @@ def start(context: Context, user: Principal, reference: str, request: StartReque
     with context.sessions() as session:
         job = require_job(session, reference)
     context.store.require_usable(job.store_url)
-    source = find_source(context, user, request, Restorer(job, job.store_url, job.max_parallelism, job.hash_id))
+    source = find_source(context, user, request, Restorer.of(job))
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
         if request.parallelism is not None:
@@ -246,6 +246,7 @@ def _wish(session: Session, job: Job, request: RestoreRequest, source: FoundSour
     """Stores how a job's next start restores, if the request says it."""
     transaction = JobTransaction(session, job)
     if source is not None:
+        require_kept(session, source)
         transaction.wish(source.restore)
     elif request.allow_non_restored_state:
         pending = transaction.pending_restore() or Restore(uuid.uuid4().hex)

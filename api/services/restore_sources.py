@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from keyscale.api.errors import JobNotFoundError, RequestInvalidError, RestoreSourceError
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.restoring import Restore
-from keyscale.db.repositories import checkpoints, jobs
+from keyscale.db.repositories import checkpoints, commands, jobs
 from keyscale.db.statuses import CheckpointStatus, ClaimMode, RestoreMode
 from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.identifiers import CheckpointId, JobId
@@ -40,6 +40,11 @@ class Restorer:
     store_url: str
     max_parallelism: int | None
     hash_id: str
+
+    @classmethod
+    def of(cls, job: Job) -> Restorer:
+        """Returns an existing job as one."""
+        return cls(job, job.store_url, job.max_parallelism, job.hash_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,18 @@ def find_source(context: Context, user: Principal, request: RestoreRequest, rest
     return FoundSource(restore, manifest.max_parallelism)
 
 
+def require_kept(session: Session, source: FoundSource) -> None:
+    """Refuses a snapshot that a user has deleted since it was found; until this transaction ends, nobody deletes it.
+
+    Raises:
+        RestoreSourceError: It is deleted.
+    """
+    location = source.restore.location or ""
+    commands.reserve_id(session, location)
+    if checkpoints.is_discarded(session, location):
+        raise RestoreSourceError(f"{location}: it was deleted")
+
+
 def why_not(manifest: Manifest, restorer: Restorer, *, claims: bool) -> str | None:
     """Returns why a job cannot start from a snapshot; None if it can. Pure."""
     if restorer.max_parallelism not in {None, manifest.max_parallelism}:
@@ -97,6 +114,11 @@ def why_not(manifest: Manifest, restorer: Restorer, *, claims: bool) -> str | No
     if claims and not is_own and manifest.kind is not SnapshotKind.SAVEPOINT:
         return "it is another job's checkpoint, which cannot be claimed: it shares files with others"
     return None
+
+
+def why_not_own(manifest: Manifest, job: Job) -> str | None:
+    """Returns why a job cannot start from a snapshot of its own; None if it can. Pure."""
+    return why_not(manifest, Restorer.of(job), claims=False)
 
 
 def _locate(session: Session, user: Principal, source: RestoreSource, restorer: Restorer) -> tuple[str, str]:

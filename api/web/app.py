@@ -34,11 +34,14 @@ from keyscale.api.routers import (
 from keyscale.api.services import operations as operations_service
 from keyscale.api.services.context import Context
 from keyscale.api.services.news import News
+from keyscale.api.services.restore_sources import why_not_own
+from keyscale.api.services.verifier import Verifier
 from keyscale.api.store_check import StoreCheck
 from keyscale.api.upkeep.announcer import Announcer
 from keyscale.api.upkeep.history_retention import HistoryPolicy, HistoryRetention
 from keyscale.api.upkeep.object_removal import ObjectRemoval
 from keyscale.api.upkeep.run_removal import RunRemoval
+from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
 from keyscale.api.web.error_handlers import add_handlers
 from keyscale.api.web.limits import RequestLimits
 from keyscale.api.web.openapi import describe
@@ -85,6 +88,7 @@ def make_context(settings: Settings, engine: Engine | None = None, isolation: Is
         launcher=launcher,
         programs=ProgramLoading(settings, launcher),
         news=News(sessions, operations_service.answers),
+        verifier=Verifier(sessions, settings.home / "verifications", why_not_own),
         store=StoreCheck(settings.store_url),
         rates=Rates(
             per_user=settings.user_requests_per_second,
@@ -130,6 +134,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         removal = ObjectRemoval(context.sessions, context.pulse)
         retention = HistoryRetention(context.sessions, context.pulse, history_policy(context.settings))
         runs = RunRemoval(context.sessions, context.launcher)
+        snapshots = SnapshotRemoval(context.sessions, context.pulse)
         context.news.start()
         if reconcile:
             context.programs.sweep()
@@ -137,11 +142,14 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
             removal.start()
             retention.start()
             runs.start()
+            snapshots.start()
             context.announcer.start()
         yield
         context.news.close()
+        context.verifier.close()
         if reconcile:
             context.announcer.close()
+            snapshots.close()
             runs.close()
             retention.close()
             removal.close()

@@ -57,6 +57,7 @@ _OF_SPECIFICATIONS = (
     errors.JobLimitError,
     errors.SecretUnknownError,
 )
+_OF_DELETIONS = (errors.SnapshotNeededError, errors.StoreUnavailableError, errors.PlanTimeoutError)
 _OF_CHANGED: dict[str, tuple[type[errors.ApiError], ...]] = {
     "artifacts": (errors.ArtifactInUseError, errors.ArtifactInvalidError),
     "jobs": (
@@ -78,8 +79,8 @@ _OF_CHANGED: dict[str, tuple[type[errors.ApiError], ...]] = {
         errors.RevisionWithoutSavepointError,
         errors.ChangeNotCancellableError,
     ),
-    "checkpoints": _OF_JOB_CHANGES,
-    "savepoints": _OF_JOB_CHANGES,
+    "checkpoints": (*_OF_JOB_CHANGES, *_OF_DELETIONS),
+    "savepoints": (*_OF_JOB_CHANGES, *_OF_DELETIONS),
     "tokens": (errors.TokenNameTakenError,),
     "rescales": (
         *_OF_JOB_CHANGES,
@@ -130,6 +131,8 @@ def _refusals(path: str, method: str, operation: dict[str, Any]) -> Iterator[typ
             yield from _OF_PARAMETERS[parameter["name"]]
     if operation["tags"][0] == "streams":
         yield errors.TooManyInFlightError
+    if path.endswith("/verification"):
+        yield errors.VerificationNotFoundError
     if method != "get":
         yield from _OF_CHANGES
         yield from _OF_CHANGED[operation["tags"][0]]

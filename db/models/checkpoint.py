@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index
+from typing import Any
+
+from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from keyscale.db.base import Base, closed_set
@@ -19,6 +21,11 @@ class Checkpoint(Base):
     __table_args__ = (
         Index("ix_checkpoints_status", "job_id", "status", "is_savepoint", "checkpoint_id"),
         Index("ix_checkpoints_external_path", "job_id", "external_path"),
+        Index(
+            "ix_checkpoints_discarded",
+            "discard_requested_at_ms",
+            postgresql_where=text("discard_requested_at_ms IS NOT NULL AND objects_deleted_at_ms IS NULL"),
+        ),
     )
 
     job_id: Mapped[str] = mapped_column(primary_key=True)
@@ -39,6 +46,9 @@ class Checkpoint(Base):
     num_acknowledged_subtasks: Mapped[int]
     failure_timestamp: Mapped[int | None]
     failure_message: Mapped[str | None]
+    discard_requested_at_ms: Mapped[int | None]  # a user wants it gone
+    objects_deleted_at_ms: Mapped[int | None]
+    verification: Mapped[dict[str, Any] | None]  # the last one
 
 
 class CheckpointDay(Base):

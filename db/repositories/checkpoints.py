@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, delete, func, or_, select, true, update
+from sqlalchemy import and_, delete, func, or_, select, true, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import aliased
 
@@ -204,6 +204,55 @@ def fail_unfinished(session: Session, job_id: str, attempt: int, *, at_ms: int, 
             Checkpoint.status == CheckpointStatus.IN_PROGRESS,
         )
         .values(status=CheckpointStatus.FAILED, failure_timestamp=at_ms, failure_message=message)
+    )
+
+
+def find_savepoint(session: Session, job_id: str, savepoint_id: str) -> Checkpoint | None:
+    """Returns the newest of a job's savepoints with an id."""
+    return session.scalars(
+        select(Checkpoint)
+        .where(Checkpoint.job_id == job_id, Checkpoint.savepoint_id == savepoint_id)
+        .order_by(Checkpoint.checkpoint_id.desc())
+        .limit(1)
+    ).first()
+
+
+def first_discarded(session: Session, except_for: Collection[tuple[str, int]]) -> tuple[Checkpoint, str] | None:
+    """Returns the checkpoint that a user has wanted gone for the longest time and whose objects are not deleted yet.
+
+    Args:
+        session: The transaction.
+        except_for: Those that are left for later, by job and number.
+
+    Returns:
+        The checkpoint and the URL of its job's store; None if there is none.
+    """
+    row = session.execute(
+        select(Checkpoint, Job.store_url)
+        .join(Job, Job.id == Checkpoint.job_id)
+        .where(
+            Checkpoint.discard_requested_at_ms.is_not(None),
+            Checkpoint.objects_deleted_at_ms.is_(None),
+            tuple_(Checkpoint.job_id, Checkpoint.checkpoint_id).not_in(except_for) if except_for else true(),
+        )
+        .order_by(Checkpoint.discard_requested_at_ms)
+        .limit(1)
+    ).first()
+    return None if row is None else (row[0], row[1])
+
+
+def is_discarded(session: Session, external_path: str) -> bool:
+    """Whether a user wants the checkpoint or savepoint at a location gone."""
+    is_gone = (Checkpoint.external_path == external_path, Checkpoint.discard_requested_at_ms.is_not(None))
+    return session.scalar(select(Checkpoint.checkpoint_id).where(*is_gone).limit(1)) is not None
+
+
+def note_verification(session: Session, job_id: str, checkpoint_id: int, verification: dict[str, Any]) -> None:
+    """Stores how far a verification is."""
+    session.execute(
+        update(Checkpoint)
+        .where(Checkpoint.job_id == job_id, Checkpoint.checkpoint_id == checkpoint_id)
+        .values(verification=verification)
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import func, select, text
+from sqlalchemy import func, not_, select, text
 
-from keyscale.db.models import Attempt, Command
+from keyscale.db.models import Attempt, Checkpoint, Command
 from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import CommandKind, CommandStatus
 
@@ -70,11 +70,17 @@ def last_savepoint_of(session: Session, job_id: str, revision: int) -> str | Non
         .limit(1)
         .scalar_subquery()
     )
+    deleted = select(Checkpoint.checkpoint_id).where(
+        Checkpoint.job_id == job_id,
+        Checkpoint.external_path == Command.location,
+        Checkpoint.discard_requested_at_ms.is_not(None),
+    )
     return session.scalars(
         select(Command.location).where(
             Command.job_id == job_id,
             Command.kind == CommandKind.STOP_WITH_SAVEPOINT,
             Command.status == CommandStatus.COMPLETED,
             Command.attempt == last,
+            not_(deleted.exists()),
         )
     ).first()

@@ -13,7 +13,8 @@ _CHECKPOINTS = """
 WITH gone AS (
     DELETE FROM checkpoints WHERE job_id = :job_id AND checkpoint_id IN (
         SELECT checkpoint_id FROM checkpoints
-        WHERE job_id = :job_id AND status IN ('SUBSUMED', 'DISCARDED', 'FAILED') AND checkpoint_id <= (
+        WHERE job_id = :job_id AND status IN ('SUBSUMED', 'DISCARDED', 'FAILED')
+          AND (discard_requested_at_ms IS NULL OR objects_deleted_at_ms IS NOT NULL) AND checkpoint_id <= (
             SELECT checkpoint_id FROM checkpoints WHERE job_id = :job_id
             ORDER BY checkpoint_id DESC OFFSET :keep LIMIT 1
         ) AND NOT EXISTS (

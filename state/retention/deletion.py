@@ -67,8 +67,8 @@ def gather_facts(store: ObjectStore, job_id: JobId, now_ms: int, log: CommitLog 
             manifests[info.path] = read_manifest(store, info.path)
         except (DocumentCorruptError, FormatTooNewError):
             unreadable.add(info.path)
-        except ObjectNotFoundError:
-            continue  # deleted in the meantime
+        except ObjectNotFoundError:  # its user has deleted it: a newer one, not listed yet, may name its files
+            return gather_facts(store, job_id, now_ms, log)
     lost = {
         directory_of(info.path)
         for info in objects

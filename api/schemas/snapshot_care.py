@@ -1,0 +1,77 @@
+"""Care for checkpoints and savepoints: delete, verify and compare them."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from keyscale.api.schemas.base import Answer, Request
+from keyscale.api.schemas.checkpoint import CheckpointAnswer
+from keyscale.db.statuses import CommandStatus
+
+
+class DeletionAnswer(Answer):
+    """The effects of the deletion of a checkpoint or savepoint, or why it is refused."""
+
+    job_id: str
+    checkpoint_id: int
+    savepoint_id: str | None
+    location: str | None
+    allowed: bool
+    reasons: list[str] = Field(description="Why it is still needed; empty if it may be deleted.")
+    consequences: list[str] = Field(description="Things that would no longer be possible.")
+    freed_objects: int = Field(description="Objects that nothing else needs.")
+    freed_bytes: int
+    shared_bytes: int = Field(description="Size of its files that other checkpoints need, and that stay.")
+
+
+class VerifyRequest(Request):
+    """How thoroughly a checkpoint or savepoint is verified."""
+
+    hashes: bool = Field(
+        default=False, description="Read every file in full and compare its hash, not its length alone."
+    )
+
+
+class VerificationAnswer(Answer):
+    """A verification: whether a job can start from a checkpoint or savepoint, and why not."""
+
+    status: CommandStatus = Field(description="FAILED: the store did not answer, or the control plane ended meanwhile.")
+    hashes: bool
+    started_at_ms: int
+    ended_at_ms: int | None = None
+    files: int | None = Field(default=None, description="Its files; null while its manifest was not read.")
+    files_checked: int = 0
+    bytes_read: int = 0
+    restorable: bool | None = Field(
+        default=None,
+        description="Whether all that it names is there, and nothing keeps its job from starting from it. Whether the"
+        " sources still have the records after it is not looked at.",
+    )
+    problems: list[str] = Field(default_factory=list, description="The first 20 problems.")
+    problem_count: int = 0
+
+
+class OperatorComparison(Answer):
+    """One operator in two checkpoints. Numbers of files and bytes are null if a manifest is gone."""
+
+    uid: str
+    from_state_size: int | None = Field(description="null: the operator is not in it.")
+    to_state_size: int | None
+    from_entries: int | None
+    to_entries: int | None
+    to_checkpointed_size: int | None = Field(description="The increment of the second one: bytes uploaded for it.")
+    shared_files: int | None = None
+    shared_bytes: int | None = None
+    only_from_files: int | None = None
+    only_from_bytes: int | None = None
+    only_to_files: int | None = None
+    only_to_bytes: int | None = None
+
+
+class ComparisonAnswer(Answer):
+    """Two checkpoints or savepoints of a job, by operator."""
+
+    from_checkpoint: CheckpointAnswer
+    to_checkpoint: CheckpointAnswer
+    operators: list[OperatorComparison]
+    reason: str | None = Field(description="Why the files could not be compared; null if they were.")

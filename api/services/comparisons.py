@@ -1,0 +1,129 @@
+"""Comparisons of two checkpoints or savepoints of a job."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from keyscale.api.errors import CheckpointNotFoundError
+from keyscale.api.schemas.snapshot_care import ComparisonAnswer, OperatorComparison
+from keyscale.api.services.checkpoints import answer_of
+from keyscale.api.services.jobs import require_job
+from keyscale.api.store_check import open_to_read
+from keyscale.db.repositories import checkpoints
+from keyscale.errors import KeyscaleError
+from keyscale.state.documents.manifest import read_manifest
+from keyscale.state.layout import split_location
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from keyscale.api.services.context import Context
+    from keyscale.db.models import Checkpoint, CheckpointSubtask, Job
+    from keyscale.state.documents.manifest import Manifest
+
+Files = dict[str, int]
+"""The files of an operator: their sizes by hash, as a savepoint has copies of its own."""
+
+
+def compare(context: Context, reference: str, first_id: int, second_id: int) -> ComparisonAnswer:
+    """Compares two checkpoints or savepoints.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        CheckpointNotFoundError: It has not both of them.
+    """
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        found = [checkpoints.find(session, job.id, each) for each in (first_id, second_id)]
+        parts = [checkpoints.subtasks(session, job.id, each) for each in (first_id, second_id)]
+    first, second = found
+    if first is None or second is None:
+        raise CheckpointNotFoundError(f"the job has no checkpoint {first_id if first is None else second_id}")
+    files, reason = _files(context, job, (first, second))
+    return ComparisonAnswer(
+        from_checkpoint=answer_of(first),
+        to_checkpoint=answer_of(second),
+        operators=operators_compared(_sums(parts[0]), _sums(parts[1]), files),
+        reason=reason,
+    )
+
+
+def operators_compared(
+    first: Mapping[str, Mapping[str, int]],
+    second: Mapping[str, Mapping[str, int]],
+    files: tuple[Mapping[str, Files], Mapping[str, Files]] | None,
+) -> list[OperatorComparison]:
+    """Returns the comparison of each operator. Pure.
+
+    Args:
+        first: The sums of each operator in the first checkpoint.
+        second: The same in the second one.
+        files: The files of each operator in both; None: not known.
+    """
+    uids = {*first, *second} | (set() if files is None else {*files[0], *files[1]})
+    return [
+        OperatorComparison(
+            uid=uid,
+            from_state_size=first.get(uid, {}).get("state_size"),
+            to_state_size=second.get(uid, {}).get("state_size"),
+            from_entries=first.get(uid, {}).get("entries"),
+            to_entries=second.get(uid, {}).get("entries"),
+            to_checkpointed_size=second.get(uid, {}).get("checkpointed_size"),
+            **({} if files is None else _compared_files(files[0].get(uid, {}), files[1].get(uid, {}))),
+        )
+        for uid in sorted(uids)
+    ]
+
+
+def _compared_files(first: Files, second: Files) -> dict[str, int]:
+    sets = {"shared": second.keys() & first.keys(), "only_from": first.keys() - second.keys()}
+    sets["only_to"] = second.keys() - first.keys()
+    sizes = {**first, **second}
+    return {f"{name}_files": len(names) for name, names in sets.items()} | {
+        f"{name}_bytes": sum(sizes[each] for each in names) for name, names in sets.items()
+    }
+
+
+def _sums(parts: Sequence[CheckpointSubtask]) -> dict[str, dict[str, int]]:
+    sums: dict[str, dict[str, int]] = {}
+    for part in parts:
+        of = sums.setdefault(part.operator_uid, dict.fromkeys(("state_size", "entries", "checkpointed_size"), 0))
+        for name in of:
+            of[name] += getattr(part, name)
+    return sums
+
+
+def _files(
+    context: Context, job: Job, both: tuple[Checkpoint, Checkpoint]
+) -> tuple[tuple[dict[str, Files], dict[str, Files]] | None, str | None]:
+    """Reads the files of both from the store, within the time that a plan may take; or returns why not."""
+
+    def read(found: Checkpoint) -> dict[str, Files]:
+        if found.external_path is None:
+            return {}
+        return _files_of(read_manifest(open_to_read(job.store_url), split_location(found.external_path)[1]))
+
+    gone = [str(each.checkpoint_id) for each in both if each.external_path is None]
+    if gone:
+        return None, f"checkpoint {gone[0]} has no manifest"
+    reader = ThreadPoolExecutor(2, thread_name_prefix="compare")
+    try:
+        begun = [reader.submit(read, each) for each in both]
+        first, second = (each.result(context.settings.plan_timeout_ms / 1000) for each in begun)
+    except TimeoutError:
+        return None, "the store did not answer in time"
+    except (KeyscaleError, OSError) as error:
+        return None, f"a manifest cannot be read: {error.code if isinstance(error, KeyscaleError) else error.strerror}"
+    finally:
+        reader.shutdown(wait=False)
+    return (first, second), None
+
+
+def _files_of(manifest: Manifest) -> dict[str, Files]:
+    found: dict[str, Any] = {}
+    for operator in manifest.operators:
+        of = found.setdefault(operator.uid, {})
+        for snapshot in operator.subtasks:
+            of |= {file.sha256: file.size_bytes for file in snapshot.files()}
+    return found

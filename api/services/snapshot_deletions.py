@@ -1,0 +1,176 @@
+"""Deletions of checkpoints and savepoints that their user wants gone: what they free, and what still needs them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from keyscale.api.errors import (
+    CheckpointNotFoundError,
+    PlanTimeoutError,
+    SavepointNotFoundError,
+    SnapshotNeededError,
+    StoreUnavailableError,
+)
+from keyscale.api.lifecycle.transitions import SETTLED
+from keyscale.api.schemas.snapshot_care import DeletionAnswer
+from keyscale.api.services.jobs import require_job
+from keyscale.api.store_check import open_to_read
+from keyscale.clock import now_ms
+from keyscale.db.repositories import checkpoints, commands, events, snapshot_needs
+from keyscale.db.statuses import CheckpointStatus
+from keyscale.errors import KeyscaleError
+from keyscale.state.identifiers import JobId
+from keyscale.state.layout import split_location
+from keyscale.state.retention.deletion_plan import RetentionError
+from keyscale.state.retention.snapshot_deletion import SnapshotObjects, snapshot_objects
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from keyscale.api.access.principal import Principal
+    from keyscale.api.services.context import Context
+    from keyscale.db.models import Checkpoint, Job
+
+
+def delete_checkpoint(
+    context: Context, user: Principal, reference: str, checkpoint_id: int, *, dry_run: bool
+) -> DeletionAnswer:
+    """Stores that a checkpoint or savepoint is to be deleted, or shows what that would free.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        CheckpointNotFoundError: It has no such checkpoint.
+        SnapshotNeededError: Something still needs it.
+        StoreUnavailableError: The store does not answer.
+        PlanTimeoutError: It was not read in time.
+    """
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        found = checkpoints.find(session, job.id, checkpoint_id)
+        if found is None:
+            raise CheckpointNotFoundError(f"the job has no checkpoint {checkpoint_id}")
+        reasons, consequences = _needs(session, user, job, found)
+    objects, blocked = _objects(context, job, found)
+    reasons += blocked
+    answer = DeletionAnswer(
+        job_id=job.id,
+        checkpoint_id=found.checkpoint_id,
+        savepoint_id=found.savepoint_id,
+        location=found.external_path,
+        allowed=not reasons,
+        reasons=reasons,
+        consequences=consequences,
+        freed_objects=len(objects.own),
+        freed_bytes=sum(objects.own.values()),
+        shared_bytes=sum(objects.shared.values()),
+    )
+    if not dry_run:
+        _discard(context, user, answer)
+    return answer
+
+
+def delete_savepoint(
+    context: Context, user: Principal, reference: str, savepoint_id: str, *, dry_run: bool
+) -> DeletionAnswer:
+    """Does the same for a savepoint, by its id. Raises as `delete_checkpoint`.
+
+    Raises:
+        SavepointNotFoundError: The job has no such savepoint.
+    """
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        found = checkpoints.find_savepoint(session, job.id, savepoint_id)
+    if found is None:
+        raise SavepointNotFoundError("the job has no completed savepoint of this id")
+    return delete_checkpoint(context, user, reference, found.checkpoint_id, dry_run=dry_run)
+
+
+def _discard(context: Context, user: Principal, answer: DeletionAnswer) -> None:
+    if not answer.allowed:
+        raise SnapshotNeededError("; ".join(answer.reasons))
+    with context.sessions.begin() as session:
+        job = require_job(session, answer.job_id, lock=True)
+        commands.reserve_id(session, answer.location or "")  # a start that restores from it waits
+        found = checkpoints.find(session, job.id, answer.checkpoint_id)
+        if found is None:
+            raise CheckpointNotFoundError(f"the job has no checkpoint {answer.checkpoint_id}")
+        reasons, _ = _needs(session, user, job, found)
+        if reasons:
+            raise SnapshotNeededError("; ".join(reasons))
+        found.status, found.discard_requested_at_ms = CheckpointStatus.DISCARDED, now_ms()
+        noun = "savepoint" if found.is_savepoint else "checkpoint"
+        events.record(
+            session,
+            job_id=job.id,
+            at_ms=found.discard_requested_at_ms,
+            kind=f"{noun.upper()}_DISCARDED",
+            actor=user.name,
+            message=f"{noun} {found.checkpoint_id} is deleted: {answer.freed_bytes} bytes",
+            checkpoint_id=found.checkpoint_id,
+            location=found.external_path,
+        )
+
+
+def _needs(session: Session, user: Principal, job: Job, found: Checkpoint) -> tuple[list[str], list[str]]:
+    """Returns what still needs a snapshot, and what would not be possible without it."""
+    if found.status is not CheckpointStatus.COMPLETED or found.external_path is None:
+        return [f"it is {found.status}: nothing of it is there to delete"], []
+    reasons = []
+    newest = checkpoints.latest_completed(session, job.id)
+    in_use = snapshot_needs.newest_checkpoints(session, job.id, 1 if job.status in SETTLED else 2)
+    if newest is not None and newest.checkpoint_id == found.checkpoint_id:
+        reasons.append(f"it is the newest one of the job {job.name}, which would start from it")
+    elif found.checkpoint_id == next(iter(in_use), None):
+        reasons.append(f"it is the newest checkpoint of the job {job.name}, and the next one shares files with it")
+    elif found.checkpoint_id in in_use:
+        reasons.append(f"the job {job.name} runs and may still use it; not once another checkpoint is complete")
+    if found.is_savepoint and job.status not in SETTLED and _is_pending(session, job, found):
+        reasons.append(f"the operation {found.savepoint_id}, which takes it, has not ended")
+    location = found.external_path
+    reasons += [
+        f"{_shown_to(user, each)} restores from it"
+        for each in snapshot_needs.restoring_jobs(session, location, SETTLED)
+    ]
+    reasons += [
+        f"the change {each} goes back to it" for each in snapshot_needs.running_changes(session, job.id, location)
+    ]
+    consequences = [
+        f"a rollback to revision {number} with its state is no longer possible"
+        for number in snapshot_needs.revisions_kept_by(session, job.id, location)
+    ]
+    return reasons, consequences
+
+
+def _shown_to(user: Principal, job: Job) -> str:
+    is_visible = user.scope.covers(job_id=job.id, name=job.name, labels=job.labels)
+    return f"the job {job.name}" if is_visible else "a job that you may not see"
+
+
+def _is_pending(session: Session, job: Job, found: Checkpoint) -> bool:
+    command = commands.find_savepoint(session, job.id, found.savepoint_id or "")
+    return command is not None and command.ended_at_ms is None
+
+
+def _objects(context: Context, job: Job, found: Checkpoint) -> tuple[SnapshotObjects, list[str]]:
+    """Reads what a snapshot has in the store, within the time that a plan may take; and what forbids to delete it."""
+    if found.external_path is None or found.status is not CheckpointStatus.COMPLETED:
+        return SnapshotObjects({}, {}), []
+    path = split_location(found.external_path)[1]
+
+    def read() -> SnapshotObjects:
+        return snapshot_objects(open_to_read(job.store_url), JobId(job.id), path)
+
+    reader = ThreadPoolExecutor(1, thread_name_prefix="deletion")
+    try:
+        return reader.submit(read).result(context.settings.plan_timeout_ms / 1000), []
+    except RetentionError as error:
+        return SnapshotObjects({}, {}), [str(error)]
+    except TimeoutError:
+        raise PlanTimeoutError(f"the store was not read within {context.settings.plan_timeout_ms} ms") from None
+    except KeyscaleError as error:
+        raise StoreUnavailableError(f"{error.code}: {error}") from error
+    except OSError as error:
+        raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
+    finally:
+        reader.shutdown(wait=False)

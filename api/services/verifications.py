@@ -1,0 +1,79 @@
+"""Verifications of checkpoints and savepoints: asked for, and shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keyscale.api.errors import CheckpointNotFoundError, VerificationNotFoundError
+from keyscale.api.schemas.snapshot_care import VerificationAnswer
+from keyscale.api.services.jobs import require_job
+from keyscale.clock import now_ms
+from keyscale.db.repositories import checkpoints, events
+from keyscale.db.statuses import CheckpointStatus, CommandStatus
+
+if TYPE_CHECKING:
+    from keyscale.api.access.principal import Principal
+    from keyscale.api.services.context import Context
+
+LOST_MS = 60_000
+"""The control plane that verifies has ended if it has noted nothing for so long."""
+
+
+def begin(context: Context, user: Principal, reference: str, checkpoint_id: int, *, hashes: bool) -> VerificationAnswer:
+    """Begins to verify a checkpoint or savepoint; while one is in progress, shows that.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        CheckpointNotFoundError: It has no such checkpoint, or nothing of it is in the store.
+        TooManyInFlightError: Too many others are in progress.
+    """
+    with context.sessions.begin() as session:
+        job = require_job(session, reference, lock=True)
+        found = checkpoints.find(session, job.id, checkpoint_id)
+        if found is None or found.status is not CheckpointStatus.COMPLETED or found.external_path is None:
+            raise CheckpointNotFoundError(f"the job has no completed checkpoint {checkpoint_id} in its store")
+        if found.verification is not None and (running := _answer(found.verification)).ended_at_ms is None:
+            return running
+        at_ms = now_ms()
+        begun = {"status": CommandStatus.IN_PROGRESS, "hashes": hashes, "started_at_ms": at_ms, "beat_at_ms": at_ms}
+        found.verification = begun
+        events.record(
+            session,
+            job_id=job.id,
+            at_ms=at_ms,
+            kind="VERIFICATION_REQUESTED",
+            actor=user.name,
+            message=f"verification of checkpoint {checkpoint_id} was requested",
+            checkpoint_id=checkpoint_id,
+        )
+        session.flush()
+        session.expunge_all()
+        context.verifier.submit(job, found, begun)
+    return _answer(begun)
+
+
+def show(context: Context, reference: str, checkpoint_id: int) -> VerificationAnswer:
+    """Shows the last verification of a checkpoint or savepoint.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        CheckpointNotFoundError: It has no such checkpoint.
+        VerificationNotFoundError: It was never verified.
+    """
+    with context.sessions() as session:
+        job = require_job(session, reference)
+        found = checkpoints.find(session, job.id, checkpoint_id)
+    if found is None:
+        raise CheckpointNotFoundError(f"the job has no checkpoint {checkpoint_id}")
+    if found.verification is None:
+        raise VerificationNotFoundError(f"checkpoint {checkpoint_id} was never verified")
+    return _answer(found.verification)
+
+
+def _answer(verification: dict[str, Any]) -> VerificationAnswer:
+    answer = VerificationAnswer.model_validate(verification)
+    beat_at_ms = verification.get("beat_at_ms", answer.started_at_ms)
+    if answer.status is CommandStatus.IN_PROGRESS and now_ms() - beat_at_ms > LOST_MS:
+        lost = {"status": CommandStatus.FAILED, "ended_at_ms": beat_at_ms, "problem_count": 1}
+        return answer.model_copy(update={**lost, "problems": ["the control plane that verified it has ended"]})
+    return answer

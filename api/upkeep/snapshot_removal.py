@@ -1,0 +1,112 @@
+"""The removal of the objects of checkpoints and savepoints that a user has deleted, beside the reconciler."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from keyscale.api.errors import LeadershipLostError
+from keyscale.api.lifecycle.leadership import Leadership
+from keyscale.api.store_check import open_to_read
+from keyscale.clock import now_ms
+from keyscale.db.repositories import checkpoints, events
+from keyscale.errors import KeyscaleError
+from keyscale.state.identifiers import JobId
+from keyscale.state.layout import split_location
+from keyscale.state.retention.snapshot_deletion import delete_snapshot
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, sessionmaker
+
+    from keyscale.api.lifecycle.reconciler import ReconcilerPulse
+    from keyscale.db.models import Checkpoint
+    from keyscale.state.retention.snapshot_deletion import SnapshotObjects
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+RETRY_S = 60.0
+
+
+class SnapshotRemoval:
+    """A thread that deletes the objects of deleted checkpoints and savepoints; may be killed between any two lines.
+
+    One whose objects cannot be deleted is tried again after a while. Events tell how much was deleted.
+
+    Args:
+        sessions: The database.
+        pulse: Shows whether this control plane leads, and in which epoch; only then it works.
+    """
+
+    def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse) -> None:
+        self._sessions = sessions
+        self._pulse = pulse
+        self._later_s: dict[tuple[str, int], float] = {}
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="snapshot-removal", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread after the present checkpoint."""
+        self._closing.set()
+        self._thread.join()
+
+    def run_due(self, leadership: Leadership) -> bool:
+        """Deletes the objects of what a user has wanted gone for the longest time; returns whether there was one.
+
+        Raises:
+            LeadershipLostError: Another replica leads; it goes on.
+        """
+        now_s = time.monotonic()
+        self._later_s = {key: until_s for key, until_s in self._later_s.items() if now_s < until_s}
+        with leadership.transaction() as session:
+            due = checkpoints.first_discarded(session, list(self._later_s))
+        if due is None:
+            return False
+        found, store_url = due
+        try:
+            path = split_location(found.external_path or "")[1]
+            done = delete_snapshot(open_to_read(store_url), JobId(found.job_id), path)
+        except (KeyscaleError, OSError) as error:
+            logger.warning("checkpoint %d of job %s cannot be deleted: %s", found.checkpoint_id, found.job_id, error)
+            self._later_s[found.job_id, found.checkpoint_id] = now_s + RETRY_S
+        else:
+            _deleted(leadership, found, done)
+        return True
+
+    def _run(self) -> None:
+        while not self._closing.wait(LOOK_S):
+            try:
+                while (epoch := self._pulse.epoch) is not None and not self._closing.is_set():
+                    if not self.run_due(Leadership(self._sessions, epoch)):
+                        break
+            except LeadershipLostError:
+                logger.info("another replica leads, and deletes the objects of deleted checkpoints")
+            except SQLAlchemyError:
+                logger.warning("deleted checkpoints cannot be looked up; trying again", exc_info=True)
+
+
+def _deleted(leadership: Leadership, found: Checkpoint, done: SnapshotObjects) -> None:
+    noun = "savepoint" if found.is_savepoint else "checkpoint"
+    size_bytes = sum(done.own.values())
+    with leadership.transaction() as session:
+        row = checkpoints.find(session, found.job_id, found.checkpoint_id)
+        if row is None:  # the job was deleted
+            return
+        row.objects_deleted_at_ms = now_ms()
+        events.record(
+            session,
+            job_id=found.job_id,
+            at_ms=row.objects_deleted_at_ms,
+            kind=f"{noun.upper()}_DELETED",
+            message=f"deleted {len(done.own)} objects of {noun} {found.checkpoint_id}, {size_bytes} bytes",
+            checkpoint_id=found.checkpoint_id,
+            objects=len(done.own),
+            size_bytes=size_bytes,
+        )

@@ -1,0 +1,84 @@
+"""Queries on what still needs a checkpoint or savepoint.
+
+A batch that runs while a checkpoint completes may still be rebuilt from the one before. So a job that runs needs its
+two newest checkpoints, and what it restored from until it has taken two; a job that does not run, one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select, text
+
+from keyscale.db.models import Checkpoint, Job
+from keyscale.db.statuses import CheckpointStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from sqlalchemy.orm import Session
+
+    from keyscale.db.statuses import JobStatus
+
+_RESTORES = """
+SELECT j.* FROM jobs j LEFT JOIN LATERAL (
+    SELECT number, restore_from FROM attempts a WHERE a.job_id = j.id AND a.restore_from IS NOT NULL
+    ORDER BY number DESC LIMIT 1
+) newest ON true
+WHERE j.restore ->> 'location' = :location
+   OR EXISTS (
+        SELECT 1
+        FROM (VALUES (j.rewound_by, j.rewound_to), (newest.number, newest.restore_from)) begun (attempt, location)
+        WHERE begun.location = :location AND (
+            SELECT count(*) FROM checkpoints c WHERE c.job_id = j.id AND c.attempt >= begun.attempt
+            AND NOT c.is_savepoint AND c.status IN ('COMPLETED', 'SUBSUMED')
+        ) < CASE WHEN j.status = ANY (:settled) THEN 1 ELSE 2 END)
+ORDER BY j.name LIMIT 10
+"""
+_CHANGES = """
+SELECT id FROM changes
+WHERE status = 'IN_PROGRESS' AND job_id = :job_id AND (savepoint_location = :location OR rewind_to = :location)
+"""
+_REVISIONS = """
+SELECT DISTINCT a.revision FROM commands c JOIN attempts a ON a.job_id = c.job_id AND a.number = c.attempt
+JOIN jobs j ON j.id = c.job_id
+WHERE c.job_id = :job_id AND c.kind = 'STOP_WITH_SAVEPOINT' AND c.status = 'COMPLETED' AND c.location = :location
+  AND a.revision <> j.revision
+ORDER BY a.revision
+"""
+
+
+def newest_checkpoints(session: Session, job_id: str, limit: int) -> Sequence[int]:
+    """Returns the numbers of a job's newest completed checkpoints, without savepoints; the newest first."""
+    return session.scalars(
+        select(Checkpoint.checkpoint_id)
+        .where(
+            Checkpoint.job_id == job_id,
+            Checkpoint.status == CheckpointStatus.COMPLETED,
+            Checkpoint.is_savepoint.is_(False),
+        )
+        .order_by(Checkpoint.checkpoint_id.desc())
+        .limit(limit)
+    ).all()
+
+
+def restoring_jobs(session: Session, location: str, settled: Collection[JobStatus]) -> Sequence[Job]:
+    """Returns the jobs that are to restore from a location, or still need it since they did; ten at most.
+
+    Args:
+        session: The transaction.
+        location: Where a manifest is.
+        settled: The statuses of jobs that do not run.
+    """
+    values = {"location": location, "settled": [str(status) for status in settled]}
+    return session.scalars(select(Job).from_statement(text(_RESTORES)), values).all()
+
+
+def running_changes(session: Session, job_id: str, location: str) -> list[str]:
+    """Returns the ids of a job's changes in progress that go back to a location."""
+    return list(session.scalars(text(_CHANGES), {"job_id": job_id, "location": location}))
+
+
+def revisions_kept_by(session: Session, job_id: str, location: str) -> list[int]:
+    """Returns the earlier revisions of a job whose last state is the savepoint at a location."""
+    return list(session.scalars(text(_REVISIONS), {"job_id": job_id, "location": location}))

@@ -1,0 +1,105 @@
+"""Verifies a checkpoint or savepoint: whether all of its files are there, with their lengths and hashes."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
+from keyscale.state.documents.manifest import read_manifest
+from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keyscale.state.documents.manifest import FileHandle, Manifest
+    from keyscale.state.objects.object_store import ObjectStore
+
+PROBLEMS_SHOWN_MAX = 20
+
+
+@dataclass(slots=True)
+class Verification:
+    """The findings so far.
+
+    Attributes:
+        files: How many files the snapshot has; None if its manifest cannot be read.
+        files_checked: How many of them were looked at.
+        bytes_read: How many bytes of them were read for their hashes.
+        problems: The first problems, in words.
+        problem_count: How many there are.
+        manifest: The manifest.
+    """
+
+    files: int | None = None
+    files_checked: int = 0
+    bytes_read: int = 0
+    problems: list[str] = field(default_factory=list)
+    problem_count: int = 0
+    manifest: Manifest | None = None
+
+    def add(self, problem: str) -> None:
+        """Adds a problem."""
+        self.problem_count += 1
+        if len(self.problems) < PROBLEMS_SHOWN_MAX:
+            self.problems.append(problem)
+
+
+def verify(
+    store: ObjectStore, path: str, *, hashes: bool, directory: Path, goes_on: Callable[[Verification], bool]
+) -> Verification:
+    """Verifies a snapshot, one file at a time.
+
+    Args:
+        store: The object store.
+        path: Where its manifest is.
+        hashes: Whether each file is read in full and its hash is checked.
+        directory: Where a file is kept while its hash is computed.
+        goes_on: Is told after each file how far it is; False ends the verification.
+
+    Raises:
+        StoreUnavailableError: The store is unavailable.
+    """
+    found = Verification()
+    try:
+        found.manifest = read_manifest(store, path)
+    except ObjectNotFoundError:
+        found.add(f"{path} is missing")
+        return found
+    except (DocumentCorruptError, FormatTooNewError) as error:
+        found.add(f"{path} cannot be read: {error}")
+        return found
+    files = list({file.path: file for file in found.manifest.files()}.values())
+    found.files = len(files)
+    for file in files:
+        problem = _hash_problem(store, file, directory) if hashes else _length_problem(store, file)
+        if problem is not None:
+            found.add(problem)
+        elif hashes:
+            found.bytes_read += file.size_bytes
+        found.files_checked += 1
+        if not goes_on(found):
+            break
+    return found
+
+
+def _length_problem(store: ObjectStore, file: FileHandle) -> str | None:
+    info = store.head(file.path)
+    if info is None:
+        return f"{file.path} is missing"
+    if info.size_bytes != file.size_bytes:
+        return f"{file.path} has {info.size_bytes} bytes, not {file.size_bytes}"
+    return None
+
+
+def _hash_problem(store: ObjectStore, file: FileHandle, directory: Path) -> str | None:
+    with tempfile.TemporaryDirectory(dir=directory, prefix="verify-") as folder:
+        try:
+            store.download(file.path, Path(folder) / "file", size_bytes=file.size_bytes, sha256=file.sha256)
+        except ObjectNotFoundError:
+            return f"{file.path} is missing"
+        except ObjectCorruptError as error:
+            return f"{file.path}: {error}"
+    return None

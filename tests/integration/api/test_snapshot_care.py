@@ -1,0 +1,336 @@
+"""Checkpoints and savepoints are deleted, verified and compared, with real files in a real store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import text
+
+from keyscale.api.cli.root import main
+from keyscale.api.errors import RestoreSourceError
+from keyscale.api.lifecycle.reconciler import ReconcilerPulse
+from keyscale.api.lifecycle.restoring import Restore
+from keyscale.api.services.restore_sources import FoundSource, require_kept
+from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
+from keyscale.db import models
+from keyscale.db.job_scope import JobScope
+from keyscale.db.models import Checkpoint, CheckpointSubtask, Command, Job
+from keyscale.db.statuses import AttemptStage, CheckpointStatus, CommandKind, CommandStatus, JobStatus, Role
+from keyscale.state.documents.checked_document import encode_document
+from keyscale.state.documents.claim import FORMAT_VERSION, KIND, Claim, claim_path
+from keyscale.state.documents.manifest import (
+    FileHandle,
+    Manifest,
+    OperatorDeclaration,
+    OperatorSnapshot,
+    ShardHandle,
+    SnapshotHandle,
+    SnapshotKind,
+    write_manifest,
+)
+from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.layout import Layout, location_of
+from keyscale.state.objects.opening import open_store
+from tests.integration.api.conftest import TOKEN, add_token
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    import httpx
+
+    from keyscale.api.lifecycle.leadership import Leadership
+    from keyscale.api.services.context import Context
+    from keyscale.api.settings import Settings
+    from keyscale.state.objects.object_store import ObjectStore
+
+
+class Snapshots:
+    """The checkpoints of a job, as its driver leaves them: 1 and 2 share a file; `kept` is a savepoint."""
+
+    def __init__(self, context: Context, store: ObjectStore, job_id: str, store_url: str) -> None:
+        self.context, self.store, self.job_id, self.store_url = context, store, job_id, store_url
+        self.layout = Layout(JobId(job_id))
+
+    def take(self, number: int, contents: dict[str, bytes], savepoint_id: str | None = None) -> str:
+        """Writes a snapshot with files by path, and its row; returns the manifest's path."""
+        files = tuple(
+            FileHandle(path.rpartition("/")[2], path, len(data), hashlib.sha256(data).hexdigest(), shared=True)
+            for path, data in contents.items()
+        )
+        for path, data in contents.items():
+            self.store.put(path, data)
+        shard = ShardHandle(0, 15, files)
+        handle = SnapshotHandle(SubtaskIndex(0), 0, 15, BatchId(number), "x", (shard,))
+        operator = OperatorSnapshot(
+            uid=OperatorUid("totals"), parallelism=1, declaration=OperatorDeclaration(), subtasks=(handle,)
+        )
+        path = write_manifest(
+            self.store,
+            Manifest(
+                job_id=JobId(self.job_id),
+                checkpoint_id=CheckpointId(number),
+                kind=SnapshotKind.CHECKPOINT if savepoint_id is None else SnapshotKind.SAVEPOINT,
+                attempt=Attempt(1),
+                batch_id=BatchId(number),
+                log_position=0,
+                max_parallelism=16,
+                hash_id=HashId.SPARK,
+                created_at_ms=1,
+                operators=(operator,),
+                savepoint_id=savepoint_id,
+            ),
+        )
+        size = sum(map(len, contents.values()))
+        common = {"job_id": self.job_id, "checkpoint_id": number, "status": CheckpointStatus.COMPLETED}
+        sizes = {"checkpointed_size": size, "state_size": size, "end_to_end_duration": 1}
+        with self.context.sessions.begin() as session:
+            session.add(
+                Checkpoint(
+                    **common, **sizes, attempt=1, is_savepoint=savepoint_id is not None, savepoint_id=savepoint_id,
+                    trigger_timestamp=number, processed_records=0, num_subtasks=1, num_acknowledged_subtasks=1,
+                    external_path=location_of(self.store_url, path),
+                )
+            )  # fmt: skip
+            if savepoint_id is not None:
+                session.add(
+                    Command(
+                        id=savepoint_id, job_id=self.job_id, attempt=1, kind=CommandKind.SAVEPOINT,
+                        savepoint_id=savepoint_id, status=CommandStatus.COMPLETED, checkpoint_id=number,
+                        location=location_of(self.store_url, path), created_at_ms=1, ended_at_ms=2,
+                    )
+                )  # fmt: skip
+            session.flush()
+            session.add(
+                CheckpointSubtask(
+                    **common, **sizes, operator_uid="totals", subtask=0, key_group_start=0, key_group_end=15,
+                    start_delay=0, sync_duration=0, async_duration=0, files=len(files), entries=number,
+                )
+            )  # fmt: skip
+        return path
+
+    def paths(self) -> set[str]:
+        return {info.path.removeprefix(self.layout.job) for info in self.store.list(self.layout.job)}
+
+
+@pytest.fixture
+def snapshots(context: Context, settings: Settings, job: dict[str, Any]) -> Snapshots:
+    made = Snapshots(context, open_store(settings.store_url), job["id"], settings.store_url)
+    shared = made.layout.shared
+    made.take(1, {f"{shared}a": b"a" * 10, f"{shared}b": b"b" * 100})
+    made.take(2, {f"{shared}b": b"b" * 100, f"{shared}c": b"c" * 1000})
+    made.take(3, {f"{made.layout.savepoint('kept')}files/b": b"b" * 100}, "kept")
+    made.take(4, {f"{shared}c": b"c" * 1000})
+    return made
+
+
+def waiting_for_a_lock(context: Context) -> bool:
+    with context.sessions() as session:
+        waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        return bool(session.scalar(waiting))
+
+
+def remove(context: Context, leadership: Leadership) -> None:
+    removal = SnapshotRemoval(context.sessions, ReconcilerPulse())
+    while removal.run_due(leadership):
+        pass
+
+
+def test_a_dry_run_shows_what_a_deletion_frees_and_changes_nothing(client: httpx.Client, snapshots: Snapshots) -> None:
+    before = snapshots.paths()
+    shown = client.delete("/jobs/flights/checkpoints/1", params={"dry_run": True})
+    assert shown.status_code == 200, shown.text
+    manifest = len(snapshots.store.get(f"{snapshots.layout.job}chk-1/manifest.json"))
+    answer = shown.json()
+    assert (answer["allowed"], answer["reasons"], answer["shared_bytes"]) == (True, [], 100)
+    assert (answer["freed_objects"], answer["freed_bytes"]) == (2, 10 + manifest)
+    assert snapshots.paths() == before
+    assert client.get("/jobs/flights/checkpoints/1").json()["status"] == "COMPLETED"
+
+
+def test_a_deletion_takes_what_nothing_else_needs(
+    client: httpx.Client, context: Context, leadership: Leadership, snapshots: Snapshots
+) -> None:
+    before = snapshots.paths()
+    assert client.delete("/jobs/flights/checkpoints/1").status_code == 202
+    assert client.delete("/jobs/flights/savepoints/kept").status_code == 202
+    assert client.get("/jobs/flights/checkpoints/1").json()["status"] == "DISCARDED"
+    remove(context, leadership)
+    gone = {"chk-1/manifest.json", "shared/a", "savepoints/kept/manifest.json", "savepoints/kept/files/b"}
+    assert before - snapshots.paths() == gone
+    told = {event["kind"]: event for event in client.get("/jobs/flights/events").json()["events"]}
+    assert {"CHECKPOINT_DELETED", "SAVEPOINT_DELETED"} <= told.keys()
+    assert [told[kind]["actor"] for kind in ("CHECKPOINT_DISCARDED", "SAVEPOINT_DISCARDED")] == ["admin", "admin"]
+    again = client.delete("/jobs/flights/checkpoints/1")
+    assert (again.status_code, again.json()["code"]) == (409, "SNAPSHOT_NEEDED")
+    verdict = client.post("/jobs/flights/checkpoints/1/verify")
+    assert (verdict.status_code, verdict.json()["code"]) == (404, "CHECKPOINT_NOT_FOUND")
+
+
+def test_what_is_still_needed_is_not_deleted(client: httpx.Client, context: Context, snapshots: Snapshots) -> None:
+    newest = client.delete("/jobs/flights/checkpoints/4")
+    assert (newest.status_code, newest.json()["code"]) == (409, "SNAPSHOT_NEEDED")
+    started = client.post("/jobs/flights/start", json={"restore_from": {"savepoint_id": "kept"}})
+    assert started.status_code == 202, started.text
+    wished = client.delete("/jobs/flights/savepoints/kept")
+    assert (wished.status_code, wished.json()["code"]) == (409, "SNAPSHOT_NEEDED")
+    assert "flights restores from it" in wished.json()["detail"]
+    with context.sessions.begin() as session:
+        session.get_one(Job, snapshots.job_id).restore = None
+    assert client.delete("/jobs/flights/savepoints/kept", params={"dry_run": True}).json()["allowed"]
+    store, path = snapshots.store, f"{snapshots.layout.savepoint('kept')}manifest.json"
+    store.create(claim_path(path), encode_document(KIND, FORMAT_VERSION, Claim(JobId("another"))))
+    claimed = client.delete("/jobs/flights/savepoints/kept", params={"dry_run": True}).json()
+    assert not claimed["allowed"]
+    assert "claimed" in claimed["reasons"][0]
+
+
+def test_a_job_that_runs_keeps_its_two_newest_checkpoints(
+    client: httpx.Client, context: Context, snapshots: Snapshots
+) -> None:
+    """A batch that began before the newest one was complete may still be rebuilt from the one before."""
+
+    def reasons(number: int) -> list[str]:
+        answer = client.delete(f"/jobs/flights/checkpoints/{number}", params={"dry_run": True})
+        found: list[str] = answer.json()["reasons"]
+        return found
+
+    assert [bool(reasons(number)) for number in (1, 2, 4)] == [False, False, True]
+    with context.sessions.begin() as session:
+        session.get_one(Job, snapshots.job_id).status = JobStatus.RUNNING
+    assert [bool(reasons(number)) for number in (1, 2, 4)] == [False, True, True]
+    assert "may still use it" in reasons(2)[0]
+
+
+def test_a_job_needs_what_it_began_with_until_it_has_checkpoints_of_its_own(
+    client: httpx.Client, context: Context, snapshots: Snapshots
+) -> None:
+    def may_go() -> bool:
+        answer = client.delete("/jobs/flights/savepoints/kept", params={"dry_run": True})
+        allowed: bool = answer.json()["allowed"]
+        return allowed
+
+    body = {"name": "copy", "restore_from": {"savepoint_id": "kept"}}
+    clone = client.post("/jobs/flights/clone", json=body).json()
+    assert not may_go(), "it is to start from it"
+    location = client.get("/jobs/flights/checkpoints/3").json()["external_path"]
+    with context.sessions.begin() as session:
+        job = session.get_one(Job, clone["id"])
+        job.restore, job.status = None, JobStatus.RUNNING
+        session.add(
+            models.Attempt(
+                job_id=job.id, number=1, stage=AttemptStage.ACTIVE, cause="START", parallelism=2,
+                created_at_ms=1, restore_from=location,
+            )
+        )  # fmt: skip
+    assert not may_go(), "it has no checkpoint of its own"
+    taken = Snapshots(context, snapshots.store, clone["id"], snapshots.store_url)
+    taken.take(1, {f"{taken.layout.shared}b": b"b"})
+    assert not may_go(), "a batch that runs may be rebuilt from it"
+    taken.take(2, {f"{taken.layout.shared}b": b"b"})
+    assert may_go()
+
+
+@pytest.mark.usefixtures("snapshots")
+def test_the_refusal_does_not_name_a_job_that_the_user_may_not_see(client: httpx.Client, context: Context) -> None:
+    body = {"name": "hidden", "restore_from": {"savepoint_id": "kept"}}
+    assert client.post("/jobs/flights/clone", json=body).status_code == 201
+    with context.sessions.begin() as session:
+        add_token(session, "the-narrow-token", Role.OPERATOR, JobScope(frozenset({"flights"})))
+        add_token(session, "the-reader-token", Role.VIEWER)
+    client.headers["Authorization"] = "Bearer the-narrow-token"
+    refused = client.delete("/jobs/flights/savepoints/kept")
+    assert (refused.status_code, refused.json()["code"]) == (409, "SNAPSHOT_NEEDED")
+    assert "hidden" not in refused.text
+    assert client.delete("/jobs/flights/checkpoints/1").status_code == 202
+    assert client.delete("/jobs/hidden/checkpoints/1").status_code == 404
+    client.headers["Authorization"] = "Bearer the-reader-token"
+    assert client.delete("/jobs/flights/checkpoints/2").status_code == 403
+
+
+def test_a_restore_and_a_deletion_at_the_same_moment_exclude_each_other(
+    client: httpx.Client, context: Context, snapshots: Snapshots
+) -> None:
+    """A clone has found its source, and stores that it needs it only after the deletion was stored."""
+    location = client.get("/jobs/flights/checkpoints/3").json()["external_path"]
+    source = FoundSource(Restore("x", location=location), 16)
+    with context.sessions.begin() as session:
+        require_kept(session, source)
+        deleting = ThreadPoolExecutor(1).submit(client.delete, "/jobs/flights/savepoints/kept")
+        wait_until(lambda: waiting_for_a_lock(context), 30, what="the deletion that waits")
+        session.get_one(Job, snapshots.job_id).labels = {}
+    assert deleting.result(30).status_code == 202, "nothing was stored that needs it"
+    with context.sessions.begin() as session, pytest.raises(RestoreSourceError, match="deleted"):
+        require_kept(session, source)
+
+
+def test_a_job_does_not_start_from_what_was_deleted(client: httpx.Client, snapshots: Snapshots) -> None:
+    assert client.delete("/jobs/flights/savepoints/kept").status_code == 202
+    refused = client.post("/jobs/flights/start", json={"restore_from": {"savepoint_id": "kept"}})
+    assert refused.json()["code"] == "RESTORE_SOURCE_INVALID", "its objects are there until they are deleted"
+    assert snapshots.paths()
+
+
+@pytest.mark.parametrize("hashes", [False, True])
+def test_a_verification_finds_what_is_missing_or_damaged(
+    client: httpx.Client, snapshots: Snapshots, hashes: bool
+) -> None:
+    def verified(number: int) -> dict[str, Any]:
+        begun = client.post(f"/jobs/flights/checkpoints/{number}/verify", json={"hashes": hashes})
+        assert begun.status_code == 202, begun.text
+
+        def look() -> dict[str, Any] | None:
+            shown: dict[str, Any] = client.get(f"/jobs/flights/checkpoints/{number}/verification").json()
+            return shown if shown["ended_at_ms"] is not None else None
+
+        found: dict[str, Any] = wait_until(look, 30, what="the end of the verification")
+        return found
+
+    never = client.get("/jobs/flights/checkpoints/1/verification")
+    assert (never.status_code, never.json()["code"]) == (404, "VERIFICATION_NOT_FOUND")
+    good = verified(1)
+    assert (good["status"], good["restorable"], good["files"], good["problems"]) == ("COMPLETED", True, 2, [])
+    assert good["bytes_read"] == (110 if hashes else 0)
+    snapshots.store.put(f"{snapshots.layout.shared}a", b"x" * 10)
+    damaged = verified(1)
+    assert damaged["restorable"] is not hashes, "a damaged file of the same length is found by its hash alone"
+    snapshots.store.delete([f"{snapshots.layout.shared}b"])
+    missing = verified(2)
+    assert (missing["restorable"], missing["problem_count"]) == (False, 1)
+    assert missing["problems"][0].endswith("shared/b is missing")
+
+
+def test_two_checkpoints_are_compared_by_operator(client: httpx.Client, snapshots: Snapshots) -> None:
+    answer = client.get("/jobs/flights/checkpoints/1/compare", params={"to": 2}).json()
+    [operator] = answer["operators"]
+    assert (answer["from_checkpoint"]["id"], answer["to_checkpoint"]["id"], answer["reason"]) == (1, 2, None)
+    assert (operator["from_state_size"], operator["to_state_size"]) == (110, 1100)
+    assert (operator["shared_files"], operator["shared_bytes"]) == (1, 100)
+    assert (operator["only_from_bytes"], operator["only_to_bytes"]) == (10, 1000)
+    snapshots.store.delete([f"{snapshots.layout.job}chk-1/manifest.json"])
+    without = client.get("/jobs/flights/checkpoints/1/compare", params={"to": 2}).json()
+    assert without["operators"][0]["shared_files"] is None
+    assert "STATE_OBJECT_NOT_FOUND" in without["reason"]
+
+
+@pytest.mark.usefixtures("snapshots")
+def test_the_commands_verify_compare_and_delete(
+    client: httpx.Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEYSCALE_TOKEN", TOKEN)
+
+    def run(*arguments: str, code: int = 0) -> Any:
+        assert main(["--url", str(client.base_url), *arguments, "--json"]) == code
+        shown = capsys.readouterr()
+        return json.loads(shown.out) if not code else shown.err
+
+    assert run("checkpoints", "verify", "flights", "1", "--hashes")["restorable"]
+    assert run("savepoints", "verify", "flights", "kept")["restorable"]
+    assert run("checkpoints", "compare", "flights", "1", "2")["operators"][0]["shared_files"] == 1
+    assert "SNAPSHOT_NEEDED" in run("checkpoints", "delete", "flights", "4", code=1)
+    assert run("savepoints", "delete", "flights", "kept", "--dry-run")["allowed"]
+    run("savepoints", "delete", "flights", "kept")
+    assert "SNAPSHOT_NEEDED" in run("savepoints", "delete", "flights", "kept", code=1)
