@@ -136,7 +136,7 @@ def _needs(session: Session, user: Principal, job: Job, found: Checkpoint) -> tu
         f"the change {each} goes back to it" for each in snapshot_needs.running_changes(session, job.id, location)
     ]
     consequences = [
-        f"a rollback to revision {number} with its state is no longer possible"
+        f"A rollback to revision {number} with its state is no longer possible."
         for number in snapshot_needs.revisions_kept_by(session, job.id, location)
     ]
     return reasons, consequences

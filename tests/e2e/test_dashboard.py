@@ -12,15 +12,19 @@ from playwright.sync_api import expect
 
 from keyscale.api.access.browser_sessions import SESSION_COOKIE
 from keyscale.api.dashboard.router import TABS
+from keyscale.db.connections import open_engine, session_factory
 from keyscale.state.keys.key_groups import key_group_range
 from tests.support.control_plane.running_control_plane import running_control_plane
+from tests.support.control_plane.snapshots import Snapshots
 from tests.support.servers.browser import faults_of_access, new_page, running_browser, sign_in
 from tests.support.servers.postgres import create_database
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from playwright.sync_api import Browser, Page, Route
+    from sqlalchemy import Engine
 
     from tests.support.control_plane.running_control_plane import RunningControlPlane
     from tests.support.servers.browser import ColorScheme
@@ -52,6 +56,7 @@ class Platform:
     """A control plane with two jobs that have never run, one of them with a hostile name."""
 
     control_plane: RunningControlPlane
+    engine: Engine
     jobs: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -68,18 +73,23 @@ class Platform:
         self.jobs[name] = api.post("/jobs", {"name": name, "artifact_id": artifact["id"], "parallelism": 2})["id"]
         return self.jobs[name]
 
+    def snapshots_of(self, name: str) -> Snapshots:
+        """Returns what makes checkpoints of a job that never ran."""
+        return Snapshots(session_factory(self.engine), self.jobs[name])
+
 
 @pytest.fixture(scope="module")
 def platform(postgres_server: str) -> Iterator[Platform]:
     database = create_database(postgres_server, "dashboard")
     with running_control_plane({"KEYSCALE_DATABASE_URL": database}) as control_plane:
-        platform = Platform(control_plane)
+        platform = Platform(control_plane, open_engine(database))
         platform.create_job("departures")
         hostile = platform.create_job("hostile")
         # The API would refuse such a name, but other programs can write to the database.
         with psycopg.connect(database) as connection:
             connection.execute("UPDATE jobs SET name = %s WHERE id = %s", (HOSTILE_NAME, hostile))
         yield platform
+        platform.engine.dispose()
 
 
 @pytest.fixture
@@ -417,6 +427,57 @@ def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platf
     expect(history.nth(2)).to_contain_text("now")
     assert platform.control_plane.api.get("/jobs/revised")["parallelism"] == 2
     platform.control_plane.api.delete("/jobs/revised")
+
+
+def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, platform: Platform) -> None:
+    platform.create_job("careful")
+    made = platform.snapshots_of("careful")
+    actions = page.get_by_role("group", name="Actions on this checkpoint")
+    shared = made.layout.shared
+    made.take(1, {f"{shared}a": b"a" * 2048, f"{shared}b": b"b" * 1024})
+    made.take(2, {f"{shared}b": b"b" * 1024, f"{shared}c": b"c" * 4096})
+    made.take(3, {f"{shared}c": b"c" * 4096}, operator_uid=HOSTILE_NAME)
+
+    open_page(page, platform, "/ui/jobs/careful/checkpoints/1")
+    verdict = page.locator("#restorable")
+    expect(verdict).to_contain_text("was not verified yet")
+    actions.get_by_role("button", name="Verify").click()
+    expect(verdict).to_contain_text("2 files (3 KiB) were read, and have the right hashes.", timeout=20_000)
+    made.store.put(f"{shared}a", b"x" * 2048)
+    actions.get_by_role("button", name="Verify").click()
+    expect(verdict).to_contain_text("No job can start from it.", timeout=20_000)
+    expect(verdict).to_contain_text("shared/a")
+
+    comparison = page.get_by_role("region", name="Compared with another one")
+    comparison.get_by_label("with checkpoint or savepoint").fill("2")
+    comparison.get_by_role("button", name="Compare").click()
+    cells = ["5 KiB", "3 KiB", "2", "1", "1 KiB in 1 file", "4 KiB in 1 file", "2 KiB in 1 file"]
+    expect(comparison.get_by_role("row").nth(1).get_by_role("cell")).to_have_text(cells)
+    expect(page).to_have_url(re.compile(r"/checkpoints/1\?with=2$"))
+    assert faults_of_access(page) == []
+    open_page(page, platform, "/ui/jobs/careful/checkpoints/1?with=3")
+    expect(comparison.get_by_role("rowheader", name=HOSTILE_NAME)).to_have_text(HOSTILE_NAME)
+    open_page(page, platform, "/ui/jobs/careful/checkpoints/1?with=9")
+    expect(comparison).to_contain_text("the job has no checkpoint 9")
+
+    actions.get_by_role("button", name="Delete…").click()
+    question = page.get_by_role("dialog", name="Delete checkpoint 1?")
+    expect(question).to_contain_text(re.compile(r"frees 2\.\d KiB in 2 objects; 1 KiB stay, which other"))
+    expect(question).to_contain_text("This cannot be undone.")
+    question.get_by_role("button", name="Keep it").click()
+    assert platform.control_plane.api.get("/jobs/careful/checkpoints/1")["status"] == "COMPLETED"
+    actions.get_by_role("button", name="Delete…").click()
+    question.get_by_role("button", name="Delete the checkpoint").click()
+    expect(verdict).to_have_text("No job can start from it: its files were deleted.")
+    for name in ("Verify", "Delete…", "Start a job from it…"):
+        expect(actions.get_by_role("button", name=name)).to_be_disabled()
+    wait_until(lambda: "shared/a" not in made.paths(), 30, what="the deletion of its files")
+    assert made.paths() >= {"shared/b", "shared/c"}
+
+    open_page(page, platform, "/ui/jobs/careful/checkpoints/3")
+    actions.get_by_role("button", name="Delete…").click()
+    expect(page.locator("#message")).to_contain_text("cannot be deleted: it is the newest one of the job careful")
+    platform.control_plane.api.delete("/jobs/careful")
 
 
 # --- hidden pages and outages ---------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -16,27 +15,14 @@ from keyscale.api.lifecycle.reconciler import ReconcilerPulse
 from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.services.restore_sources import FoundSource, require_kept
 from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
-from keyscale.db import models
 from keyscale.db.job_scope import JobScope
-from keyscale.db.models import Checkpoint, CheckpointSubtask, Command, Job
-from keyscale.db.statuses import AttemptStage, CheckpointStatus, CommandKind, CommandStatus, JobStatus, Role
+from keyscale.db.models import Attempt, Job
+from keyscale.db.statuses import AttemptStage, JobStatus, Role
 from keyscale.state.documents.checked_document import encode_document
 from keyscale.state.documents.claim import FORMAT_VERSION, KIND, Claim, claim_path
-from keyscale.state.documents.manifest import (
-    FileHandle,
-    Manifest,
-    OperatorDeclaration,
-    OperatorSnapshot,
-    ShardHandle,
-    SnapshotHandle,
-    SnapshotKind,
-    write_manifest,
-)
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
-from keyscale.state.keys.hashing import HashId
-from keyscale.state.layout import Layout, location_of
-from keyscale.state.objects.opening import open_store
+from keyscale.state.identifiers import JobId
 from tests.integration.api.conftest import TOKEN, add_token
+from tests.support.control_plane.snapshots import Snapshots
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -44,81 +30,12 @@ if TYPE_CHECKING:
 
     from keyscale.api.lifecycle.leadership import Leadership
     from keyscale.api.services.context import Context
-    from keyscale.api.settings import Settings
-    from keyscale.state.objects.object_store import ObjectStore
-
-
-class Snapshots:
-    """The checkpoints of a job, as its driver leaves them: 1 and 2 share a file; `kept` is a savepoint."""
-
-    def __init__(self, context: Context, store: ObjectStore, job_id: str, store_url: str) -> None:
-        self.context, self.store, self.job_id, self.store_url = context, store, job_id, store_url
-        self.layout = Layout(JobId(job_id))
-
-    def take(self, number: int, contents: dict[str, bytes], savepoint_id: str | None = None) -> str:
-        """Writes a snapshot with files by path, and its row; returns the manifest's path."""
-        files = tuple(
-            FileHandle(path.rpartition("/")[2], path, len(data), hashlib.sha256(data).hexdigest(), shared=True)
-            for path, data in contents.items()
-        )
-        for path, data in contents.items():
-            self.store.put(path, data)
-        shard = ShardHandle(0, 15, files)
-        handle = SnapshotHandle(SubtaskIndex(0), 0, 15, BatchId(number), "x", (shard,))
-        operator = OperatorSnapshot(
-            uid=OperatorUid("totals"), parallelism=1, declaration=OperatorDeclaration(), subtasks=(handle,)
-        )
-        path = write_manifest(
-            self.store,
-            Manifest(
-                job_id=JobId(self.job_id),
-                checkpoint_id=CheckpointId(number),
-                kind=SnapshotKind.CHECKPOINT if savepoint_id is None else SnapshotKind.SAVEPOINT,
-                attempt=Attempt(1),
-                batch_id=BatchId(number),
-                log_position=0,
-                max_parallelism=16,
-                hash_id=HashId.SPARK,
-                created_at_ms=1,
-                operators=(operator,),
-                savepoint_id=savepoint_id,
-            ),
-        )
-        size = sum(map(len, contents.values()))
-        common = {"job_id": self.job_id, "checkpoint_id": number, "status": CheckpointStatus.COMPLETED}
-        sizes = {"checkpointed_size": size, "state_size": size, "end_to_end_duration": 1}
-        with self.context.sessions.begin() as session:
-            session.add(
-                Checkpoint(
-                    **common, **sizes, attempt=1, is_savepoint=savepoint_id is not None, savepoint_id=savepoint_id,
-                    trigger_timestamp=number, processed_records=0, num_subtasks=1, num_acknowledged_subtasks=1,
-                    external_path=location_of(self.store_url, path),
-                )
-            )  # fmt: skip
-            if savepoint_id is not None:
-                session.add(
-                    Command(
-                        id=savepoint_id, job_id=self.job_id, attempt=1, kind=CommandKind.SAVEPOINT,
-                        savepoint_id=savepoint_id, status=CommandStatus.COMPLETED, checkpoint_id=number,
-                        location=location_of(self.store_url, path), created_at_ms=1, ended_at_ms=2,
-                    )
-                )  # fmt: skip
-            session.flush()
-            session.add(
-                CheckpointSubtask(
-                    **common, **sizes, operator_uid="totals", subtask=0, key_group_start=0, key_group_end=15,
-                    start_delay=0, sync_duration=0, async_duration=0, files=len(files), entries=number,
-                )
-            )  # fmt: skip
-        return path
-
-    def paths(self) -> set[str]:
-        return {info.path.removeprefix(self.layout.job) for info in self.store.list(self.layout.job)}
 
 
 @pytest.fixture
-def snapshots(context: Context, settings: Settings, job: dict[str, Any]) -> Snapshots:
-    made = Snapshots(context, open_store(settings.store_url), job["id"], settings.store_url)
+def snapshots(context: Context, job: dict[str, Any]) -> Snapshots:
+    """Four of a job: 1 and 2 share a file, and so do 2 and 4; 3 is the savepoint `kept`."""
+    made = Snapshots(context.sessions, job["id"])
     shared = made.layout.shared
     made.take(1, {f"{shared}a": b"a" * 10, f"{shared}b": b"b" * 100})
     made.take(2, {f"{shared}b": b"b" * 100, f"{shared}c": b"c" * 1000})
@@ -205,8 +122,9 @@ def test_a_job_that_runs_keeps_its_two_newest_checkpoints(
     assert "may still use it" in reasons(2)[0]
 
 
+@pytest.mark.usefixtures("snapshots")
 def test_a_job_needs_what_it_began_with_until_it_has_checkpoints_of_its_own(
-    client: httpx.Client, context: Context, snapshots: Snapshots
+    client: httpx.Client, context: Context
 ) -> None:
     def may_go() -> bool:
         answer = client.delete("/jobs/flights/savepoints/kept", params={"dry_run": True})
@@ -221,13 +139,13 @@ def test_a_job_needs_what_it_began_with_until_it_has_checkpoints_of_its_own(
         job = session.get_one(Job, clone["id"])
         job.restore, job.status = None, JobStatus.RUNNING
         session.add(
-            models.Attempt(
+            Attempt(
                 job_id=job.id, number=1, stage=AttemptStage.ACTIVE, cause="START", parallelism=2,
                 created_at_ms=1, restore_from=location,
             )
         )  # fmt: skip
     assert not may_go(), "it has no checkpoint of its own"
-    taken = Snapshots(context, snapshots.store, clone["id"], snapshots.store_url)
+    taken = Snapshots(context.sessions, clone["id"])
     taken.take(1, {f"{taken.layout.shared}b": b"b"})
     assert not may_go(), "a batch that runs may be rebuilt from it"
     taken.take(2, {f"{taken.layout.shared}b": b"b"})

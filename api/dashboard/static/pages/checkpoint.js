@@ -1,8 +1,10 @@
-// One checkpoint: what it is, whether it can be restored, its parts by operator and subtask, and what can be done with it.
+// One checkpoint: what it is, whether it can be restored, its parts by operator and subtask, what it shares with another
+// one, and what can be done with it.
 
-import { ApiError, get, post } from "../api.js";
+import { ApiError, get, post, remove } from "../api.js";
+import { ask } from "../ask.js";
 import {
-  actionButton, byId, copyText, definitions, element, pill, row, setChildren, setRefused, setText, since, when,
+  actionButton, byId, copyText, definitions, element, pill, row, setChildren, setRefused, setText, since, tell, when,
 } from "../dom.js";
 import { bytes, duration, NONE, number, plural } from "../format.js";
 import { jobPage, path, tabPath } from "../job_page.js";
@@ -10,12 +12,18 @@ import { changedParameters, parameterLines } from "../parameters.js";
 
 const id = byId("checkpoint").dataset.checkpoint;
 const ENDED = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
+const VERIFYING_MS = 1000;
 let job = null;
 let checkpoint = null;
 
-jobPage(
-  () => get(`${path}/checkpoints/${id}`).catch(missing),
-  (shown, one, mayOperate) => {
+const page = jobPage(
+  async () => {
+    const here = `${path}/checkpoints/${id}`;
+    const found = await Promise.all([get(here).catch(missing), get(`${here}/verification`).catch(missing)]);
+    if (found[1]?.status === "IN_PROGRESS") setTimeout(() => page.now(), VERIFYING_MS);
+    return found;
+  },
+  (shown, [one, verification], mayOperate) => {
     [job, checkpoint] = [shown, one];
     const noun = one?.is_savepoint ? "Savepoint" : "Checkpoint";
     setText(byId("checkpoint-head"), `${noun} ${id}`);
@@ -27,9 +35,11 @@ jobPage(
     byId("checkpoint-failure").hidden = !one.failure_message;
     setChildren(byId("checkpoint-failure"), one.failure_message ?? "");
     showFacts(one);
-    showActions(one, mayOperate);
-    setText(byId("restorable"), one.discarded && one.status === "COMPLETED" ? WHY_NOT.DISCARDED : WHY_NOT[one.status]);
+    showActions(one, verification, mayOperate);
+    showVerification(one, verification);
     setChildren(byId("by-operator"), ...one.operators.map(operatorPanel));
+    byId("compare-panel").hidden = one.status === "IN_PROGRESS";
+    showComparison();
   }, ["checkpoints"]);
 
 function missing(error) {
@@ -55,24 +65,87 @@ function showFacts(one) {
 const buttons = {
   copy: element("button", { type: "button", onclick: () => copyText(checkpoint.external_path) }, "Copy the location"),
   start: actionButton("Start a job from it…", openStart),
+  verify: actionButton("Verify", () => attempt("Verify", verify)),
+  remove: actionButton("Delete…", () => attempt("Delete", removeIt), { class: "danger" }),
 };
 byId("checkpoint-actions").append(...Object.values(buttons));
 
-function showActions(one, mayOperate) {
-  const isThere = one.status === "COMPLETED" && !one.discarded;
-  const gone = isThere ? "" : "Only a completed checkpoint whose files are still there can be used.";
+function isThere(one) {
+  return one.status === "COMPLETED" && !one.discarded;
+}
+
+function showActions(one, verification, mayOperate) {
+  const gone = isThere(one) ? "" : "Only a completed checkpoint whose files are still there can be used.";
   buttons.copy.hidden = !one.external_path;
-  buttons.start.hidden = !mayOperate;
-  setRefused(buttons.start, gone);
+  for (const button of [buttons.start, buttons.verify, buttons.remove]) {
+    button.hidden = !mayOperate;
+    setRefused(button, gone);
+  }
+  if (!gone && verification?.status === "IN_PROGRESS") setRefused(buttons.verify, "It is being verified.");
 }
 
 const WHY_NOT = {
-  COMPLETED: "A job can start from it.",
+  COMPLETED: "A job can start from it. Whether all of its files are there and intact was not verified yet.",
   SUBSUMED: "No job can start from it: newer checkpoints have replaced it, and its files are deleted.",
   DISCARDED: "No job can start from it: its files were deleted.",
   FAILED: "No job can start from it: it was not completed.",
   IN_PROGRESS: "It is being taken.",
 };
+
+function showVerification(one, found) {
+  if (!isThere(one) || !found) {
+    setChildren(byId("restorable"), WHY_NOT[isThere(one) || one.status !== "COMPLETED" ? one.status : "DISCARDED"]);
+    return;
+  }
+  const { status, restorable, problems, problem_count: count } = found;
+  const files = plural(found.files, "file");
+  const [tone, ...said] = status === "IN_PROGRESS"
+    ? ["calm", element("strong", {}, "Being verified: "), `${number(found.files_checked)} of ${files} so far.`]
+    : restorable
+      ? ["good", element("strong", {}, "A job can start from it. "), found.hashes
+        ? `${files} (${bytes(found.bytes_read)}) were read, and have the right hashes. Verified `
+        : `${files} are there, with the right sizes. Verified `, since(found.ended_at_ms), "."]
+      : ["bad", element("strong", {}, restorable === false ? "No job can start from it. " : "It could not be verified. "),
+        "Looked at ", since(found.ended_at_ms), "."];
+  setChildren(byId("restorable"), element("div", { class: "notice", "data-tone": tone },
+    ...said, ...problems.map((text) => element("div", { class: "said" }, text)),
+    count > problems.length ? element("div", {}, `and ${number(count - problems.length)} more`) : ""));
+}
+
+async function verify() {
+  await post(`${path}/checkpoints/${id}/verify`, { hashes: true });
+  tell("Every file is being read. The result appears below.");
+}
+
+async function removeIt() {
+  const plan = await remove(`${path}/checkpoints/${id}?dry_run=true`);
+  const noun = checkpoint.is_savepoint ? "savepoint" : "checkpoint";
+  if (!plan.allowed) {
+    tell(`This ${noun} cannot be deleted: ${plan.reasons.join("; ")}.`, "bad");
+    return;
+  }
+  const stays = plan.shared_bytes ? `; ${bytes(plan.shared_bytes)} stay, which other checkpoints need` : "";
+  const agreed = await ask({
+    title: `Delete ${noun} ${id}?`,
+    text: `This frees ${bytes(plan.freed_bytes)} in ${plural(plan.freed_objects, "object")}${stays}. No job can start from it any `
+      + `more. ${[...plan.consequences, "This cannot be undone."].join(" ")}`,
+    action: `Delete the ${noun}`,
+    keep: "Keep it",
+  });
+  if (!agreed) return;
+  await remove(`${path}/checkpoints/${id}`);
+  tell(`The ${noun} is deleted. Its files go in the background.`, "good");
+}
+
+async function attempt(name, act) {
+  try {
+    await act();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    tell(`${name}: ${error.text}`, "bad");
+  }
+  page.now();
+}
 
 // --- a job that starts from it ------------------------------------------------------------------------------------------
 
@@ -127,6 +200,50 @@ byId("start-from-form").addEventListener("submit", async (event) => {
   }
   setRefused(send);
 });
+
+// --- compared with another one ------------------------------------------------------------------------------------------
+
+/** The number of the other one, as the address has it. */
+const other = () => new URLSearchParams(location.search).get("with");
+let compared = null;
+byId("with").value = other() ?? "";
+
+byId("compare").addEventListener("submit", (event) => {
+  event.preventDefault();
+  history.replaceState(null, "", `?with=${byId("with").valueAsNumber}`);
+  showComparison();
+});
+
+/** Compares with the other one, if that was not done yet: what is in two checkpoints does not change. */
+async function showComparison() {
+  const wanted = other();
+  if (!wanted || compared === wanted) return;
+  compared = wanted;
+  try {
+    drawComparison(await get(`${path}/checkpoints/${encodeURIComponent(wanted)}/compare?to=${id}`));
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    if (error.isOutage) compared = null;
+    byId("compare-scroll").hidden = true;
+    setText(byId("compare-note"), error.text);
+  }
+}
+
+function drawComparison({ from_checkpoint: from, to_checkpoint: to, operators, reason }) {
+  byId("compare-scroll").hidden = false;
+  const apartMs = Math.abs(to.trigger_timestamp - from.trigger_timestamp);
+  setText(byId("compare-note"), reason ? `The files cannot be compared: ${reason}.`
+    : `${duration(apartMs)} lie between them. A shared file has the same content in both.`);
+  const columns = ["Operator", `Size at ${from.id}`, `Size at ${to.id}`, `Entries at ${from.id}`, `Entries at ${to.id}`, "Shared",
+    `Only in ${from.id}`, `Only in ${to.id}`];
+  setChildren(byId("compare-columns"), ...columns.map((name, index) =>
+    element("th", { scope: "col", class: index ? "number" : null }, name)));
+  const files = (size, count) => (count === null ? NONE : `${bytes(size)} in ${plural(count, "file")}`);
+  setChildren(byId("compared"), ...operators.map((one) => row([[one.uid, "mono"], ...[
+    bytes(one.from_state_size), bytes(one.to_state_size), number(one.from_entries), number(one.to_entries),
+    files(one.shared_bytes, one.shared_files), files(one.only_from_bytes, one.only_from_files), files(one.only_to_bytes, one.only_to_files),
+  ].map((text) => [text, "number"])])));
+}
 
 // --- its parts ----------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,114 @@
+"""Checkpoints and savepoints without a driver: real files in a real store, and their rows."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from keyscale.db.models import Checkpoint, CheckpointSubtask, Command, Job
+from keyscale.db.statuses import CheckpointStatus, CommandKind, CommandStatus
+from keyscale.state.documents.manifest import (
+    FileHandle,
+    Manifest,
+    OperatorDeclaration,
+    OperatorSnapshot,
+    ShardHandle,
+    SnapshotHandle,
+    SnapshotKind,
+    write_manifest,
+)
+from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.layout import Layout, location_of
+from keyscale.state.objects.opening import open_store
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, sessionmaker
+
+
+BEGUN_MS = 1_795_000_000_000
+
+
+class Snapshots:
+    """Makes checkpoints and savepoints of one operator, as a driver leaves them in the store and in the database.
+
+    Args:
+        sessions: The database.
+        job_id: The job.
+    """
+
+    def __init__(self, sessions: sessionmaker[Session], job_id: str) -> None:
+        self._sessions = sessions
+        self.job_id = job_id
+        self.layout = Layout(JobId(job_id))
+        with sessions() as session:
+            job = session.get_one(Job, job_id)
+        self.store_url, self.max_parallelism = job.store_url, job.max_parallelism
+        self.store = open_store(self.store_url)
+
+    def take(
+        self,
+        number: int,
+        contents: dict[str, bytes],
+        savepoint_id: str | None = None,
+        operator_uid: str = "totals",
+    ) -> str:
+        """Writes a snapshot with files by path, and its row; returns the manifest's path."""
+        files = tuple(
+            FileHandle(path.rpartition("/")[2], path, len(data), hashlib.sha256(data).hexdigest(), shared=True)
+            for path, data in contents.items()
+        )
+        for path, data in contents.items():
+            self.store.put(path, data)
+        shard = ShardHandle(0, self.max_parallelism - 1, files)
+        handle = SnapshotHandle(SubtaskIndex(0), 0, self.max_parallelism - 1, BatchId(number), "x", (shard,))
+        operator = OperatorSnapshot(
+            uid=OperatorUid(operator_uid), parallelism=1, declaration=OperatorDeclaration(), subtasks=(handle,)
+        )
+        path = write_manifest(
+            self.store,
+            Manifest(
+                job_id=JobId(self.job_id),
+                checkpoint_id=CheckpointId(number),
+                kind=SnapshotKind.CHECKPOINT if savepoint_id is None else SnapshotKind.SAVEPOINT,
+                attempt=Attempt(1),
+                batch_id=BatchId(number),
+                log_position=0,
+                max_parallelism=self.max_parallelism,
+                hash_id=HashId.SPARK,
+                created_at_ms=1,
+                operators=(operator,),
+                savepoint_id=savepoint_id,
+            ),
+        )
+        size = sum(map(len, contents.values()))
+        common = {"job_id": self.job_id, "checkpoint_id": number, "status": CheckpointStatus.COMPLETED}
+        sizes = {"checkpointed_size": size, "state_size": size, "end_to_end_duration": 1}
+        with self._sessions.begin() as session:
+            session.add(
+                Checkpoint(
+                    **common, **sizes, attempt=1, is_savepoint=savepoint_id is not None, savepoint_id=savepoint_id,
+                    trigger_timestamp=BEGUN_MS + number * 1000, processed_records=0, num_subtasks=1,
+                    num_acknowledged_subtasks=1, external_path=location_of(self.store_url, path),
+                )
+            )  # fmt: skip
+            if savepoint_id is not None:
+                session.add(
+                    Command(
+                        id=savepoint_id, job_id=self.job_id, attempt=1, kind=CommandKind.SAVEPOINT,
+                        savepoint_id=savepoint_id, status=CommandStatus.COMPLETED, checkpoint_id=number,
+                        location=location_of(self.store_url, path), created_at_ms=1, ended_at_ms=2,
+                    )
+                )  # fmt: skip
+            session.flush()
+            session.add(
+                CheckpointSubtask(
+                    **common, **sizes, operator_uid=operator_uid, subtask=0, key_group_start=0,
+                    key_group_end=self.max_parallelism - 1, start_delay=0, sync_duration=0, async_duration=0,
+                    files=len(files), entries=number,
+                )
+            )  # fmt: skip
+        return path
+
+    def paths(self) -> set[str]:
+        return {info.path.removeprefix(self.layout.job) for info in self.store.list(self.layout.job)}
