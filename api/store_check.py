@@ -12,8 +12,8 @@ from keyscale.errors import KeyscaleError
 from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
 from keyscale.state.documents.claim import claim_path, read_claim
 from keyscale.state.documents.manifest import read_manifest
-from keyscale.state.identifiers import CheckpointId, JobId
-from keyscale.state.layout import Layout, location_of
+from keyscale.state.identifiers import Attempt, CheckpointId, JobId
+from keyscale.state.layout import Layout, location_of, split_location
 from keyscale.state.log.commit_log import CommitLog, LogGapError
 from keyscale.state.log.recovery import missing_files
 from keyscale.state.objects.errors import ObjectNotFoundError
@@ -128,6 +128,28 @@ class StoreCheck:
         except OSError as error:
             raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
         return PublishedSavepoint(location_of(store_url, path), manifest.checkpoint_id)
+
+    def first_commit_after(self, store_url: str, job_id: str, location: str, *, attempt: int) -> int | None:
+        """Reads from the commit log when attempts later than one committed their first batch after a snapshot.
+
+        Returns:
+            Milliseconds since the epoch; None if they committed none, or the log is damaged: nothing can go on from
+            it, but only from the snapshot.
+
+        Raises:
+            StoreUnavailableError: The store does not answer. Ask again: never guess.
+        """
+        try:
+            store = open_to_read(store_url)
+            manifest = read_manifest(store, split_location(location)[1])
+            first = CommitLog(store, Layout(JobId(job_id))).first_commit(manifest, newer_than=Attempt(attempt))
+        except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError, LogGapError):
+            return None
+        except KeyscaleError as error:
+            raise StoreUnavailableError(f"{error.code}: {error}") from error
+        except OSError as error:
+            raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
+        return None if first is None else first.committed_at_ms
 
     def read_snapshot(self, store_url: str, path: str, *, job_id: str | None) -> Manifest:
         """Reads a snapshot's manifest, and checks that a job could start from it: all files are there, nobody owns it.

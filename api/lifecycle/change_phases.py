@@ -9,9 +9,10 @@
 
 Until the savepoint is published, any failure leaves the job at its old revision. After that, the job goes on with the
 new one: a new driver that dies is replaced. Only a new driver that fails by itself, dies several times, or takes too
-long leads to ROLL_BACK. A user who cancels the change has the same effect at once in REQUESTED, and from RESTORE on
-until the new driver commits its first batch; a savepoint that the old driver was told to take, and to end with, cannot
-be taken back. Every phase has a limit of time, except ROLL_BACK, in which the job is treated as any other.
+long leads to ROLL_BACK, and none that has committed a batch, even if it could not report that. A user who cancels the
+change has the same effect at once in REQUESTED, and from RESTORE on until the new driver commits its first batch; a
+savepoint that the old driver was told to take, and to end with, cannot be taken back. Every phase has a limit of time,
+except ROLL_BACK, in which the job is treated as any other.
 """
 
 from __future__ import annotations

@@ -13,10 +13,11 @@ from keyscale.api.lifecycle.decision import DEFAULT_TIMEOUTS, next_step
 from keyscale.api.lifecycle.fact_reader import FactReader
 from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.restoring import restore_of_roll_back
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.clock import now_ms
-from keyscale.db.repositories import attempts, commands, jobs, revisions
-from keyscale.db.statuses import CommandStatus
+from keyscale.db.repositories import attempts, changes, commands, jobs, revisions
+from keyscale.db.statuses import CommandStatus, RestoreMode
 from keyscale.state import syncpoint
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Pursuit:
     Args:
         leadership: The right to write.
         launcher: Starts, watches and kills drivers.
-        store: Answers whether a savepoint exists.
+        store: Answers whether a savepoint exists, and what was committed after it.
         is_closing: Whether to stop after the present step.
         timeouts: The limits that decisions use.
     """
@@ -94,7 +95,7 @@ class Pursuit:
             if step is None:
                 return None
             logger.info("job %s: %s", job_id, type(step).__name__)
-            if isinstance(step, (steps.Launch, steps.Kill, steps.CheckSavepoint, steps.MarkReaped)):
+            if isinstance(step, (steps.Launch, steps.Kill, steps.CheckSavepoint, steps.MarkReaped, steps.RollBack)):
                 return step
             apply(step, JobTransaction(session, job))
             _reach(step, "decided")
@@ -117,6 +118,8 @@ class Pursuit:
                 return True
             case steps.CheckSavepoint():
                 return self._check_savepoint(job_id, step)
+            case steps.RollBack():
+                return self._roll_back(job_id, step)
             case _:
                 raise TypeError(type(step).__name__)
 
@@ -160,6 +163,37 @@ class Pursuit:
                     location=found.location,
                     checkpoint_id=found.checkpoint_id,
                 )
+        return True
+
+    def _roll_back(self, job_id: str, step: steps.RollBack) -> bool:
+        """Rolls a change back, unless its new revision has committed a batch and died before it could tell.
+
+        Going back to the savepoint would disown that batch, and a sink that cannot be taken back would have it twice.
+        """
+        with self._leadership.transaction() as session:
+            job = jobs.lock(session, job_id)
+            change = changes.running(session, job_id) if job is not None else None
+        if job is None or change is None:
+            return True
+        committed_at_ms = None
+        if change.savepoint_location is not None and restore_of_roll_back(change).mode is RestoreMode.REWIND:
+            try:
+                committed_at_ms = self._store.first_commit_after(
+                    job.store_url, job_id, change.savepoint_location, attempt=change.old_attempt
+                )
+            except StoreUnavailableError as error:
+                logger.warning(
+                    "job %s: the store does not answer which batches are committed: %s", job_id, error.detail
+                )
+                return False
+        with self._leadership.transaction() as session:
+            job = jobs.lock(session, job_id)
+            if job is None or changes.running(session, job_id) is None:
+                return True
+            apply(
+                step if committed_at_ms is None else steps.CompleteChange(False, committed_at_ms),
+                JobTransaction(session, job),
+            )
         return True
 
 

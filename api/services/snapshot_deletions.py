@@ -92,23 +92,23 @@ def _discard(context: Context, user: Principal, answer: DeletionAnswer) -> None:
     with context.sessions.begin() as session:
         job = require_job(session, answer.job_id, lock=True)
         commands.reserve_id(session, answer.location or "")  # a start that restores from it waits
-        found = checkpoints.find(session, job.id, answer.checkpoint_id)
-        if found is None:
+        checkpoint = checkpoints.find(session, job.id, answer.checkpoint_id)
+        if checkpoint is None:
             raise CheckpointNotFoundError(f"the job has no checkpoint {answer.checkpoint_id}")
-        reasons, _ = _needs(session, user, job, found)
+        reasons, _ = _needs(session, user, job, checkpoint)
         if reasons:
             raise SnapshotNeededError("; ".join(reasons))
-        found.status, found.discard_requested_at_ms = CheckpointStatus.DISCARDED, now_ms()
-        noun = "savepoint" if found.is_savepoint else "checkpoint"
+        checkpoint.status, checkpoint.discard_requested_at_ms = CheckpointStatus.DISCARDED, now_ms()
+        noun = "savepoint" if checkpoint.is_savepoint else "checkpoint"
         events.record(
             session,
             job_id=job.id,
-            at_ms=found.discard_requested_at_ms,
+            at_ms=checkpoint.discard_requested_at_ms,
             kind=f"{noun.upper()}_DISCARDED",
             actor=user.name,
-            message=f"{noun} {found.checkpoint_id} is deleted: {answer.freed_bytes} bytes",
-            checkpoint_id=found.checkpoint_id,
-            location=found.external_path,
+            message=f"{noun} {checkpoint.checkpoint_id} is deleted: {answer.freed_bytes} bytes",
+            checkpoint_id=checkpoint.checkpoint_id,
+            location=checkpoint.external_path,
         )
 
 

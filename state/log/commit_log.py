@@ -21,7 +21,7 @@ from keyscale.state.documents.checked_document import (
     document_bytes,
     encode_document,
 )
-from keyscale.state.documents.log_entries import AttemptOpened, LogEntry
+from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, LogEntry
 from keyscale.state.log.resolution import (
     last_rewind,
     log_start,
@@ -111,6 +111,17 @@ class CommitLog:
         if rewind is None:
             raise self._gap(after)
         return entries[rewind:]
+
+    def first_commit(self, manifest: Manifest, *, newer_than: Attempt) -> BatchCommitted | None:
+        """Returns the first batch that attempts newer than one have committed after a manifest; None: none.
+
+        Raises:
+            LogGapError: Entries after the manifest were cleaned up.
+            DocumentCorruptError: An entry is damaged.
+        """
+        entries = self.read(log_start(manifest, self._layout.job_id))
+        commits = (entry for _, entry in entries if isinstance(entry, BatchCommitted))
+        return next((entry for entry in commits if entry.attempt > newer_than), None)
 
     def is_continued_by_another(self, after: int) -> bool:
         """Returns whether there is an entry after a position that was not appended through this object."""

@@ -12,33 +12,46 @@ from keyscale.api.launching.launcher import Seen
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle import steps
 from keyscale.api.lifecycle.apply import apply
+from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.leadership import Candidacy, Leadership
 from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.api.store_check import PublishedSavepoint
-from keyscale.db.repositories import jobs
-from keyscale.db.statuses import JobStatus
-from keyscale.state.identifiers import CheckpointId
+from keyscale.db.repositories import commands, jobs
+from keyscale.db.statuses import ChangePhase, CommandStatus, JobStatus
+from keyscale.state.identifiers import CheckpointId, JobId
+from keyscale.state.layout import location_of
+from keyscale.state.objects.opening import open_store
+from tests.support.state.state_job import StateJob
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     import httpx
 
     from keyscale.api.services.context import Context
+    from keyscale.api.store_check import StoreCheck
     from keyscale.db.models import Attempt
 
 PUBLISHED = PublishedSavepoint("file:///store/savepoints/end/manifest.json", CheckpointId(9))
 
 
 class DeadDrivers:
-    """In place of the launcher: every driver that was launched is dead, and a new one is never launched."""
+    """In place of the launcher: every driver that was launched is dead, and a new one is never launched.
+
+    Args:
+        launched: How many were launched.
+    """
 
     place = "here"
 
+    def __init__(self, launched: int = 1) -> None:
+        self._launched = launched
+
     def inspect(self, attempt: Attempt) -> Seen:
-        return Seen(ProcessState.DEAD if attempt.number == 1 else ProcessState.STARTING)
+        return Seen(ProcessState.DEAD if attempt.number <= self._launched else ProcessState.STARTING)
 
     def clean_up(self, job_id: str, attempt: int) -> None:
         """There is nothing to delete."""
@@ -110,3 +123,88 @@ def test_a_savepoint_that_is_missing_is_taken_by_the_next_driver(
     pursue(Store(None))
     assert client.get("/operations/end").json()["status"] == "IN_PROGRESS"
     assert attempts(client) == [2, 1]
+
+
+class Upgrade:
+    """An upgrade of the job to revision 2, whose three drivers (2, 3, 4) have died since the old one (1) has ended.
+
+    Args:
+        context: The control plane's context.
+        client: A client.
+        job: The job.
+        local: A directory for local state.
+    """
+
+    def __init__(self, context: Context, client: httpx.Client, job: dict[str, Any], local: Path) -> None:
+        self.context, self.job_id = context, job["id"]
+        self.state = StateJob(open_store(context.settings.store_url), local, JobId(job["id"]))
+        self.state.start(2)
+        self.state.run_batch({1: 1})
+        manifest, _ = self.state.checkpoint("u")
+        client.post("/jobs/flights/start")
+        self.take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+        body = {"parameters": {"input": "/in"}, "change_id": "u", "plan_first": False}
+        assert client.patch("/jobs/flights", json=body, headers={"If-Match": '"1"'}).status_code == 202
+        self.take(steps.CreateAttempt(2, steps.Cause.UPGRADE, standby=True), steps.BeginSavepoint())
+        with context.sessions.begin() as session:
+            command = commands.find(session, "upgrade:u")
+            assert command is not None
+            location = location_of(context.settings.store_url, manifest.path)
+            settle_command(
+                session,
+                command,
+                status=CommandStatus.COMPLETED,
+                location=location,
+                checkpoint_id=manifest.checkpoint_id,
+            )
+        self.take(
+            steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver(), steps.RetryRestore(2), steps.RetryRestore(3)
+        )
+        self.savepoint = manifest.path
+
+    def take(self, *wanted: steps.Step) -> None:
+        for step in wanted:
+            with self.context.sessions.begin() as session:
+                found = jobs.lock(session, self.job_id)
+                assert found is not None
+                apply(step, JobTransaction(session, found))
+
+    def pursue(self, store: StoreCheck) -> None:
+        with closing(Candidacy(self.context.engine, "")) as candidacy:
+            epoch = wait_until(candidacy.stand, what="the election")
+            leadership = Leadership(self.context.sessions, epoch)
+            Pursuit(leadership=leadership, launcher=cast("Any", DeadDrivers(4)), store=store).pursue(self.job_id)
+
+
+@pytest.fixture
+def upgrade(context: Context, client: httpx.Client, job: dict[str, Any], tmp_path: Path) -> Upgrade:
+    return Upgrade(context, client, job, tmp_path / "local")
+
+
+def test_an_upgrade_whose_drivers_die_is_rolled_back(context: Context, client: httpx.Client, upgrade: Upgrade) -> None:
+    upgrade.state.start(2, upgrade.savepoint)
+    upgrade.pursue(context.store)
+    assert client.get("/jobs/flights/changes/u").json()["phase"] == "ROLL_BACK"
+    assert client.get("/jobs/flights").json()["revision"] == 1
+
+
+def test_an_upgrade_is_not_rolled_back_once_its_driver_has_committed_a_batch_that_it_could_not_report(
+    context: Context, client: httpx.Client, upgrade: Upgrade
+) -> None:
+    upgrade.state.start(2, upgrade.savepoint)
+    upgrade.state.run_batch({2: 1})
+    upgrade.state.start(2, upgrade.savepoint)
+    upgrade.pursue(context.store)
+    assert client.get("/jobs/flights/changes/u").json()["status"] == "COMPLETED"
+    assert client.get("/jobs/flights").json()["revision"] == 2
+
+
+def test_while_the_store_is_away_no_upgrade_is_rolled_back(
+    context: Context, client: httpx.Client, upgrade: Upgrade, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: str, attempt: int) -> None:
+        raise StoreUnavailableError(f"no answer about {attempt}")
+
+    monkeypatch.setattr(context.store, "first_commit_after", away)
+    upgrade.pursue(context.store)
+    assert client.get("/jobs/flights/changes/u").json()["phase"] == "RESTORE"

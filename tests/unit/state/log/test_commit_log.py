@@ -235,6 +235,16 @@ def write(store: ObjectStore, entries: list[LogEntry]) -> None:
         log.append(position, entry)
 
 
+def test_the_first_commit_after_a_manifest_is_that_of_a_newer_attempt(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    write(store, [opened(1), committed(1, 0), committed(1, 1), opened(2), planned(2, 2), committed(2, 2), opened(3)])
+    log = CommitLog(store, LAYOUT)
+    assert log.first_commit(manifest(0, 2), newer_than=Attempt(0)) == committed(1, 1)
+    assert log.first_commit(manifest(0, 2), newer_than=Attempt(1)) == committed(2, 2)
+    assert log.first_commit(manifest(0, 2), newer_than=Attempt(2)) is None
+    assert log.first_commit(manifest(2, 6), newer_than=Attempt(1)) is None
+
+
 def test_a_log_without_entries_has_no_last_one(tmp_path: Path) -> None:
     assert CommitLog(LocalObjectStore(tmp_path), LAYOUT).last() is None
 
