@@ -78,7 +78,7 @@ class RequireRole:
         if known is not None:  # checked already, before a large body was read
             return known
         rates: Rates = request.app.state.context.rates
-        with _sessions(request)() as session:
+        with _reads(request)() as session:
             user = _authenticate(session, request)
             _name_origin(user.name, user.id)
             if (wait_s := rates.per_user.take(user.id)) > 0:
@@ -101,7 +101,7 @@ def require_driver(request: Request) -> DriverIdentity:
     """
     token = bearer_token(request)
     if token and len(token) <= TOKEN_CHARACTERS_MAX:
-        with _sessions(request)() as session:
+        with _reads(request)() as session:
             found = attempts.find_by_token(session, token_sha256(token))
         if found is not None:
             _name_origin(f"attempt {found.number}", f"{found.job_id}/{found.number}")
@@ -116,7 +116,7 @@ def require_known_attempt(request: Request) -> str:
         TokenMissingError: It names none.
     """
     job_id, _, number = request.query_params.get("attempt", "").partition(":")
-    with _sessions(request)() as session:
+    with _reads(request)() as session:
         if job_id and is_storable(job_id) and _ATTEMPT_NUMBER.fullmatch(number):
             found = attempts.find(session, job_id, int(number))
         else:
@@ -167,9 +167,9 @@ def _name_origin(name: str, user_id: str) -> None:
         origin.actor, origin.actor_id = name, user_id
 
 
-def _sessions(request: Request) -> sessionmaker[Session]:
-    sessions: sessionmaker[Session] = request.app.state.context.sessions
-    return sessions
+def _reads(request: Request) -> sessionmaker[Session]:
+    reads: sessionmaker[Session] = request.app.state.context.reads
+    return reads
 
 
 User = Annotated[Principal, Depends(RequireRole(Role.VIEWER))]

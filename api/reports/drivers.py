@@ -108,7 +108,7 @@ def artifact_bytes(context: Context, driver: DriverIdentity) -> Iterator[bytes]:
     """
     if driver.over:
         raise AttemptOverError("another attempt runs the job, or none")
-    with context.sessions() as session:
+    with context.reads() as session:
         attempt = attempts.find(session, driver.job_id, driver.attempt)
         revision = revisions.of_attempt(session, attempt) if attempt is not None else None
         artifact = artifacts.find(session, revision.artifact_id) if revision is not None else None
@@ -127,7 +127,7 @@ def store_credentials(context: Context, driver: DriverIdentity) -> StoreCredenti
         StoreUnavailableError: The store gives out none now.
     """
     role = context.settings.store_role
-    with context.sessions() as session:
+    with context.reads() as session:
         job = jobs.find(session, driver.job_id)
         if job is None or driver.over:
             raise AttemptOverError("another attempt runs the job, or none")
@@ -192,7 +192,7 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         is_news = _store_heartbeat(attempt, message, at_ms)
         has_progressed = note_progress(attempt, message.metrics, at_ms)
         if is_sample_due:
-            series.sample(session, attempt, at_ms)
+            series.sample(session, attempt, message.metrics, at_ms)
         for result in message.results:
             is_news |= _store_result(session, reporter, result)
         waiting = commands.pending(session, attempt.job_id, attempt.number)
@@ -311,7 +311,7 @@ def _secrets(context: Context, session: Session, job: Job, attempt: Attempt) -> 
 
 
 def _stream(context: Context, sha256: str) -> Iterator[bytes]:
-    with context.sessions() as session:
+    with context.reads() as session:
         yield from artifacts.read_bytes(session, sha256)
 
 
@@ -356,7 +356,7 @@ def _note_restart(session: Session, attempt: Attempt, message: Heartbeat) -> Non
 def _is_confirmed(context: Context, driver: DriverIdentity, report: CheckpointReport) -> bool:
     if CheckpointStatus(report.status) is not CheckpointStatus.COMPLETED:
         return False
-    with context.sessions() as session:
+    with context.reads() as session:
         job = jobs.find(session, driver.job_id)
     return job is not None and context.store.confirms_checkpoint(
         job.store_url,

@@ -1,4 +1,7 @@
-"""Parameters that several routes take: the control plane, and a limit of list lengths."""
+"""Parameters that several routes take: the control plane, and a limit of list lengths.
+
+They wait for nothing, and so are `async`: FastAPI calls others in a thread, which costs more.
+"""
 
 from typing import Annotated
 
@@ -8,7 +11,7 @@ from keyscale.api.services.context import Context
 from keyscale.api.services.cursors import Listing
 
 
-def _context(request: Request) -> Context:
+async def _context(request: Request) -> Context:
     context: Context = request.app.state.context
     return context
 
@@ -18,7 +21,7 @@ Limit = Annotated[int, Query(ge=1, le=1000, description="The longest list to ret
 After = Annotated[str | None, Query(max_length=1000, description="The `next` of the answer before.")]
 
 
-def _listing(limit: Limit = 100, after: After = None) -> Listing:
+async def _listing(limit: Limit = 100, after: After = None) -> Listing:
     return Listing(limit, after)
 
 

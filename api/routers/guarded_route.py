@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, ClassVar
 
 from fastapi.routing import APIRoute
@@ -34,7 +35,9 @@ class GuardedRoute(APIRoute):
         guards = [
             dependency.call
             for dependency in self.dependant.dependencies
-            if dependency.call is not None and dependency.request_param_name == "request"
+            if dependency.call is not None
+            and dependency.request_param_name == "request"
+            and not iscoroutinefunction(dependency.call)  # it checks nothing
         ]
 
         async def guarded(request: Request) -> Response:

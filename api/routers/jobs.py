@@ -116,7 +116,7 @@ def list_exceptions(control: Control, _: User, job_id: str, listing: ListingOf) 
     return exceptions.list_of(control, job_id, listing)
 
 
-def _log_part(
+async def _log_part(
     attempt: AttemptNumber = None,
     tail_bytes: LogBytes = 64 << 10,
     offset: Annotated[

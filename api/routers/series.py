@@ -19,7 +19,7 @@ Time = Annotated[int | None, Query(ge=0, le=NUMBER_MAX)]
 Points = Annotated[int, Query(ge=1, le=3000, description="About how many points the answer may have.")]
 
 
-def _span(from_ms: Time = None, to_ms: Time = None, points: Points = 360) -> Span:
+async def _span(from_ms: Time = None, to_ms: Time = None, points: Points = 360) -> Span:
     return Span(from_ms, to_ms, points)
 
 

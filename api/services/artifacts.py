@@ -107,7 +107,7 @@ def upload(
 
 def list_all(context: Context, user: Principal, listing: Listing) -> ArtifactList:
     """Lists the artifacts that a user may see."""
-    with context.sessions() as session:
+    with context.reads() as session:
         found = artifacts.list_page(session, listing.page(int, str), scope=user.scope, user_id=user.id)
         shown = _answers(session, user, found.rows)
     return ArtifactList(artifacts=shown, next=write_cursor(found.next))
@@ -130,7 +130,7 @@ def show(context: Context, user: Principal, artifact_id: str) -> ArtifactAnswer:
     Raises:
         ArtifactNotFoundError: There is no artifact with this id.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         found = artifacts.find(session, artifact_id)
         if found is None:
             raise ArtifactNotFoundError("no artifact has this id")

@@ -73,7 +73,7 @@ def list_rescales(context: Context, reference: str, listing: Listing) -> Rescale
     Raises:
         JobNotFoundError: There is no such job.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         job = require_job(session, reference)
         found = changes.list_page(session, job.id, listing.page(int, str), kind=ChangeKind.RESCALE)
     shown = [change_answer(change, RescaleAnswer) for change in found.rows]
@@ -86,7 +86,7 @@ def list_changes(context: Context, reference: str, listing: Listing) -> ChangeLi
     Raises:
         JobNotFoundError: There is no such job.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         found = changes.list_page(session, require_job(session, reference).id, listing.page(int, str))
     shown = [change_answer(change, ChangeAnswer) for change in found.rows]
     return ChangeList(changes=shown, next=write_cursor(found.next))
@@ -184,7 +184,7 @@ def change_answer(change: Change, form: type[Shown]) -> Shown:
 
 
 def _find(context: Context, reference: str, change_id: str) -> Change | None:
-    with context.sessions() as session:
+    with context.reads() as session:
         job = require_job(session, reference)
         found = changes.find(session, change_id)
     return found if found is not None and found.job_id == job.id else None

@@ -26,6 +26,7 @@ from keyscale.api.schemas.checkpoint import (
 )
 from keyscale.api.services.cursors import write_cursor
 from keyscale.api.services.jobs import require_job
+from keyscale.db.models import Checkpoint
 from keyscale.db.repositories import attempts, checkpoints, revisions
 from keyscale.db.statuses import CheckpointStatus
 from keyscale.jobs.protocol.messages import CheckpointSettings
@@ -38,9 +39,10 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
     from keyscale.api.services.cursors import Listing
-    from keyscale.db.models import Checkpoint, CheckpointSubtask
+    from keyscale.db.models import CheckpointSubtask
 
 SUMMARY_CHECKPOINTS_MAX = 1000
+_OWN_FIELDS = tuple(name for name in CheckpointAnswer.model_fields if name in Checkpoint.__table__.c)
 _DONE = frozenset({CheckpointStatus.COMPLETED, CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED})
 
 
@@ -51,34 +53,32 @@ def show_statistics(context: Context, reference: str, listing: Listing) -> Check
         JobNotFoundError: There is no such job.
         CursorInvalidError: The listing's cursor is not one of checkpoints.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         job = require_job(session, reference)
         page = checkpoints.list_page(session, job.id, listing.page(int))
         counts = checkpoints.counts(session, job.id)
         done = checkpoints.sizes(session, job.id, _DONE, SUMMARY_CHECKPOINTS_MAX)
-        completed = checkpoints.latest(session, job.id, CheckpointStatus.COMPLETED, is_savepoint=False)
-        savepoint = checkpoints.latest(session, job.id, CheckpointStatus.COMPLETED, is_savepoint=True)
-        failed = checkpoints.latest(session, job.id, CheckpointStatus.FAILED)
+        latest = checkpoints.latest(session, job.id)
         restores, restored = _restores(session, job.id)
     return CheckpointsAnswer(
         counts=CountsAnswer(
             restored=restores,
-            total=sum(counts.values()),
-            in_progress=counts.get(CheckpointStatus.IN_PROGRESS, 0),
-            completed=sum(counts.get(status, 0) for status in _DONE),
-            failed=counts.get(CheckpointStatus.FAILED, 0),
+            total=counts.total(),
+            in_progress=counts[CheckpointStatus.IN_PROGRESS],
+            completed=sum(counts[status] for status in _DONE),
+            failed=counts[CheckpointStatus.FAILED],
         ),
         summary=SummaryAnswer(
-            checkpointed_size=summarize([one.checkpointed_size for one in done]),
-            state_size=summarize([one.state_size for one in done]),
-            end_to_end_duration=summarize([one.end_to_end_duration for one in done]),
-            processed_data=summarize([one.processed_records for one in done]),
-            persisted_data=summarize([0 for _ in done]),
+            checkpointed_size=summarize(done.checkpointed_size),
+            state_size=summarize(done.state_size),
+            end_to_end_duration=summarize(done.end_to_end_duration),
+            processed_data=summarize(done.processed_records),
+            persisted_data=summarize(()),
         ),
         latest=LatestAnswer(
-            completed=answer_of(completed) if completed else None,
-            savepoint=answer_of(savepoint) if savepoint else None,
-            failed=answer_of(failed) if failed else None,
+            completed=None if latest.completed is None else answer_of(latest.completed),
+            savepoint=None if latest.savepoint is None else answer_of(latest.savepoint),
+            failed=None if latest.failed is None else answer_of(latest.failed),
             restored=restored,
         ),
         history=[answer_of(checkpoint) for checkpoint in page.rows],
@@ -93,7 +93,7 @@ def show_detail(context: Context, reference: str, checkpoint_id: int) -> Checkpo
         JobNotFoundError: There is no such job.
         CheckpointNotFoundError: It has no such checkpoint.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         job = require_job(session, reference)
         found = checkpoints.find(session, job.id, checkpoint_id)
         if found is None:
@@ -112,7 +112,7 @@ def show_config(context: Context, reference: str) -> CheckpointConfigAnswer:
     Raises:
         JobNotFoundError: There is no such job.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         job = require_job(session, reference)
         revision = revisions.current(session, job)
     settings = CheckpointSettings.model_validate(revision.checkpoints)
@@ -184,9 +184,8 @@ def answer_of(checkpoint: Checkpoint) -> CheckpointAnswer:
 
 
 def _fields(checkpoint: Checkpoint) -> dict[str, Any]:
-    own = {name: getattr(checkpoint, name) for name in CheckpointAnswer.model_fields if hasattr(checkpoint, name)}
     return {
-        **own,
+        **{name: getattr(checkpoint, name) for name in _OWN_FIELDS},
         "id": checkpoint.checkpoint_id,
         "processed_data": checkpoint.processed_records,
         "checkpoint_type": "SAVEPOINT" if checkpoint.is_savepoint else "CHECKPOINT",

@@ -27,7 +27,7 @@ def clone(context: Context, user: Principal, reference: str, request: CloneReque
         RestoreSourceError: It has no such checkpoint or savepoint.
         KeyscaleError: As when a job is created.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         original = require_job(session, reference)
         present = Specification.of(revisions.current(session, original))
     labels = original.labels if request.labels is None else request.labels

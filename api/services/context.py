@@ -31,11 +31,15 @@ PLANS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One control plane."""
+    """One control plane.
+
+    Its `sessions` are for what writes, and `reads` for what only reads.
+    """
 
     settings: Settings
     engine: Engine
     sessions: sessionmaker[Session]
+    reads: sessionmaker[Session]
     launcher: Launcher
     store: StoreCheck
     rates: Rates

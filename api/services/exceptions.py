@@ -20,7 +20,7 @@ def list_of(context: Context, reference: str, listing: Listing) -> JobExceptionL
     Raises:
         JobNotFoundError: There is no such job.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         found = exceptions.list_page(session, require_job(session, reference).id, listing.page(int))
     shown = [JobExceptionAnswer.model_validate(each) for each in found.rows]
     return JobExceptionList(exceptions=shown, next=write_cursor(found.next))

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.api.schemas.figures import FiguresAnswer
 from keyscale.db.statuses import AttemptStage
-from keyscale.jobs.protocol.messages import DriverMetrics, DriverState
+from keyscale.jobs.protocol.messages import DriverState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from keyscale.api.schemas.job import AttemptAnswer
     from keyscale.db.models import Attempt
+    from keyscale.jobs.protocol.messages import DriverMetrics
 
 SILENT_MS = 15_000
 """The figures of a driver that has been silent for longer are no longer those of now."""
@@ -19,25 +21,28 @@ _NUMBER_MAX = 2**53  # a watermark may stand at the end of its range; what is be
 _ZERO = {"input_records": 0, "output_records": 0, "late_records": 0, "lost_records": 0}
 
 
-def figures_of(attempt: Attempt | None, state_size: int | None, *, now_ms: int) -> FiguresAnswer:
-    """Returns a job's figures.
-
-    Args:
-        attempt: The attempt that runs the job, else its last one.
-        state_size: The state size of its latest completed checkpoint or savepoint.
-        now_ms: The present time.
-    """
-    if attempt is None or attempt.metrics is None:
-        before = None if attempt is None else attempt.totals_before
-        return FiguresAnswer(**_gauges(None), **(before or _ZERO), state_size=state_size)
-    metrics = DriverMetrics.model_validate(attempt.metrics)
-    is_current = (
+def reports_now(attempt: Attempt | AttemptAnswer, *, now_ms: int) -> bool:
+    """Whether an attempt runs its job, and what it has reported last is still true."""
+    return (
         attempt.stage is AttemptStage.ACTIVE
         and attempt.driver_state == DriverState.RUNNING
         and now_ms - (attempt.heartbeat_at_ms or 0) < SILENT_MS
     )
-    totals = added_totals(attempt.totals_before, metrics)
-    return FiguresAnswer(**_gauges(metrics if is_current else None), **totals, state_size=state_size)
+
+
+def figures_of(
+    metrics: DriverMetrics | None, before: Mapping[str, Any] | None, state_size: int | None, *, is_current: bool
+) -> FiguresAnswer:
+    """Returns a job's figures.
+
+    Args:
+        metrics: What the driver of the attempt that runs the job, else of its last one, has reported last.
+        before: What the job had counted before that attempt.
+        state_size: The state size of its latest completed checkpoint or savepoint.
+        is_current: Whether the report is still true.
+    """
+    gauges = _gauges(metrics if is_current else None)
+    return FiguresAnswer(**gauges, **added_totals(before, metrics), state_size=state_size)
 
 
 def added_totals(before: Mapping[str, Any] | None, metrics: DriverMetrics | None) -> dict[str, int]:

@@ -32,7 +32,7 @@ def look(context: Context) -> tuple[dict[str, Any], list[ApiError]]:
     found: list[ApiError] = []
     leader = None
     try:
-        with context.sessions() as session:
+        with context.reads() as session:
             seen = leaders.look(session)
     except SQLAlchemyError:
         found.append(DatabaseUnavailableError())

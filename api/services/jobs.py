@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import IntegrityError
@@ -30,11 +31,10 @@ from keyscale.api.schemas.job import (
     EventList,
     JobAnswer,
     JobList,
-    LatestCheckpointAnswer,
     RestoreAnswer,
 )
 from keyscale.api.services.cursors import write_cursor
-from keyscale.api.services.figures import figures_of
+from keyscale.api.services.figures import figures_of, reports_now
 from keyscale.api.services.job_health import health_of, unsettled_failure
 from keyscale.api.services.restore_sources import Restorer, find_source, require_kept
 from keyscale.api.specification import SPECIFICATION_FIELDS, Specification, changed, secrets_named
@@ -43,16 +43,14 @@ from keyscale.db.models import DeletedJob, Job
 from keyscale.db.repositories import (
     artifacts,
     attempts,
-    changes,
-    checkpoints,
     events,
     exceptions,
     jobs,
+    overviews,
     revisions,
     series,
 )
 from keyscale.db.statuses import AttemptStage, ChangeKind, DesiredState, JobStatus, Role
-from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.state.keys.key_groups import default_max_parallelism
 
 if TYPE_CHECKING:
@@ -66,11 +64,15 @@ if TYPE_CHECKING:
     from keyscale.api.services.context import Context
     from keyscale.api.services.cursors import Listing
     from keyscale.api.services.restore_sources import FoundSource
-    from keyscale.db.models import Artifact, Attempt, Change, Checkpoint, Revision
+    from keyscale.db.repositories.overviews import JobOverview
 
 MAX_PARALLELISM_LIMIT = 32768
 _ID_LOOKALIKE = re.compile(r"[0-9a-f]{32}")
 _PARAMETERS_MAX = 200
+_REVISION_FIELDS = tuple(name for name in SPECIFICATION_FIELDS if name in JobAnswer.model_fields)
+_JOB_FIELDS = tuple(
+    name for name in JobAnswer.model_fields if name in Job.__table__.c and name not in {"revision", "failure"}
+)
 
 
 def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
@@ -215,7 +217,7 @@ def start(context: Context, user: Principal, reference: str, request: StartReque
         RestoreSourceError: It could not start from what restore_from names.
         StoreUnavailableError: The object store cannot be used; the job is unchanged.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         job = require_job(session, reference)
     context.store.require_usable(job.store_url)
     source = find_source(context, user, request, Restorer.of(job))
@@ -317,7 +319,7 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
 
 def list_all(context: Context, user: Principal, listing: Listing) -> JobList:
     """Lists the jobs in a user's scope."""
-    with context.sessions() as session:
+    with context.reads() as session:
         found = jobs.list_page(session, listing.page(int, str), user.scope)
         return JobList(jobs=_answers(session, found.rows), next=write_cursor(found.next))
 
@@ -328,7 +330,7 @@ def show(context: Context, reference: str) -> JobAnswer:
     Raises:
         JobNotFoundError: There is no such job.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         return job_answer(session, require_job(session, reference))
 
 
@@ -338,7 +340,7 @@ def id_of(context: Context, reference: str) -> str:
     Raises:
         JobNotFoundError: There is no such job.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         return require_job(session, reference).id
 
 
@@ -348,7 +350,7 @@ def list_attempts(context: Context, reference: str, listing: Listing) -> Attempt
     Raises:
         JobNotFoundError: There is no such job.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         found = attempts.list_page(session, require_job(session, reference).id, listing.page(int))
     shown = [AttemptAnswer.model_validate(attempt) for attempt in found.rows]
     return AttemptList(attempts=shown, next=write_cursor(found.next))
@@ -360,7 +362,7 @@ def list_events(context: Context, user: Principal, reference: str | None, listin
     Raises:
         JobNotFoundError: There is no such job.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         job_id = None if reference is None else require_job(session, reference).id
         is_admin = user.may_act_as(Role.ADMIN)
         found = events.list_page(session, job_id, listing.page(int), scope=user.scope, with_access=is_admin)
@@ -382,105 +384,67 @@ def require_job(session: Session, reference: str, *, lock: bool = False) -> Job:
 
 
 def job_answer(session: Session, job: Job) -> JobAnswer:
-    """Returns a job as the API shows it."""
-    [answer] = _answers(session, [job])
-    return answer
+    """Returns a job as the API shows it.
+
+    Raises:
+        JobNotFoundError: It was deleted a moment ago.
+    """
+    for answer in _answers(session, [job]):
+        return answer
+    raise JobNotFoundError("no job has this id or name")
 
 
 def _answers(session: Session, found: Sequence[Job]) -> list[JobAnswer]:
-    """Returns jobs as the API shows them, by a number of statements that does not grow with the number of jobs."""
-    ids = [job.id for job in found]
-    specifications = revisions.current_of(session, found)
-    programs = artifacts.find_all(session, {revision.artifact_id for revision in specifications.values()})
-    current = attempts.current_of(session, ids)
-    running = changes.running_of(session, ids)
-    latest = checkpoints.latest_of(session, ids, is_savepoint=False)
-    savepoints = checkpoints.latest_of(session, ids, is_savepoint=True)
-    return [
-        JobAnswer.model_validate(
-            _answer(job, specifications[job.id], programs)
-            | _progress(job, current.get(job.id), running.get(job.id))
-            | _sizes(current.get(job.id), latest.get(job.id), savepoints.get(job.id))
-        )
-        for job in found
-    ]
+    """Returns jobs as the API shows them, by one statement for all of them."""
+    shown = overviews.of_jobs(session, [job.id for job in found])
+    at_ms = now_ms()
+    return [_answer(job, shown[job.id], at_ms) for job in found if job.id in shown]  # else it was deleted meanwhile
 
 
-def _answer(job: Job, revision: Revision, programs: Mapping[str, Artifact]) -> dict[str, Any]:
-    shown = {name: getattr(job, name) for name in JobAnswer.model_fields if hasattr(job, name)}
-    specification = {name: getattr(revision, name) for name in JobAnswer.model_fields if name in SPECIFICATION_FIELDS}
-    artifact = programs.get(revision.artifact_id)
-    return {
-        **shown,
-        **specification,
-        "artifact_name": artifact.name if artifact else "",
-        "artifact_version": artifact.version if artifact else 0,
-    }
+def _answer(job: Job, overview: JobOverview, at_ms: int) -> JobAnswer:
+    columns = overview.attempt or {}
+    attempt = AttemptAnswer.model_validate(columns) if columns else None
+    is_active = attempt is not None and attempt.stage is AttemptStage.ACTIVE
+    metrics = None if attempt is None else attempt.metrics
+    snapshots = [each for each in (overview.checkpoint, overview.savepoint) if each is not None]
+    newest = max(snapshots, key=attrgetter("id"), default=None)
+    return JobAnswer.model_validate(
+        {name: getattr(job, name) for name in _JOB_FIELDS}
+        | {name: overview.revision[name] for name in _REVISION_FIELDS}
+        | {
+            "revision": overview.revision["number"],
+            "artifact_name": overview.artifact_name,
+            "artifact_version": overview.artifact_version,
+            "attempt": attempt,
+            "rescale_id": overview.change_id if overview.change_kind is ChangeKind.RESCALE else None,
+            "change_id": overview.change_id,
+            "restore": _restore(job, columns),
+            "failure": job.failure or (_unsettled_failure(attempt) if is_active else None),
+            "health": health_of(metrics) if is_active and metrics is not None else [],
+            "running_since_ms": attempt.running_at_ms if attempt and is_active and job.status not in SETTLED else None,
+            "latest_checkpoint": overview.checkpoint,
+            "figures": figures_of(
+                metrics,
+                columns.get("totals_before"),
+                None if newest is None else newest.state_size,
+                is_current=attempt is not None and reports_now(attempt, now_ms=at_ms),
+            ),
+        }
+    )
 
 
-def _progress(job: Job, attempt: Attempt | None, change: Change | None) -> dict[str, Any]:
-    change_id = None if change is None else change.id
-    is_rescale = change is not None and change.kind is ChangeKind.RESCALE
-    return {
-        "attempt": AttemptAnswer.model_validate(attempt) if attempt else None,
-        "rescale_id": change_id if is_rescale else None,
-        "change_id": change_id,
-        "restore": _restore(job, attempt),
-        "failure": job.failure or _unsettled_failure(attempt),
-        "health": [] if (metrics := _metrics_of(attempt)) is None else health_of(metrics),
-        "running_since_ms": _running_since_ms(job, attempt),
-    }
-
-
-def _sizes(attempt: Attempt | None, checkpoint: Checkpoint | None, savepoint: Checkpoint | None) -> dict[str, Any]:
-    newest = max((one for one in (checkpoint, savepoint) if one is not None), key=_number_of, default=None)
-    return {
-        "latest_checkpoint": None if checkpoint is None else _latest_answer(checkpoint),
-        "figures": figures_of(attempt, None if newest is None else newest.state_size, now_ms=now_ms()),
-    }
-
-
-def _restore(job: Job, attempt: Attempt | None) -> RestoreAnswer | None:
+def _restore(job: Job, attempt: Mapping[str, Any]) -> RestoreAnswer | None:
     if job.restore is None:
         return None
-    is_fulfilled = (
-        attempt is not None and attempt.restore_id == job.restore["id"] and attempt.restored_at_ms is not None
-    )
+    is_fulfilled = attempt.get("restore_id") == job.restore["id"] and attempt.get("restored_at_ms") is not None
     return None if is_fulfilled else RestoreAnswer.model_validate(job.restore)
 
 
-def _unsettled_failure(attempt: Attempt | None) -> dict[str, Any] | None:
-    metrics = _metrics_of(attempt)
-    if attempt is None or metrics is None:
+def _unsettled_failure(attempt: AttemptAnswer | None) -> dict[str, Any] | None:
+    if attempt is None or attempt.metrics is None:
         return None
-    failure = unsettled_failure(metrics, attempt.last_commit_at_ms)
+    failure = unsettled_failure(attempt.metrics, attempt.last_commit_at_ms)
     return failure.model_dump() if failure is not None else None
-
-
-def _number_of(checkpoint: Checkpoint) -> int:
-    return checkpoint.checkpoint_id
-
-
-def _running_since_ms(job: Job, attempt: Attempt | None) -> int | None:
-    is_running = job.status not in SETTLED and attempt is not None and attempt.stage is AttemptStage.ACTIVE
-    return attempt.running_at_ms if attempt is not None and is_running else None
-
-
-def _latest_answer(checkpoint: Checkpoint) -> LatestCheckpointAnswer:
-    return LatestCheckpointAnswer(
-        id=checkpoint.checkpoint_id,
-        completed_at_ms=checkpoint.latest_ack_timestamp,
-        end_to_end_duration=checkpoint.end_to_end_duration,
-        checkpointed_size=checkpoint.checkpointed_size,
-        state_size=checkpoint.state_size,
-    )
-
-
-def _metrics_of(attempt: Attempt | None) -> DriverMetrics | None:
-    """Returns the metrics of the attempt that runs the job."""
-    if attempt is None or attempt.stage is not AttemptStage.ACTIVE or attempt.metrics is None:
-        return None
-    return DriverMetrics.model_validate(attempt.metrics)
 
 
 def check_parallelism(parallelism: int, max_parallelism: int) -> None:

@@ -75,7 +75,7 @@ def show(context: Context, reference: str, part: LogPart, headers: Mapping[str, 
         AttemptNotFoundError: It has no such attempt.
         LogNotHereError: No replica that answers has the log, or it was deleted.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         job = require_job(session, reference)
         number = part.attempt
         attempt = attempts.latest(session, job.id) if number is None else attempts.find(session, job.id, number)

@@ -105,7 +105,7 @@ def list_savepoints(context: Context, reference: str, listing: Listing) -> Savep
     Raises:
         JobNotFoundError: There is no such job.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         job = require_job(session, reference)
         found = commands.savepoints(session, job.id, listing.page(int, str))
     return SavepointList(
@@ -120,7 +120,7 @@ def show_savepoint(context: Context, reference: str, savepoint_id: str) -> Savep
         JobNotFoundError: There is no such job.
         SavepointNotFoundError: It has no such savepoint.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         job = require_job(session, reference)
         found = commands.find_savepoint(session, job.id, savepoint_id)
     if found is None:
@@ -134,7 +134,7 @@ def show(context: Context, operation_id: str) -> OperationAnswer:
     Raises:
         OperationNotFoundError: There is no operation with this id.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         found = answers(session, [operation_id]).get(operation_id)
     if found is None:
         raise OperationNotFoundError("no operation has this id")

@@ -97,7 +97,7 @@ def plan(context: Context, user: Principal, reference: str, change: Specificatio
     if not context.plans.acquire(blocking=False):
         raise TooManyInFlightError(f"{PLANS_MAX} plans are being made")
     try:
-        with context.sessions() as session:
+        with context.reads() as session:
             job = require_job(session, reference)
             before = Specification.of(revisions.current(session, job))
             facts = _facts(session, context, user, job, before, changed(before, change.given()))
@@ -120,7 +120,7 @@ def require_takeover(
         ChangeIncompatibleError: The changed job could not take over its state, or would lose state without leave.
         KeyscaleError: As `plan`.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         job = require_job(session, reference)
         before = Specification.of(revisions.current(session, job))
         fields = {each.field.partition(".")[0] for each in differences(before, wanted)}
@@ -222,13 +222,13 @@ def _key(facts: _Facts) -> str:
 
 
 def _brought(context: Context, libraries: list[str]) -> JobLibraries:
-    with context.sessions() as session:
+    with context.reads() as session:
         return libraries_of(session, libraries)
 
 
 def _content(context: Context, sha256: str) -> Iterator[bytes]:
     """Yields the bytes of an artifact. The transaction ends with the last one, before the program runs for long."""
-    with context.sessions() as session:
+    with context.reads() as session:
         yield from artifacts.read_bytes(session, sha256)
 
 

@@ -144,7 +144,7 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
         KeyscaleError: As when a change is planned.
     """
     if request.state == "current":
-        with context.sessions() as session:
+        with context.reads() as session:
             wanted = Specification.of(require_revision(session, require_job(session, reference), request.revision))
         _plan_first(context, user, reference, request, lambda _: wanted)
     with context.sessions.begin() as session:
@@ -199,7 +199,7 @@ def list_of(context: Context, reference: str, listing: Listing) -> RevisionList:
     Raises:
         JobNotFoundError: There is no such job.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         job = require_job(session, reference)
         found = revisions.list_page(session, job.id, listing.page(int))
         shown = _revision_answers(session, job, found.rows)
@@ -213,7 +213,7 @@ def show(context: Context, reference: str, number: int) -> RevisionAnswer:
         JobNotFoundError: There is no such job.
         RevisionNotFoundError: It has no such revision.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         job = require_job(session, reference)
         [answer] = _revision_answers(session, job, [require_revision(session, job, number)])
     return answer
@@ -226,7 +226,7 @@ def compare(context: Context, reference: str, before: int, after: int) -> Revisi
         JobNotFoundError: There is no such job.
         RevisionNotFoundError: It has no such revision.
     """
-    with context.sessions() as session:
+    with context.reads() as session:
         job = require_job(session, reference)
         first, second = require_revision(session, job, before), require_revision(session, job, after)
         found = differences(Specification.of(first), Specification.of(second))
@@ -263,7 +263,7 @@ def _plan_first(  # noqa: PLR0917 - the parts of a change
     """
     if not request.plan_first:
         return
-    with context.sessions() as session:
+    with context.reads() as session:
         job = require_job(session, reference)
         is_known = request.change_id is not None and changes.find(session, request.change_id) is not None
         if job.status not in {JobStatus.RUNNING, JobStatus.RESTARTING} or is_known:

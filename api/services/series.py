@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.api.errors import RequestInvalidError
 from keyscale.api.schemas.series import MarkAnswer, MarkKind, SeriesAnswer, SeriesName
-from keyscale.api.services.figures import added_totals, figures_of
+from keyscale.api.services.figures import added_totals, figures_of, reports_now
 from keyscale.api.services.jobs import require_job
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, checkpoints, events, series
@@ -61,10 +61,12 @@ def begin_counting(session: Session, attempt: Attempt) -> None:
         attempt.totals_before = added_totals(None if before is None else before.totals_before, metrics)
 
 
-def sample(session: Session, attempt: Attempt, at_ms: int) -> None:
+def sample(session: Session, attempt: Attempt, metrics: DriverMetrics, at_ms: int) -> None:
     """Keeps an attempt's figures, as it has just reported them."""
-    figures = figures_of(attempt, None, now_ms=at_ms).model_dump(exclude={"state_size", "input_rate"})
-    series.store(session, attempt.job_id, at_ms, figures, samples=1)
+    is_current = reports_now(attempt, now_ms=at_ms)
+    figures = figures_of(metrics, attempt.totals_before, None, is_current=is_current)
+    kept = figures.model_dump(exclude={"state_size", "input_rate"})
+    series.store(session, attempt.job_id, at_ms, kept, samples=1)
 
 
 def note_checkpoint(session: Session, checkpoint: Checkpoint, at_ms: int) -> None:
@@ -113,7 +115,7 @@ def show(context: Context, reference: str, span: Span, names: Collection[SeriesN
     begin_ms = max(begin_ms, min(end_ms, now - RINGS[-1].span_ms))
     ring, step_ms = choose_step(begin_ms, end_ms, span.points, now)
     first_ms = begin_ms - begin_ms % step_ms
-    with context.sessions() as session:
+    with context.reads() as session:
         job = require_job(session, reference)
         rows = series.read(session, job.id, ring, first_ms - step_ms, end_ms)
         happened = events.between(session, job.id, begin_ms, end_ms, kinds=sorted(_MARKS), limit=MARKS_MAX)

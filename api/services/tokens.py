@@ -74,7 +74,7 @@ def create(context: Context, user: Principal, request: TokenRequest) -> NewToken
 
 def list_all(context: Context) -> TokenList:
     """Lists all tokens, without their values."""
-    with context.sessions() as session:
+    with context.reads() as session:
         found = tokens.list_all(session)
     return TokenList(tokens=[TokenAnswer(**_fields(token)) for token in found])
 

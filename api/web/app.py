@@ -46,7 +46,7 @@ from keyscale.api.web.error_handlers import add_handlers
 from keyscale.api.web.limits import RequestLimits
 from keyscale.api.web.openapi import describe
 from keyscale.api.web.request_origin import RequestOrigin
-from keyscale.db.connections import open_engine, session_factory
+from keyscale.db.connections import open_engine, reading_session_factory, session_factory
 from keyscale.db.repositories import artifacts as artifact_rows
 from keyscale.installation import VERSION
 
@@ -74,10 +74,10 @@ def make_context(settings: Settings, engine: Engine | None = None, isolation: Is
         isolation: The users of jobs; None: jobs run as the control plane's user.
     """
     engine = engine or open_engine(settings.database_url or "")
-    sessions = session_factory(engine)
+    sessions, reads = session_factory(engine), reading_session_factory(engine)
 
     def read_artifact(sha256: str) -> Iterator[bytes]:
-        with sessions() as session:
+        with reads() as session:
             yield from artifact_rows.read_bytes(session, sha256)
 
     launcher = Launcher(settings, isolation, read_artifact)
@@ -85,9 +85,10 @@ def make_context(settings: Settings, engine: Engine | None = None, isolation: Is
         settings=settings,
         engine=engine,
         sessions=sessions,
+        reads=reads,
         launcher=launcher,
         programs=ProgramLoading(settings, launcher),
-        news=News(sessions, operations_service.answers),
+        news=News(reads, operations_service.answers),
         verifier=Verifier(sessions, settings.home / "verifications", why_not_own),
         store=StoreCheck(settings.store_url),
         rates=Rates(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import logging
 import os
 import secrets
@@ -138,6 +139,10 @@ def prepare_home(settings: Settings) -> Isolation:
 def run(settings: Settings, engine: Engine, listener: socket.socket, isolation: Isolation) -> None:
     """Serves requests until a signal arrives."""
     app = create_app(make_context(settings, engine, isolation))
+    # All that has been imported and made stays: without this the garbage collection walks through it again and again,
+    # which stops all requests for a tenth of a second each time.
+    gc.collect()
+    gc.freeze()
     config = uvicorn.Config(
         app,
         log_config=None,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import func, select, true
-from sqlalchemy.orm import aliased, lazyload
+from sqlalchemy import func, select
+from sqlalchemy.orm import lazyload
 
-from keyscale.db.models import Attempt, Job, LastHeartbeat
+from keyscale.db.models import Attempt, LastHeartbeat
 from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import AttemptStage
 
@@ -32,24 +32,6 @@ def numbers_of(session: Session, job_ids: Collection[str]) -> dict[str, set[int]
     return found
 
 
-def current_of(session: Session, job_ids: Collection[str]) -> dict[str, Attempt]:
-    """Returns for each job the attempt that may run it, else its newest one."""
-    newest = (
-        select(Attempt)
-        .where(Attempt.job_id == Job.id)
-        .order_by(Attempt.number.desc())
-        .limit(1)
-        .correlate(Job)
-        .lateral("newest")
-    )
-    latest = session.scalars(
-        select(aliased(Attempt, newest)).select_from(Job).join(newest, true()).where(Job.id.in_(job_ids))
-    )
-    found = {attempt.job_id: attempt for attempt in latest}
-    active = select(Attempt).where(Attempt.job_id.in_(job_ids), Attempt.stage == AttemptStage.ACTIVE)
-    return found | {attempt.job_id: attempt for attempt in session.scalars(active)}
-
-
 def count_after(session: Session, job_id: str, number: int, causes: Collection[str]) -> int:
     """Returns how many of a job's attempts after one were created for one of some causes."""
     counted = select(func.count()).where(Attempt.job_id == job_id, Attempt.number > number, Attempt.cause.in_(causes))
@@ -59,8 +41,9 @@ def count_after(session: Session, job_id: str, number: int, causes: Collection[s
 def restores(session: Session, job_id: str) -> tuple[int, Attempt | None]:
     """Returns how many of a job's attempts have restored state, and the newest of them."""
     done = (Attempt.job_id == job_id, Attempt.restored_at_ms.is_not(None), Attempt.restore_from.is_not(None))
-    newest = session.scalars(select(Attempt).where(*done).order_by(Attempt.number.desc()).limit(1)).first()
-    return session.scalar(select(func.count()).where(*done)) or 0, newest
+    newest = select(Attempt, func.count().over()).where(*done).order_by(Attempt.number.desc()).limit(1)
+    found = session.execute(newest).first()
+    return (0, None) if found is None else (found[1], found[0])
 
 
 def restored_from(session: Session, job_id: str) -> list[tuple[str, ClaimMode]]:

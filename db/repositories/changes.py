@@ -25,12 +25,6 @@ def list_page(session: Session, job_id: str, page: PageRequest, *, kind: ChangeK
     return read_page(session, wanted, (Change.requested_at_ms, Change.id), page)
 
 
-def running_of(session: Session, job_ids: Collection[str]) -> dict[str, Change]:
-    """Returns the changes in progress, by job."""
-    running = select(Change).where(Change.job_id.in_(job_ids), Change.status == ChangeStatus.IN_PROGRESS)
-    return {change.job_id: change for change in session.scalars(running)}
-
-
 def find(session: Session, change_id: str) -> Change | None:
     """Returns the change with this id."""
     return session.get(Change, change_id)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, delete, func, or_, select, true, tuple_, update
+from sqlalchemy import and_, delete, func, or_, select, text, true, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import aliased
 
-from keyscale.db.models import Checkpoint, CheckpointDay, CheckpointSubtask, Job
+from keyscale.db.models import Checkpoint, CheckpointSubtask, Job
 from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import CheckpointStatus
 
@@ -19,14 +20,37 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 
+_COUNTS = """
+SELECT status, count(*) FROM checkpoints WHERE job_id = :job_id GROUP BY status
+UNION ALL SELECT 'SUBSUMED', sum(completed)::bigint FROM checkpoint_days WHERE job_id = :job_id
+UNION ALL SELECT 'FAILED', sum(failed)::bigint FROM checkpoint_days WHERE job_id = :job_id
+"""
+_SIZES = """
+SELECT array_agg(checkpointed_size), array_agg(state_size), array_agg(end_to_end_duration), array_agg(processed_records)
+FROM (
+    SELECT * FROM checkpoints WHERE job_id = :job_id AND status = ANY(:statuses)
+    ORDER BY checkpoint_id DESC LIMIT :limit
+) newest
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The figures of one completed checkpoint."""
+    """The figures of completed checkpoints, each list in the same order."""
 
-    checkpointed_size: int
-    state_size: int
-    end_to_end_duration: int
-    processed_records: int
+    checkpointed_size: Sequence[int]
+    state_size: Sequence[int]
+    end_to_end_duration: Sequence[int]
+    processed_records: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The newest of each kind of a job's checkpoints and savepoints."""
+
+    completed: Checkpoint | None
+    savepoint: Checkpoint | None
+    failed: Checkpoint | None
 
 
 def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Checkpoint]:
@@ -34,65 +58,38 @@ def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Checkpoi
     return read_page(session, select(Checkpoint).where(Checkpoint.job_id == job_id), (Checkpoint.checkpoint_id,), page)
 
 
-def counts(session: Session, job_id: str) -> dict[CheckpointStatus, int]:
+def counts(session: Session, job_id: str) -> Counter[CheckpointStatus]:
     """Returns the number of a job's checkpoints and savepoints per status, with those that were removed since."""
-    kept = session.execute(
-        select(Checkpoint.status, func.count()).where(Checkpoint.job_id == job_id).group_by(Checkpoint.status)
-    )
-    found = dict(kept.all())
-    removed = session.execute(
-        select(func.coalesce(func.sum(CheckpointDay.completed), 0), func.coalesce(func.sum(CheckpointDay.failed), 0))
-        .where(CheckpointDay.job_id == job_id)
-    ).one()  # fmt: skip
-    for status, number in zip((CheckpointStatus.SUBSUMED, CheckpointStatus.FAILED), removed, strict=True):
-        found[status] = found.get(status, 0) + int(number)
+    found = Counter[CheckpointStatus]()
+    for status, number in session.execute(text(_COUNTS), {"job_id": job_id}):
+        found[CheckpointStatus(status)] += number or 0
     return found
 
 
-def sizes(session: Session, job_id: str, statuses: Collection[CheckpointStatus], limit: int) -> Sequence[Sizes]:
+def sizes(session: Session, job_id: str, statuses: Collection[CheckpointStatus], limit: int) -> Sizes:
     """Returns the figures of the newest checkpoints that have one of the statuses."""
-    rows = session.execute(
-        select(
-            Checkpoint.checkpointed_size,
-            Checkpoint.state_size,
-            Checkpoint.end_to_end_duration,
-            Checkpoint.processed_records,
-        )
-        .where(Checkpoint.job_id == job_id, Checkpoint.status.in_(statuses))
-        .order_by(Checkpoint.checkpoint_id.desc())
-        .limit(limit)
+    parameters = {"job_id": job_id, "statuses": sorted(statuses), "limit": limit}
+    return Sizes(*(values or () for values in session.execute(text(_SIZES), parameters).one()))
+
+
+def latest(session: Session, job_id: str) -> Latest:
+    """Returns a job's newest completed checkpoint, completed savepoint, and failed checkpoint or savepoint."""
+    completed, failed = CheckpointStatus.COMPLETED, CheckpointStatus.FAILED
+    kinds = ((completed, False), (completed, True), (failed, False), (failed, True))
+    newest = [
+        select(func.max(Checkpoint.checkpoint_id))
+        .where(Checkpoint.job_id == job_id, Checkpoint.status == status, Checkpoint.is_savepoint.is_(is_savepoint))
+        .scalar_subquery()
+        for status, is_savepoint in kinds
+    ]
+    statement = select(Checkpoint).where(Checkpoint.job_id == job_id, Checkpoint.checkpoint_id.in_(newest))
+    found = {(one.status, one.is_savepoint): one for one in session.scalars(statement)}
+    failures = [one for one in (found.get((failed, False)), found.get((failed, True))) if one is not None]
+    return Latest(
+        found.get((completed, False)),
+        found.get((completed, True)),
+        max(failures, key=attrgetter("checkpoint_id"), default=None),
     )
-    return [Sizes(*row) for row in rows]
-
-
-def latest(
-    session: Session, job_id: str, status: CheckpointStatus, *, is_savepoint: bool | None = None
-) -> Checkpoint | None:
-    """Returns a job's newest checkpoint or savepoint with a status."""
-    statement = select(Checkpoint).where(Checkpoint.job_id == job_id, Checkpoint.status == status)
-    if is_savepoint is not None:
-        statement = statement.where(Checkpoint.is_savepoint.is_(is_savepoint))
-    return session.scalars(statement.order_by(Checkpoint.checkpoint_id.desc()).limit(1)).first()
-
-
-def latest_of(session: Session, job_ids: Collection[str], *, is_savepoint: bool) -> dict[str, Checkpoint]:
-    """Returns each job's latest completed checkpoint, or its latest completed savepoint."""
-    newest = (
-        select(Checkpoint)
-        .where(
-            Checkpoint.job_id == Job.id,
-            Checkpoint.status == CheckpointStatus.COMPLETED,
-            Checkpoint.is_savepoint.is_(is_savepoint),
-        )
-        .order_by(Checkpoint.checkpoint_id.desc())
-        .limit(1)
-        .correlate(Job)
-        .lateral("newest")
-    )
-    found = session.scalars(
-        select(aliased(Checkpoint, newest)).select_from(Job).join(newest, true()).where(Job.id.in_(job_ids))
-    )
-    return {checkpoint.job_id: checkpoint for checkpoint in found}
 
 
 def failed_between(session: Session, job_id: str, from_ms: int, to_ms: int, *, limit: int) -> Sequence[Checkpoint]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import func, or_, select, tuple_
+from sqlalchemy import func, or_, select
 
 from keyscale.db.models import Attempt, Revision
 from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import AttemptStage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from sqlalchemy.orm import Session
 
@@ -31,13 +31,6 @@ def find(session: Session, job_id: str, number: int) -> Revision | None:
 def current(session: Session, job: Job) -> Revision:
     """Returns the revision that a job has now."""
     return session.get_one(Revision, (job.id, job.revision))
-
-
-def current_of(session: Session, jobs: Iterable[Job]) -> dict[str, Revision]:
-    """Returns the present revisions of jobs, by job."""
-    keys = [(job.id, job.revision) for job in jobs]
-    found = session.scalars(select(Revision).where(tuple_(Revision.job_id, Revision.number).in_(keys)))
-    return {revision.job_id: revision for revision in found}
 
 
 def of_attempt(session: Session, attempt: Attempt) -> Revision:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyscale.api.services.figures import SILENT_MS, added_totals, figures_of
+from keyscale.api.services.figures import SILENT_MS, added_totals, figures_of, reports_now
 from keyscale.db.models import Attempt
 from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.messages import DriverMetrics
+
+if TYPE_CHECKING:
+    from keyscale.api.schemas.figures import FiguresAnswer
 
 NOW_MS = 1_000_000
 METRICS: dict[str, Any] = {
@@ -33,8 +36,15 @@ def attempt(metrics: dict[str, Any] | None = None, **columns: Any) -> Attempt:
     return Attempt(metrics={**METRICS, **(metrics or {})}, **{**known, **columns})
 
 
+def shown(found: Attempt | None, state_size: int | None, *, now_ms: int) -> FiguresAnswer:
+    if found is None:
+        return figures_of(None, None, state_size, is_current=False)
+    metrics = DriverMetrics.model_validate(found.metrics)
+    return figures_of(metrics, found.totals_before, state_size, is_current=reports_now(found, now_ms=now_ms))
+
+
 def test_a_running_jobs_figures_are_those_of_its_driver() -> None:
-    figures = figures_of(attempt(), 5000, now_ms=NOW_MS)
+    figures = shown(attempt(), 5000, now_ms=NOW_MS)
     assert figures.model_dump() == {
         "input_rate": 10.0,
         "processed_rate": 80.0,
@@ -56,26 +66,26 @@ def test_a_running_jobs_figures_are_those_of_its_driver() -> None:
     [{"stage": AttemptStage.ENDED}, {"driver_state": "RESTORING"}, {"heartbeat_at_ms": NOW_MS - SILENT_MS - 1}],
 )
 def test_a_job_that_does_not_run_has_counters_and_a_state_size_but_no_rates_and_no_lag(columns: dict[str, Any]) -> None:
-    figures = figures_of(attempt(**columns), 5000, now_ms=NOW_MS)
+    figures = shown(attempt(**columns), 5000, now_ms=NOW_MS)
     assert (figures.input_rate, figures.lag_records, figures.lag_ms, figures.busy_ratio) == (None, None, None, None)
     assert (figures.input_records, figures.late_records, figures.state_size) == (100, 3, 5000)
 
 
 def test_a_job_that_has_never_run_has_no_state_size_and_has_counted_nothing() -> None:
-    figures = figures_of(None, None, now_ms=NOW_MS)
+    figures = shown(None, None, now_ms=NOW_MS)
     assert (figures.state_size, figures.input_records, figures.input_rate) == (None, 0, None)
 
 
 def test_events_ahead_of_the_clock_and_a_watermark_at_its_end_are_no_lag_and_no_time() -> None:
     ahead = {"uid": "a", "watermark_ms": 2**63 - 1, "event_time_lag_ms": -34_765_507_889}
-    figures = figures_of(attempt({"operators": [ahead], "pending_records": None}), None, now_ms=NOW_MS)
+    figures = shown(attempt({"operators": [ahead], "pending_records": None}), None, now_ms=NOW_MS)
     assert (figures.lag_ms, figures.watermark_ms, figures.lag_records) == (None, None, None)
 
 
 def test_before_the_first_batch_there_is_no_duration_and_a_waiting_job_has_a_rate_of_zero() -> None:
     nothing_yet = {"batches": 0, "batch_duration_ms": 0.0, "input_records_per_second": 0.0}
-    assert figures_of(attempt(nothing_yet), None, now_ms=NOW_MS).input_rate is None
-    waiting = figures_of(attempt({**nothing_yet, "waits_for_input": True}), None, now_ms=NOW_MS)
+    assert shown(attempt(nothing_yet), None, now_ms=NOW_MS).input_rate is None
+    waiting = shown(attempt({**nothing_yet, "waits_for_input": True}), None, now_ms=NOW_MS)
     assert (waiting.input_rate, waiting.batch_duration_ms, waiting.processed_rate) == (0.0, None, None)
 
 
@@ -84,4 +94,4 @@ def test_counters_go_on_where_the_attempt_before_had_stopped() -> None:
     second = added_totals(first, DriverMetrics(input_records=20))
     assert (second["input_records"], second["lost_records"]) == (120, 3)
     quiet = attempt({"batches": 0, "input_records": 0, "operators": []}, totals_before=second)
-    assert figures_of(quiet, None, now_ms=NOW_MS).input_records == 120
+    assert shown(quiet, None, now_ms=NOW_MS).input_records == 120

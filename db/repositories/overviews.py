@@ -1,0 +1,135 @@
+"""Overviews of jobs: what is shown of each beside its own row, for any number of jobs by one statement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Text, and_, any_, bindparam, func, select, true
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.orm import aliased
+
+from keyscale.db.models import Artifact, Attempt, Change, Checkpoint, Job, LastHeartbeat, Revision
+from keyscale.db.statuses import AttemptStage, ChangeStatus, CheckpointStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from sqlalchemy import Select
+    from sqlalchemy.orm import Session
+    from sqlalchemy.sql.selectable import LateralFromClause
+
+    from keyscale.db.statuses import ChangeKind
+
+
+@dataclass(frozen=True, slots=True)
+class LatestSnapshot:
+    """The latest completed checkpoint or savepoint of a job."""
+
+    id: int
+    completed_at_ms: int | None
+    end_to_end_duration: int
+    checkpointed_size: int
+    state_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobOverview:
+    """The facts that are shown of a job.
+
+    Attributes:
+        revision: The columns of its present one.
+        attempt: The columns of the attempt that may run the job, else of its newest one, and of its last heartbeat.
+        artifact_name: Of the revision's program.
+        artifact_version: Likewise.
+        change_id: The change in progress.
+        change_kind: Likewise.
+        checkpoint: The latest completed checkpoint.
+        savepoint: The latest completed savepoint.
+    """
+
+    revision: Mapping[str, Any]
+    attempt: Mapping[str, Any] | None
+    artifact_name: str
+    artifact_version: int
+    change_id: str | None
+    change_kind: ChangeKind | None
+    checkpoint: LatestSnapshot | None
+    savepoint: LatestSnapshot | None
+
+
+def of_jobs(session: Session, job_ids: Collection[str]) -> dict[str, JobOverview]:
+    """Returns the overviews of jobs, by job; a job that was deleted is missing."""
+    return {row[0]: _overview(row[1:]) for row in session.execute(_STATEMENT, {"job_ids": sorted(job_ids)})}
+
+
+def _overview(values: Sequence[Any]) -> JobOverview:
+    revision = dict(zip(_REVISION, values, strict=False))
+    attempt = dict(zip(_ATTEMPT, values[len(_REVISION) :], strict=False))
+    name, version, change_id, change_kind, *latest = values[len(_REVISION) + len(_ATTEMPT) :]
+    return JobOverview(
+        revision,
+        None if attempt["number"] is None else attempt,
+        name,
+        version,
+        change_id,
+        change_kind,
+        _snapshot(latest[:5]),
+        _snapshot(latest[5:]),
+    )
+
+
+def _snapshot(columns: Sequence[Any]) -> LatestSnapshot | None:
+    return None if columns[0] is None else LatestSnapshot(*columns)
+
+
+def _latest(*, is_savepoint: bool) -> LateralFromClause:
+    return (
+        select(
+            Checkpoint.checkpoint_id,
+            Checkpoint.latest_ack_timestamp,
+            Checkpoint.end_to_end_duration,
+            Checkpoint.checkpointed_size,
+            Checkpoint.state_size,
+        )
+        .where(
+            Checkpoint.job_id == Job.id,
+            Checkpoint.status == CheckpointStatus.COMPLETED,
+            Checkpoint.is_savepoint.is_(is_savepoint),
+        )
+        .order_by(Checkpoint.checkpoint_id.desc())
+        .limit(1)
+        .correlate(Job)
+        .lateral("savepoint" if is_savepoint else "checkpoint")
+    )
+
+
+def _statement() -> Select[Any]:
+    other = aliased(Attempt)
+    of_job = select(other.number).where(other.job_id == Job.id).correlate(Job)
+    active = of_job.where(other.stage == AttemptStage.ACTIVE).scalar_subquery()
+    newest = of_job.order_by(other.number.desc()).limit(1).scalar_subquery()
+    checkpoint, savepoint = _latest(is_savepoint=False), _latest(is_savepoint=True)
+    return (
+        select(Job.id, *_REVISION.values(), *_ATTEMPT.values(), Artifact.name, Artifact.version, Change.id, Change.kind)
+        .add_columns(*checkpoint.c, *savepoint.c)
+        .join(Revision, and_(Revision.job_id == Job.id, Revision.number == Job.revision))
+        .join(Artifact, Artifact.id == Revision.artifact_id)
+        .outerjoin(Attempt, and_(Attempt.job_id == Job.id, Attempt.number == func.coalesce(active, newest)))
+        .outerjoin(LastHeartbeat, Attempt.heartbeat)
+        .outerjoin(Change, and_(Change.job_id == Job.id, Change.status == ChangeStatus.IN_PROGRESS))
+        .outerjoin(checkpoint, true())
+        .outerjoin(savepoint, true())
+        .where(Job.id == any_(bindparam("job_ids", type_=ARRAY(Text))))
+    )
+
+
+_REVISION = {column.name: column for column in Revision.__table__.c}
+_ATTEMPT = {column.name: column for column in Attempt.__table__.c} | {
+    "heartbeat_at_ms": LastHeartbeat.at_ms,
+    "last_commit_batch_id": LastHeartbeat.last_commit_batch_id,
+    "last_commit_at_ms": LastHeartbeat.last_commit_at_ms,
+    "metrics": LastHeartbeat.metrics,
+}
+_STATEMENT = _statement()
+"""Made once: to make it costs more than to send it. Its ids are one array, so that PostgreSQL prepares it once."""
