@@ -342,7 +342,7 @@ class LogMatch(Answer):
     """A line of a log with the text that was searched."""
 
     offset: int = Field(description="Where the line begins.")
-    text: str
+    text: str = Field(description="The line, or of one of more than 2000 characters the part with the text.")
 
 
 class LogAnswer(Answer):

@@ -109,7 +109,10 @@ class Listener:
         self._call(self._take, frozenset(topics), job_ids, operation, is_away)
 
     def end(self, event: str | None = None) -> None:
-        """Ends the stream, from any thread; with an event that says why, unless the reader may simply come back."""
+        """Ends the stream, from any thread; with an event that says why, unless the reader may simply come back.
+
+        After an event that says why, the reader is told nothing more.
+        """
         self._call(self._take_end, event)
 
     async def messages(self, seconds: float) -> AsyncIterator[str]:
@@ -155,6 +158,8 @@ class Listener:
 
     def _take_end(self, event: str | None) -> None:
         self._end, self._is_ending = event, True
+        if event is not None:
+            self._topics, self._jobs, self._operation, self._is_away = set(), set(), None, False
         self._news.set()
 
     def _drain(self) -> list[str]:

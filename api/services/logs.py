@@ -14,7 +14,7 @@ from keyscale.api.upkeep.announcer import replica_id
 from keyscale.certificates import trusted_certificates
 from keyscale.db.repositories import attempts, replicas, revisions
 from keyscale.db.statuses import AttemptStage
-from keyscale.jobs.protocol.redaction import redact
+from keyscale.jobs.protocol.redaction import Mask, redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 FORWARDED_HEADER = "X-Keyscale-Forwarded"
 MATCHES_MAX = 500
+MATCH_CHARACTERS_MAX = 2000
 SEARCHED_BYTES_MAX = 16 << 20
 _WINDOW_BYTES = 1 << 20
 _FORWARD_TIMEOUT_S = 10.0
@@ -153,20 +154,27 @@ def whole_lines(
 def search(
     read: Callable[[int, int], bytes], size: int, begin: int, wanted: str, environment: Mapping[str, str]
 ) -> tuple[int, list[LogMatch]]:
-    """Returns the offset up to which was searched, and the lines with a text. Masked text is not found."""
+    """Returns the offset up to which was searched, and the lines with a text, long ones cut. Masked text is not found.
+
+    The search ends early where the log has become shorter, since it has grown too long meanwhile.
+    """
     found: list[LogMatch] = []
+    mask = Mask(environment)
     at, last, text = begin, min(size, begin + SEARCHED_BYTES_MAX), wanted.lower()
     while at < last:
         lines = whole_lines(read, size, at, _WINDOW_BYTES)
+        if lines.end == at:
+            break
         offset = lines.begin
         for line in lines.content.splitlines(keepends=True):
             plain = line.decode(errors="replace").rstrip("\n")
-            if text in plain.lower() and text in (masked := redact(plain, environment)).lower():
-                found.append(LogMatch(offset=offset, text=masked))
+            if text in plain.lower() and (place := (masked := mask.redact(plain)).lower().find(text)) >= 0:
+                begins = max(0, place + len(text) - MATCH_CHARACTERS_MAX)
+                found.append(LogMatch(offset=offset, text=masked[begins : begins + MATCH_CHARACTERS_MAX]))
                 if len(found) == MATCHES_MAX:
                     return offset + len(line), found
             offset += len(line)
-        at = max(lines.end, at + 1)
+        at = lines.end
     return min(at, size), found
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -18,10 +20,13 @@ SECRET_CHARACTERS_MIN = 6
 SECRET_LINE_CHARACTERS_MIN = 16
 """A line of a secret of several lines, such as a key, is masked by itself if it is at least so long."""
 
+# Limited, as the rest of a long line would be looked at once for each word in it: a job chooses what it prints.
 _ASSIGNMENT = re.compile(
-    r"(?i)((?:secret|password|passwd|token|access[_.-]?key|credential)[\w.-]*[\"']?\s*[:=]\s*[\"']?)([^\s\"',;]{4,})"
+    r"(?i)((?:secret|password|passwd|token|access[_.-]?key|credential)[\w.-]{0,100}[\"']?\s*[:=]\s*[\"']?)([^\s\"',;]{4,})"
 )
 _BEARER = re.compile(r"(?i)(bearer\s+)[\w.~+/=-]{8,}")
+_PASSWORDS_MAX = 100
+"""Of a value, those that are masked wherever else it has them."""
 _SECRET_VARIABLE = re.compile(r"(?i)secret|token|passw(or)?d|passphrase|credential|(^|_)(api|access)?key(_|$)")
 
 
@@ -32,7 +37,7 @@ def redact(text: str, environment: Mapping[str, str]) -> str:
         text: The text to show.
         environment: As for `mask_known`.
     """
-    return _BEARER.sub(rf"\1{MASK}", _ASSIGNMENT.sub(rf"\1{MASK}", mask_known(text, environment)))
+    return Mask(environment).redact(text)
 
 
 def redact_named(name: str, value: str) -> str:
@@ -42,7 +47,7 @@ def redact_named(name: str, value: str) -> str:
     """
     if _SECRET_VARIABLE.search(name):
         return MASK
-    for password in sorted(_passwords(value), key=len, reverse=True):
+    for password in sorted(islice(_passwords(value), _PASSWORDS_MAX), key=len, reverse=True):
         value = value.replace(password, MASK)
     return redact(value, {})
 
@@ -78,6 +83,10 @@ class Mask:
     def __call__(self, text: str) -> str:
         return text if self._forms is None else self._forms.sub(MASK, text)
 
+    def redact(self, text: str) -> str:
+        """Masks bearer tokens and values after words such as `password=`, too."""
+        return _BEARER.sub(rf"\1{MASK}", _ASSIGNMENT.sub(rf"\1{MASK}", self(text)))
+
 
 def _forms(value: str) -> Iterator[str]:
     """Yields the texts by which a secret may be shown; of an address with a password also the password alone."""
@@ -88,10 +97,7 @@ def _forms(value: str) -> Iterator[str]:
 
 
 def _passwords(value: str) -> Iterator[str]:
+    with suppress(ValueError):  # it is no address
+        if password := urlsplit(value).password:
+            yield from (password, unquote(password))
     yield from (found[2] for found in _ASSIGNMENT.finditer(value))
-    try:
-        password = urlsplit(value).password
-    except ValueError:  # it is no address
-        return
-    if password:
-        yield from (password, unquote(password))

@@ -298,3 +298,16 @@ def test_a_slow_reader_costs_a_bounded_amount_of_memory() -> None:
     told = asyncio.run(many())
     assert len([message for message in told if message.startswith("event: change")]) == 2
     assert json.loads(told[2].partition("data: ")[2])["job_ids"] is None
+
+
+@pytest.mark.parametrize("why", ["over", "gone"])
+def test_a_reader_that_may_no_longer_know_is_told_nothing_but_that(why: str) -> None:
+    async def ended() -> list[str]:
+        slow = Listener(Subject(), Principal("1", "a", Role.VIEWER), Credential(None))
+        messages = slow.messages(600.0)
+        await anext(messages)
+        slow.tell([Topic.JOB], ["job-1"])
+        slow.end(why)
+        return [message async for message in messages]
+
+    assert asyncio.run(ended())[1:] == [f"event: {why}\ndata: {{}}\n\n"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.api.services import logs
-from keyscale.api.services.logs import search, whole_lines
+from keyscale.api.services.logs import MATCH_CHARACTERS_MAX, search, whole_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,3 +78,25 @@ def test_a_search_looks_at_a_limited_part_and_returns_a_limited_number(monkeypat
     monkeypatch.setattr(logs, "_WINDOW_BYTES", 40)
     end, found = search(reader(content), len(content), 0, "hit", {})
     assert (end, len(found)) == (120, 30)
+
+
+def test_a_search_ends_where_a_log_has_become_shorter() -> None:
+    """The older part of a log that grows too long is deleted, perhaps during a search."""
+    reads = 0
+
+    def read(_offset: int, _length: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        return b""
+
+    assert search(read, 10_000, 100, "hit", {}) == (100, [])
+    assert reads < 10
+
+
+def test_of_a_long_line_the_part_with_the_text_is_returned() -> None:
+    content = b"x" * 10_000 + b" hit " + b"y" * 10_000 + b"\n" + b"hit" + b"z" * 5000
+    _, found = search(reader(content), len(content), 0, "hit", {})
+    assert [(each.offset, "hit" in each.text, len(each.text)) for each in found] == [
+        (0, True, MATCH_CHARACTERS_MAX),
+        (20_006, True, MATCH_CHARACTERS_MAX),
+    ]

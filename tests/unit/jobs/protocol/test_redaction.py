@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +25,22 @@ if TYPE_CHECKING:
 )
 def test_a_secret_is_masked_wherever_it_stands(text: str) -> None:
     assert "hunter2" not in redact(text, {"AWS_SECRET_ACCESS_KEY": "hunter2hunter2"})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(part * 30_000 for part in ("token", "bearer ", "password=", "key: ", 'secret"', "token ")),
+        "".join(f"password=of-{number} " for number in range(30_000)),
+    ],
+    ids=lambda line: line[:10],
+)
+def test_a_long_line_takes_no_longer_than_many_short_ones(line: str) -> None:
+    """A job chooses what it prints, and while a line is searched for secrets no request is answered."""
+    began_s = time.process_time()
+    redact(line, {"AWS_SECRET_ACCESS_KEY": "hunter2hunter2"})
+    redact_named("input", line)
+    assert time.process_time() - began_s < 5
 
 
 @pytest.mark.parametrize("case", [str.lower, str.upper, str.title])
