@@ -13,7 +13,7 @@ from keyscale.api.lifecycle.ledger import times_of
 from keyscale.api.lifecycle.restoring import restore_of_change, restore_of_roll_back
 from keyscale.api.lifecycle.transitions import enter
 from keyscale.clock import now_ms
-from keyscale.db.repositories import attempts, commands
+from keyscale.db.repositories import attempts, commands, series
 from keyscale.db.statuses import AttemptStage, ChangePhase, ChangeStatus, DesiredState, JobStatus, UpgradeMode
 
 _BUSY_WITHIN_MS = 10_000  # a job without a batch for this long had no input, and that is no downtime
@@ -70,6 +70,7 @@ def _(step: steps.ReplaceAttempt, transaction: JobTransaction) -> None:
         attempt=step.attempt,
         failure_code=step.failure["code"],
     )
+    _count_restart(transaction)
 
 
 @apply.register
@@ -169,6 +170,7 @@ def _(step: steps.AbandonChange, transaction: JobTransaction) -> None:
     if step.replaced is not None:
         transaction.end_attempt(step.replaced, step.failure)
         transaction.job.restarts += 1
+        _count_restart(transaction)
 
 
 @apply.register
@@ -191,6 +193,12 @@ def _(step: steps.CompleteChange, transaction: JobTransaction) -> None:
     change.times = times_of(attempts.of_stage(transaction.session, transaction.job.id, AttemptStage.ACTIVE))
     status = ChangeStatus.ROLLED_BACK if step.rolled_back else ChangeStatus.COMPLETED
     transaction.end_change(change, status, change.failure if step.rolled_back else None)
+
+
+def _count_restart(transaction: JobTransaction) -> None:
+    """Counts a restart on its day; last in its transaction, as a heartbeat locks the attempt before the day."""
+    transaction.session.flush()
+    series.store(transaction.session, transaction.job.id, now_ms(), {"restarts": 1}, samples=0)
 
 
 def _stopped_at_ms(last_commit_at_ms: int | None, phases: list[dict[str, Any]], at_ms: int) -> int:

@@ -242,6 +242,7 @@ def report_checkpoint(context: Context, driver: DriverIdentity, report: Checkpoi
         if found is not None and (found.attempt > driver.attempt or found.status in _FINAL):
             return
         status = CheckpointStatus(report.status)
+        is_news = found is None or found.status is not status
         if attempt.stage is AttemptStage.ENDED and not driver.over:  # it has ended since, and nobody asked the store
             raise AttemptOverError("another attempt runs the job, or none")
         mask = Mask(_secrets(context, session, job, attempt))  # a query: it would flush a new row without values
@@ -254,6 +255,8 @@ def report_checkpoint(context: Context, driver: DriverIdentity, report: Checkpoi
         checkpoints.mark_subsumed(session, job.id, report.subsumed_checkpoint_ids)
         if status is CheckpointStatus.COMPLETED:
             series.note_checkpoint(session, found, now_ms())
+        elif status is CheckpointStatus.FAILED and is_news:
+            series.note_failed_checkpoint(session, job.id, now_ms())
 
 
 def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
@@ -350,6 +353,7 @@ def _note_restart(session: Session, attempt: Attempt, message: Heartbeat) -> Non
             failure_code=metrics.last_failure.code,
         )
         if message.failure is None:  # else it is the same one
+            series.note_restart(session, attempt.job_id, now_ms())
             exceptions.record(session, attempt.job_id, attempt.number, now_ms(), metrics.last_failure.model_dump())
 
 

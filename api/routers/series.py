@@ -1,4 +1,4 @@
-"""The route of a job's series."""
+"""The routes of a job's series and days."""
 
 from typing import Annotated
 
@@ -6,8 +6,9 @@ from fastapi import APIRouter, Depends, Query
 
 from keyscale.api.access.identities import User
 from keyscale.api.routers.dependencies import NUMBER_MAX, Control
+from keyscale.api.schemas.day import DayList
 from keyscale.api.schemas.series import SeriesAnswer, SeriesName
-from keyscale.api.services import series
+from keyscale.api.services import days, series
 from keyscale.api.services.series import Span
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["jobs"])
@@ -16,6 +17,7 @@ Names = Annotated[
     list[SeriesName] | None, Query(max_length=50, description="The wanted series, the parameter once per name.")
 ]
 Time = Annotated[int | None, Query(ge=0, le=NUMBER_MAX)]
+DayLimit = Annotated[int, Query(ge=1, le=1000, description="How many days to return at most.")]
 Points = Annotated[int, Query(ge=1, le=3000, description="About how many points the answer may have.")]
 
 
@@ -29,6 +31,13 @@ def show_series(
 ) -> SeriesAnswer:
     """Shows a job's rates, lag, sizes and durations over time, with marks of what happened. Default: the last hour.
 
-    They are kept for an hour in steps of 10 s, for a day in minutes, and for 30 days in quarters of an hour.
+    They are kept for an hour in steps of 10 s, for a day in minutes, for 30 days in quarters of an hour, and for two
+    years in days.
     """
     return series.show(control, job_id, span, names or ())
+
+
+@router.get("/days")
+def list_days(control: Control, _: User, job_id: str, limit: DayLimit = 30) -> DayList:
+    """Lists what a job did on each day (UTC), the newest first: records, restarts, checkpoints. Kept for two years."""
+    return days.list_of(control, job_id, limit)

@@ -11,7 +11,7 @@ from keyscale.api.services.figures import added_totals, figures_of, reports_now
 from keyscale.api.services.jobs import require_job
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, checkpoints, events, series
-from keyscale.db.repositories.series import COLUMNS, LARGEST, LATEST, RINGS, Ring
+from keyscale.db.repositories.series import COLUMNS, LARGEST, LATEST, RINGS, SMALLEST, SUMMED, Ring
 from keyscale.jobs.protocol.messages import DriverMetrics
 
 if TYPE_CHECKING:
@@ -75,8 +75,22 @@ def note_checkpoint(session: Session, checkpoint: Checkpoint, at_ms: int) -> Non
         "state_size": checkpoint.state_size,
         "checkpointed_size": checkpoint.checkpointed_size,
         "checkpoint_duration_ms": checkpoint.end_to_end_duration,
+        "checkpoint_duration_min_ms": checkpoint.end_to_end_duration,
+        "checkpoint_duration_sum_ms": checkpoint.end_to_end_duration,
+        "checkpointed_bytes": checkpoint.checkpointed_size,
+        "checkpoints_completed": 1,
     }
     series.store(session, checkpoint.job_id, at_ms, values, samples=0)
+
+
+def note_failed_checkpoint(session: Session, job_id: str, at_ms: int) -> None:
+    """Counts a checkpoint or savepoint that its driver has just reported as failed."""
+    series.store(session, job_id, at_ms, {"checkpoints_failed": 1}, samples=0)
+
+
+def note_restart(session: Session, job_id: str, at_ms: int) -> None:
+    """Counts a restart that a driver has made itself."""
+    series.store(session, job_id, at_ms, {"restarts": 1}, samples=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +172,10 @@ def _merged_value(name: str, members: Sequence[SeriesPoint]) -> float | None:
         return known[-1][0]
     if name in LARGEST:
         return max(value for value, _ in known)
+    if name in SMALLEST:
+        return min(value for value, _ in known)
+    if name in SUMMED:
+        return sum(value for value, _ in known)
     weight = sum(samples for _, samples in known)
     return sum(value * samples for value, samples in known) / weight if weight else None
 

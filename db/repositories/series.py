@@ -35,17 +35,28 @@ class Ring:
         return self.step_ms * self.slots
 
 
-RINGS = (Ring(10_000, 361), Ring(60_000, 1_441), Ring(900_000, 2_881))
-"""An hour in steps of 10 s, a day in minutes, 30 days in quarters of an hour."""
+DAYS = Ring(86_400_000, 732)
+RINGS = (Ring(10_000, 361), Ring(60_000, 1_441), Ring(900_000, 2_881), DAYS)
+"""An hour in steps of 10 s, a day in minutes, 30 days in quarters of an hour, two years in days."""
 
 LATEST = ("watermark_ms", "state_size")
 """Of several values in a step, the latest one counts."""
 COUNTERS = ("input_records", "output_records", "late_records", "lost_records")
 LARGEST = (*COUNTERS, "lag_records", "lag_ms", "checkpointed_size", "checkpoint_duration_ms")
 """The largest one counts; counters only grow."""
+SMALLEST = ("checkpoint_duration_min_ms",)
+"""The smallest one counts."""
+SUMMED = (
+    "checkpoints_completed",
+    "checkpoints_failed",
+    "checkpointed_bytes",
+    "checkpoint_duration_sum_ms",
+    "restarts",
+)
+"""They are added."""
 AVERAGED = ("processed_rate", "busy_ratio", "batch_duration_ms")
 """Their mean counts."""
-COLUMNS = (*LATEST, *LARGEST, *AVERAGED)
+COLUMNS = (*LATEST, *LARGEST, *SMALLEST, *SUMMED, *AVERAGED)
 
 
 def store(session: Session, job_id: str, at_ms: int, values: Mapping[str, Any], *, samples: int) -> None:
@@ -104,6 +115,8 @@ def _merged(statement: Insert) -> dict[str, ColumnElement[Any]]:
     old = SeriesPoint.__table__.c
     merged: dict[str, ColumnElement[Any]] = {name: func.coalesce(new[name], old[name]) for name in LATEST}
     merged |= {name: func.greatest(new[name], old[name]) for name in LARGEST}
+    merged |= {name: func.least(new[name], old[name]) for name in SMALLEST}
+    merged |= {name: func.coalesce(old[name] + new[name], new[name], old[name]) for name in SUMMED}
     merged |= {
         name: func.coalesce(
             (old[name] * old.samples + new[name] * new.samples) / func.nullif(old.samples + new.samples, 0),

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import func, select, text
 
 from keyscale.api.access.tokens import token_sha256
+from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.job_transaction import JobTransaction
-from keyscale.api.lifecycle.steps import Cause
+from keyscale.api.lifecycle.steps import Cause, ReplaceAttempt
 from keyscale.clock import now_ms
 from keyscale.db.models import Change, SeriesPoint
 from keyscale.db.repositories import jobs, series
-from keyscale.db.repositories.series import RINGS
+from keyscale.db.repositories.series import DAYS, RINGS
 from keyscale.db.statuses import ChangeKind, ChangePhase, ChangeStatus, JobStatus, UpgradeMode
+from keyscale.state.identifiers import CheckpointId, JobId
+from keyscale.state.layout import Layout, location_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -188,3 +192,64 @@ def test_a_span_that_ends_before_it_begins_is_refused(client: httpx.Client, job:
     everything = client.get(f"/jobs/{job['id']}/series", params={"from_ms": 0, "points": 1}).json()
     assert len(everything["at_ms"]) <= 2
     assert client.get(f"/jobs/{job['id']}/series", params={"names": "speed"}).status_code == 422
+
+
+def test_a_day_shows_what_the_job_did_on_it(
+    client: httpx.Client, context: Context, job: dict[str, Any], attempt: Callable[[], int]
+) -> None:
+    number = attempt()
+    beat(client, number, **METRICS)
+    at_ms = now_ms()
+    headers = {"Authorization": f"Bearer driver-{number}"}
+    layout = Layout(JobId(job["id"]))
+    for checkpoint_id, status, duration in ((1, "COMPLETED", 100), (2, "FAILED", 5), (3, "COMPLETED", 300)):
+        place = location_of(job["store_url"], layout.manifest(CheckpointId(checkpoint_id), None))
+        report = {
+            "checkpoint_id": checkpoint_id,
+            "trigger_timestamp": at_ms,
+            "status": status,
+            "end_to_end_duration": duration,
+            "checkpointed_size": 1000,
+            "state_size": 70 + checkpoint_id,
+            "latest_ack_timestamp": at_ms + duration,
+            "external_path": place if status == "COMPLETED" else None,
+        }
+        for _ in range(2):  # a driver repeats what may have been lost
+            answer = client.post("/driver/checkpoints", json=report, headers=headers)
+            assert answer.status_code == 204, answer.text
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        apply(ReplaceAttempt(number, {"code": "DRIVER_LOST", "message": "gone"}, 1, 0), JobTransaction(session, found))
+    [today] = client.get("/jobs/flights/days").json()["days"]
+    assert today == {
+        "day": datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat(),
+        "input_records": 100,
+        "output_records": 80,
+        "restarts": 1,
+        "checkpoints_completed": 2,
+        "checkpoints_failed": 1,
+        "checkpointed_bytes": 2000,
+        "checkpoint_duration_min_ms": 100,
+        "checkpoint_duration_avg_ms": 200,
+        "checkpoint_duration_max_ms": 300,
+        "state_size": 73,
+        "lag_ms_max": None,
+    }
+
+
+def test_a_days_records_are_those_since_the_last_known_day(
+    client: httpx.Client, context: Context, job: dict[str, Any]
+) -> None:
+    day_ms = DAYS.step_ms
+    with context.sessions.begin() as session:
+        session.execute(text("UPDATE jobs SET created_at_ms = :at"), {"at": now_ms() - 9 * day_ms})
+        for days_ago, total in ((9, 5), (8, 30), (3, 100), (0, 100)):
+            series.store(session, job["id"], now_ms() - days_ago * day_ms, {"input_records": total}, samples=1)
+    shown = client.get("/jobs/flights/days").json()["days"]
+    assert [day["input_records"] for day in shown] == [0, 70, 25, 5]
+    assert [day["input_records"] for day in client.get("/jobs/flights/days?limit=2").json()["days"]] == [0, 70]
+    with context.sessions.begin() as session:
+        session.execute(text("UPDATE jobs SET created_at_ms = 1"))
+    oldest = client.get("/jobs/flights/days").json()["days"][-1]
+    assert oldest["input_records"] is None, "the job had counted before the days were kept"

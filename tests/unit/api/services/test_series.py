@@ -24,7 +24,9 @@ NOW_MS = 100 * DAY_MS
         (NOW_MS - DAY_MS, NOW_MS, 300, (60_000, 300_000)),
         (NOW_MS - 5 * HOUR_MS, NOW_MS - 4 * HOUR_MS, 360, (60_000, 60_000)),
         (NOW_MS - 30 * DAY_MS, NOW_MS, 3000, (900_000, 900_000)),
-        (NOW_MS - 50 * DAY_MS, NOW_MS - 40 * DAY_MS, 3000, (900_000, 900_000)),
+        (NOW_MS - 50 * DAY_MS, NOW_MS - 40 * DAY_MS, 3000, (DAY_MS, DAY_MS)),
+        (NOW_MS - 90 * DAY_MS, NOW_MS, 30, (DAY_MS, 3 * DAY_MS)),
+        (NOW_MS - 3000 * DAY_MS, NOW_MS - 2999 * DAY_MS, 3000, (DAY_MS, DAY_MS)),
         (NOW_MS, NOW_MS, 1, (10_000, 10_000)),
     ],
 )
@@ -37,10 +39,9 @@ def test_the_finest_steps_that_are_still_kept_are_read(
 
 
 def test_a_ring_holds_the_whole_span_that_it_stands_for() -> None:
-    assert [ring.span_ms >= span for ring, span in zip(RINGS, (HOUR_MS, DAY_MS, 30 * DAY_MS), strict=True)] == [
-        True
-    ] * 3
-    assert sum(ring.slots for ring in RINGS) < 5000
+    spans = (HOUR_MS, DAY_MS, 30 * DAY_MS, 2 * 365 * DAY_MS)
+    assert [ring.span_ms >= span for ring, span in zip(RINGS, spans, strict=True)] == [True] * 4
+    assert sum(ring.slots for ring in RINGS) < 6000
 
 
 def point(at_ms: int, **values: Any) -> SeriesPoint:
@@ -61,3 +62,12 @@ def test_of_several_points_the_largest_lag_the_latest_size_and_the_mean_of_rates
     assert (first["lag_records"], first["state_size"], first["processed_rate"]) == (7, 40, 30.0)
     assert (first["input_records"], first["lag_ms"]) == (9, None)
     assert set(steps[40_000].values()) == {None}
+
+
+def test_of_several_points_counts_are_added_and_the_shortest_duration_counts() -> None:
+    points = [
+        point(20_000, checkpoints_completed=2, checkpoint_duration_min_ms=30, restarts=1),
+        point(30_000, checkpoints_completed=3, checkpoint_duration_min_ms=20),
+    ]
+    [step] = merged(points, 40_000).values()
+    assert (step["checkpoints_completed"], step["checkpoint_duration_min_ms"], step["restarts"]) == (5, 20, 1)
