@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, delete, func, or_, select, text, true, tuple_, update
+from sqlalchemy import and_, delete, exists, func, or_, select, text, true, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 
 from keyscale.db.models import Checkpoint, CheckpointSubtask, Job
@@ -134,6 +134,35 @@ def subtasks(session: Session, job_id: str, checkpoint_id: int) -> Sequence[Chec
         .where(CheckpointSubtask.job_id == job_id, CheckpointSubtask.checkpoint_id == checkpoint_id)
         .order_by(CheckpointSubtask.operator_uid, CheckpointSubtask.subtask)
     ).all()
+
+
+def latest_with_parts(session: Session, job_id: str, limit: int) -> Sequence[Checkpoint]:
+    """Returns the newest of a job's checkpoints and savepoints that were complete and whose parts are kept."""
+    return session.scalars(
+        select(Checkpoint)
+        .where(
+            Checkpoint.job_id == job_id,
+            Checkpoint.status.not_in((CheckpointStatus.IN_PROGRESS, CheckpointStatus.FAILED)),
+            exists().where(
+                CheckpointSubtask.job_id == Checkpoint.job_id,
+                CheckpointSubtask.checkpoint_id == Checkpoint.checkpoint_id,
+            ),
+        )
+        .order_by(Checkpoint.checkpoint_id.desc())
+        .limit(limit)
+    ).all()
+
+
+def parts_of(
+    session: Session, job_id: str, checkpoint_ids: Collection[int], operator_uid: str | None
+) -> Sequence[CheckpointSubtask]:
+    """Returns the parts of some checkpoints by index, of all operators or of one."""
+    statement = select(CheckpointSubtask).where(
+        CheckpointSubtask.job_id == job_id, CheckpointSubtask.checkpoint_id.in_(checkpoint_ids)
+    )
+    if operator_uid is not None:
+        statement = statement.where(CheckpointSubtask.operator_uid == operator_uid)
+    return session.scalars(statement.order_by(CheckpointSubtask.subtask)).all()
 
 
 def store_subtasks(session: Session, checkpoint: Checkpoint, rows: Sequence[dict[str, Any]]) -> None:

@@ -480,6 +480,21 @@ def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, p
     platform.control_plane.api.delete("/jobs/careful")
 
 
+def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) -> None:
+    platform.create_job("uneven")
+    made = platform.snapshots_of("uneven")
+    for number in (1, 2, 3):
+        made.take(number, {}, key_group_bytes=[1024 * number if group == 77 else 10 for group in range(128)])
+    open_page(page, platform, "/ui/jobs/uneven/key-groups")
+    over_time = page.get_by_role("region", name="Over time")
+    history = over_time.get_by_role("img", name="Key groups over time, 3 checkpoints. Largest now: Group 77 with 3 KiB")
+    expect(history).to_be_visible()
+    history.hover(position={"x": 1, "y": 77 * 2 + 1})
+    expect(over_time.get_by_role("status")).to_contain_text(re.compile("Group 77 at .*: 1 KiB"))
+    assert faults_of_access(page) == []
+    platform.control_plane.api.delete("/jobs/uneven")
+
+
 # --- hidden pages and outages ---------------------------------------------------------------------------------------
 
 

@@ -6,15 +6,15 @@ import { bytes, number, time } from "./format.js";
 
 const LINES = 3, ROW_PX = 2, LEAST_PX = 96;
 let drawn = "";
-/** The operator whose history is on the canvas, for the pointer. */
+/** The operator whose history is on the canvas, for the pointer, and how it is drawn. */
 let on = null;
 
 /**
  * Draws the history of one operator.
  * @param {{at_ms: number[], bytes: number[][], entries: number[][]}} operator of the API, the oldest first
- * @param {"bytes"|"entries"} measure
+ * @param {"bytes"|"entries"} measure @param {number} width of a group of key groups, which have one value together
  */
-export function drawHistory(operator, measure) {
+export function drawHistory(operator, measure, width) {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const content = JSON.stringify([operator.uid, operator.at_ms.at(-1), operator.at_ms.length, measure, dark]);
   if (drawn === content) return;
@@ -22,7 +22,7 @@ export function drawHistory(operator, measure) {
   const values = operator[measure];
   const rows = Math.max(...values.map((one) => one.length));
   const most = Math.max(1, ...values.flat());
-  on = { operator, measure, rows };
+  on = { operator, measure, width, rows };
   const canvas = byId("history");
   canvas.width = values.length;
   canvas.height = rows;
@@ -39,23 +39,23 @@ export function drawHistory(operator, measure) {
   const shown = measure === "bytes" ? bytes : number;
   const largest = largestRows(values).slice(0, LINES);
   canvas.setAttribute("aria-label", `Key groups over time, ${number(values.length)} checkpoints. Largest now: `
-    + largest.map((row) => `${nameOf(row)} with ${shown(values.at(-1)[row])}`).join(", "));
+    + largest.map((row) => `${nameOf(row, width)} with ${shown(values.at(-1)[row])}`).join(", "));
   setText(byId("history-note"), "Point at a place to see its key group and size.");
   drawChart("Largest key groups", {
     kind: measure === "bytes" ? "bytes" : "number",
-    lines: largest.map((row) => ({ name: nameOf(row), points: operator.at_ms.map((at, index) => [at, values[index][row] ?? null]) })),
+    lines: largest.map((row) => ({ name: nameOf(row, width), points: operator.at_ms.map((at, index) => [at, values[index][row] ?? null]) })),
   });
 }
 
 const largestRows = (values) => values.at(-1).map((_, row) => row).toSorted((one, other) => values.at(-1)[other] - values.at(-1)[one]);
 
-const nameOf = (row) => `Group ${row}`;
+const nameOf = (row, width) => (width === 1 ? `Group ${row}` : `Groups ${row * width}–${row * width + width - 1}`);
 
 byId("history").addEventListener("pointermove", (event) => {
   if (!on) return;
-  const { operator, measure, rows } = on;
+  const { operator, measure, width, rows } = on;
   const x = Math.min(operator.at_ms.length - 1, Math.floor((event.offsetX / event.target.clientWidth) * operator.at_ms.length));
   const y = Math.min(rows - 1, Math.floor((event.offsetY / event.target.clientHeight) * rows));
   const value = operator[measure][x]?.[y];
-  setText(byId("history-note"), `${nameOf(y)} at ${time(operator.at_ms[x])}: ${measure === "bytes" ? bytes(value) : `${number(value)} entries`}`);
+  setText(byId("history-note"), `${nameOf(y, width)} at ${time(operator.at_ms[x])}: ${measure === "bytes" ? bytes(value) : `${number(value)} entries`}`);
 });

@@ -23,6 +23,8 @@ from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.opening import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy.orm import Session, sessionmaker
 
 
@@ -52,6 +54,7 @@ class Snapshots:
         contents: dict[str, bytes],
         savepoint_id: str | None = None,
         operator_uid: str = "totals",
+        key_group_bytes: Sequence[int] = (),
     ) -> str:
         """Writes a snapshot with files by path, and its row; returns the manifest's path."""
         files = tuple(
@@ -106,6 +109,7 @@ class Snapshots:
                     **common, **sizes, operator_uid=operator_uid, subtask=0, key_group_start=0,
                     key_group_end=self.max_parallelism - 1, start_delay=0, sync_duration=0, async_duration=0,
                     files=len(files), entries=number,
+                    key_group_bytes=list(key_group_bytes), key_group_entries=list(key_group_bytes),
                 )
             )  # fmt: skip
         return path

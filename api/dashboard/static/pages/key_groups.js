@@ -8,9 +8,9 @@ import { drawHistory } from "../key_group_history.js";
 import { keyGroupRanges, ownerOf } from "../key_group_ranges.js";
 
 const MEASURES = { bytes: ["Bytes", "key_group_bytes", bytes], entries: ["Entries", "key_group_entries", number] };
-const HOTTEST = 10, LEVELS = 8, HISTORY = 30;
+const HOTTEST = 10, LEVELS = 8;
 const query = new URLSearchParams(location.search);
-let known = { id: null, detail: null, past: [] };
+let known = { id: null, detail: null, past: null };
 let last = null;
 
 for (const [name, [label]] of Object.entries(MEASURES)) {
@@ -23,39 +23,18 @@ byId("at-parallelism").addEventListener("input", () => {
 });
 
 jobPage(async () => {
-  const statistics = await get(`${path}/checkpoints?limit=${HISTORY}`);
+  const statistics = await get(`${path}/checkpoints?limit=1`);
   const id = statistics.latest.completed?.id ?? null;
   if (id !== known.id) {
-    const past = await detailsOf(statistics.history);
-    known = { id, detail: id === null ? null : past.get(id) ?? await get(`${path}/checkpoints/${id}`), past: [...past.values()] };
+    const [detail, past] = id === null ? [null, null]
+      : await Promise.all([get(`${path}/checkpoints/${id}`), get(`${path}/key-groups`)]);
+    known = { id, detail, past };
   }
   return known;
 }, (job, { detail, past }) => {
   last = [job, detail, past];
   show(...last);
 }, ["checkpoints"], 3000);
-
-/** The checkpoints of the history by operator and key group, the oldest first; each is read once. */
-async function detailsOf(history) {
-  const wanted = history.filter((one) => one.status !== "IN_PROGRESS" && one.status !== "FAILED" && one.latest_ack_timestamp !== null).toReversed();
-  const before = new Map(known.past.map((one) => [one.id, one]));
-  const details = await Promise.all(wanted.map((one) => before.get(one.id) ?? get(`${path}/checkpoints/${one.id}`)));
-  return new Map(details.map((one) => [one.id, one]));
-}
-
-/** One operator's bytes and entries by key group, at each checkpoint that says them. */
-function historyOf(uid, past, total) {
-  const found = { uid, at_ms: [], bytes: [], entries: [] };
-  for (const one of past) {
-    const operator = one.operators.find((each) => each.uid === uid);
-    const groups = operator ? groupsOf(operator) : [];
-    if (groups.length !== total) continue;
-    found.at_ms.push(one.latest_ack_timestamp);
-    found.bytes.push(groups.map((group) => group.bytes));
-    found.entries.push(groups.map((group) => group.entries));
-  }
-  return found;
-}
 
 function setQuery(name, value) {
   if (value) query.set(name, value);
@@ -85,9 +64,9 @@ function show(job, checkpoint, past) {
   const parallelism = Math.min(Math.max(Number(query.get("parallelism")) || job.parallelism, 1), job.max_parallelism);
   showHeat(groups, job.max_parallelism, parallelism, measure);
   showHottest(groups, job.max_parallelism, parallelism);
-  const series = historyOf(operator.uid, past, job.max_parallelism);
-  byId("over-time").hidden = series.at_ms.length < 2;
-  if (!byId("over-time").hidden) drawHistory(series, measure);
+  const series = past?.operators.find((one) => one.uid === operator.uid);
+  byId("over-time").hidden = !series || series.at_ms.length < 2;
+  if (!byId("over-time").hidden) drawHistory(series, measure, past.group_width);
 }
 
 function showChoices(job, operators) {

@@ -1,0 +1,23 @@
+"""The route of the sizes of a job's key groups."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from keyscale.api.access.identities import User
+from keyscale.api.routers.dependencies import Control
+from keyscale.api.schemas.key_group_history import KeyGroupsAnswer
+from keyscale.api.services import key_group_history
+
+router = APIRouter(prefix="/jobs/{job_id}", tags=["jobs"])
+
+
+@router.get("/key-groups")
+def show_key_groups(
+    control: Control,
+    _: User,
+    job_id: str,
+    operator: Annotated[str | None, Query(max_length=1000, description="One operator's uid; default: all.")] = None,
+) -> KeyGroupsAnswer:
+    """Shows how large each key group was at the latest checkpoints, and which subtask owns it now."""
+    return key_group_history.show(control, job_id, operator)
