@@ -37,7 +37,7 @@ def look(context: Context) -> tuple[dict[str, Any], list[ApiError]]:
     except SQLAlchemyError:
         found.append(DatabaseUnavailableError())
     else:
-        if seen is not None and seen.silent_ms <= _BEAT_AGE_MAX_S * 1000:
+        if seen is not None and seen.is_there:
             leader = {"url": seen.url, "epoch": seen.epoch}
     if (reason := context.store.problem()) is not None:
         found.append(StoreUnavailableError(reason))

@@ -27,6 +27,7 @@ from keyscale.api.routers import (
     jobs,
     key_group_history,
     operations,
+    replicas,
     rescales,
     revisions,
     savepoints,
@@ -189,6 +190,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         events,
         access_tokens,
         driver,
+        replicas,
         health,
     ):
         app.include_router(router.router)

@@ -12,6 +12,7 @@ from keyscale.db.models import Leader
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+SILENT_MAX_MS = 10_000
 _NOW_MS = cast(func.extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
 
 
@@ -20,12 +21,19 @@ class LeaderSeen:
     """The leader, as it was at one look.
 
     Attributes:
+        elected_at_ms: Since when it leads.
         silent_ms: Time since its last beat.
     """
 
     epoch: int
     url: str
+    elected_at_ms: int
     silent_ms: int
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it has beaten lately."""
+        return self.silent_ms <= SILENT_MAX_MS
 
 
 def begin_epoch(session: Session, url: str) -> int:
@@ -59,5 +67,5 @@ def beat(session: Session, epoch: int) -> bool:
 
 def look(session: Session) -> LeaderSeen | None:
     """Returns the leader, None if there never was one."""
-    row = session.execute(select(Leader.epoch, Leader.url, _NOW_MS - Leader.beat_at_ms)).one()
+    row = session.execute(select(Leader.epoch, Leader.url, Leader.elected_at_ms, _NOW_MS - Leader.beat_at_ms)).one()
     return LeaderSeen(*row) if row[0] else None

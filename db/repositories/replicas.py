@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlalchemy import BigInteger, cast, delete, func, select
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 
 SEEN_WITHIN_MS = 30_000
 _NOW_MS = cast(func.extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSeen:
+    """A replica, as it was at one look."""
+
+    url: str
+    seen_at_ms: int
+    is_alive: bool
 
 
 def announce(session: Session, replica_id: str, url: str) -> None:
@@ -37,6 +47,13 @@ def url_of(session: Session, replica_id: str) -> str | None:
     """Returns the address of a replica; None if it is not alive."""
     alive = (Replica.id == replica_id, Replica.seen_at_ms > _NOW_MS - SEEN_WITHIN_MS)
     return session.scalar(select(Replica.url).where(*alive))
+
+
+def list_all(session: Session) -> Sequence[ReplicaSeen]:
+    """Returns all replicas that are known, by their addresses."""
+    is_alive = Replica.seen_at_ms > _NOW_MS - SEEN_WITHIN_MS
+    rows = session.execute(select(Replica.url, Replica.seen_at_ms, is_alive).order_by(Replica.url, Replica.id))
+    return [ReplicaSeen(*row) for row in rows]
 
 
 def urls(session: Session) -> Sequence[str]:

@@ -542,6 +542,27 @@ def test_a_page_follows_the_stream_and_asks_again_and_again_while_there_is_none(
     platform.control_plane.api.delete("/jobs/followed")
 
 
+def test_a_page_that_is_left_ends_its_stream_and_follows_again_when_it_comes_back(
+    page: Page, platform: Platform
+) -> None:
+    """A browser has six connections per host with HTTP/1.1, and may keep a page that was left."""
+    change = "([kind, persisted]) => { dispatchEvent(new PageTransitionEvent(kind, {persisted})); }"
+    with page.expect_request("**/jobs/departures/stream"):
+        open_page(page, platform, "/ui/jobs/departures/rescale")
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/jobs/departures/stream")):
+        page.evaluate(change, ["pagehide", True])
+    with page.expect_request("**/jobs/departures/stream"):
+        page.evaluate(change, ["pageshow", True])
+
+
+def test_the_system_page_lists_the_replicas(page: Page, platform: Platform) -> None:
+    open_page(page, platform, "/ui/system")
+    row = page.get_by_role("region", name="Replicas").get_by_role("row").nth(1)
+    expect(row.get_by_role("rowheader")).to_have_text(platform.url)
+    expect(row.get_by_role("cell").first).to_have_text("Leads")
+    assert faults_of_access(page) == []
+
+
 def test_a_page_reports_that_the_control_plane_does_not_answer_and_recovers(page: Page, platform: Platform) -> None:
     page.goto(f"{platform.url}/ui/jobs/departures")
     expect(page.get_by_role("heading", level=1)).to_have_text("departures")

@@ -99,6 +99,9 @@ export function live(refresh, { everyMs = 1000, stream = null, topics = [], redr
   }
 
   document.addEventListener("visibilitychange", show);
+  // A browser has few connections per host, and may keep a page that was left. One that comes back follows again.
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", ({ persisted }) => persisted && show());
   show();
   return { now: run };
 }

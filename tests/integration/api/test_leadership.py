@@ -16,7 +16,7 @@ from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle.leadership import Candidacy, Leadership
 from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.api.lifecycle.reconciler import Reconciler, ReconcilerPulse, Wakeup
-from keyscale.db.repositories import jobs, leaders, revisions
+from keyscale.db.repositories import jobs, leaders, replicas, revisions
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -96,6 +96,27 @@ def test_health_says_who_leads_and_that_nobody_does(
     answer = client.get("/health")
     assert (answer.status_code, answer.json()["code"], answer.json()["leader"]) == (503, "LEADER_MISSING", None)
     assert answer.headers["Retry-After"]
+
+
+def test_all_replicas_are_listed_with_the_one_that_leads(context: Context, client: httpx.Client) -> None:
+    with context.sessions.begin() as session:
+        for name in ("first", "second", "third"):
+            replicas.announce(session, name, f"http://{name}:1")
+        leaders.begin_epoch(session, "http://second:1")
+        session.execute(text("UPDATE replicas SET seen_at_ms = seen_at_ms - 31000 WHERE id = 'third'"))
+
+    def listed() -> list[tuple[str, bool, bool]]:
+        found = client.get("/replicas").json()["replicas"]
+        return [(each["url"], each["is_alive"], each["leads_since_ms"] is not None) for each in found]
+
+    assert listed() == [
+        ("http://first:1", True, False),
+        ("http://second:1", True, True),
+        ("http://third:1", False, False),
+    ]
+    with context.sessions.begin() as session:
+        session.execute(text("UPDATE leader SET beat_at_ms = beat_at_ms - 11000"))
+    assert [leads for _, _, leads in listed()] == [False, False, False]
 
 
 def test_a_leader_that_comes_back_after_another_was_elected_writes_nothing(

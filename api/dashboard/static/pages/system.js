@@ -2,7 +2,7 @@
 
 import { ApiError, get, post, remove } from "../api.js";
 import { ask } from "../ask.js";
-import { actionButton, byId, definitions, element, row, setChildren, setText, when, words } from "../dom.js";
+import { actionButton, byId, definitions, element, row, setChildren, setText, since, when, words } from "../dom.js";
 import { NONE, number } from "../format.js";
 import { showEvents } from "../event_list.js";
 import { live } from "../live.js";
@@ -17,11 +17,12 @@ const page = live(async () => {
   const user = await viewer();
   const isAdmin = mayActAs(user, "ADMIN");
   platform ??= await get("/artifacts/platform");
-  const [health, happened, tokens] = await Promise.all([
-    get("/health").catch(unhealthy), get(`/events?${pageQuery(100)}`), isAdmin ? get("/tokens") : null,
+  const [health, known, happened, tokens] = await Promise.all([
+    get("/health").catch(unhealthy), get("/replicas"), get(`/events?${pageQuery(100)}`), isAdmin ? get("/tokens") : null,
   ]);
   byId("loading").hidden = true;
   showParts(health);
+  showReplicas(known.replicas);
   setChildren(byId("you"), ...definitions([
     ["Name", user.name], ["Role", words(user.role)], ["Reaches", reach(user.scope)],
     ["Session ends", user.expires_at_ms ? when(user.expires_at_ms) : "never"],
@@ -56,6 +57,12 @@ function showParts(health) {
 }
 
 const stateOf = (state) => (state === "ok" ? "Works" : words(state));
+
+function showReplicas(replicas) {
+  setChildren(byId("replicas"), ...replicas.map((one) => row([
+    [one.url, "mono"], !one.is_alive ? "Silent" : one.leads_since_ms ? "Leads" : "Stands by", when(one.leads_since_ms), since(one.seen_at_ms),
+  ])));
+}
 
 function reach(scope) {
   if (!scope) return "every job";
