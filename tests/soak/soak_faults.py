@@ -22,7 +22,13 @@ from keyscale.clock import now_ms
 from keyscale.deploy.demo.home_processes import processes_of
 from keyscale.state.documents.log_entries import BatchCommitted
 from tests.support.servers.faulty_s3_server import Fault
-from tests.support.servers.host_clock import clock_library, clock_variables, set_clock, sleeping_modules
+from tests.support.servers.host_clock import (
+    clock_library,
+    clock_variables,
+    moving_modules,
+    set_clock,
+    sleeping_modules,
+)
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -75,7 +81,7 @@ class SmallDisk:
 
 
 JAVA = """#!/bin/sh
-export {exports}
+{exports}
 export PYTHONPATH={modules}:$PYTHONPATH
 exec {java} "$@"
 """
@@ -88,9 +94,10 @@ class HostClock:
 
     Args:
         home: A directory of its own. It becomes the JAVA_HOME of the drivers.
+        has_kafka: They use Kafka's client, which waits by the host's clock: only Python's is moved, without faketime.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, has_kafka: bool) -> None:
         self._path = home / "clock"
         library = clock_library()
         java = shutil.which("java", path=f"{os.environ.get('JAVA_HOME', '')}/bin:{os.environ['PATH']}")
@@ -98,9 +105,13 @@ class HostClock:
         if library and java:
             (home / "bin").mkdir(parents=True)
             script = home / "bin" / "java"
-            modules = sleeping_modules(home / "modules")
-            moved = {**clock_variables(library, self._path), "FAKETIME_ONLY_CMDS": Path(sys.executable).name}
-            exports = " ".join(f"{name}={shlex.quote(value)}" for name, value in moved.items())
+            moved: dict[str, str] = {}
+            if has_kafka:
+                modules = moving_modules(home / "modules", self._path)
+            else:
+                modules = sleeping_modules(home / "modules")
+                moved = {**clock_variables(library, self._path), "FAKETIME_ONLY_CMDS": Path(sys.executable).name}
+            exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in moved.items())
             script.write_text(JAVA.format(exports=exports, modules=modules, java=java))
             script.chmod(0o755)
             self.variables = {"JAVA_HOME": str(home)}

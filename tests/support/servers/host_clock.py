@@ -1,4 +1,8 @@
-"""Debian's faketime: processes whose clock is moved while they run."""
+"""Processes whose clock is moved while they run: by Debian's faketime, or in Python alone.
+
+faketime moves the clock by which C code computes until when it waits, but not the kernel's, by which it then waits. So
+Kafka's client waits for as long as the clock was moved on, or not at all: for its processes, move Python's clock.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,20 @@ import threading
 import time
 
 time.sleep = lambda seconds: (threading.Event().wait(seconds), None)[1]
+"""
+_PYTHON_CLOCK = """# The clock of Python, moved by the seconds that a file says.
+import pathlib
+import time
+
+_file, _host_ns = pathlib.Path({file!r}), time.time_ns
+
+
+def _moved_ns():
+    return _host_ns() + 1_000_000_000 * int(_file.read_text())
+
+
+time.time_ns = _moved_ns
+time.time = lambda: _moved_ns() / 1e9
 """
 
 
@@ -39,6 +57,13 @@ def sleeping_modules(directory: Path) -> Path:
     """Makes a directory for PYTHONPATH, with which Python can sleep while its clock is moved."""
     directory.mkdir(parents=True)
     (directory / "sitecustomize.py").write_text(_SLEEP)
+    return directory
+
+
+def moving_modules(directory: Path, file: Path) -> Path:
+    """Makes a directory for PYTHONPATH, with which Python's own clock differs from the host's by what the file says."""
+    directory.mkdir(parents=True)
+    (directory / "sitecustomize.py").write_text(_PYTHON_CLOCK.format(file=str(file)))
     return directory
 
 
