@@ -10,7 +10,7 @@ from sqlalchemy import or_, true
 from keyscale.db.models import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
 
     from sqlalchemy import ColumnElement
 
@@ -30,6 +30,11 @@ class JobScope:
     jobs: frozenset[str] = frozenset()
     labels: Mapping[str, str] = field(default_factory=dict)
     any_labels: frozenset[tuple[str, str]] = frozenset()
+
+    @property
+    def key(self) -> Hashable:
+        """A value that is equal for equal scopes."""
+        return self.jobs, frozenset(self.labels.items()), self.any_labels
 
     @property
     def is_everything(self) -> bool:

@@ -192,15 +192,18 @@ class News:
             if (topics := _changed(before.get(job_id), now.get(job_id)))
             if (job := now.get(job_id) or before.get(job_id)) is not None
         ]
-        for listener in listeners:
-            scope = listener.user.scope
-            seen = [
+        scopes = {each.user.scope.key: each.user.scope for each in listeners}
+        seen = {
+            key: [
                 (job.id, topics)
                 for job, topics in changed
                 if scope.covers(job_id=job.id, name=job.name, labels=job.labels)
             ]
-            if seen:
-                listener.tell({topic for _, topics in seen for topic in topics}, [job_id for job_id, _ in seen])
+            for key, scope in scopes.items()
+        }
+        for listener in listeners:
+            if found := seen[listener.user.scope.key]:
+                listener.tell({topic for _, topics in found for topic in topics}, [job_id for job_id, _ in found])
 
     def _look_at_jobs(self, session: Session, listeners: Sequence[Listener]) -> None:
         wanted = {each.subject.job_id for each in listeners if each.subject.job_id is not None}

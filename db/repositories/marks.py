@@ -5,6 +5,7 @@ A mark is made of PostgreSQL's number of the transaction that wrote a row last, 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 _JOBS = """
-SELECT j.id, j.name, j.labels, j.xmin::text AS job, a.figures
+SELECT j.id, j.name, j.labels::text AS labels, j.xmin::text AS job, a.figures
 FROM jobs j LEFT JOIN (
     SELECT a.job_id, string_agg(a.number || ':' || a.xmin::text || ':' || coalesce(h.xmin::text, ''), ','
         ORDER BY a.number) AS figures
@@ -48,8 +49,14 @@ class JobMarks:
 
     id: str
     name: str
-    labels: Mapping[str, str]
+    labels_json: str
     topics: Mapping[str, str | None]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The job's labels, read when they are needed: most jobs have not changed since the last look."""
+        labels: dict[str, str] = json.loads(self.labels_json)
+        return labels
 
 
 def of_all_jobs(session: Session) -> dict[str, JobMarks]:

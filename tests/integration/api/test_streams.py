@@ -8,7 +8,7 @@ import socket
 import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 import pytest
@@ -20,10 +20,12 @@ from keyscale.api.access.credentials import Credential
 from keyscale.api.access.principal import Principal
 from keyscale.api.services import listener, news
 from keyscale.api.services.listener import JOBS_NAMED_MAX, Listener, Subject, Topic
+from keyscale.api.services.news import News
 from keyscale.clock import now_ms
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt, Command
-from keyscale.db.repositories import events, tokens
+from keyscale.db.repositories import events, marks, tokens
+from keyscale.db.repositories.marks import JobMarks
 from keyscale.db.statuses import AttemptStage, CommandKind, CommandStatus, Role
 from tests.integration.api.conftest import add_token
 from tests.integration.api.test_reads import statements
@@ -311,3 +313,37 @@ def test_a_reader_that_may_no_longer_know_is_told_nothing_but_that(why: str) -> 
         return [message async for message in messages]
 
     assert asyncio.run(ended())[1:] == [f"event: {why}\ndata: {{}}\n\n"]
+
+
+def test_a_change_is_looked_at_once_for_all_readers_of_one_scope(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    covers = JobScope.covers
+
+    def counted(scope: JobScope, **job: Any) -> bool:
+        looked.append(job["job_id"])
+        return covers(scope, **job)
+
+    def look(mark: int) -> dict[str, JobMarks]:
+        topics = {"job": str(mark), "figures": None}
+        return {f"job-{team}": JobMarks(f"job-{team}", "", f'{{"team": "{team}"}}', topics) for team in "ab"}
+
+    async def told() -> list[list[str]]:
+        scopes = [JobScope(labels={"team": "a"})] * 50 + [JobScope(labels={"team": "b"})] * 50
+        open_streams = [
+            Listener(Subject(), Principal(str(n), "", Role.VIEWER, scope), Credential(None))
+            for n, scope in enumerate(scopes)
+        ]
+        streams = [each.messages(600.0) for each in open_streams]
+        for stream in streams:
+            await anext(stream)
+            await anext(stream)
+        watcher = News(cast("Any", None), cast("Any", None))
+        for mark in (1, 2):
+            monkeypatch.setattr(marks, "of_all_jobs", lambda _, mark=mark: look(mark))
+            watcher._all = look(1)
+            watcher._look_at_all(cast("Any", None), open_streams)
+        return [json.loads((await anext(stream)).partition("data: ")[2])["job_ids"] for stream in streams]
+
+    monkeypatch.setattr(JobScope, "covers", counted)
+    assert asyncio.run(told()) == [["job-a"]] * 50 + [["job-b"]] * 50
+    assert len(looked) == 4, "two scopes and two jobs"
