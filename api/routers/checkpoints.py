@@ -36,7 +36,7 @@ def show_checkpoint_config(control: Control, _: User, job_id: str) -> Checkpoint
 
 
 @router.delete(
-    "/{checkpoint_id}",
+    "/{checkpoint_id:int}",
     status_code=202,
     responses={200: {"model": DeletionAnswer, "description": "A dry run: nothing was changed."}},
 )
@@ -57,7 +57,7 @@ def delete_checkpoint(  # noqa: PLR0917 - FastAPI passes them by name
     return snapshot_deletions.delete_checkpoint(control, user, job_id, checkpoint_id, dry_run=dry_run)
 
 
-@router.post("/{checkpoint_id}/verify", status_code=202)
+@router.post("/{checkpoint_id:int}/verify", status_code=202)
 def verify_checkpoint(
     control: Control,
     user: Operator,
@@ -70,13 +70,13 @@ def verify_checkpoint(
     return verifications.begin(control, user, job_id, checkpoint_id, hashes=hashes)
 
 
-@router.get("/{checkpoint_id}/verification")
+@router.get("/{checkpoint_id:int}/verification")
 def show_verification(control: Control, _: User, job_id: str, checkpoint_id: CheckpointNumber) -> VerificationAnswer:
     """Shows how far the last verification of a checkpoint or savepoint is, or its result."""
     return verifications.show(control, job_id, checkpoint_id)
 
 
-@router.get("/{checkpoint_id}/compare")
+@router.get("/{checkpoint_id:int}/compare")
 def compare_checkpoints(
     control: Control,
     _: User,
@@ -88,7 +88,7 @@ def compare_checkpoints(
     return comparisons.compare(control, job_id, checkpoint_id, to)
 
 
-@router.get("/{checkpoint_id}")
+@router.get("/{checkpoint_id:int}")
 def show_checkpoint(control: Control, _: User, job_id: str, checkpoint_id: CheckpointNumber) -> CheckpointDetailAnswer:
     """Shows a checkpoint by operator and subtask."""
     return checkpoints.show_detail(control, job_id, checkpoint_id)

@@ -252,3 +252,8 @@ def test_the_commands_verify_compare_and_delete(
     assert run("savepoints", "delete", "flights", "kept", "--dry-run")["allowed"]
     run("savepoints", "delete", "flights", "kept")
     assert "SNAPSHOT_NEEDED" in run("savepoints", "delete", "flights", "kept", code=1)
+
+
+def test_what_is_no_number_is_no_checkpoint_that_could_be_deleted(client: httpx.Client, job: dict[str, Any]) -> None:
+    answer = client.delete(f"/jobs/{job['id']}/checkpoints/config")
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET")

@@ -14,9 +14,11 @@ Route = tuple[str, str]
 
 def served_routes(app: FastAPI) -> set[Route]:
     """Returns the method and the path of every route, those of the pages included."""
-    return {(method, route.path) for route in iter_route_contexts(app.routes) for method in route.methods} - {
-        ("HEAD", "/")
-    }
+    return {
+        (method, route.path.replace(":int}", "}"))
+        for route in iter_route_contexts(app.routes)
+        for method in route.methods
+    } - {("HEAD", "/")}
 
 
 def api_routes(app: FastAPI) -> list[Route]:
