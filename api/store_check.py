@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from keyscale.api.errors import RestoreSourceError, StoreUnavailableError
+from keyscale.api.errors import PlanTimeoutError, RestoreSourceError, StoreUnavailableError
 from keyscale.errors import KeyscaleError
 from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
 from keyscale.state.documents.claim import claim_path, read_claim
@@ -21,8 +23,12 @@ from keyscale.state.objects.object_store import probe
 from keyscale.state.objects.opening import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from keyscale.state.documents.manifest import Manifest
     from keyscale.state.objects.object_store import ObjectStore
+
+T = TypeVar("T")
 
 READ_BYTES_MAX = 64 << 20
 """The largest object that the control plane reads into memory. A job can write whatever it likes."""
@@ -44,6 +50,49 @@ def open_to_read(store_url: str) -> ObjectStore:
         StoreUrlError: The URL has another form.
     """
     return open_store(store_url, get_bytes_max=READ_BYTES_MAX)
+
+
+@contextmanager
+def store_failures(*, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Raises what a store raises as StoreUnavailableError.
+
+    Args:
+        but: Errors that the caller handles itself.
+
+    Raises:
+        StoreUnavailableError: The store does not answer, or not with what was asked for.
+    """
+    try:
+        yield
+    except but:
+        raise
+    except KeyscaleError as error:
+        raise StoreUnavailableError(f"{error.code}: {error}") from error
+    except OSError as error:
+        raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
+
+
+def read_within(limit_ms: int, read: Callable[[], T], *, what: str) -> T:
+    """Reads from a store for a request, which does not wait for longer than a limit.
+
+    Args:
+        limit_ms: The limit.
+        read: Reads, in a thread of its own. One that hangs is left to itself.
+        what: What it reads, as it should stand in the error.
+
+    Raises:
+        PlanTimeoutError: It was not read in time.
+        StoreUnavailableError: The store does not answer.
+    """
+    reader = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
+    try:
+        reading = reader.submit(read)
+        if not wait([reading], limit_ms / 1000).done:
+            raise PlanTimeoutError(f"{what} was not read within {limit_ms} ms")
+        with store_failures():
+            return reading.result()
+    finally:
+        reader.shutdown(wait=False)
 
 
 class StoreCheck:
@@ -97,20 +146,17 @@ class StoreCheck:
             StoreUnavailableError: The store does not answer. Ask again: never guess.
         """
         layout = Layout(JobId(job_id))
-        try:
-            store = open_to_read(store_url)
-            manifest = read_manifest(store, layout.manifest(CheckpointId(checkpoint_id), savepoint_id))
-            if (manifest.job_id, manifest.checkpoint_id, manifest.attempt) != (job_id, checkpoint_id, attempt):
+        with store_failures():
+            try:
+                store = open_to_read(store_url)
+                manifest = read_manifest(store, layout.manifest(CheckpointId(checkpoint_id), savepoint_id))
+                if (manifest.job_id, manifest.checkpoint_id, manifest.attempt) != (job_id, checkpoint_id, attempt):
+                    return False
+                position = manifest.log_position
+                last = CommitLog(store, layout).between(position - 1, position) if position else []
+                return all(entry.attempt == attempt for entry in last)
+            except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError, LogGapError):
                 return False
-            position = manifest.log_position
-            last = CommitLog(store, layout).between(position - 1, position) if position else []
-            return all(entry.attempt == attempt for entry in last)
-        except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError, LogGapError):
-            return False
-        except KeyscaleError as error:
-            raise StoreUnavailableError(f"{error.code}: {error}") from error
-        except OSError as error:
-            raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
 
     def find_savepoint(self, store_url: str, job_id: str, savepoint_id: str) -> PublishedSavepoint | None:
         """Reads from the store whether a savepoint was published, after its driver ended without reporting it.
@@ -119,14 +165,11 @@ class StoreCheck:
             StoreUnavailableError: The store does not answer. Ask again: never guess.
         """
         path = Layout(JobId(job_id)).manifest(CheckpointId(0), savepoint_id)
-        try:
-            manifest: Manifest = read_manifest(open_to_read(store_url), path)
-        except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError):
-            return None  # without a readable manifest there is no savepoint
-        except KeyscaleError as error:
-            raise StoreUnavailableError(f"{error.code}: {error}") from error
-        except OSError as error:
-            raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
+        with store_failures():
+            try:
+                manifest: Manifest = read_manifest(open_to_read(store_url), path)
+            except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError):
+                return None  # without a readable manifest there is no savepoint
         return PublishedSavepoint(location_of(store_url, path), manifest.checkpoint_id)
 
     def first_commit_after(self, store_url: str, job_id: str, location: str, *, attempt: int) -> int | None:
@@ -139,16 +182,13 @@ class StoreCheck:
         Raises:
             StoreUnavailableError: The store does not answer. Ask again: never guess.
         """
-        try:
-            store = open_to_read(store_url)
-            manifest = read_manifest(store, split_location(location)[1])
-            first = CommitLog(store, Layout(JobId(job_id))).first_commit(manifest, newer_than=Attempt(attempt))
-        except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError, LogGapError):
-            return None
-        except KeyscaleError as error:
-            raise StoreUnavailableError(f"{error.code}: {error}") from error
-        except OSError as error:
-            raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
+        with store_failures():
+            try:
+                store = open_to_read(store_url)
+                manifest = read_manifest(store, split_location(location)[1])
+                first = CommitLog(store, Layout(JobId(job_id))).first_commit(manifest, newer_than=Attempt(attempt))
+            except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError, LogGapError):
+                return None
         return None if first is None else first.committed_at_ms
 
     def read_snapshot(self, store_url: str, path: str, *, job_id: str | None) -> Manifest:
@@ -165,16 +205,13 @@ class StoreCheck:
         """
         location = location_of(store_url, path)
         try:
-            store = open_to_read(store_url)
-            manifest: Manifest = read_manifest(store, path)
-            missing = missing_files(store, manifest)
-            claim = read_claim(store, claim_path(path))
+            with store_failures(but=(ObjectNotFoundError, DocumentCorruptError, FormatTooNewError)):
+                store = open_to_read(store_url)
+                manifest: Manifest = read_manifest(store, path)
+                missing = missing_files(store, manifest)
+                claim = read_claim(store, claim_path(path))
         except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError) as error:
             raise RestoreSourceError(f"{location}: no manifest can be read there") from error
-        except KeyscaleError as error:
-            raise StoreUnavailableError(f"{error.code}: {error}") from error
-        except OSError as error:
-            raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
         if manifest.path != path:
             raise RestoreSourceError(f"{location}: the manifest there is that of {manifest.path}")
         if missing:

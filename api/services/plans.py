@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,6 @@ from keyscale.api.errors import (
     ChangeIncompatibleError,
     PlanTimeoutError,
     ProgramUnloadableError,
-    StoreUnavailableError,
     TooManyInFlightError,
 )
 from keyscale.api.libraries.job_libraries import JobLibraries, libraries_of
@@ -31,10 +29,9 @@ from keyscale.api.schemas.change_plan import (
 from keyscale.api.services.context import PLANS_MAX
 from keyscale.api.services.jobs import check_specification, require_job, require_program
 from keyscale.api.specification import Specification, changed, differences
-from keyscale.api.store_check import open_to_read
+from keyscale.api.store_check import open_to_read, read_within
 from keyscale.db.repositories import artifacts, changes, checkpoints, revisions
 from keyscale.db.statuses import ChangeKind, DesiredState
-from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.program import ProgramQuestion
 from keyscale.jobs.protocol.redaction import Mask, redact_named
 from keyscale.state.identifiers import JobId
@@ -179,19 +176,7 @@ def _read_stored(context: Context, facts: _Facts) -> StoredState:
         hint = None if facts.location is None else split_location(facts.location)[1]
         return read_stored_state(open_to_read(store_url), JobId(facts.job.id), hint)
 
-    reader = ThreadPoolExecutor(1, thread_name_prefix="plan")
-    try:
-        return reader.submit(read).result(context.settings.plan_timeout_ms / 1000)
-    except TimeoutError:
-        raise PlanTimeoutError(
-            f"the job's stored state was not read within {context.settings.plan_timeout_ms} ms"
-        ) from None
-    except KeyscaleError as error:
-        raise StoreUnavailableError(f"{error.code}: {error}") from error
-    except OSError as error:
-        raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
-    finally:
-        reader.shutdown(wait=False)
+    return read_within(context.settings.plan_timeout_ms, read, what="the job's stored state")
 
 
 def _load(context: Context, facts: _Facts) -> ProgramAnswer:

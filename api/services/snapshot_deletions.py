@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from keyscale.api.errors import (
     CheckpointNotFoundError,
-    PlanTimeoutError,
     SavepointNotFoundError,
     SnapshotNeededError,
-    StoreUnavailableError,
 )
 from keyscale.api.lifecycle.transitions import SETTLED
 from keyscale.api.schemas.snapshot_care import DeletionAnswer
 from keyscale.api.services.jobs import require_job
-from keyscale.api.store_check import open_to_read
+from keyscale.api.store_check import open_to_read, read_within
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, commands, events, snapshot_needs
 from keyscale.db.statuses import CheckpointStatus
-from keyscale.errors import KeyscaleError
 from keyscale.state.identifiers import JobId
 from keyscale.state.layout import split_location
 from keyscale.state.retention.deletion_plan import RetentionError
@@ -158,19 +154,10 @@ def _objects(context: Context, job: Job, found: Checkpoint) -> tuple[SnapshotObj
         return SnapshotObjects({}, {}), []
     path = split_location(found.external_path)[1]
 
-    def read() -> SnapshotObjects:
-        return snapshot_objects(open_to_read(job.store_url), JobId(job.id), path)
+    def read() -> tuple[SnapshotObjects, list[str]]:
+        try:
+            return snapshot_objects(open_to_read(job.store_url), JobId(job.id), path), []
+        except RetentionError as error:
+            return SnapshotObjects({}, {}), [str(error)]
 
-    reader = ThreadPoolExecutor(1, thread_name_prefix="deletion")
-    try:
-        return reader.submit(read).result(context.settings.plan_timeout_ms / 1000), []
-    except RetentionError as error:
-        return SnapshotObjects({}, {}), [str(error)]
-    except TimeoutError:
-        raise PlanTimeoutError(f"the store was not read within {context.settings.plan_timeout_ms} ms") from None
-    except KeyscaleError as error:
-        raise StoreUnavailableError(f"{error.code}: {error}") from error
-    except OSError as error:
-        raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
-    finally:
-        reader.shutdown(wait=False)
+    return read_within(context.settings.plan_timeout_ms, read, what="what the snapshot has in the store")
