@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from keyscale.api.errors import LeadershipLostError
-from keyscale.api.lifecycle.leadership import Leadership
+from keyscale.api.upkeep.leader_thread import LeaderThread
 from keyscale.clock import now_ms
 from keyscale.db.repositories import events, history, jobs
 
@@ -20,6 +16,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session, sessionmaker
 
+    from keyscale.api.lifecycle.leadership import Leadership
     from keyscale.api.lifecycle.reconciler import ReconcilerPulse
 
 logger = logging.getLogger(__name__)
@@ -58,19 +55,15 @@ class HistoryRetention:
     """
 
     def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse, policy: HistoryPolicy) -> None:
-        self._sessions = sessions
-        self._pulse = pulse
         self._policy = policy
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="history-retention", daemon=True)
+        self._thread = LeaderThread("history-retention", PASS_S, self._work, sessions=sessions, pulse=pulse)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
         """Ends the thread after the present transaction."""
-        self._closing.set()
-        self._thread.join()
+        self._thread.close()
 
     def run(self, leadership: Leadership) -> Counter[str]:
         """Makes one pass; returns how many rows it has removed, by table.
@@ -100,25 +93,19 @@ class HistoryRetention:
         _report(leadership, removed)
         return removed
 
+    def _work(self, leadership: Leadership) -> bool:
+        self.run(leadership)
+        return False
+
     def _repeat(self, leadership: Leadership, remove: Callable[[Session], int]) -> int:
         total = 0
-        while not self._closing.is_set():
+        while not self._thread.is_closing:
             with leadership.transaction() as session:
                 gone = remove(session)
             total += gone
             if gone < ROWS_AT_ONCE:
                 break
         return total
-
-    def _run(self) -> None:
-        while not self._closing.wait(PASS_S):
-            try:
-                if (epoch := self._pulse.epoch) is not None:
-                    self.run(Leadership(self._sessions, epoch))
-            except LeadershipLostError:
-                logger.info("another replica leads, and removes old history")
-            except SQLAlchemyError:
-                logger.warning("old history cannot be removed; trying again", exc_info=True)
 
 
 def _report(leadership: Leadership, removed: Counter[str]) -> None:

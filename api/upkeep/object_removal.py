@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from keyscale.api.errors import LeadershipLostError
-from keyscale.api.lifecycle.leadership import Leadership
 from keyscale.api.store_check import open_to_read
+from keyscale.api.upkeep.leader_thread import LeaderThread
 from keyscale.clock import now_ms
 from keyscale.db.models import DeletedJob
 from keyscale.db.repositories import checkpoints, deleted_jobs, events
@@ -22,6 +18,7 @@ from keyscale.state.retention.deleted_job import delete_job_objects
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
 
+    from keyscale.api.lifecycle.leadership import Leadership
     from keyscale.api.lifecycle.reconciler import ReconcilerPulse
     from keyscale.state.retention.deleted_job import DeletedObjects
 
@@ -47,18 +44,14 @@ class ObjectRemoval:
     """
 
     def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse) -> None:
-        self._sessions = sessions
-        self._pulse = pulse
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="object-removal", daemon=True)
+        self._thread = LeaderThread("object-removal", LOOK_S, self.run_due, sessions=sessions, pulse=pulse)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
         """Ends the thread after the present pass."""
-        self._closing.set()
-        self._thread.join()
+        self._thread.close()
 
     def run_due(self, leadership: Leadership) -> bool:
         """Runs the pass that is due for the longest time; returns whether there was one.
@@ -92,7 +85,7 @@ class ObjectRemoval:
 
     def _remove_rows(self, leadership: Leadership, job: DeletedJob) -> bool:
         """Deletes the job's checkpoints, a few at a time; returns whether its objects are to be deleted, too."""
-        while not self._closing.is_set():
+        while not self._thread.is_closing:
             with leadership.transaction() as session:
                 if checkpoints.delete_some(session, job.job_id, ROWS_AT_ONCE):
                     continue
@@ -100,17 +93,6 @@ class ObjectRemoval:
                     session.delete(row)
                 return not job.keep_objects
         return False
-
-    def _run(self) -> None:
-        while not self._closing.wait(LOOK_S):
-            try:
-                while (epoch := self._pulse.epoch) is not None and not self._closing.is_set():
-                    if not self.run_due(Leadership(self._sessions, epoch)):
-                        break
-            except LeadershipLostError:
-                logger.info("another replica leads, and deletes the objects of deleted jobs")
-            except SQLAlchemyError:
-                logger.warning("deleted jobs cannot be looked up; trying again", exc_info=True)
 
 
 def _failed(leadership: Leadership, job: DeletedJob, code: str) -> None:

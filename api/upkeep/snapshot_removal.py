@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from typing import TYPE_CHECKING
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from keyscale.api.errors import LeadershipLostError
-from keyscale.api.lifecycle.leadership import Leadership
 from keyscale.api.store_check import open_to_read
+from keyscale.api.upkeep.leader_thread import LeaderThread
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events
 from keyscale.errors import KeyscaleError
@@ -22,6 +18,7 @@ from keyscale.state.retention.snapshot_deletion import delete_snapshot
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
 
+    from keyscale.api.lifecycle.leadership import Leadership
     from keyscale.api.lifecycle.reconciler import ReconcilerPulse
     from keyscale.db.models import Checkpoint
     from keyscale.state.retention.snapshot_deletion import SnapshotObjects
@@ -43,19 +40,15 @@ class SnapshotRemoval:
     """
 
     def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse) -> None:
-        self._sessions = sessions
-        self._pulse = pulse
         self._later_s: dict[tuple[str, int], float] = {}
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="snapshot-removal", daemon=True)
+        self._thread = LeaderThread("snapshot-removal", LOOK_S, self.run_due, sessions=sessions, pulse=pulse)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
         """Ends the thread after the present checkpoint."""
-        self._closing.set()
-        self._thread.join()
+        self._thread.close()
 
     def run_due(self, leadership: Leadership) -> bool:
         """Deletes the objects of what a user has wanted gone for the longest time; returns whether there was one.
@@ -79,17 +72,6 @@ class SnapshotRemoval:
         else:
             _deleted(leadership, found, done)
         return True
-
-    def _run(self) -> None:
-        while not self._closing.wait(LOOK_S):
-            try:
-                while (epoch := self._pulse.epoch) is not None and not self._closing.is_set():
-                    if not self.run_due(Leadership(self._sessions, epoch)):
-                        break
-            except LeadershipLostError:
-                logger.info("another replica leads, and deletes the objects of deleted checkpoints")
-            except SQLAlchemyError:
-                logger.warning("deleted checkpoints cannot be looked up; trying again", exc_info=True)
 
 
 def _deleted(leadership: Leadership, found: Checkpoint, done: SnapshotObjects) -> None:

@@ -1,0 +1,73 @@
+"""A thread that works beside the reconciler, while this control plane leads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from keyscale.api.errors import LeadershipLostError
+from keyscale.api.lifecycle.leadership import Leadership
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.orm import Session, sessionmaker
+
+    from keyscale.api.lifecycle.reconciler import ReconcilerPulse
+
+logger = logging.getLogger(__name__)
+
+
+class LeaderThread:
+    """Works every so often, and again at once as long as there is more to do; may be killed between any two lines.
+
+    Args:
+        name: Of the thread, and of its work in the log.
+        every_s: The pause between two looks, in seconds.
+        work: Does some of the work with the right to write; returns whether there may be more.
+        sessions: The database.
+        pulse: Shows whether this control plane leads, and in which epoch; only then the thread works.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        every_s: float,
+        work: Callable[[Leadership], bool],
+        *,
+        sessions: sessionmaker[Session],
+        pulse: ReconcilerPulse,
+    ) -> None:
+        self._every_s = every_s
+        self._work = work
+        self._sessions = sessions
+        self._pulse = pulse
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the work should end as soon as it can."""
+        return self._closing.is_set()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread once the work returns."""
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._every_s):
+            try:
+                while (epoch := self._pulse.epoch) is not None and not self.is_closing:
+                    if not self._work(Leadership(self._sessions, epoch)):
+                        break
+            except LeadershipLostError:
+                logger.info("another replica leads, and goes on with: %s", self._thread.name)
+            except SQLAlchemyError:
+                logger.warning("the database fails; trying again: %s", self._thread.name, exc_info=True)
