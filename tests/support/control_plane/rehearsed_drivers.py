@@ -106,6 +106,12 @@ class World:
             return None
         return PublishedSavepoint(self.location(savepoint_id), CheckpointId(len(self.savepoints)))
 
+    def first_commit_after(self, _store_url: str, _job_id: str, location: str, *, attempt: int) -> int | None:
+        """As the store's check does."""
+        lengths = (length for each, length in self.savepoints.items() if self.location(each) == location)
+        after = self.log[next(lengths, 0) :]
+        return 1 if any(isinstance(entry, Committed) and entry.attempt > attempt for entry in after) else None
+
 
 @dataclass(slots=True)
 class RehearsedDriver:
