@@ -135,8 +135,8 @@ def test_a_job_is_run_rescaled_upgraded_and_started_from_a_savepoint_on_the_page
         upgrade(walk)
         find_a_line_of_the_log(walk)
         find_nothing_wrong_with_any_tab(walk)
-        see_the_exception_of_the_failed_job(walk)
         start_a_job_from_the_savepoint(walk, savepoint)
+        see_the_exception_of_the_failed_job(walk)
 
 
 def sign_in_by_the_form(walk: Walk) -> None:
@@ -250,15 +250,6 @@ def find_nothing_wrong_with_any_tab(walk: Walk) -> None:
         assert faults_of_access(walk.page) == [], tab
 
 
-def see_the_exception_of_the_failed_job(walk: Walk) -> None:
-    walk.deliver(last_page="/broken")
-    walk.open_tab("Exceptions")
-    walk.expect_status("Failed")
-    newest = walk.page.get_by_role("list").filter(has_text="ValueError").first
-    expect(newest).to_contain_text("no such page: /broken", timeout=TIMEOUT_MS)
-    expect(newest).to_contain_text("operator views-by-page")
-
-
 def start_a_job_from_the_savepoint(walk: Walk, savepoint: str) -> None:
     page = walk.page
     walk.open_tab("Checkpoints")
@@ -268,9 +259,8 @@ def start_a_job_from_the_savepoint(walk: Walk, savepoint: str) -> None:
     form = page.get_by_role("dialog", name="Start a job from it")
     expect(form.get_by_label("Name")).to_have_value(f"page-views-from-{savepoint}")
     form.get_by_label("Parameters").fill(
-        f"input={(walk.directory / 'none').as_uri()}\noutput={(walk.directory / 'copy').as_uri()}"
+        f"input={(walk.directory / 'views').as_uri()}\noutput={(walk.directory / 'copy').as_uri()}"
     )
-    (walk.directory / "none").mkdir()
     form.get_by_role("button", name="Start it").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(f"page-views-from-{savepoint}", timeout=TIMEOUT_MS)
     walk.expect_status("Running")
@@ -280,6 +270,15 @@ def start_a_job_from_the_savepoint(walk: Walk, savepoint: str) -> None:
     page.get_by_role("button", name="Stop…").click()
     walk.confirm("Stop with savepoint")
     walk.expect_status("Stopped")
+
+
+def see_the_exception_of_the_failed_job(walk: Walk) -> None:
+    walk.deliver(last_page="/broken")
+    walk.page.goto(f"{walk.platform.url}/ui/jobs/page-views/exceptions")
+    walk.expect_status("Failed")
+    newest = walk.page.get_by_role("list").filter(has_text="ValueError").first
+    expect(newest).to_contain_text("no such page: /broken", timeout=TIMEOUT_MS)
+    expect(newest).to_contain_text("operator views-by-page")
 
 
 def program(version: int) -> dict[str, str | bytes]:
