@@ -176,7 +176,9 @@ def listen(settings: Settings) -> socket.socket:
         SettingInvalidError: The control plane cannot listen on the address.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol given, asyncio sends small answers at once (TCP_NODELAY). Without it, a client that keeps its
+    # connection would wait for up to 40 ms, for its own delayed acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
