@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Text, and_, any_, bindparam, func, select, true
+from sqlalchemy import Text, and_, any_, bindparam, func, literal, select, true
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import aliased
 
@@ -15,7 +15,7 @@ from keyscale.db.statuses import AttemptStage, ChangeStatus, CheckpointStatus
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from sqlalchemy import Select
+    from sqlalchemy import ColumnElement, Select
     from sqlalchemy.orm import Session
     from sqlalchemy.sql.selectable import LateralFromClause
 
@@ -83,6 +83,26 @@ def _snapshot(columns: Sequence[Any]) -> LatestSnapshot | None:
     return None if columns[0] is None else LatestSnapshot(*columns)
 
 
+def _fixed(value: Any) -> ColumnElement[Any]:
+    """Returns a value that is a part of the statement: PostgreSQL plans it once, and needs it to choose an index."""
+    return literal(value, literal_execute=True)
+
+
+def _attempt() -> LateralFromClause:
+    """Returns the attempt that may run the job, else its newest one; of the others it reads none."""
+    other = aliased(Attempt)
+    of_job = select(other.number).where(other.job_id == Job.id).correlate(Job)
+    active = of_job.where(other.stage == _fixed(AttemptStage.ACTIVE)).scalar_subquery()
+    newest = of_job.order_by(other.number.desc()).limit(_fixed(1)).scalar_subquery()
+    return (
+        select(*Attempt.__table__.c)
+        .where(Attempt.job_id == Job.id, Attempt.number == func.coalesce(active, newest))
+        .limit(_fixed(1))
+        .correlate(Job)
+        .lateral("attempt")
+    )
+
+
 def _latest(*, is_savepoint: bool) -> LateralFromClause:
     return (
         select(
@@ -94,38 +114,38 @@ def _latest(*, is_savepoint: bool) -> LateralFromClause:
         )
         .where(
             Checkpoint.job_id == Job.id,
-            Checkpoint.status == CheckpointStatus.COMPLETED,
+            Checkpoint.status == _fixed(CheckpointStatus.COMPLETED),
             Checkpoint.is_savepoint.is_(is_savepoint),
         )
         .order_by(Checkpoint.checkpoint_id.desc())
-        .limit(1)
+        .limit(_fixed(1))
         .correlate(Job)
         .lateral("savepoint" if is_savepoint else "checkpoint")
     )
 
 
 def _statement() -> Select[Any]:
-    other = aliased(Attempt)
-    of_job = select(other.number).where(other.job_id == Job.id).correlate(Job)
-    active = of_job.where(other.stage == AttemptStage.ACTIVE).scalar_subquery()
-    newest = of_job.order_by(other.number.desc()).limit(1).scalar_subquery()
     checkpoint, savepoint = _latest(is_savepoint=False), _latest(is_savepoint=True)
     return (
         select(Job.id, *_REVISION.values(), *_ATTEMPT.values(), Artifact.name, Artifact.version, Change.id, Change.kind)
         .add_columns(*checkpoint.c, *savepoint.c)
         .join(Revision, and_(Revision.job_id == Job.id, Revision.number == Job.revision))
         .join(Artifact, Artifact.id == Revision.artifact_id)
-        .outerjoin(Attempt, and_(Attempt.job_id == Job.id, Attempt.number == func.coalesce(active, newest)))
-        .outerjoin(LastHeartbeat, Attempt.heartbeat)
-        .outerjoin(Change, and_(Change.job_id == Job.id, Change.status == ChangeStatus.IN_PROGRESS))
+        .outerjoin(_SHOWN_ATTEMPT, true())
+        .outerjoin(
+            LastHeartbeat,
+            and_(LastHeartbeat.job_id == _SHOWN_ATTEMPT.c.job_id, LastHeartbeat.attempt == _SHOWN_ATTEMPT.c.number),
+        )
+        .outerjoin(Change, and_(Change.job_id == Job.id, Change.status == _fixed(ChangeStatus.IN_PROGRESS)))
         .outerjoin(checkpoint, true())
         .outerjoin(savepoint, true())
         .where(Job.id == any_(bindparam("job_ids", type_=ARRAY(Text))))
     )
 
 
+_SHOWN_ATTEMPT = _attempt()
 _REVISION = {column.name: column for column in Revision.__table__.c}
-_ATTEMPT = {column.name: column for column in Attempt.__table__.c} | {
+_ATTEMPT = {column.name: column for column in _SHOWN_ATTEMPT.c} | {
     "heartbeat_at_ms": LastHeartbeat.at_ms,
     "last_commit_batch_id": LastHeartbeat.last_commit_batch_id,
     "last_commit_at_ms": LastHeartbeat.last_commit_at_ms,

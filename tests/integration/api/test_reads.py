@@ -159,3 +159,19 @@ def test_lists_are_read_from_indices_that_have_their_order(context: Context) -> 
             plan = "\n".join(connection.scalars(text(f"EXPLAIN SELECT * FROM {query} LIMIT 3")))  # noqa: S608 - constants
             assert index in plan, plan
             assert "Sort" not in plan, plan
+
+
+def test_an_overview_reads_one_attempt_of_a_job_however_many_there_were(context: Context, filled: httpx.Client) -> None:
+    ids = [job["id"] for job in filled.get("/jobs").json()["jobs"]]
+    with Session(context.engine) as session:
+        session.execute(text("SET LOCAL enable_seqscan = off"))  # the tables are small
+        session.execute(text("SET LOCAL plan_cache_mode = force_generic_plan"))  # as of a statement that comes often
+        before = _rows_read(session, "attempts")
+        assert len(overviews.of_jobs(session, ids)) == len(ids)
+        # One is read for its number, and again for its columns.
+        assert _rows_read(session, "attempts") - before <= 2 * len(ids)
+
+
+def _rows_read(session: Session, table: str) -> int:
+    read = "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables"
+    return session.execute(text(f"{read} WHERE relname = :table"), {"table": table}).scalar_one()
