@@ -365,6 +365,8 @@ def found_lines(control_plane: ControlPlane, job: str, search: str, query: dict[
     while offset < size:
         answer = control_plane.get(job_path(job, "logs"), search=search, offset=offset, **query)
         matches += answer["matches"]
+        if answer["next_offset"] <= offset:  # the log has become shorter
+            break
         offset, size = answer["next_offset"], answer["size_bytes"]
     return {"matches": matches}
 

@@ -21,6 +21,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import resource
 import select
 import signal
@@ -46,6 +47,7 @@ LOG_BYTES_MAX = 64 << 20
 """The size at which a log becomes the older one, so that a driver that prints without end cannot fill the disk."""
 _PR_SET_NO_NEW_PRIVS = 38
 _CHUNK_BYTES = 1 << 16
+_CUT_CHARACTER = re.compile(rb"[\xc2-\xf4][\x80-\xbf]{0,2}\Z")
 _LINE_BYTES_MAX = 1 << 20
 _PAUSE_S = 1.0
 _LAST_WORDS_S = 2.0
@@ -148,16 +150,24 @@ def copy_masked(source: int, log: Log, mask: Mask) -> None:
     """Copies lines from a descriptor to a log, with secrets masked, until the source ends."""
     rest = b""
     while True:
-        # The beginning of a line that pauses may hold the beginning of a secret, so it waits; but not forever.
+        # A line that pauses waits for its end, but not forever. A possible beginning of a secret waits for more.
         if rest and (len(rest) > _LINE_BYTES_MAX or not select.select([source], [], [], _PAUSE_S)[0]):
-            log.write(masked(rest, mask))
-            rest = b""
+            rest = write_masked(rest, log, mask)
         chunk = os.read(source, _CHUNK_BYTES)
-        lines, newline, rest = (rest + chunk).rpartition(b"\n")
-        log.write(masked(lines + newline, mask))
         if not chunk:
             log.write(masked(rest, mask))
             return
+        lines, newline, unfinished = (rest + chunk).rpartition(b"\n")
+        rest = write_masked(lines + newline, log, mask) + unfinished
+
+
+def write_masked(text: bytes, log: Log, mask: Mask) -> bytes:
+    """Writes a part of a log with secrets masked; returns its end if that may be the beginning of a secret."""
+    whole = _CUT_CHARACTER.sub(b"", text)
+    end = mask.unfinished(whole.decode(errors="surrogateescape"))
+    written = whole.decode(errors="surrogateescape")[: -end or None].encode(errors="surrogateescape")
+    log.write(masked(written, mask))
+    return text[len(written) :]
 
 
 def masked(text: bytes, mask: Mask) -> bytes:

@@ -349,7 +349,7 @@ class LogAnswer(Answer):
     """A part of a driver's log, which holds what the job's functions print, too, where executors run on its host."""
 
     attempt: int
-    text: str = Field(description="Whole lines, with secrets masked; empty for a search.")
+    text: str = Field(description="Lines with secrets masked, or a piece of a very long one; empty for a search.")
     offset: int = Field(description="Where `text` begins, in bytes.")
     next_offset: int = Field(description="Where to go on: `offset` of the next request.")
     size_bytes: int = Field(description="Size of the whole log.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,17 +16,20 @@ from keyscale.api.upkeep.announcer import replica_id
 from keyscale.certificates import trusted_certificates
 from keyscale.db.repositories import attempts, replicas, revisions
 from keyscale.db.statuses import AttemptStage
-from keyscale.jobs.protocol.redaction import Mask, redact
+from keyscale.jobs.protocol.redaction import Mask, masked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from keyscale.api.services.context import Context
+    from keyscale.jobs.protocol.redaction import Span
 
 FORWARDED_HEADER = "X-Keyscale-Forwarded"
 MATCHES_MAX = 500
 MATCH_CHARACTERS_MAX = 2000
 SEARCHED_BYTES_MAX = 16 << 20
+CHARACTER_BYTES_MAX = 4
+_UNDECODED = re.compile("[\udc80-\udcff]")
 _WINDOW_BYTES = 1 << 20
 _FORWARD_TIMEOUT_S = 10.0
 
@@ -36,7 +41,7 @@ class LogPart:
     Attributes:
         attempt: The attempt; None: the latest one.
         tail_bytes: How much of the end, if there is no offset.
-        offset: Where the part begins; a line that begins before it is left out.
+        offset: Where the part begins; None: with the first line that begins in the end.
         limit_bytes: How long the part may be, if there is an offset.
         search: A text, case ignored; the lines with it are returned instead of the part.
     """
@@ -48,18 +53,95 @@ class LogPart:
     search: str | None = None
 
 
+class LogText:
+    """A log as it is shown: with secrets masked, in parts that may begin and end anywhere.
+
+    Masking looks beyond a part's ends, so parts never show more of a secret than the whole log does, and parts that
+    follow each other are the whole log. A character belongs to the part in which it begins, and so does a mask.
+
+    Args:
+        read: Reads some bytes from an offset on.
+        size: The log's size in bytes.
+        mask: Masks secrets.
+        is_whole: Whether the log's last line is whole although nothing ends it.
+    """
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int, mask: Mask, *, is_whole: bool = True) -> None:
+        self._read, self.size, self._mask, self._is_whole = read, size, mask, is_whole
+
+    def part(self, begin: int, length: int) -> LogLines:
+        """Returns the lines, or the piece of a line, from an offset on. It ends with a line's end if it has one.
+
+        Args:
+            begin: The offset.
+            length: The bytes that it has at most; the rest of a character may be more.
+        """
+        around = CHARACTER_BYTES_MAX * self._mask.reach_characters
+        begin = min(begin, self.size)
+        first = max(0, begin - around)
+        content = self._read(first, begin - first + length + around)[: self.size - first]
+        begin = _character_end(content, begin - first)
+        end = _character_end(content, max(begin, min(begin + length, len(content))))
+        if end < len(content) or not self._is_whole:  # else the log ends here
+            line_end = content.rfind(b"\n", begin, end) + 1
+            if line_end > 0 or first + end >= self.size:
+                end = max(begin, line_end)
+        text = _decoded(content)
+        at = len(_decoded(content[:begin]))
+        to = at + len(_decoded(content[begin:end]))
+        return LogLines(first + begin, first + end, content[begin:end], text, self._mask.spans_of_part(text), at, to)
+
+    def end(self, length: int) -> LogLines:
+        """Returns the lines of the log's end, or the piece of the last line if it is longer.
+
+        Args:
+            length: The bytes that they have at most.
+        """
+        begin = max(0, self.size - length)
+        if begin > 0:
+            begin += max(0, self._read(begin - 1, length).find(b"\n"))
+        return self.part(begin, length)
+
+
 @dataclass(frozen=True, slots=True)
 class LogLines:
-    """Whole lines of a log.
+    """Lines of a log.
 
     Attributes:
-        begin: The offset of the first line.
+        begin: The offset of the first one.
         end: The offset after the last one.
+        content: The bytes between them.
+        around: The text of these and more bytes.
+        masked: What is masked in it.
+        at: Where the lines begin in it.
+        to: Where they end in it.
     """
 
     begin: int
     end: int
     content: bytes
+    around: str
+    masked: list[Span]
+    at: int
+    to: int
+
+    @property
+    def text(self) -> str:
+        """The text that is shown."""
+        return self._shown(self.at, self.to)
+
+    @property
+    def lines(self) -> Iterator[tuple[int, int, str]]:
+        """The lines: where each begins, where the next one does, and its text as it is shown."""
+        offset, at = self.begin, self.at
+        for line in self.content.split(b"\n"):
+            to = at + len(_decoded(line))
+            after = min(offset + len(line) + 1, self.end)
+            yield offset, after, self._shown(at, to)
+            offset, at = after, to + 1
+
+    def _shown(self, at: int, to: int) -> str:
+        return _UNDECODED.sub("\N{REPLACEMENT CHARACTER}", masked(self.around, self.masked, at, to))
 
 
 def show(context: Context, reference: str, part: LogPart, headers: Mapping[str, str]) -> LogAnswer:
@@ -93,14 +175,15 @@ def show(context: Context, reference: str, part: LogPart, headers: Mapping[str, 
     if size == 0 and attempt.stage is AttemptStage.ENDED:
         raise LogNotHereError("the driver has written no log, or it was deleted")
     secrets = context.launcher.secrets_of(job.id, attempt.number, used)
-    environment = {**context.settings.store_environment, **secrets}
 
     def read(offset: int, length: int) -> bytes:
         return context.launcher.read_log(job.id, attempt.number, offset, length)
 
-    is_whole = attempt.stage is AttemptStage.ENDED  # its last line is
+    mask = Mask({**context.settings.store_environment, **secrets})
+    is_whole = attempt.stage is AttemptStage.ENDED or part.search is not None
+    log = LogText(read, size, mask, is_whole=is_whole)
     if part.search is not None:
-        end, matches = search(read, size, part.offset or 0, part.search, environment)
+        end, matches = search(log, part.offset or 0, part.search)
         return LogAnswer(
             attempt=attempt.number,
             text="",
@@ -110,12 +193,10 @@ def show(context: Context, reference: str, part: LogPart, headers: Mapping[str, 
             truncated=False,
             matches=matches,
         )
-    begin = max(0, size - part.tail_bytes) if part.offset is None else part.offset
-    length = part.tail_bytes if part.offset is None else part.limit_bytes
-    lines = whole_lines(read, size, begin, length, is_whole=is_whole)
+    lines = log.end(part.tail_bytes) if part.offset is None else log.part(part.offset, part.limit_bytes)
     return LogAnswer(
         attempt=attempt.number,
-        text=redact(lines.content.decode(errors="replace"), environment),
+        text=lines.text,
         offset=lines.begin,
         next_offset=lines.end,
         size_bytes=size,
@@ -123,59 +204,44 @@ def show(context: Context, reference: str, part: LogPart, headers: Mapping[str, 
     )
 
 
-def whole_lines(
-    read: Callable[[int, int], bytes], size: int, begin: int, length: int, *, is_whole: bool = True
-) -> LogLines:
-    """Returns the lines that begin in a part of a log: a secret in a line that is cut could not be recognised.
-
-    Args:
-        read: Reads some bytes from an offset on.
-        size: The log's size.
-        begin: Where the part begins.
-        length: How long it is. A line that is longer than the part is cut.
-        is_whole: Whether the last line of the log is whole although nothing ends it.
-    """
-    begin = min(begin, size)
-    if begin > 0 and read(begin - 1, 1) != b"\n":
-        rest = read(begin, length)
-        line_end = rest.find(b"\n")
-        if line_end < 0:
-            return LogLines(min(size, begin + len(rest)), min(size, begin + len(rest)), b"")
-        begin, length = begin + line_end + 1, length - line_end - 1
-    content = read(begin, length)
-    if content.endswith(b"\n") or (is_whole and begin + len(content) >= size):
-        return LogLines(begin, begin + len(content), content)
-    line_end = content.rfind(b"\n")
-    if line_end < 0 and begin + len(content) < size:
-        return LogLines(begin, begin + len(content), content)  # else a reader would not get beyond it
-    return LogLines(begin, begin + line_end + 1, content[: line_end + 1])
-
-
-def search(
-    read: Callable[[int, int], bytes], size: int, begin: int, wanted: str, environment: Mapping[str, str]
-) -> tuple[int, list[LogMatch]]:
+def search(log: LogText, begin: int, wanted: str) -> tuple[int, list[LogMatch]]:
     """Returns the offset up to which was searched, and the lines with a text, long ones cut. Masked text is not found.
 
     The search ends early where the log has become shorter, since it has grown too long meanwhile.
     """
     found: list[LogMatch] = []
-    mask = Mask(environment)
-    at, last, text = begin, min(size, begin + SEARCHED_BYTES_MAX), wanted.lower()
+    pattern, before = re.compile(re.escape(wanted), re.IGNORECASE), ""
+    at, last = begin, min(log.size, begin + SEARCHED_BYTES_MAX)
     while at < last:
-        lines = whole_lines(read, size, at, _WINDOW_BYTES)
-        if lines.end == at:
+        part = log.part(at, _WINDOW_BYTES)
+        if part.end == at:
             break
-        offset = lines.begin
-        for line in lines.content.splitlines(keepends=True):
-            plain = line.decode(errors="replace").rstrip("\n")
-            if text in plain.lower() and (place := (masked := mask.redact(plain)).lower().find(text)) >= 0:
-                begins = max(0, place + len(text) - MATCH_CHARACTERS_MAX)
-                found.append(LogMatch(offset=offset, text=masked[begins : begins + MATCH_CHARACTERS_MAX]))
+        text = before + part.text
+        for offset, after, rest in part.lines if pattern.search(text) else ():
+            line, before = before + rest, ""
+            if (match := pattern.search(line)) is not None:
+                begins = max(0, match.end() - MATCH_CHARACTERS_MAX)
+                found.append(LogMatch(offset=offset, text=line[begins : begins + MATCH_CHARACTERS_MAX]))
                 if len(found) == MATCHES_MAX:
-                    return offset + len(line), found
-            offset += len(line)
-        at = lines.end
-    return min(at, size), found
+                    return after, found
+        at, unfinished = part.end, text.rpartition("\n")[2]  # the text may be where a long line was cut
+        before = unfinished[max(0, len(unfinished) - len(wanted) + 1) :]
+    return min(at, log.size), found
+
+
+def _decoded(content: bytes) -> str:
+    """Returns text of the same length wherever bytes are cut: a byte that is no part of a character is one itself."""
+    return content.decode(errors="surrogateescape")
+
+
+def _character_end(content: bytes, at: int) -> int:
+    """Returns a place in bytes or, if it is inside of a character, where that ends."""
+    for begin in range(max(0, at - CHARACTER_BYTES_MAX + 1), at):
+        for end in range(at + 1, min(len(content), begin + CHARACTER_BYTES_MAX) + 1):
+            with suppress(UnicodeDecodeError):
+                if len(content[begin:end].decode()) == 1:
+                    return end
+    return at
 
 
 def _ask(context: Context, url: str, job_id: str, part: LogPart, headers: Mapping[str, str]) -> LogAnswer:

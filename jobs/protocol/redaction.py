@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+Span: TypeAlias = tuple[int, int]
+"""Where something in a text begins and ends."""
 
 JOB_SECRET_PREFIX = "KEYSCALE_JOB_SECRET_"  # noqa: S105 - the beginning of a variable's name
 MASK = "*****"
@@ -20,11 +25,19 @@ SECRET_CHARACTERS_MIN = 6
 SECRET_LINE_CHARACTERS_MIN = 16
 """A line of a secret of several lines, such as a key, is masked by itself if it is at least so long."""
 
-# Limited, as the rest of a long line would be looked at once for each word in it: a job chooses what it prints.
-_ASSIGNMENT = re.compile(
-    r"(?i)((?:secret|password|passwd|token|access[_.-]?key|credential)[\w.-]{0,100}[\"']?\s*[:=]\s*[\"']?)([^\s\"',;]{4,})"
-)
-_BEARER = re.compile(r"(?i)(bearer\s+)[\w.~+/=-]{8,}")
+VALUE_CHARACTERS_MAX = 8192
+"""Of an unknown value after a word such as `password=`, so much is masked: a cut log is read so far back."""
+
+# All of them are limited, as a job chooses what it prints: a long line would be looked at once for each word in it.
+_ASSIGNED = re.compile(r"(?i)secret|password|passwd|token|access[_.-]?key|credential")
+_ASSIGNMENT = re.compile(r"[\w.-]{0,100}[\"']?\s{0,100}[:=]\s{0,100}[\"']?")
+_AFTER_ASSIGNED = re.compile(r"[\s\"',;]")
+_ASSIGNED_CHARACTERS_MIN = 4
+_BEARER = re.compile(r"(?i)bearer")
+_BLANK = re.compile(r"\s{1,100}")
+_AFTER_BEARER = re.compile(r"[^\w.~+/=-]")
+_BEARER_CHARACTERS_MIN = 8
+_BEFORE_VALUE_CHARACTERS_MAX = 400
 _PASSWORDS_MAX = 100
 """Of a value, those that are masked wherever else it has them."""
 _SECRET_VARIABLE = re.compile(r"(?i)secret|token|passw(or)?d|passphrase|credential|(^|_)(api|access)?key(_|$)")
@@ -65,34 +78,132 @@ def mask_known(text: str, environment: Mapping[str, str]) -> str:
 class Mask:
     """Masks what `mask_known` masks, in many texts.
 
+    A character is masked if any occurrence of a secret covers it, wherever the text begins: a part of a text is masked
+    as the whole is, if `reach_characters` around it are known.
+
     Args:
         environment: As for `mask_known`.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        forms = {
+        self._forms = {
             form
             for name, value in environment.items()
             if _SECRET_VARIABLE.search(name.removeprefix("KEYSCALE_"))
             for form in _forms(value)
             if len(form) >= SECRET_CHARACTERS_MIN
         }
-        # A secret may be part of another one: the longest form that fits is masked.
-        self._forms = re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True)))) if forms else None
+        self.reach_characters = max([_BEFORE_VALUE_CHARACTERS_MAX + VALUE_CHARACTERS_MAX, *map(len, self._forms)])
 
     def __call__(self, text: str) -> str:
-        return text if self._forms is None else self._forms.sub(MASK, text)
+        return masked(text, _merged(self._known(text)))
 
     def redact(self, text: str) -> str:
         """Masks bearer tokens and values after words such as `password=`, too."""
-        return _BEARER.sub(rf"\1{MASK}", _ASSIGNMENT.sub(rf"\1{MASK}", self(text)))
+        return masked(text, _merged([*self._known(text), *_unknown(text)]))
+
+    def spans_of_part(self, text: str) -> list[Span]:
+        """Returns what `redact` masks in a part of a text; a piece of a secret that the part's ends cut counts, too."""
+        return _merged([*self._known(text), *_unknown(text), *self._cut(text)])
+
+    def unfinished(self, text: str) -> int:
+        """Returns how many characters at the end of a text may be the beginning of a secret."""
+        return max((len(text) - begin for form in self._forms for begin in _beginnings(text, form, 1)), default=0)
+
+    def _known(self, text: str) -> Iterator[Span]:
+        for form in self._forms:
+            for begin in _occurrences(text, form):
+                yield begin, begin + len(form)
+
+    def _cut(self, text: str) -> Iterator[Span]:
+        for form in self._forms:
+            for begin in _beginnings(text, form, SECRET_CHARACTERS_MIN):
+                yield begin, len(text)
+            last, head = form[-SECRET_CHARACTERS_MIN:], text[: len(form) - 1]
+            for end in (begin + len(last) for begin in _occurrences(head, last)):
+                if form.endswith(text[:end]):
+                    yield 0, end
+
+
+def masked(text: str, spans: Sequence[Span], begin: int = 0, end: int | None = None) -> str:
+    """Returns a part of a text with spans masked. The mask is in the part in which its span begins.
+
+    Args:
+        text: The text.
+        spans: The spans, in order and disjoint.
+        begin: Where the part begins.
+        end: Where it ends; None: where the text does.
+    """
+    end = len(text) if end is None else end
+    shown, at = [], begin
+    for first, last in islice(spans, bisect_right(spans, begin, key=itemgetter(1)), None):
+        if first >= end:
+            break
+        shown.append(text[at:first])
+        if first >= begin:
+            shown.append(MASK)
+        at = last
+    shown.append(text[at:end])
+    return "".join(shown)
+
+
+def _merged(spans: Iterable[Span]) -> list[Span]:
+    """Returns spans in order, those that overlap as one."""
+    found: list[Span] = []
+    for begin, end in sorted(spans):
+        if found and begin < found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _occurrences(text: str, wanted: str) -> Iterator[int]:
+    """Yields where a text has another one, also where they overlap."""
+    at = text.find(wanted)
+    while at >= 0:
+        yield at
+        at = text.find(wanted, at + 1)
+
+
+def _beginnings(text: str, form: str, characters_min: int) -> Iterator[int]:
+    """Yields where a text's end may be the beginning of a form."""
+    tail = max(0, len(text) - len(form) + 1)
+    for at in _occurrences(text[tail:], form[:characters_min]):
+        if form.startswith(text[tail + at :]):
+            yield tail + at
+
+
+def _unknown(text: str) -> Iterator[Span]:
+    yield from _assigned(text)
+    yield from _values(text, _BEARER, _BLANK, _AFTER_BEARER, _BEARER_CHARACTERS_MIN)
+
+
+def _assigned(text: str) -> Iterator[Span]:
+    return _values(text, _ASSIGNED, _ASSIGNMENT, _AFTER_ASSIGNED, _ASSIGNED_CHARACTERS_MIN)
+
+
+def _values(
+    text: str, word: re.Pattern[str], between: re.Pattern[str], after: re.Pattern[str], characters_min: int
+) -> Iterator[Span]:
+    """Yields the values that follow a word."""
+    value_end = -1
+    for found in word.finditer(text):
+        if (value := between.match(text, found.end())) is None:
+            continue
+        begin = value.end()
+        if begin > value_end:  # else it is in the value that was found last
+            following = after.search(text, begin)
+            value_end = len(text) if following is None else following.start()
+        if value_end - begin >= characters_min:
+            yield begin, min(value_end, begin + VALUE_CHARACTERS_MAX)
 
 
 def _forms(value: str) -> Iterator[str]:
     """Yields the texts by which a secret may be shown; of an address with a password also the password alone."""
     lines = [line.strip() for line in value.splitlines()] if "\n" in value else []
     long_lines = [line for line in lines if len(line) >= SECRET_LINE_CHARACTERS_MIN]  # a log is masked line by line
-    for part in (value, value.strip(), *_passwords(value), *long_lines):
+    for part in (value.strip(), *_passwords(value), *long_lines):
         yield from (part, repr(part)[1:-1], json.dumps(part)[1:-1])
 
 
@@ -100,4 +211,4 @@ def _passwords(value: str) -> Iterator[str]:
     with suppress(ValueError):  # it is no address
         if password := urlsplit(value).password:
             yield from (password, unquote(password))
-    yield from (found[2] for found in _ASSIGNMENT.finditer(value))
+    yield from (value[begin:end] for begin, end in _assigned(value))

@@ -101,3 +101,20 @@ def test_replicas_do_not_send_a_request_in_a_circle(client: httpx.Client, contex
     refused = client.get("/jobs/secretive/logs")
     assert (refused.status_code, refused.json()["code"]) == (404, "LOG_NOT_HERE")
     assert "does not show it" in refused.json()["detail"]
+
+
+def test_no_offset_and_no_limit_show_a_piece_of_a_secret(
+    client: httpx.Client, context: Context, settings: Settings, secretive: str
+) -> None:
+    write_log(settings.home, secretive)
+    launch(context, secretive, context.launcher.place)
+    content = f"{'x' * 50}of-the-orders{'x' * 50}"
+    (settings.home / "runs" / secretive / "1" / "driver.log").write_text(content)
+    parts = [{"offset": offset, "limit_bytes": 7} for offset in range(len(content))]
+    ends = [{"tail_bytes": length} for length in range(1, len(content))]
+    for part in [*parts, *ends]:
+        assert set(client.get("/jobs/secretive/logs", params=part).json()["text"]) <= set("x*"), part
+    with (settings.home / "runs" / secretive / "1" / "driver.log").open("a") as log:
+        log.write("of-the-ord")
+    found = client.get("/jobs/secretive/logs", params={"search": "x"}).json()["matches"]
+    assert [set(each["text"]) for each in found] == [set("x*")]

@@ -11,7 +11,7 @@ const LINES_FOUND_MAX = 500;
 const query = new URLSearchParams(location.search);
 const log = byId("log"), follow = byId("follow");
 
-/** The part of the log that is shown: its text, and its bytes from `start` to `end`. */
+/** The part of the log that is shown: its text, its bytes from `start` to `end`, and of each answer the offset and length. */
 let shown = null;
 let size = 0;
 let matches = null;
@@ -49,7 +49,8 @@ async function readMore() {
   if (!shown) {
     const at = Number(query.get("at") ?? NaN);
     const answer = await read(Number.isNaN(at) ? { tail_bytes: CHUNK_BYTES } : { offset: at, limit_bytes: CHUNK_BYTES });
-    shown = { attempt: answer.attempt, text: answer.text, start: answer.offset, end: answer.next_offset };
+    shown = { attempt: answer.attempt, text: "", start: answer.offset, end: answer.next_offset, answers: [] };
+    append(answer);
     size = answer.size_bytes;
   } else if (follow.checked) {
     const answer = await read({ offset: shown.end, limit_bytes: CHUNK_BYTES });
@@ -58,19 +59,25 @@ async function readMore() {
       return readMore();
     }
     size = answer.size_bytes;
-    shown.text += answer.text;
-    shown.end = answer.next_offset;
+    append(answer);
     if (shown.text.length > HELD_CHARACTERS) forgetOldest();
   }
   if (matches === null && query.get("search")) await search();
   return "";
 }
 
-/** Keeps the newest half of a text that has grown very long. */
+function append(answer) {
+  shown.text += answer.text;
+  shown.end = answer.next_offset;
+  if (answer.text) shown.answers.push({ start: answer.offset, length: answer.text.length });
+}
+
+/** Keeps the newest half of a text that has grown very long. A mask is shorter than its secret, so offsets are remembered. */
 function forgetOldest() {
-  const kept = shown.text.slice(shown.text.indexOf("\n", shown.text.length / 2) + 1);
-  shown.start = shown.end - new TextEncoder().encode(kept).length;
-  shown.text = kept;
+  let dropped = 0;
+  while (shown.answers.length > 1 && shown.text.length - dropped > HELD_CHARACTERS / 2) dropped += shown.answers.shift().length;
+  shown.text = shown.text.slice(dropped);
+  shown.start = shown.answers[0].start;
 }
 
 async function search() {
@@ -119,17 +126,25 @@ function showText() {
 
 byId("earlier").addEventListener("click", async () => {
   const from = Math.max(0, shown.start - CHUNK_BYTES);
-  const answer = await read({ offset: from, limit_bytes: shown.start - from });
+  const answers = [];
+  for (let at = from; at < shown.start;) {  // an answer ends with a line, so the piece of a line before `start` is another one
+    const answer = await read({ offset: at, limit_bytes: shown.start - at });
+    if (answer.next_offset <= at) break;
+    answers.push(answer);
+    at = answer.next_offset;
+  }
   const height = log.scrollHeight - log.scrollTop;
-  shown.text = answer.text + shown.text;
-  shown.start = answer.offset;
+  const text = answers.map((one) => one.text).join("");
+  shown.text = text + shown.text;
+  shown.start = from;
+  shown.answers.unshift({ start: from, length: text.length });
   showText();
   log.scrollTop = log.scrollHeight - height;
 });
 byId("later").addEventListener("click", async () => {
   const answer = await read({ offset: shown.end, limit_bytes: CHUNK_BYTES });
-  shown.text += answer.text;
-  [shown.end, size] = [answer.next_offset, answer.size_bytes];
+  append(answer);
+  size = answer.size_bytes;
   showText();
 });
 byId("log-form").addEventListener("submit", (event) => {

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from keyscale.api.launching.launcher import Launcher
 from keyscale.api.launching.processes import ProcessState, kill_all, strays_of
 from keyscale.api.settings import Settings
 from keyscale.db.models import Attempt
+from keyscale.jobs.protocol.redaction import Mask
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -247,3 +249,33 @@ def test_a_log_that_grows_without_end_keeps_its_newest_part(
     assert tail.decode().splitlines() == [f"line {number:04}" for number in range(899, 1000)]
     assert launcher.read_log("job", 1, size - 10, 10) == b"line 0999\n"
     assert (launcher.read_log("job", 2, 0, 10), launcher.log_size("job", 2)) == (b"", 0)
+
+
+def test_a_secret_is_masked_however_its_writer_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(supervisor.select, "select", lambda *_: ([], [], []))  # the writer pauses after each byte
+    source, writer = os.pipe()
+    os.write(writer, "a key, öf-the-orders, and two\nlines, äöf\xff\nöf".encode())
+    os.close(writer)
+    mask = Mask({"A_TOKEN": "öf-the-orders", "B_TOKEN": "two\nlines"})
+    supervisor.copy_masked(source, supervisor.Log(tmp_path), mask)
+    os.close(source)
+    assert (tmp_path / supervisor.LOG_FILE).read_text() == "a key, *****, and *****, äöf\xff\nöf"
+
+
+def test_a_line_that_pauses_is_written_without_what_may_be_the_beginning_of_a_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "_PAUSE_S", 0.01)
+    source, writer = os.pipe()
+    file = tmp_path / supervisor.LOG_FILE
+    arguments = (source, supervisor.Log(tmp_path), Mask({"A_TOKEN": "of-the-orders"}))
+    copying = threading.Thread(target=supervisor.copy_masked, args=arguments, daemon=True)
+    copying.start()
+    os.write(writer, b"a key, of-the-")
+    wait_until(lambda: file.read_bytes() == b"a key, ", 10, what="the line without its end")
+    os.write(writer, b"others")
+    wait_until(lambda: file.read_bytes() == b"a key, of-the-others", 10, what="the rest of the line")
+    os.close(writer)
+    copying.join()
+    os.close(source)
