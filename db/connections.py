@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -24,20 +24,20 @@ _GIVEN_UP = frozenset({"40P01", "40001", "55P03"})  # a deadlock, a serializatio
 _QUERY_CANCELED = "57014"
 
 
-def open_engine(url: str | URL, *, connections: int = 10, connections_spare: int = 20) -> Engine:
+def open_engine(url: str | URL, *, connections: int = 30) -> Engine:
     """Returns a pool of connections that fails rather than hangs when the database does not answer.
 
     Args:
         url: `postgresql://...`, as libpq takes it or with SQLAlchemy's `+psycopg`; or another pool's.
-        connections: How many connections stay open.
-        connections_spare: How many more may be opened for a short time.
+        connections: How many may be open. None is opened before it is needed, and all stay open: to open one costs
+            more than most statements.
     """
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
-        pool_pre_ping=True,
         hide_parameters=True,  # errors are logged, and a parameter may be a secret
         pool_size=connections,
-        max_overflow=connections_spare,
+        max_overflow=0,
+        pool_use_lifo=True,
         pool_timeout=CONNECT_TIMEOUT_S,
         connect_args={
             "connect_timeout": CONNECT_TIMEOUT_S,
@@ -53,6 +53,12 @@ def open_engine(url: str | URL, *, connections: int = 10, connections_spare: int
     @event.listens_for(engine, "do_connect")
     def connect(_dialect: Any, _record: Any, arguments: Any, parameters: Any) -> LimitedConnection:
         return connector.connect(*arguments, **parameters)
+
+    @event.listens_for(engine, "checkout")
+    def check(connection: LimitedConnection, _record: Any, _proxy: Any) -> None:
+        # Not SQLAlchemy's own ping, which is a statement more before each transaction.
+        if connection.is_lost():
+            raise InvalidatePoolError
 
     return engine
 

@@ -6,6 +6,7 @@ keeps its clients waiting, and the kernel answers their keepalives.
 
 from __future__ import annotations
 
+import select
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,6 +43,17 @@ class LimitedConnection(psycopg.Connection[Any]):
         except _WaitTimeout:
             self.pgconn.finish()  # the answer may still come, and must not be taken for that to another statement
             raise psycopg.OperationalError("PostgreSQL did not answer in time") from None
+
+    def is_lost(self) -> bool:
+        """Whether PostgreSQL has ended the connection while it was idle, as far as is known; asks nobody.
+
+        A server that ends a connection sends that it does, and nothing else to a connection that is idle.
+        """
+        if self.closed:
+            return True
+        socket = select.poll()
+        socket.register(self.fileno(), select.POLLIN)
+        return bool(socket.poll(0))
 
 
 class Connector:

@@ -95,7 +95,7 @@ class Reconciler:
         url: str = "",
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> None:
-        self._engine = open_engine(engine.url, connections=_CONNECTIONS, connections_spare=0)
+        self._engine = open_engine(engine.url, connections=_CONNECTIONS)
         self._launcher = launcher
         self._store = store
         self._wakeup = wakeup

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError
 
 from keyscale.db.connections import is_database_away, is_given_up, is_too_slow
@@ -60,3 +61,33 @@ def test_an_outage_is_an_outage(context: Context) -> None:
         connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
     assert is_database_away(raised.value)
     assert not is_given_up(raised.value)
+
+
+def test_connections_that_postgresql_ended_while_they_were_idle_are_replaced_before_anybody_uses_one(
+    context: Context,
+) -> None:
+    _open(context, 4)
+    with context.engine.begin() as connection:
+        ended = connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        )
+        assert ended.scalars().all() == [True] * 3
+    _open(context, 4)
+
+
+def test_connections_stay_open_after_many_were_needed_at_once(context: Context) -> None:
+    _open(context, 20)
+    opened: list[Any] = []
+    event.listen(context.engine, "connect", lambda connection, _: opened.append(connection))
+    _open(context, 20)
+    assert opened == []
+
+
+def _open(context: Context, number: int) -> None:
+    """Uses so many connections at once."""
+    with ExitStack() as stack:
+        for connection in [stack.enter_context(context.engine.connect()) for _ in range(number)]:
+            assert connection.scalar(text("SELECT 1")) == 1
