@@ -9,15 +9,19 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import httpx
+import psutil
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
 from bench.api_rows import fill
+from bench.measure import ContenderFailedError
 from bench.table import Table, count, decimal
 from keyscale.api.cli.process import ControlPlaneProcess, free_port
 from keyscale.clock import now_ms
@@ -69,7 +73,10 @@ def run_api(sizes: ApiSizes, say: Callable[[str], None]) -> list[Table]:
             say("filling the database")
             _fill(process.home, sizes)
             say(f"{sizes.rate} requests per second for {sizes.seconds} s")
-            return [_table(_send(process.connection, sizes), sizes)]
+            before = _cpu_seconds(process)
+            took = _send(process.connection, sizes)
+            cpu = {name: seconds - before[name] for name, seconds in _cpu_seconds(process).items()}
+            return [_table(took, cpu, sizes)]
         finally:
             process.stop()
 
@@ -85,8 +92,22 @@ def _fill(home: Path, sizes: ApiSizes) -> None:
     engine.dispose()
 
 
+def _cpu_seconds(process: ControlPlaneProcess) -> dict[str, float]:
+    """Returns the CPU seconds so far, by the side that has used them; those of processes that have ended are kept."""
+    server = psutil.Process(int((process.home / "postgres" / "data" / "postmaster.pid").read_text().split()[0]))
+    sides = {
+        "the control plane": [psutil.Process(process.pid)],
+        "PostgreSQL": [server, *server.children(recursive=True)],
+        "the sender": [psutil.Process()],
+    }
+    return {name: sum(sum(each.cpu_times()[:4]) for each in processes) for name, processes in sides.items()}
+
+
 def _send(connection: Connection, sizes: ApiSizes) -> dict[str, list[float]]:
-    """Returns the milliseconds from the moment when each request was due to its whole answer, by kind."""
+    """Returns the milliseconds from the moment when each request was due to its whole answer, by kind.
+
+    Its client is the plainest of the standard library, as it shares the server's cores.
+    """
     own = threading.local()
     took: dict[str, list[float]] = {kind: [] for kind in READS}
     headers = {"Authorization": f"Bearer {connection.token}"}
@@ -95,10 +116,14 @@ def _send(connection: Connection, sizes: ApiSizes) -> dict[str, list[float]]:
     begin = time.monotonic() + 1
 
     def send(kind: str, path: str, due: float) -> None:
-        if not hasattr(own, "client"):
-            own.client = httpx.Client(base_url=connection.url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
+        if not hasattr(own, "connection"):
+            own.connection = HTTPConnection(urlsplit(connection.url).netloc, timeout=TIMEOUT_S)
         time.sleep(max(0.0, due - time.monotonic()))
-        own.client.get(path).raise_for_status()
+        own.connection.request("GET", path, headers=headers)
+        answer = own.connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise ContenderFailedError(f"{path} was answered {answer.status}: {body!r}")
         took[kind].append(1000 * (time.monotonic() - due))
 
     with ThreadPoolExecutor(SENDERS) as senders:
@@ -115,7 +140,7 @@ def _send(connection: Connection, sizes: ApiSizes) -> dict[str, list[float]]:
     return took
 
 
-def _table(took: dict[str, list[float]], sizes: ApiSizes) -> Table:
+def _table(took: dict[str, list[float]], cpu_seconds: dict[str, float], sizes: ApiSizes) -> Table:
     title = f"{sizes.rate} reads per second, {sizes.jobs:,} jobs and {sizes.checkpoints:,} checkpoints in the database"
     table = Table(title, ("read", "requests", "p50 ms", "p99 ms", "worst ms"))
     everything = [one for values in took.values() for one in values]
@@ -123,5 +148,7 @@ def _table(took: dict[str, list[float]], sizes: ApiSizes) -> Table:
         cuts = statistics.quantiles(values, n=100)
         table.add(kind, count(len(values)), decimal(cuts[49]), decimal(cuts[98]), decimal(max(values)))
     table.notes.append(f"target: a p99 of at most {TARGET_P99_MS} ms")
+    each = ", ".join(f"{name} {1000 * seconds / len(everything):.1f}" for name, seconds in cpu_seconds.items())
+    table.notes.append(f"CPU milliseconds per request: {each}")
     table.notes.append("from the moment when a request is due; the sender and PostgreSQL use the same cores")
     return table
