@@ -145,8 +145,8 @@ class StopRequest(Request):
     operation_id: OperationId | None = None
 
 
-class AttemptAnswer(Answer):
-    """One run of a job by one driver."""
+class AttemptSummaryAnswer(Answer):
+    """One run of a job by one driver, without what the driver measures."""
 
     number: int = Field(description="The fencing number.")
     revision: int = Field(description="Number of the job's revision that it runs.")
@@ -171,6 +171,11 @@ class AttemptAnswer(Answer):
     last_commit_at_ms: int | None
     exit_code: int | None
     failure: FailureAnswer | None
+
+
+class AttemptAnswer(AttemptSummaryAnswer):
+    """One run of a job by one driver."""
+
     metrics: DriverMetrics | None
 
 
@@ -208,8 +213,8 @@ class RestoreAnswer(Answer):
     allow_non_restored_state: bool
 
 
-class JobAnswer(Answer):
-    """A job."""
+class JobSummaryAnswer(Answer):
+    """A job, without what its driver measures of each operator and subtask."""
 
     model_config = example(
         id="0d3b8d0e4c1a4b0f8a5c6d7e8f9a0b1c",
@@ -293,7 +298,7 @@ class JobAnswer(Answer):
     started_at_ms: int | None
     ended_at_ms: int | None
     restarts: int = Field(description="How often the driver was replaced after a failure.")
-    attempt: AttemptAnswer | None = Field(description="The attempt that may run the job now, else the last one.")
+    attempt: AttemptSummaryAnswer | None = Field(description="The attempt that may run the job now, else the last one.")
     rescale_id: str | None = Field(description="Id of the rescale in progress.")
     change_id: str | None = Field(description="Id of the change in progress, of whatever kind.")
     restore: RestoreAnswer | None = Field(
@@ -311,10 +316,16 @@ class JobAnswer(Answer):
     )
 
 
-class JobList(ListAnswer):
-    """All jobs, the newest first."""
+class JobAnswer(JobSummaryAnswer):
+    """A job."""
 
-    jobs: list[JobAnswer]
+    attempt: AttemptAnswer | None = Field(description="The attempt that may run the job now, else the last one.")
+
+
+class JobList(ListAnswer):
+    """All jobs, the newest first, without the `metrics` of their attempts."""
+
+    jobs: list[JobSummaryAnswer]
 
 
 class EventAnswer(Answer):

@@ -11,7 +11,7 @@ from keyscale.jobs.protocol.messages import DriverState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.api.schemas.job import AttemptAnswer
+    from keyscale.api.schemas.job import AttemptSummaryAnswer
     from keyscale.db.models import Attempt
     from keyscale.jobs.protocol.messages import DriverMetrics
 
@@ -21,7 +21,7 @@ _NUMBER_MAX = 2**53  # a watermark may stand at the end of its range; what is be
 _ZERO = {"input_records": 0, "output_records": 0, "late_records": 0, "lost_records": 0}
 
 
-def reports_now(attempt: Attempt | AttemptAnswer, *, now_ms: int) -> bool:
+def reports_now(attempt: Attempt | AttemptSummaryAnswer, *, now_ms: int) -> bool:
     """Whether an attempt runs its job, and what it has reported last is still true."""
     return (
         attempt.stage is AttemptStage.ACTIVE

@@ -27,10 +27,12 @@ from keyscale.api.lifecycle.transitions import SETTLED
 from keyscale.api.schemas.job import (
     AttemptAnswer,
     AttemptList,
+    AttemptSummaryAnswer,
     EventAnswer,
     EventList,
     JobAnswer,
     JobList,
+    JobSummaryAnswer,
     RestoreAnswer,
 )
 from keyscale.api.services.cursors import write_cursor
@@ -51,6 +53,7 @@ from keyscale.db.repositories import (
     series,
 )
 from keyscale.db.statuses import AttemptStage, ChangeKind, DesiredState, JobStatus, Role
+from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.state.keys.key_groups import default_max_parallelism
 
 if TYPE_CHECKING:
@@ -321,7 +324,7 @@ def list_all(context: Context, user: Principal, listing: Listing) -> JobList:
     """Lists the jobs in a user's scope."""
     with context.reads() as session:
         found = jobs.list_page(session, listing.page(int, str), user.scope)
-        return JobList(jobs=_answers(session, found.rows), next=write_cursor(found.next))
+        return JobList(jobs=_summaries(session, found.rows), next=write_cursor(found.next))
 
 
 def show(context: Context, reference: str) -> JobAnswer:
@@ -389,37 +392,53 @@ def job_answer(session: Session, job: Job) -> JobAnswer:
     Raises:
         JobNotFoundError: It was deleted a moment ago.
     """
-    for answer in _answers(session, [job]):
-        return answer
-    raise JobNotFoundError("no job has this id or name")
+    overview = overviews.of_jobs(session, [job.id]).get(job.id)
+    if overview is None:
+        raise JobNotFoundError("no job has this id or name")
+    attempt = None if overview.attempt is None else AttemptAnswer.model_validate(overview.attempt)
+    metrics = None if attempt is None else attempt.metrics
+    return JobAnswer.model_validate(_fields(job, overview, attempt, metrics, now_ms()))
 
 
-def _answers(session: Session, found: Sequence[Job]) -> list[JobAnswer]:
-    """Returns jobs as the API shows them, by one statement for all of them."""
+def _summaries(session: Session, found: Sequence[Job]) -> list[JobSummaryAnswer]:
+    """Returns jobs as the list shows them, by one statement for all of them."""
     shown = overviews.of_jobs(session, [job.id for job in found])
     at_ms = now_ms()
-    return [_answer(job, shown[job.id], at_ms) for job in found if job.id in shown]  # else it was deleted meanwhile
+    return [_summary(job, shown[job.id], at_ms) for job in found if job.id in shown]  # else it was deleted meanwhile
 
 
-def _answer(job: Job, overview: JobOverview, at_ms: int) -> JobAnswer:
+def _summary(job: Job, overview: JobOverview, at_ms: int) -> JobSummaryAnswer:
     columns = overview.attempt or {}
-    attempt = AttemptAnswer.model_validate(columns) if columns else None
+    attempt = AttemptSummaryAnswer.model_validate(columns) if columns else None
+    reported = columns.get("metrics")
+    metrics = None if reported is None else DriverMetrics.model_validate(reported)
+    return JobSummaryAnswer.model_validate(_fields(job, overview, attempt, metrics, at_ms))
+
+
+def _fields(
+    job: Job,
+    overview: JobOverview,
+    attempt: AttemptSummaryAnswer | None,
+    metrics: DriverMetrics | None,
+    at_ms: int,
+) -> dict[str, Any]:
+    """Returns the fields of an answer, with `attempt` as it is given."""
+    columns = overview.attempt or {}
     is_active = attempt is not None and attempt.stage is AttemptStage.ACTIVE
-    metrics = None if attempt is None else attempt.metrics
     snapshots = [each for each in (overview.checkpoint, overview.savepoint) if each is not None]
     newest = max(snapshots, key=attrgetter("id"), default=None)
-    return JobAnswer.model_validate(
+    return (
         {name: getattr(job, name) for name in _JOB_FIELDS}
         | {name: overview.revision[name] for name in _REVISION_FIELDS}
         | {
             "revision": overview.revision["number"],
             "artifact_name": overview.artifact_name,
             "artifact_version": overview.artifact_version,
-            "attempt": attempt,
             "rescale_id": overview.change_id if overview.change_kind is ChangeKind.RESCALE else None,
             "change_id": overview.change_id,
+            "attempt": attempt,
             "restore": _restore(job, columns),
-            "failure": job.failure or (_unsettled_failure(attempt) if is_active else None),
+            "failure": job.failure or (_unsettled_failure(attempt, metrics) if is_active else None),
             "health": health_of(metrics) if is_active and metrics is not None else [],
             "running_since_ms": attempt.running_at_ms if attempt and is_active and job.status not in SETTLED else None,
             "latest_checkpoint": overview.checkpoint,
@@ -440,10 +459,10 @@ def _restore(job: Job, attempt: Mapping[str, Any]) -> RestoreAnswer | None:
     return None if is_fulfilled else RestoreAnswer.model_validate(job.restore)
 
 
-def _unsettled_failure(attempt: AttemptAnswer | None) -> dict[str, Any] | None:
-    if attempt is None or attempt.metrics is None:
+def _unsettled_failure(attempt: AttemptSummaryAnswer | None, metrics: DriverMetrics | None) -> dict[str, Any] | None:
+    if attempt is None or metrics is None:
         return None
-    failure = unsettled_failure(attempt.metrics, attempt.last_commit_at_ms)
+    failure = unsettled_failure(metrics, attempt.last_commit_at_ms)
     return failure.model_dump() if failure is not None else None
 
 
