@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidatePoolError, OperationalError
@@ -34,6 +35,7 @@ def open_engine(url: str | URL, *, connections: int = 30) -> Engine:
     """
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
+        json_deserializer=msgspec.json.decode,  # in a fraction of the time: a list of jobs has six documents per job
         hide_parameters=True,  # errors are logged, and a parameter may be a secret
         pool_size=connections,
         max_overflow=0,

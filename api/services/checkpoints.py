@@ -166,15 +166,15 @@ def spread(values: Sequence[int]) -> RangeAnswer:
 
 def _restores(session: Session, job_id: str) -> tuple[int, RestoredAnswer | None]:
     """Returns how many restores the job has finished, and the latest one."""
-    count, attempt = attempts.restores(session, job_id)
-    if attempt is None or attempt.restored_at_ms is None or attempt.restore_from is None:
-        return count, None
-    source = checkpoints.find_by_path(session, job_id, attempt.restore_from)
-    return count, RestoredAnswer(
+    found = attempts.restores(session, job_id)
+    if found is None:
+        return 0, None
+    source = checkpoints.find_by_path(session, job_id, found.newest_from)
+    return found.count, RestoredAnswer(
         id=source.checkpoint_id if source else 0,
-        restore_timestamp=attempt.restored_at_ms,
-        is_savepoint=source.is_savepoint if source else "/savepoints/" in attempt.restore_from,
-        external_path=attempt.restore_from,
+        restore_timestamp=found.newest_at_ms,
+        is_savepoint=source.is_savepoint if source else "/savepoints/" in found.newest_from,
+        external_path=found.newest_from,
     )
 
 

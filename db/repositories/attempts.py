@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
@@ -17,6 +18,15 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from keyscale.db.statuses import ClaimMode
+
+
+@dataclass(frozen=True, slots=True)
+class Restores:
+    """A job's finished restores: how many there are, and when and from where the newest one was."""
+
+    count: int
+    newest_at_ms: int
+    newest_from: str
 
 
 def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Attempt]:
@@ -38,12 +48,18 @@ def count_after(session: Session, job_id: str, number: int, causes: Collection[s
     return session.scalar(counted) or 0
 
 
-def restores(session: Session, job_id: str) -> tuple[int, Attempt | None]:
-    """Returns how many of a job's attempts have restored state, and the newest of them."""
-    done = (Attempt.job_id == job_id, Attempt.restored_at_ms.is_not(None), Attempt.restore_from.is_not(None))
-    newest = select(Attempt, func.count().over()).where(*done).order_by(Attempt.number.desc()).limit(1)
-    found = session.execute(newest).first()
-    return (0, None) if found is None else (found[1], found[0])
+def restores(session: Session, job_id: str) -> Restores | None:
+    """Returns the restores that a job's attempts have finished; None if there is none."""
+    newest = (
+        select(func.count().over(), Attempt.restored_at_ms, Attempt.restore_from)
+        .where(Attempt.job_id == job_id, Attempt.restored_at_ms.is_not(None), Attempt.restore_from.is_not(None))
+        .order_by(Attempt.number.desc())
+        .limit(1)
+    )
+    for count, at_ms, location in session.execute(newest):
+        if at_ms is not None and location is not None:
+            return Restores(count, at_ms, location)
+    return None
 
 
 def restored_from(session: Session, job_id: str) -> list[tuple[str, ClaimMode]]:

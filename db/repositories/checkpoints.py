@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, delete, exists, func, or_, select, text, true, tuple_, update
+from sqlalchemy import and_, bindparam, delete, exists, func, or_, select, text, true, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 
 from keyscale.db.models import Checkpoint, CheckpointSubtask, Job
@@ -17,6 +17,7 @@ from keyscale.db.statuses import CheckpointStatus
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from sqlalchemy import Select
     from sqlalchemy.orm import Session
 
 
@@ -74,22 +75,30 @@ def sizes(session: Session, job_id: str, statuses: Collection[CheckpointStatus],
 
 def latest(session: Session, job_id: str) -> Latest:
     """Returns a job's newest completed checkpoint, completed savepoint, and failed checkpoint or savepoint."""
+    found = {(one.status, one.is_savepoint): one for one in session.scalars(_LATEST, {"job_id": job_id})}
     completed, failed = CheckpointStatus.COMPLETED, CheckpointStatus.FAILED
-    kinds = ((completed, False), (completed, True), (failed, False), (failed, True))
-    newest = [
-        select(func.max(Checkpoint.checkpoint_id))
-        .where(Checkpoint.job_id == job_id, Checkpoint.status == status, Checkpoint.is_savepoint.is_(is_savepoint))
-        .scalar_subquery()
-        for status, is_savepoint in kinds
-    ]
-    statement = select(Checkpoint).where(Checkpoint.job_id == job_id, Checkpoint.checkpoint_id.in_(newest))
-    found = {(one.status, one.is_savepoint): one for one in session.scalars(statement)}
     failures = [one for one in (found.get((failed, False)), found.get((failed, True))) if one is not None]
     return Latest(
         found.get((completed, False)),
         found.get((completed, True)),
         max(failures, key=attrgetter("checkpoint_id"), default=None),
     )
+
+
+def _latest() -> Select[Checkpoint]:
+    of_job = Checkpoint.job_id == bindparam("job_id")
+    newest = [
+        select(func.max(Checkpoint.checkpoint_id))
+        .where(of_job, Checkpoint.status == status, Checkpoint.is_savepoint.is_(is_savepoint))
+        .scalar_subquery()
+        for status in (CheckpointStatus.COMPLETED, CheckpointStatus.FAILED)
+        for is_savepoint in (False, True)
+    ]
+    return select(Checkpoint).where(of_job, Checkpoint.checkpoint_id.in_(newest))
+
+
+_LATEST = _latest()
+"""Made once: to make it costs as much as to send it."""
 
 
 def failed_between(session: Session, job_id: str, from_ms: int, to_ms: int, *, limit: int) -> Sequence[Checkpoint]:
