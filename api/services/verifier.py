@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
+
+from sqlalchemy.exc import SQLAlchemyError
 
 from keyscale.api.errors import TooManyInFlightError
 from keyscale.api.store_check import open_to_read
@@ -19,7 +22,6 @@ from keyscale.state.layout import split_location
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from sqlalchemy.orm import Session, sessionmaker
 
@@ -35,15 +37,11 @@ class Verifier:
 
     Args:
         sessions: The database.
-        directory: Where files are kept while their hashes are computed.
         why_not: Returns why a job cannot start from a snapshot, whose files are all there; None if it can.
     """
 
-    def __init__(
-        self, sessions: sessionmaker[Session], directory: Path, why_not: Callable[[Manifest, Job], str | None]
-    ) -> None:
+    def __init__(self, sessions: sessionmaker[Session], why_not: Callable[[Manifest, Job], str | None]) -> None:
         self._sessions = sessions
-        self._directory = directory
         self._why_not = why_not
         self._closing = threading.Event()
         self._free = threading.BoundedSemaphore(AT_ONCE)
@@ -71,14 +69,14 @@ class Verifier:
             nonlocal beat_at_s
             if time.monotonic() - beat_at_s >= BEAT_S:
                 beat_at_s = time.monotonic()
-                self._note(found, {**begun, **_shown(so_far), "beat_at_ms": now_ms()})
+                with contextlib.suppress(SQLAlchemyError):  # the database may be back at the next beat
+                    self._note(found, {**begun, **_shown(so_far), "beat_at_ms": now_ms()})
             return not self._closing.is_set()
 
         path = split_location(found.external_path or "")[1]
         try:
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             store = open_to_read(job.store_url)
-            result = verify(store, path, hashes=begun["hashes"], directory=self._directory, goes_on=goes_on)
+            result = verify(store, path, hashes=begun["hashes"], goes_on=goes_on)
             if result.manifest is not None:
                 claim = read_claim(store, claim_path(path))
                 if claim is not None and claim.job_id != job.id:

@@ -115,6 +115,9 @@ class RetryingStore:
     def download(self, path: str, target: Path, *, size_bytes: int | None = None, sha256: str | None = None) -> None:
         self.retries.run(lambda: self.store.download(path, target, size_bytes=size_bytes, sha256=sha256))
 
+    def check(self, path: str, *, size_bytes: int, sha256: str, on_read: Callable[[int], None]) -> None:
+        self.retries.run(lambda: self.store.check(path, size_bytes=size_bytes, sha256=sha256, on_read=on_read))
+
     def copy(self, source: str, target: str) -> None:
         self.retries.run(lambda: self.store.copy(source, target))
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
@@ -18,6 +16,10 @@ if TYPE_CHECKING:
     from keyscale.state.objects.object_store import ObjectStore
 
 PROBLEMS_SHOWN_MAX = 20
+
+
+class _EndedError(Exception):
+    """The verification is not to go on."""
 
 
 @dataclass(slots=True)
@@ -47,17 +49,14 @@ class Verification:
             self.problems.append(problem)
 
 
-def verify(
-    store: ObjectStore, path: str, *, hashes: bool, directory: Path, goes_on: Callable[[Verification], bool]
-) -> Verification:
+def verify(store: ObjectStore, path: str, *, hashes: bool, goes_on: Callable[[Verification], bool]) -> Verification:
     """Verifies a snapshot, one file at a time.
 
     Args:
         store: The object store.
         path: Where its manifest is.
         hashes: Whether each file is read in full and its hash is checked.
-        directory: Where a file is kept while its hash is computed.
-        goes_on: Is told after each file how far it is; False ends the verification.
+        goes_on: Is told after each file, and while one is read, how far it is; False ends the verification.
 
     Raises:
         StoreUnavailableError: The store is unavailable.
@@ -73,16 +72,21 @@ def verify(
         return found
     files = list({file.path: file for file in found.manifest.files()}.values())
     found.files = len(files)
-    for file in files:
-        problem = _hash_problem(store, file, directory) if hashes else _length_problem(store, file)
-        if problem is not None:
-            found.add(problem)
-        elif hashes:
-            found.bytes_read += file.size_bytes
-        found.files_checked += 1
-        if not goes_on(found):
-            break
+    try:
+        for file in files:
+            problem = _hash_problem(store, file, found, goes_on) if hashes else _length_problem(store, file)
+            if problem is not None:
+                found.add(problem)
+            found.files_checked += 1
+            _tell(found, goes_on)
+    except _EndedError:
+        pass
     return found
+
+
+def _tell(found: Verification, goes_on: Callable[[Verification], bool]) -> None:
+    if not goes_on(found):
+        raise _EndedError
 
 
 def _length_problem(store: ObjectStore, file: FileHandle) -> str | None:
@@ -94,12 +98,19 @@ def _length_problem(store: ObjectStore, file: FileHandle) -> str | None:
     return None
 
 
-def _hash_problem(store: ObjectStore, file: FileHandle, directory: Path) -> str | None:
-    with tempfile.TemporaryDirectory(dir=directory, prefix="verify-") as folder:
-        try:
-            store.download(file.path, Path(folder) / "file", size_bytes=file.size_bytes, sha256=file.sha256)
-        except ObjectNotFoundError:
-            return f"{file.path} is missing"
-        except ObjectCorruptError as error:
-            return f"{file.path}: {error}"
+def _hash_problem(
+    store: ObjectStore, file: FileHandle, found: Verification, goes_on: Callable[[Verification], bool]
+) -> str | None:
+    before_bytes = found.bytes_read
+
+    def on_read(size_bytes: int) -> None:
+        found.bytes_read = before_bytes + size_bytes
+        _tell(found, goes_on)
+
+    try:
+        store.check(file.path, size_bytes=file.size_bytes, sha256=file.sha256, on_read=on_read)
+    except ObjectNotFoundError:
+        return f"{file.path} is missing"
+    except ObjectCorruptError as error:
+        return f"{file.path}: {error}"
     return None

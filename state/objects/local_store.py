@@ -4,6 +4,10 @@ Durability: `put` and `create` write a temporary file, fsync it, rename or link 
 so that an acknowledged object survives a power loss. `upload(immutable=True)` hard-links if source and store are on the
 same file system: the object then shares its bytes (and its disk) with the local file. This costs nothing and survives
 the deletion of the local file, but not a write into it. RocksDB never writes into a finished SST file.
+
+A folder of the store may belong to a job, which can put anything there at any moment. So every folder is opened from
+the root on, one after the other and never through a link, and what is done in it is done relative to the open folder.
+Only a plain file at a valid path is an object: a link, a pipe, a socket or another name is none.
 """
 
 from __future__ import annotations
@@ -16,24 +20,34 @@ import shutil
 import stat
 import uuid
 from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from keyscale.directory_tree import remove_tree
 from keyscale.state.objects.errors import (
+    InvalidObjectPathError,
     ObjectCorruptError,
     ObjectExistsError,
     ObjectNotFoundError,
     StoreFullError,
     StoreUnavailableError,
 )
-from keyscale.state.objects.object_store import TEMPORARY_PREFIX, ObjectInfo, check_path, check_prefix, check_size
+from keyscale.state.objects.object_store import (
+    TEMPORARY_PREFIX,
+    ObjectInfo,
+    check_path,
+    check_prefix,
+    check_size,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 _CHUNK_BYTES = 1 << 20
 _FOLDER_TRIES = 10  # creating a folder races with the removal of empty ones
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # of a folder that one may enter, but perhaps not list
 
 
 class LocalObjectStore:
@@ -53,131 +67,260 @@ class LocalObjectStore:
         return self._root.as_uri()
 
     def put(self, path: str, data: bytes) -> None:
-        with _failures(path), self._temporary(path) as (temporary, target):
-            _write_durably(temporary, data)
-            temporary.replace(target)
-            _sync_directory(target.parent)
+        with _write_failures(path), self._new_file(path) as new:
+            new.write(data)
+            new.replace()
 
     def create(self, path: str, data: bytes) -> None:
-        with _failures(path), self._temporary(path) as (temporary, target):
-            _write_durably(temporary, data)
+        with _write_failures(path), self._new_file(path) as new:
+            new.write(data)
             try:
-                os.link(temporary, target)  # unlike rename, fails if the target exists
+                new.link()
             except FileExistsError:
                 raise ObjectExistsError(f"there is already an object at {path}") from None
-            _sync_directory(target.parent)
 
     def get(self, path: str) -> bytes:
-        with _failures(path), _open(self._file(path)) as file:
+        with _failures(path), self._open(path) as file:
             check_size(path, os.fstat(file.fileno()).st_size, self._get_bytes_max)
-            return file.read()
+            if self._get_bytes_max is None:
+                return file.read()
+            data = file.read(self._get_bytes_max + 1)  # it may grow meanwhile
+            check_size(path, len(data), self._get_bytes_max)
+            return data
 
     def upload(self, source: Path, path: str, *, immutable: bool = False) -> None:
-        with _failures(path), self._temporary(path) as (temporary, target):
-            if not (immutable and _link(source, temporary)):
-                shutil.copyfile(source, temporary)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-            temporary.replace(target)
-            _sync_directory(target.parent)
+        with _write_failures(path), self._new_file(path) as new:
+            if not (immutable and new.take(source)):
+                with source.open("rb") as file:
+                    new.fill(file)
+            new.replace()
 
     def download(self, path: str, target: Path, *, size_bytes: int | None = None, sha256: str | None = None) -> None:
-        with _failures(path), _open(self._file(path)) as source:
+        with _failures(path), self._open(path) as source:
             receive(source, path, target, size_bytes=size_bytes, sha256=sha256)
 
+    def check(self, path: str, *, size_bytes: int, sha256: str, on_read: Callable[[int], None]) -> None:
+        with _failures(path), self._open(path) as source:
+            check_content(source, path, size_bytes=size_bytes, sha256=sha256, on_read=on_read)
+
     def copy(self, source: str, target: str) -> None:
-        self.upload(self._file(source), target, immutable=True)  # objects never change in place
+        folder, _, name = check_path(source).rpartition("/")
+        with (
+            _failures(source),
+            self._folder(folder) as parent,
+            _opened(name, parent) as file,
+            _write_failures(target),
+            self._new_file(target) as new,
+        ):
+            if not new.take(name, parent):  # objects never change in place
+                new.fill(file)
+            new.replace()
 
     def head(self, path: str) -> ObjectInfo | None:
+        folder, _, name = check_path(path).rpartition("/")
         with _failures(path):
             try:
-                found = self._file(path).lstat()
+                with self._folder(folder) as parent:
+                    found = os.stat(name, dir_fd=parent, follow_symlinks=False)
             except (FileNotFoundError, NotADirectoryError):
                 return None
             return _info(path, found) if stat.S_ISREG(found.st_mode) else None
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
-        folder = prefix.rpartition("/")[0]
         found = []
         with _failures(prefix):
-            for path, file in self._files(folder, prefix):
-                if not path.rpartition("/")[2].startswith(TEMPORARY_PREFIX) and path.encode() > start_after.encode():
-                    with contextlib.suppress(FileNotFoundError):  # deleted after the directory was read
-                        found.append(_info(path, file.stat(follow_symlinks=False)))
+            for folder, _, entries in self._folders(prefix):
+                for entry in entries:
+                    path = f"{folder}{entry.name}"
+                    if not path.startswith(prefix) or not _is_object(path, entry):
+                        continue
+                    if path.encode() > start_after.encode():
+                        with contextlib.suppress(FileNotFoundError):  # deleted after the directory was read
+                            found.append(_info(path, entry.stat(follow_symlinks=False)))
         return iter(sorted(found, key=lambda info: info.path.encode()))
 
     def delete(self, paths: Iterable[str]) -> None:
         for path in paths:
-            file = self._file(path)
+            folder, _, name = check_path(path).rpartition("/")
             with _failures(path):
-                file.unlink(missing_ok=True)
-                self._remove_empty_folders(file.parent)
+                with (
+                    contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError),
+                    self._folder(folder) as parent,
+                ):
+                    os.unlink(name, dir_fd=parent)
+                self._remove_empty_folders(folder)
 
     def remove_unfinished(self, prefix: str, before_ms: int) -> int:
         check_prefix(prefix)
-        folder = prefix.rpartition("/")[0]
         removed = 0
         with _failures(prefix):
-            for path, file in list(self._files(folder, prefix)):
-                if not path.rpartition("/")[2].startswith(TEMPORARY_PREFIX):
-                    continue
-                with contextlib.suppress(FileNotFoundError):  # the write has ended in the meantime
-                    if file.stat(follow_symlinks=False).st_ctime_ns // 1_000_000 < before_ms:
-                        Path(file.path).unlink()
-                        removed += 1
-                        self._remove_empty_folders(Path(file.path).parent)
+            for folder, parent, entries in self._folders(prefix):
+                for entry in entries:
+                    path = f"{folder}{entry.name}"
+                    if not path.startswith(prefix) or _is_object(path, entry) or _is_folder(path, entry):
+                        continue
+                    with contextlib.suppress(FileNotFoundError):  # the write has ended in the meantime
+                        if entry.stat(follow_symlinks=False).st_ctime_ns // 1_000_000 < before_ms:
+                            if entry.is_dir(follow_symlinks=False):
+                                remove_tree(entry.name, dir_fd=parent)
+                            else:
+                                os.unlink(entry.name, dir_fd=parent)
+                            removed += 1
+                self._remove_empty_folders(folder.removesuffix("/"))
         return removed
 
-    def _file(self, path: str) -> Path:
-        return self._root / check_path(path)
+    @contextmanager
+    def _open(self, path: str) -> Iterator[IO[bytes]]:
+        folder, _, name = check_path(path).rpartition("/")
+        with self._folder(folder) as parent, _opened(name, parent) as file:
+            yield file
 
     @contextmanager
-    def _temporary(self, path: str) -> Iterator[tuple[Path, Path]]:
-        target = self._file(path)
-        temporary = target.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
-        for _ in range(_FOLDER_TRIES):
-            self._make_folder(target.parent)
-            try:
-                temporary.touch(exist_ok=False)  # from now on a concurrent delete cannot remove the folder
-            except FileNotFoundError:
-                continue
-            break
+    def _folder(self, folder: str, *, make: bool = False) -> Iterator[int]:
+        """Opens a folder of the store.
+
+        Raises:
+            FileNotFoundError: It is not there, and is not made.
+            NotADirectoryError: Something else is there, or on the way to it, such as a link.
+        """
+        if make:
+            _make_directory(self._root)
+        # The root may be a link: a job has no part in where it is.
+        descriptor = os.open(self._root, _FOLDER)
         try:
-            yield temporary, target
+            for name in folder.split("/") if folder else ():
+                try:
+                    inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+                except FileNotFoundError:
+                    if not make:
+                        raise
+                    _make_folder(name, descriptor)
+                    inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor
         finally:
-            temporary.unlink(missing_ok=True)
+            os.close(descriptor)
 
-    def _make_folder(self, folder: Path) -> None:
-        if folder.is_dir():
-            return
-        self._make_folder(folder.parent)
-        with contextlib.suppress(FileExistsError, FileNotFoundError):
-            folder.mkdir()
-        with contextlib.suppress(FileNotFoundError):
-            _sync_directory(folder.parent)
-
-    def _remove_empty_folders(self, folder: Path) -> None:
-        while folder != self._root and folder.is_relative_to(self._root):
+    @contextmanager
+    def _new_file(self, path: str) -> Iterator[_NewFile]:
+        folder, _, name = check_path(path).rpartition("/")
+        temporary = f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
+        parent, opened = self._begin(folder, temporary)
+        with opened:
             try:
-                folder.rmdir()
+                yield _NewFile(parent, temporary, name)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=parent)
+
+    def _begin(self, folder: str, temporary: str) -> tuple[int, contextlib.ExitStack]:
+        """Makes a folder and an empty file in it, so that a concurrent delete cannot remove the folder any more.
+
+        Returns:
+            The folder's descriptor, and what closes it.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        for left in reversed(range(_FOLDER_TRIES)):
+            with contextlib.ExitStack() as opened:
+                try:
+                    parent = opened.enter_context(self._folder(folder, make=True))
+                    os.close(os.open(temporary, flags, 0o666, dir_fd=parent))
+                except FileNotFoundError:  # it was empty, and was removed at this moment
+                    if not left:
+                        raise
+                    continue
+                return parent, opened.pop_all()
+        raise AssertionError  # the last try returns or raises
+
+    def _remove_empty_folders(self, folder: str) -> None:
+        while folder:
+            above, _, name = folder.rpartition("/")
+            try:
+                with self._folder(above) as parent:
+                    os.rmdir(name, dir_fd=parent)
             except OSError:
                 return  # not empty, or already removed: in both cases the parent folders stay
-            folder = folder.parent
+            folder = above
 
-    def _files(self, folder: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        """Returns all files, temporary ones too, whose paths start with a prefix."""
+    def _folders(self, prefix: str) -> Iterator[tuple[str, int, Sequence[os.DirEntry[str]]]]:
+        """Yields the folders that may hold something whose path starts with a prefix, each open until the next one.
+
+        Of each the beginning of the paths in it, its descriptor, and what is in it.
+        """
+        folders = [prefix.rpartition("/")[0]]
+        while folders:
+            folder = folders.pop()
+            with (
+                contextlib.suppress(FileNotFoundError, NotADirectoryError),
+                self._folder(folder) as parent,
+                _listed(parent) as entries,
+            ):
+                begin = f"{folder}/" if folder else ""
+                for entry in entries:
+                    path = f"{begin}{entry.name}"
+                    if (path.startswith(prefix) or prefix.startswith(f"{path}/")) and _is_folder(path, entry):
+                        folders.append(path)
+                yield begin, parent, entries
+
+
+@dataclass(frozen=True, slots=True)
+class _NewFile:
+    """A temporary file in an open folder that is to become an object."""
+
+    folder: int
+    temporary: str
+    name: str
+
+    def write(self, data: bytes) -> None:
+        with self._opened() as file:
+            file.write(data)
+
+    def fill(self, source: IO[bytes]) -> None:
+        with self._opened() as file:
+            shutil.copyfileobj(source, file, _CHUNK_BYTES)
+
+    def take(self, source: str | Path, folder: int | None = None) -> bool:
+        """Becomes a hard link to a file; returns False if the file systems do not allow it.
+
+        Raises:
+            FileNotFoundError: There is no plain file.
+        """
+        link = f"{self.temporary}-link"
         try:
-            entries = list(os.scandir(self._root / folder))
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        for entry in entries:
-            path = f"{folder}/{entry.name}" if folder else entry.name
-            if entry.is_dir(follow_symlinks=False):
-                if path.startswith(prefix) or prefix.startswith(f"{path}/"):
-                    yield from self._files(path, prefix)
-            elif path.startswith(prefix):
-                yield path, entry
+            os.link(source, link, src_dir_fd=folder, dst_dir_fd=self.folder, follow_symlinks=folder is None)
+        except OSError as error:
+            if error.errno in {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP}:
+                return False
+            raise
+        os.replace(link, self.temporary, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+        with _opened(self.temporary, self.folder) as file:
+            os.fsync(file.fileno())
+        return True
+
+    def link(self) -> None:
+        """Makes it an object if nothing has its name.
+
+        Raises:
+            FileExistsError: Something has it.
+        """
+        # Unlike a rename, it fails if the target exists.
+        os.link(self.temporary, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder, follow_symlinks=False)
+        _sync_folder(self.folder)
+
+    def replace(self) -> None:
+        """Makes it an object in place of whatever has its name."""
+        os.replace(self.temporary, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+        _sync_folder(self.folder)
+
+    @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(self.temporary, flags, dir_fd=self.folder), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def receive(source: IO[bytes], path: str, target: Path, *, size_bytes: int | None, sha256: str | None) -> None:
@@ -199,13 +342,35 @@ def receive(source: IO[bytes], path: str, target: Path, *, size_bytes: int | Non
                 file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
-        if size_bytes is not None and received_bytes != size_bytes:
-            raise ObjectCorruptError(f"{path} has {received_bytes} bytes instead of {size_bytes}")
-        if sha256 is not None and digest.hexdigest() != sha256:
-            raise ObjectCorruptError(f"the SHA-256 of {path} differs from the recorded one")
+        _require(path, received_bytes, digest.hexdigest(), size_bytes=size_bytes, sha256=sha256)
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_content(
+    source: IO[bytes], path: str, *, size_bytes: int, sha256: str, on_read: Callable[[int], None]
+) -> None:
+    """Reads an object's byte stream, at most a part more than it should have; see `ObjectStore.check`.
+
+    Raises:
+        ObjectCorruptError: The length or the SHA-256 differs from the one given.
+    """
+    digest, read_bytes = hashlib.sha256(), 0
+    while read_bytes <= size_bytes and (chunk := source.read(_CHUNK_BYTES)):
+        digest.update(chunk)
+        read_bytes += len(chunk)
+        on_read(read_bytes)
+    if read_bytes > size_bytes:
+        raise ObjectCorruptError(f"{path} has more than {size_bytes} bytes")
+    _require(path, read_bytes, digest.hexdigest(), size_bytes=size_bytes, sha256=sha256)
+
+
+def _require(path: str, read_bytes: int, read_sha256: str, *, size_bytes: int | None, sha256: str | None) -> None:
+    if size_bytes is not None and read_bytes != size_bytes:
+        raise ObjectCorruptError(f"{path} has {read_bytes} bytes instead of {size_bytes}")
+    if sha256 is not None and read_sha256 != sha256:
+        raise ObjectCorruptError(f"the SHA-256 of {path} differs from the recorded one")
 
 
 @contextmanager
@@ -220,17 +385,25 @@ def _failures(path: str) -> Iterator[None]:
         raise StoreUnavailableError(f"the local store failed on {path}: {error.strerror}") from error
 
 
-def _open(file: Path) -> IO[bytes]:
-    """Opens an object for reading.
+@contextmanager
+def _write_failures(path: str) -> Iterator[None]:
+    with _failures(path):
+        try:
+            yield
+        except (NotADirectoryError, IsADirectoryError) as error:
+            raise StoreUnavailableError(f"{path} cannot be written: something else is in its way") from error
 
-    A directory may belong to a job, which could put something else there: a link to a file of ours, or a pipe, from
-    which a reader would wait forever. None of these is an object.
+
+def _opened(name: str, folder: int) -> IO[bytes]:
+    """Opens an object in an open folder for reading.
 
     Raises:
-        FileNotFoundError: There is no plain file.
+        FileNotFoundError: There is no plain file, but a link to a file of ours, perhaps, or a pipe, from which a reader
+            would wait forever.
     """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(name, flags, dir_fd=folder)
     except OSError as error:
         if error.errno in {errno.ELOOP, errno.ENXIO}:  # a link, a socket
             raise FileNotFoundError(error.errno, error.strerror) from error
@@ -241,33 +414,61 @@ def _open(file: Path) -> IO[bytes]:
     return os.fdopen(descriptor, "rb")
 
 
+@contextmanager
+def _listed(folder: int) -> Iterator[Sequence[os.DirEntry[str]]]:
+    """Returns what is in an open folder. Sizes and times of the entries can be read while it is open."""
+    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        with os.scandir(descriptor) as entries:
+            listed = list(entries)
+        yield listed
+    finally:
+        os.close(descriptor)
+
+
+def _is_object(path: str, entry: os.DirEntry[str]) -> bool:
+    return entry.is_file(follow_symlinks=False) and _is_path(path)
+
+
+def _is_folder(path: str, entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False) and _is_path(path)
+
+
+def _is_path(path: str) -> bool:
+    try:
+        check_path(path)
+    except InvalidObjectPathError:
+        return False
+    return True
+
+
 def _info(path: str, found: os.stat_result) -> ObjectInfo:
     # The time of the inode's last change, not of the content's: a hard link to an old file is a young object.
     return ObjectInfo(path, found.st_size, found.st_ctime_ns // 1_000_000)
 
 
-def _write_durably(file: Path, data: bytes) -> None:
-    with file.open("wb") as opened:
-        opened.write(data)
-        opened.flush()
-        os.fsync(opened.fileno())
+def _make_directory(path: Path) -> None:
+    if path.is_dir():
+        return
+    _make_directory(path.parent)
+    with contextlib.suppress(FileExistsError, FileNotFoundError):
+        path.mkdir()
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
-def _link(source: Path, target: Path) -> bool:
-    """Hard-links target to source; returns False if the file systems do not allow it."""
-    sibling = target.with_name(f"{target.name}-link")
-    try:
-        os.link(source, sibling)
-        sibling.replace(target)
-    except OSError as error:
-        if error.errno in {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP}:
-            return False
-        raise
-    return True
+def _make_folder(name: str, parent: int) -> None:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=parent)
+    _sync_folder(parent)
 
 
-def _sync_directory(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _sync_folder(folder: int) -> None:
+    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.fsync(descriptor)
     finally:

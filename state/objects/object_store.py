@@ -18,12 +18,13 @@ from keyscale.state.objects.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 
 PATH_BYTES_MAX = 1024  # S3's limit for a key
 SEGMENT_BYTES_MAX = 255  # file systems' limit for a name
+SEGMENTS_MAX = 64  # no path of ours is so deep, so that a listing need not go deeper
 TEMPORARY_PREFIX = ".tmp-"
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 
@@ -91,6 +92,22 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def check(self, path: str, *, size_bytes: int, sha256: str, on_read: Callable[[int], None]) -> None:
+        """Reads an object's content, compares it with what it should be, and keeps nothing of it.
+
+        Args:
+            path: The object's path.
+            size_bytes: Its length.
+            sha256: Its hash, as a hexadecimal number.
+            on_read: Called now and then with the number of bytes read so far, from 0 again in another try. An error
+                that it raises ends the reading.
+
+        Raises:
+            ObjectNotFoundError: There is no such object.
+            ObjectCorruptError: Its length or hash differs from the one given.
+        """
+        ...
+
     def copy(self, source: str, target: str) -> None:
         """Copies an object inside the store; its bytes do not pass through this process if the store can avoid it."""
         ...
@@ -110,13 +127,15 @@ class ObjectStore(Protocol):
     def remove_unfinished(self, prefix: str, before_ms: int) -> int:
         """Removes the space that writes below a prefix still take whose processes were killed; no object is affected.
 
+        So is anything else there that is no object: a job may put links and pipes into its folder of a local store.
+
         Args:
             prefix: As for `list`.
             before_ms: Only writes that began before this time are removed, in milliseconds since the epoch. It must be
                 so long ago that none of them can still be running.
 
         Returns:
-            The number of writes.
+            How many were removed.
 
         Raises:
             StoreRefusedError: The credentials do not allow it, or the store cannot list them.
@@ -138,12 +157,13 @@ def check_path(path: str) -> str:
     """Returns a path if it is a valid object path; the rules are the same for all stores.
 
     Raises:
-        InvalidObjectPathError: The path is empty, absolute or too long, or contains an empty or dot segment, a control
-            character, a backslash, or a segment reserved for temporary files.
+        InvalidObjectPathError: The path is empty, absolute, too long or too deep, or contains an empty or dot segment,
+            a control character, a backslash, or a segment reserved for temporary files.
     """
     segments = path.split("/")
     if (
         len(path.encode("utf-8", "surrogatepass")) > PATH_BYTES_MAX
+        or len(segments) > SEGMENTS_MAX
         or _FORBIDDEN.search(path)
         or any(segment in {"", ".", ".."} or segment.startswith(TEMPORARY_PREFIX) for segment in segments)
         or any(len(segment.encode("utf-8", "surrogatepass")) > SEGMENT_BYTES_MAX for segment in segments)

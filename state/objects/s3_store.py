@@ -27,7 +27,7 @@ from keyscale.state.objects.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from keyscale.state.objects.local_store import receive
+from keyscale.state.objects.local_store import check_content, receive
 from keyscale.state.objects.object_store import ObjectInfo, check_path, check_prefix, check_size
 
 if TYPE_CHECKING:
@@ -136,6 +136,15 @@ class S3ObjectStore:
                 receive(body, path, target, size_bytes=size_bytes, sha256=sha256)  # type: ignore[arg-type]
 
         _with_retries(path, receive_once)
+
+    def check(self, path: str, *, size_bytes: int, sha256: str, on_read: Callable[[int], None]) -> None:
+        def check_once(path: str) -> None:
+            with _failures(path):
+                body = self._client.get_object(Bucket=self._bucket, Key=self._key(path))["Body"]
+                with contextlib.closing(body):
+                    check_content(body, path, size_bytes=size_bytes, sha256=sha256, on_read=on_read)  # type: ignore[arg-type]
+
+        _with_retries(path, check_once)
 
     def copy(self, source: str, target: str) -> None:
         with _failures(source):

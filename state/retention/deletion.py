@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _DELETES_AT_A_TIME = 500
+_LISTINGS = 5
+"""A manifest that is listed again and again and never found was not deleted in the meantime: it cannot be read."""
 
 
 def gather_facts(store: ObjectStore, job_id: JobId, now_ms: int, log: CommitLog | None = None) -> RetentionFacts:
@@ -50,14 +52,25 @@ def gather_facts(store: ObjectStore, job_id: JobId, now_ms: int, log: CommitLog 
         DocumentCorruptError: An opening or a claim is damaged.
         StoreUnavailableError: The store is unavailable.
     """
+    log = log or CommitLog(store, Layout(job_id))
+    for _ in range(_LISTINGS - 1):
+        facts, is_complete = _gather(store, job_id, now_ms, log)
+        if is_complete:
+            return facts
+    return _gather(store, job_id, now_ms, log)[0]
+
+
+def _gather(store: ObjectStore, job_id: JobId, now_ms: int, log: CommitLog) -> tuple[RetentionFacts, bool]:
+    """Returns the facts, and whether each manifest that was listed was found."""
     layout = Layout(job_id)
     objects = list(store.list(layout.job))
     positions = [position for info in objects if (position := layout.log_position(info.path)) is not None]
-    openings = (log or CommitLog(store, layout)).openings(positions)
+    openings = log.openings(positions)
     foreign = {directory_of(path) for path in claimed_by(openings) if not path.startswith(layout.job)}
     objects += [info for directory in sorted(foreign) for info in store.list(directory)]
     manifests: dict[str, Manifest] = {}
     unreadable: set[str] = set()
+    is_complete = True
     for info in objects:
         if info.path.rpartition("/")[2] != MANIFEST_NAME or not info.path.startswith(
             (layout.checkpoints, layout.savepoints, *foreign)
@@ -68,14 +81,16 @@ def gather_facts(store: ObjectStore, job_id: JobId, now_ms: int, log: CommitLog 
         except (DocumentCorruptError, FormatTooNewError):
             unreadable.add(info.path)
         except ObjectNotFoundError:  # its user has deleted it: a newer one, not listed yet, may name its files
-            return gather_facts(store, job_id, now_ms, log)
+            unreadable.add(info.path)
+            is_complete = False
     lost = {
         directory_of(info.path)
         for info in objects
         if info.path.startswith(layout.savepoints) and info.path.endswith(f"/{CLAIM_NAME}")
         if (claim := read_claim(store, info.path)) is not None and claim.job_id != job_id
     }
-    return RetentionFacts(job_id, objects, manifests, frozenset(unreadable), openings, now_ms, frozenset(lost))
+    facts = RetentionFacts(job_id, objects, manifests, frozenset(unreadable), openings, now_ms, frozenset(lost))
+    return facts, is_complete
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from keyscale.state.objects.object_store import ObjectStore
 
 _DELETES_AT_A_TIME = 500
+_LISTINGS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def _files(store: ObjectStore, path: str) -> tuple[FileHandle, ...]:
 
 def _named_by_others(store: ObjectStore, layout: Layout, path: str) -> set[str]:
     """Returns the files that the job's other checkpoints name; savepoints have copies of their own."""
-    while True:
+    for _ in range(_LISTINGS):
         listed = [info.path for info in store.list(layout.checkpoints) if info.path.endswith(f"/{MANIFEST_NAME}")]
         try:
             return {file.path for each in listed if each != path for file in read_manifest(store, each).files()}
@@ -102,3 +103,4 @@ def _named_by_others(store: ObjectStore, layout: Layout, path: str) -> set[str]:
             continue  # deleted since: a newer one, which was not listed yet, may name its files
         except (DocumentCorruptError, FormatTooNewError) as error:
             raise RetentionError(f"a manifest cannot be read, nor which files it needs: {error}") from error
+    raise RetentionError("a listed manifest is never found, so it is unknown which files it needs")

@@ -170,6 +170,36 @@ def test_a_damaged_object_is_not_downloaded(store: ObjectStore, tmp_path: Path, 
     assert list(tmp_path.glob("target*")) == []
 
 
+def test_a_check_finds_damage_and_says_how_far_it_is(store: ObjectStore) -> None:
+    good = b"content" * 500_000
+    sha256 = hashlib.sha256(good).hexdigest()
+    store.put("file", good)
+    told: list[int] = []
+    store.check("file", size_bytes=len(good), sha256=sha256, on_read=told.append)
+    assert (told[-1], sorted(told)) == (len(good), told)
+    assert len(told) > 1, "only once it was read in full"
+    for damaged in (good[:-1], good + b"more", b"C" + good[1:]):
+        store.put("file", damaged)
+        with pytest.raises(ObjectCorruptError):
+            store.check("file", size_bytes=len(good), sha256=sha256, on_read=told.append)
+    with pytest.raises(ObjectNotFoundError):
+        store.check("none", size_bytes=len(good), sha256=sha256, on_read=told.append)
+
+
+def test_a_check_reads_little_more_than_the_object_should_have_and_ends_when_it_is_told(store: ObjectStore) -> None:
+    store.put("file", b"x" * (8 << 20))
+    told: list[int] = []
+    with pytest.raises(ObjectCorruptError, match="more than 9 bytes"):
+        store.check("file", size_bytes=9, sha256="", on_read=told.append)
+    assert max(told) < 4 << 20
+
+    def enough(size_bytes: int) -> None:
+        raise KeyboardInterrupt(size_bytes)
+
+    with pytest.raises(KeyboardInterrupt):
+        store.check("file", size_bytes=8 << 20, sha256="", on_read=enough)
+
+
 def test_copies_inside_the_store(store: ObjectStore) -> None:
     store.put("a", b"content")
     store.copy("a", "b/c")
@@ -206,7 +236,7 @@ def leave_unfinished(store: ObjectStore, path: str) -> None:
         part = {"Bucket": store._bucket, "Key": store._key(path), "UploadId": started["UploadId"]}
         store._client.upload_part(**part, PartNumber=1, Body=b"x" * (5 << 20))  # type: ignore[arg-type]
     elif isinstance(store, LocalObjectStore):
-        folder = store._file(path).parent
+        folder = (store._root / path).parent
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{TEMPORARY_PREFIX}0123").write_bytes(b"x")
 
@@ -356,6 +386,7 @@ def test_a_create_that_conflicts_is_decided_by_what_is_there_afterwards(answers:
         ".tmp-x",
         "é" * 600,
         "x" * 256,
+        "a/" * 64 + "a",
     ],
 )
 def test_a_path_that_could_leave_the_store_is_refused_everywhere(store: ObjectStore, tmp_path: Path, path: str) -> None:

@@ -4,32 +4,50 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import text
 
+import keyscale.api.services.verifications
+import keyscale.api.services.verifier
 from keyscale.api.cli.root import main
 from keyscale.api.errors import RestoreSourceError
 from keyscale.api.lifecycle.reconciler import ReconcilerPulse
 from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.services.restore_sources import FoundSource, require_kept
+from keyscale.api.services.verifications import LOST_MS
 from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
+from keyscale.clock import now_ms
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt, Job
 from keyscale.db.statuses import AttemptStage, JobStatus, Role
 from keyscale.state.documents.checked_document import encode_document
 from keyscale.state.documents.claim import FORMAT_VERSION, KIND, Claim, claim_path
 from keyscale.state.identifiers import JobId
+from keyscale.state.objects.local_store import LocalObjectStore
 from tests.integration.api.conftest import TOKEN, add_token
 from tests.support.control_plane.snapshots import Snapshots
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import httpx
 
     from keyscale.api.lifecycle.leadership import Leadership
     from keyscale.api.services.context import Context
+
+
+@dataclass
+class Clock:
+    """The time that a verification sees."""
+
+    ms: int
+
+    def __call__(self) -> int:
+        return self.ms
 
 
 @pytest.fixture
@@ -219,6 +237,39 @@ def test_a_verification_finds_what_is_missing_or_damaged(
     missing = verified(2)
     assert (missing["restorable"], missing["problem_count"]) == (False, 1)
     assert missing["problems"][0].endswith("shared/b is missing")
+
+
+def test_a_verification_says_that_it_goes_on_while_it_reads_one_file(
+    client: httpx.Client, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file may take longer to read than the time after which a verification without news counts as ended."""
+    content = b"x" * (4 << 20)
+    snapshots.take(5, {f"{snapshots.layout.shared}large": content})
+    clock = Clock(now_ms())
+    monkeypatch.setattr(keyscale.api.services.verifier, "BEAT_S", 0.0)
+    monkeypatch.setattr(keyscale.api.services.verifier, "now_ms", clock)
+    monkeypatch.setattr(keyscale.api.services.verifications, "now_ms", clock)
+    seen: list[dict[str, Any]] = []
+    check = LocalObjectStore.check
+
+    def slow_check(store: LocalObjectStore, path: str, *, on_read: Callable[[int], None], **what: Any) -> None:
+        def slowly(size_bytes: int) -> None:
+            clock.ms += LOST_MS - 1000
+            on_read(size_bytes)
+            seen.append(client.get("/jobs/flights/checkpoints/5/verification").json())
+
+        check(store, path, on_read=slowly, **what)
+
+    monkeypatch.setattr(LocalObjectStore, "check", slow_check)
+    assert client.post("/jobs/flights/checkpoints/5/verify", json={"hashes": True}).status_code == 202
+    wait_until(lambda: len(seen) >= 4, 30, what="the file to be read")
+    assert [each["status"] for each in seen] == ["IN_PROGRESS"] * len(seen)
+    assert [each["bytes_read"] for each in seen] == [(number + 1) << 20 for number in range(4)]
+    wait_until(
+        lambda: client.get("/jobs/flights/checkpoints/5/verification").json()["restorable"],
+        30,
+        what="the end of the verification",
+    )
 
 
 def test_two_checkpoints_are_compared_by_operator(client: httpx.Client, snapshots: Snapshots) -> None:

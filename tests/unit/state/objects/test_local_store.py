@@ -1,4 +1,4 @@
-"""Pipes and links that a job puts into its directory of a local store: they mislead nobody and hold nobody up."""
+"""Things that a job puts into its folder of a local store: they mislead nobody, and lead to nothing else."""
 
 from __future__ import annotations
 
@@ -8,33 +8,191 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.state.objects.errors import ObjectNotFoundError
+from keyscale.state.objects.errors import ObjectExistsError, ObjectNotFoundError, StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+LATER_MS = 4_000_000_000_000
+OTHERS = b"of another job"
 
-def test_only_plain_files_are_objects(tmp_path: Path) -> None:
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalObjectStore:
+    """Two jobs' objects."""
     store = LocalObjectStore(tmp_path / "store")
     store.put("job/real", b"content")
-    secret = tmp_path / "secret"
-    secret.write_bytes(b"of the control plane")
-    job = tmp_path / "store" / "job"
-    os.mkfifo(job / "pipe")
-    (job / "link").symlink_to(secret)
-    (job / "nowhere").symlink_to(tmp_path / "none")
-    (job / "folder").mkdir()
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(job / "socket"))
-        for name in ("pipe", "link", "nowhere", "folder", "socket"):
-            with pytest.raises(ObjectNotFoundError):
-                store.get(f"job/{name}")
-            with pytest.raises(ObjectNotFoundError):
-                store.download(f"job/{name}", tmp_path / "target")
-            assert store.head(f"job/{name}") is None
+    store.put("other/log/1", OTHERS)
+    return store
+
+
+@pytest.fixture
+def job(store: LocalObjectStore, tmp_path: Path) -> Path:
+    """The folder of a job that does what it likes in it."""
+    del store
+    return tmp_path / "store" / "job"
+
+
+def strange(job: Path, name: str) -> None:
+    """Puts something that is no file into a folder."""
+    if name == "pipe":
+        os.mkfifo(job / name)
+    elif name == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(job / name))
+    elif name == "folder":
+        (job / name).mkdir()
+    else:
+        (job / name).symlink_to({"link": "../other/log/1", "loop": "loop", "nowhere": "none"}[name])
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+STRANGE = ("pipe", "socket", "folder", "link", "loop", "nowhere")
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_only_a_plain_file_is_an_object(store: LocalObjectStore, job: Path, tmp_path: Path, name: str) -> None:
+    strange(job, name)
+    path = f"job/{name}"
+    with pytest.raises(ObjectNotFoundError):
+        store.get(path)
+    with pytest.raises(ObjectNotFoundError):
+        store.download(path, tmp_path / "target")
+    with pytest.raises(ObjectNotFoundError):
+        store.check(path, size_bytes=0, sha256="", on_read=lambda _: None)
+    with pytest.raises(ObjectNotFoundError):
+        store.copy(path, "job/copy")
+    assert store.head(path) is None
+    assert [info.path for info in store.list("job/")] == ["job/real"]
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_what_is_no_object_goes_with_the_unfinished_writes(store: LocalObjectStore, job: Path, name: str) -> None:
+    strange(job, name)
+    assert store.remove_unfinished("job/", before_ms=1) == 0, "it is too young"
+    store.remove_unfinished("job/", LATER_MS)
+    assert names(job) == ["real"]
+    assert store.get("other/log/1") == OTHERS
+
+
+def test_a_deleted_link_is_gone_and_what_it_leads_to_stays(store: LocalObjectStore, job: Path) -> None:
+    strange(job, "link")
+    store.delete(["job/link"])
+    assert names(job) == ["real"]
+    assert store.get("other/log/1") == OTHERS
+
+
+@pytest.fixture
+def linked(store: LocalObjectStore, job: Path) -> LocalObjectStore:
+    """The store, in which one of the job's folders is a link to another job's."""
+    (job / "log").symlink_to("../other/log")
+    return store
+
+
+def test_nothing_is_read_through_a_link_to_a_folder(linked: LocalObjectStore, tmp_path: Path) -> None:
+    assert linked.head("job/log/1") is None
+    assert list(linked.list("job/log/")) == []
+    assert [info.path for info in linked.list("job/")] == ["job/real"]
+    for read in (
+        lambda: linked.get("job/log/1"),
+        lambda: linked.download("job/log/1", tmp_path / "target"),
+        lambda: linked.copy("job/log/1", "job/copy"),
+    ):
+        with pytest.raises(ObjectNotFoundError):
+            read()
+
+
+def test_nothing_is_deleted_through_a_link_to_a_folder(linked: LocalObjectStore, job: Path) -> None:
+    linked.delete(["job/log/1"])
+    linked.remove_unfinished("job/log/", LATER_MS)
+    assert linked.get("other/log/1") == OTHERS
+    linked.remove_unfinished("job/", LATER_MS)
+    assert linked.get("other/log/1") == OTHERS
+    assert names(job) == ["real"]
+
+
+def test_what_was_listed_in_a_folder_is_not_deleted_where_a_link_in_its_place_leads(
+    store: LocalObjectStore, job: Path
+) -> None:
+    store.put("job/log/1", b"its own")
     listed = [info.path for info in store.list("job/")]
-    assert listed == [f"job/{name}" for name in ("link", "nowhere", "pipe", "real", "socket")]
+    (job / "log").rename(job / "aside")
+    (job / "log").symlink_to("../other/log")
     store.delete(listed)
-    assert list(store.list("job/")) == []
-    assert secret.read_bytes() == b"of the control plane"
+    assert store.get("other/log/1") == OTHERS
+
+
+WRITES: dict[str, Callable[[LocalObjectStore, Path, str], None]] = {
+    "put": lambda store, _, path: store.put(path, b"x"),
+    "create": lambda store, _, path: store.create(path, b"x"),
+    "upload": lambda store, source, path: store.upload(source, path),
+    "upload of a link": lambda store, source, path: store.upload(source, path, immutable=True),
+    "copy": lambda store, _, path: store.copy("job/real", path),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("path", ["job/log/2", "job/log/new/2"])
+def test_nothing_is_written_through_a_link_to_a_folder(
+    linked: LocalObjectStore, tmp_path: Path, write: Callable[[LocalObjectStore, Path, str], None], path: str
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"x")
+    with pytest.raises(StoreUnavailableError, match="something else is in its way"):
+        write(linked, source, path)
+    assert [info.path for info in linked.list("")] == ["job/real", "other/log/1"]
+    assert names(tmp_path / "store" / "other" / "log") == ["1"]
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_a_write_replaces_a_link_and_not_what_it_leads_to(
+    store: LocalObjectStore, job: Path, tmp_path: Path, write: Callable[[LocalObjectStore, Path, str], None]
+) -> None:
+    strange(job, "link")
+    source = tmp_path / "source"
+    source.write_bytes(b"x")
+    try:
+        write(store, source, "job/link")
+    except ObjectExistsError:
+        assert (job / "link").is_symlink()
+    else:
+        assert store.head("job/link") is not None
+    assert store.get("other/log/1") == OTHERS
+
+
+def test_a_name_that_no_object_can_have_hides_nothing_else(store: LocalObjectStore, job: Path) -> None:
+    for name in (b"back\\slash", b"new\nline", b"\xff not text", b".tmp-x"):
+        (job / os.fsdecode(name)).write_bytes(b"x")
+        folder = job / os.fsdecode(b"folder " + name)
+        folder.mkdir()
+        (folder / "file").write_bytes(b"x")
+    (job / ".tmp-folder").mkdir()
+    (job / ".tmp-folder" / "file").write_bytes(b"x")
+    assert [info.path for info in store.list("job/")] == ["job/folder .tmp-x/file", "job/real"]
+    store.remove_unfinished("job/", LATER_MS)
+    assert names(job) == ["folder .tmp-x", "real"]
+
+
+def test_folders_too_deep_for_an_object_are_neither_listed_nor_left(store: LocalObjectStore, job: Path) -> None:
+    deepen(job, 1200)
+    assert [info.path for info in store.list("")] == ["job/real", "other/log/1"]
+    store.delete(["job/real"])
+    store.remove_unfinished("job/", LATER_MS)
+    assert names(job.parent) == ["other"]
+
+
+def deepen(directory: Path, levels: int) -> None:
+    """Makes a chain of directories in a directory, with a file at its end."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=descriptor)
+        inner = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = inner
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=descriptor))
+    os.close(descriptor)

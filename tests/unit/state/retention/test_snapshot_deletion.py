@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,18 +11,20 @@ import pytest
 from keyscale.state.documents.claim import take_claim
 from keyscale.state.documents.manifest import read_manifest
 from keyscale.state.identifiers import CheckpointId, JobId
+from keyscale.state.layout import Layout
 from keyscale.state.log.recovery import missing_files
 from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.objects.object_store import ObjectInfo
 from keyscale.state.retention.deletion import gather_facts
 from keyscale.state.retention.deletion_plan import RetentionError, RetentionPolicy, plan_deletion
 from keyscale.state.retention.snapshot_deletion import delete_snapshot, snapshot_objects
 from tests.support.state.state_job import JOB, StateJob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
-    from keyscale.state.objects.object_store import ObjectInfo
+LATER_MS = 4_000_000_000_000
+PHANTOM = Layout(JOB).manifest(CheckpointId(99))
 
 
 @pytest.fixture
@@ -154,3 +158,35 @@ def test_the_jobs_own_clean_up_keeps_what_a_newer_checkpoint_needs_while_a_user_
     assert overtaken
     needed = {file.path for file in read_manifest(job.store, path_of(job, 5)).files()}
     assert not needed & {info.path for info in plan.files}
+
+
+class ListsOneThatIsNeverFound(LocalObjectStore):
+    """Lists a manifest that nobody can read: of a checkpoint that no longer exists, or never did."""
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        found = [*super().list(prefix, start_after=start_after)]
+        return iter([*found, ObjectInfo(PHANTOM, 1, 0)] if PHANTOM.startswith(prefix) else found)
+
+
+def test_a_manifest_that_is_listed_and_never_found_holds_nobody_up(job: StateJob, tmp_path: Path) -> None:
+    store = ListsOneThatIsNeverFound(tmp_path / "store")
+    with pytest.raises(RetentionError, match="never found"):
+        delete_snapshot(store, JOB, path_of(job, 2))
+    facts = gather_facts(store, JOB, LATER_MS)
+    assert facts.unreadable == {PHANTOM}
+    with pytest.raises(RetentionError, match=r"chk-99/.* cannot be read"):
+        plan_deletion(facts, RetentionPolicy(1))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: Path(path).symlink_to("none")])
+def test_what_is_no_file_and_named_as_a_manifest_or_an_entry_keeps_no_other_from_being_deleted(
+    job: StateJob, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    for name in ("chk-0/manifest.json", "savepoints/mine/manifest.json", "savepoints/mine/claim.json"):
+        path = tmp_path / "store" / JOB / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        make(path)
+    make(tmp_path / "store" / job.layout.log_entry(99))
+    plan = plan_deletion(gather_facts(job.store, JOB, LATER_MS), RetentionPolicy(1))
+    assert [info.path for info in plan.manifests] == [path_of(job, number) for number in (1, 2, 3)]
+    assert delete_snapshot(job.store, JOB, path_of(job, 2)).own
