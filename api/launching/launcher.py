@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import platform
-import shutil
 import subprocess
 import time
 from dataclasses import dataclass, replace
@@ -29,6 +28,7 @@ from keyscale.api.launching.supervisor import LOG_FILE, OLDER_LOG_FILE
 from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES, JobLibraries
 from keyscale.api.libraries.library_cache import LibraryCache, PlacedLibraries
 from keyscale.db.embedded import let_enter
+from keyscale.directory_tree import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -168,33 +168,50 @@ class Launcher:
         kill_all(processes_of(directory, owner_of(directory / "work")))
 
     def clean_up(self, job_id: str, attempt: int) -> None:
-        """Kills the remaining processes and deletes what only the run needed; the log stays."""
-        self.kill(job_id, attempt)
+        """Kills the remaining processes and deletes what only the run needed, as far as it can; the log stays."""
+        self._end(job_id, attempt)
         directory = self._run_directory(job_id, attempt)
-        if (uid := owner_of(directory / "work")) is not None:
-            kill_all(strays_of(uid))
         for name in ("token", _LIBRARIES):
             (directory / name).unlink(missing_ok=True)
-        shutil.rmtree(directory / "work", ignore_errors=True)
-        self._launched.pop((job_id, attempt), None)
+        try:
+            remove_tree(directory / "work")
+        except OSError as error:
+            logger.warning("%s stays until its run is removed: %s", directory / "work", error)
 
-    def forget(self, job_id: str) -> None:
-        """Deletes the logs of a deleted job and its local files on this host."""
+    def forget(self, job_id: str) -> int:
+        """Deletes the logs of a deleted job and its local files on this host.
+
+        Returns:
+            The size of the files in its directory.
+
+        Raises:
+            OSError: Some of it cannot be deleted. The rest was.
+        """
         directory = self._settings.runs_directory / job_id
         links = [path for path in directory.glob("state/*/attempt-*/*/subtask-*") if path.is_symlink()]
-        elsewhere = [str(path.readlink()) for path in links]  # on another disk
+        elsewhere = [path.readlink() for path in links]  # on another disk
         if (uid := owner_of(directory / "state")) is not None:
             kill_all(strays_of(uid))
             if elsewhere:
-                # The job has made the links, and may have let them lead anywhere: its own user deletes what it can.
-                command = ["rm", "-rf", "--", *elsewhere]
-                subprocess.run(command, check=False, user=uid, group=uid, extra_groups=[], stderr=subprocess.DEVNULL)  # noqa: S603
+                # The job has made the links, and may have let them lead anywhere: its own user deletes what it can. It
+                # may have made more of them than a command has room for.
+                command = ["xargs", "-0", "rm", "-rf", "--"]
+                subprocess.run(  # noqa: S603
+                    command,
+                    check=False,
+                    input=b"\0".join(map(os.fsencode, elsewhere)),
+                    user=uid,
+                    group=uid,
+                    extra_groups=[],
+                    stderr=subprocess.DEVNULL,
+                )
         else:
             for place in elsewhere:
-                shutil.rmtree(place, ignore_errors=True)
-        shutil.rmtree(directory, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    remove_tree(place)
         if (objects := local_directory(self._settings.store_url)) is not None and (objects / job_id).is_dir():
             make_directory(objects / job_id, owner=JobUser(os.geteuid(), os.getegid()))  # its savepoints stay
+        return remove_tree(directory)
 
     def runs(self) -> dict[str, list[int]]:
         """Returns the attempts whose runs have directories on this host, by job."""
@@ -209,20 +226,23 @@ class Launcher:
         supervisor = read_supervisor(self._run_directory(job_id, attempt))
         return supervisor is not None and supervisor.is_alive()
 
-    def remove_run(self, job_id: str, attempt: int) -> None:
-        """Deletes what `clean_up` has left of a run: its log."""
-        self.clean_up(job_id, attempt)
-        shutil.rmtree(self._run_directory(job_id, attempt), ignore_errors=True)
+    def remove_run(self, job_id: str, attempt: int) -> int:
+        """Deletes what `clean_up` has left of a run: its log.
 
-    def local_bytes(self, job_id: str, attempt: int | None = None) -> int:
-        """Returns the size of the files of a run, or of all local files of a job in its directory."""
-        directory = self._settings.runs_directory / job_id
-        top = directory if attempt is None else directory / str(attempt)
-        return sum(
-            os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_size
-            for _, _, files, descriptor in os.fwalk(top)
-            for name in files
-        )
+        Returns:
+            The size of the run's files in bytes.
+
+        Raises:
+            OSError: Some of it cannot be deleted. The rest was.
+        """
+        self._end(job_id, attempt)
+        return remove_tree(self._run_directory(job_id, attempt))
+
+    def _end(self, job_id: str, attempt: int) -> None:
+        self.kill(job_id, attempt)
+        if (uid := owner_of(self._run_directory(job_id, attempt) / "work")) is not None:
+            kill_all(strays_of(uid))
+        self._launched.pop((job_id, attempt), None)
 
     def _make_directories_of_job(self, job: Job, work: Path, user: JobUser | None) -> None:
         """Makes the directories that a job's processes write, so that nobody else can read them."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import os
-import shutil
 import subprocess
 import threading
 import uuid
@@ -20,6 +20,7 @@ from keyscale.api.launching.launcher import PLANS, end_of
 from keyscale.api.launching.processes import kill_all, processes_of, start_supervised, strays_of
 from keyscale.api.launching.supervisor import LOG_FILE
 from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES
+from keyscale.directory_tree import remove_tree
 from keyscale.jobs.protocol.program import ANSWER_FILE, QUESTION_FILE, ProgramAnswer
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from keyscale.api.libraries.job_libraries import JobLibraries
     from keyscale.api.settings import Settings
     from keyscale.jobs.protocol.program import ProgramQuestion
+
+logger = logging.getLogger(__name__)
 
 LOADS_MAX = 2
 """Programs that are loaded at once: each takes a processor and a gigabyte of memory."""
@@ -63,7 +66,7 @@ class ProgramLoading:
             kill_all(processes_of(directory, uid))
             if uid is not None:
                 kill_all(strays_of(uid))
-            shutil.rmtree(directory, ignore_errors=True)
+            _remove(directory)
 
     def remember(self, key: str, answer: ProgramAnswer) -> None:
         """Keeps what a program declares, by a key that says all that it depends on; the oldest is forgotten."""
@@ -147,7 +150,15 @@ class ProgramLoading:
             make_directory(directory / "work", owner=user)
             yield directory
         finally:
-            shutil.rmtree(directory, ignore_errors=True)
+            _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    """Deletes what a load has left, as far as it can: a program has run there, and may have made anything."""
+    try:
+        remove_tree(directory)
+    except OSError as error:
+        logger.warning("%s stays until the next start: %s", directory, error)
 
 
 def _answer(directory: Path) -> ProgramAnswer:

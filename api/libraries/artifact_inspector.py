@@ -26,6 +26,8 @@ CPU_S_MAX = 20
 MEMORY_BYTES_MAX = 1 << 30
 SCRIPT_BYTES_MAX = 4 << 20
 ZIP_ENTRIES_MAX = 20_000
+ZIP_DEPTH_MAX = 64
+ZIP_NAME_MAX = 1000
 ZIP_UNPACKED_BYTES_MAX = 1 << 30
 ZIP_RATIO_MAX = 100
 ZIP_RATIO_FREE_BYTES = 16 << 20
@@ -164,6 +166,8 @@ def _check_entries(entries: list[zipfile.ZipInfo], packed_bytes: int) -> None:
         is_link = (entry.external_attr >> 28) == 0xA  # the high bits are the Unix mode; 0xA is a symbolic link
         if name.startswith("/") or ".." in name.split("/") or ":" in name.split("/")[0] or is_link:
             raise RefusedError("an entry of the zip points outside of it")
+        if name.count("/") > ZIP_DEPTH_MAX or len(name) > ZIP_NAME_MAX:
+            raise RefusedError("an entry of the zip is in too many directories, or has too long a name")
 
 
 def _zip_contents(content: IO[bytes]) -> dict[str, Any]:

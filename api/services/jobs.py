@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import uuid
 from dataclasses import replace
@@ -68,6 +69,8 @@ if TYPE_CHECKING:
     from keyscale.api.services.cursors import Listing
     from keyscale.api.services.restore_sources import FoundSource
     from keyscale.db.repositories.overviews import JobOverview
+
+logger = logging.getLogger(__name__)
 
 MAX_PARALLELISM_LIMIT = 32768
 _ID_LOOKALIKE = re.compile(r"[0-9a-f]{32}")
@@ -317,7 +320,10 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
         )
     for number in left:
         context.launcher.kill(job.id, number)
-    context.launcher.forget(job.id)
+    try:
+        context.launcher.forget(job.id)
+    except OSError as error:
+        logger.warning("local files of deleted job %s stay until old runs are removed: %s", job.id, error)
 
 
 def list_all(context: Context, user: Principal, listing: Listing) -> JobList:

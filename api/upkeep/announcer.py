@@ -83,7 +83,7 @@ class Announcer:
     def _publish(self, store_url: str) -> None:
         try:
             publish(open_store(store_url), self._name, ControlAddress(url=self._url, recorded_at_ms=now_ms()))
-        except (KeyscaleError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - a store that cannot be opened must not keep the others without
             logger.warning("%s does not get this replica's address: %s; trying again", store_url, error)
         else:
             self._published_at_s[store_url] = time.monotonic()
@@ -94,4 +94,6 @@ class Announcer:
                 self.announce()
             except SQLAlchemyError as error:
                 logger.warning("this replica cannot announce its address: %s; trying again", type(error).__name__)
+            except Exception:  # the thread survives every error: without it this replica counts as ended
+                logger.exception("a defect: this replica cannot announce its address; trying again")
             self._closing.wait(ANNOUNCE_S)

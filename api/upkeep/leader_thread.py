@@ -71,3 +71,5 @@ class LeaderThread:
                 logger.info("another replica leads, and goes on with: %s", self._thread.name)
             except SQLAlchemyError:
                 logger.warning("the database fails; trying again: %s", self._thread.name, exc_info=True)
+            except Exception:  # the thread survives every error: jobs decide what is in the store
+                logger.exception("a defect; trying again: %s", self._thread.name)

@@ -75,7 +75,7 @@ class ObjectRemoval:
                 is_last=is_last,
                 writes_before_ms=now_ms() - SETTLED_MS if is_last else None,
             )
-        except (KeyscaleError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - one that cannot be deleted must not keep the others
             code = error.code if isinstance(error, KeyscaleError) else type(error).__name__
             logger.warning("the objects of deleted job %s cannot be deleted: %s: %s", job.job_id, code, error)
             _failed(leadership, job, code)

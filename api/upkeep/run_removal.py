@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
-
-from sqlalchemy.exc import SQLAlchemyError
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, events, jobs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy.orm import Session, sessionmaker
 
     from keyscale.api.launching.launcher import Launcher
@@ -76,13 +77,13 @@ class RunRemoval:
                 break
             if job_id in known:
                 for number in sorted(set(idle) - kept.get(job_id, set())):
-                    size_bytes += launcher.local_bytes(job_id, number)
-                    launcher.remove_run(job_id, number)
-                    removed_attempts += 1
+                    freed_bytes = _freed_bytes(job_id, partial(launcher.remove_run, job_id, number))
+                    removed_attempts += freed_bytes is not None
+                    size_bytes += freed_bytes or 0
             elif len(idle) == len(numbers):
-                size_bytes += launcher.local_bytes(job_id)
-                launcher.forget(job_id)
-                removed_jobs += 1
+                freed_bytes = _freed_bytes(job_id, partial(launcher.forget, job_id))
+                removed_jobs += freed_bytes is not None
+                size_bytes += freed_bytes or 0
         removed = RemovedRuns(removed_jobs, removed_attempts, size_bytes)
         self._report(removed)
         return removed
@@ -110,5 +111,14 @@ class RunRemoval:
         while not self._closing.wait(PASS_S):
             try:
                 self.run()
-            except (SQLAlchemyError, OSError):
+            except Exception:  # the thread survives every error, as jobs decide what is in these directories
                 logger.warning("old runs cannot be deleted; trying again", exc_info=True)
+
+
+def _freed_bytes(job_id: str, remove: Callable[[], int]) -> int | None:
+    """Removes local files of a job; returns their size, or None if that fails, which must not keep the others."""
+    try:
+        return remove()
+    except Exception:
+        logger.warning("local files of job %s cannot be deleted; trying again", job_id, exc_info=True)
+        return None

@@ -10,7 +10,6 @@ from keyscale.api.store_check import open_to_read
 from keyscale.api.upkeep.leader_thread import LeaderThread
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events
-from keyscale.errors import KeyscaleError
 from keyscale.state.identifiers import JobId
 from keyscale.state.layout import split_location
 from keyscale.state.retention.snapshot_deletion import delete_snapshot
@@ -66,7 +65,7 @@ class SnapshotRemoval:
         try:
             path = split_location(found.external_path or "")[1]
             done = delete_snapshot(open_to_read(store_url), JobId(found.job_id), path)
-        except (KeyscaleError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - one that cannot be deleted must not keep the others
             logger.warning("checkpoint %d of job %s cannot be deleted: %s", found.checkpoint_id, found.job_id, error)
             self._later_s[found.job_id, found.checkpoint_id] = now_s + RETRY_S
         else:

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import keyscale.api.launching.launcher
 from keyscale.api.launching import supervisor
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.upkeep.run_removal import RemovedRuns, RunRemoval
 from keyscale.db.repositories import history, jobs
+from keyscale.directory_tree import remove_tree
+from tests.support.deep_directories import deepen
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -107,4 +110,49 @@ def test_directories_of_plans_are_no_runs(context: Context, removal: RunRemoval)
     assert removal.run() == RemovedRuns(0, 0, 0)
     assert plan.exists()
     context.programs.sweep()  # as a control plane that starts does
+    assert not plan.exists()
+
+
+def test_a_run_that_cannot_be_removed_keeps_no_other(
+    context: Context, job: dict[str, Any], removal: RunRemoval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for job_id in ("first", "second", "third"):
+        context.launcher.prepare(job_id, 1)
+    add_attempts(context, job["id"], 3)
+    with context.sessions.begin() as session:
+        assert history.remove_attempts(session, job["id"], keep=1, some=10) == 2
+    refused = {str(directory(context, "second")), str(directory(context, job["id"]) / "1")}
+
+    def refusing(path: Path) -> int:
+        if str(path) in refused:
+            raise RecursionError
+        return remove_tree(path)
+
+    monkeypatch.setattr(keyscale.api.launching.launcher, "remove_tree", refusing)
+    removed = removal.run()
+    assert (removed.jobs, removed.attempts) == (2, 1)
+    assert [directory(context, job_id).exists() for job_id in ("first", "second", "third")] == [False, True, False]
+    refused.clear()
+    removed = removal.run()
+    assert (removed.jobs, removed.attempts) == (1, 1)
+
+
+def test_directories_of_a_job_may_be_deeper_than_a_path_is_long(
+    context: Context, client: httpx.Client, job: dict[str, Any], removal: RunRemoval
+) -> None:
+    context.launcher.prepare("gone", 1)
+    add_attempts(context, job["id"], 1)
+    for work in (directory(context, "gone") / "1" / "work", directory(context, job["id"]) / "1" / "work"):
+        work.mkdir()
+        deepen(work)
+    context.launcher.clean_up(job["id"], 1)
+    assert {path.name for path in (directory(context, job["id"]) / "1").iterdir()} == {"driver.log"}
+    assert removal.run().jobs == 1
+    deepen(directory(context, job["id"]))
+    assert client.delete(f"/jobs/{job['id']}").status_code == 204
+    assert not directory(context, job["id"]).exists()
+    plan = context.settings.runs_directory / "plans" / "0123"
+    plan.mkdir(parents=True)
+    deepen(plan)
+    context.programs.sweep()
     assert not plan.exists()

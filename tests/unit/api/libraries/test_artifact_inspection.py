@@ -63,6 +63,11 @@ def test_a_zip_that_unpacks_to_more_than_a_gigabyte_is_refused_before_it_is_unpa
     assert "unpacks to more than" in refusal_of(io.BytesIO(bytes(content)), "job.zip")
 
 
+@pytest.mark.parametrize("name", ["d/" * 65 + "module.py", "d" * 1000 + ".py"])
+def test_a_zip_that_nobody_could_unpack_and_delete_again_is_refused(name: str) -> None:
+    assert "too many directories" in refusal_of(zipped((name, "")), "job.zip")
+
+
 def test_a_zip_of_ordinary_text_may_have_any_ratio_while_it_is_small() -> None:
     assert inspect_artifact(zipped(("table.csv", "0,0,0\n" * 100_000)), "job.zip")[0] is ArtifactKind.ZIP
 

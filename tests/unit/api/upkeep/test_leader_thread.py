@@ -41,7 +41,8 @@ def thread_of(work: Work, pulse: ReconcilerPulse) -> LeaderThread:
 
 def test_it_goes_on_after_errors_and_after_another_replica_has_led() -> None:
     lost = LeadershipLostError("another replica leads")
-    work = Work(OperationalError("SELECT 1", {}, Exception("away")), lost, True)
+    away = OperationalError("SELECT 1", {}, Exception("away"))
+    work = Work(away, lost, RecursionError("a defect"), ValueError("another one"), True)
     thread = thread_of(work, ReconcilerPulse("leader", epoch=1))
     thread.start()
     assert work.is_done.wait(SECONDS)

@@ -10,6 +10,7 @@ import pytest
 
 from keyscale.state.objects.errors import ObjectExistsError, ObjectNotFoundError, StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
+from tests.support.deep_directories import deepen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,20 +180,8 @@ def test_a_name_that_no_object_can_have_hides_nothing_else(store: LocalObjectSto
 
 
 def test_folders_too_deep_for_an_object_are_neither_listed_nor_left(store: LocalObjectStore, job: Path) -> None:
-    deepen(job, 1200)
+    deepen(job)
     assert [info.path for info in store.list("")] == ["job/real", "other/log/1"]
     store.delete(["job/real"])
     store.remove_unfinished("job/", LATER_MS)
     assert names(job.parent) == ["other"]
-
-
-def deepen(directory: Path, levels: int) -> None:
-    """Makes a chain of directories in a directory, with a file at its end."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    for _ in range(levels):
-        os.mkdir("d", dir_fd=descriptor)
-        inner = os.open("d", os.O_RDONLY, dir_fd=descriptor)
-        os.close(descriptor)
-        descriptor = inner
-    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=descriptor))
-    os.close(descriptor)
