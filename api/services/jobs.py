@@ -53,7 +53,7 @@ from keyscale.db.repositories import (
     revisions,
     series,
 )
-from keyscale.db.statuses import AttemptStage, ChangeKind, DesiredState, JobStatus, Role
+from keyscale.db.statuses import AttemptStage, ChangeKind, ClaimMode, DesiredState, JobStatus, Role
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.state.keys.key_groups import default_max_parallelism
 
@@ -294,6 +294,7 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
         job = require_job(session, reference, lock=True)
         intents.require_deletable(session, job)
         left = [attempt.number for attempt in attempts.unreaped(session, job.id)]
+        restored_from = attempts.restored_from(session, job.id)
         session.delete(job)
         session.flush()  # after this no driver of the job adds a point
         series.remove(session, job.id)
@@ -307,6 +308,7 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
                 keep_objects=keep_objects,
                 deleted_at_ms=at_ms,
                 due_at_ms=at_ms,
+                claimed=[location for location, claim_mode in restored_from if claim_mode is ClaimMode.CLAIM],
             )
         )
         events.record(

@@ -12,7 +12,7 @@ from keyscale.db.models import DeletedJob
 from keyscale.db.repositories import checkpoints, deleted_jobs, events
 from keyscale.errors import KeyscaleError
 from keyscale.state.identifiers import JobId
-from keyscale.state.layout import location_of
+from keyscale.state.layout import location_of, split_location
 from keyscale.state.retention.deleted_job import delete_job_objects
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class ObjectRemoval:
                 JobId(job.job_id),
                 is_last=is_last,
                 writes_before_ms=now_ms() - SETTLED_MS if is_last else None,
+                claimed=[split_location(location)[1] for location in job.claimed],
             )
         except Exception as error:  # noqa: BLE001 - one that cannot be deleted must not keep the others
             code = error.code if isinstance(error, KeyscaleError) else type(error).__name__

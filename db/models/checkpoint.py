@@ -26,6 +26,11 @@ class Checkpoint(Base):
             "discard_requested_at_ms",
             postgresql_where=text("discard_requested_at_ms IS NOT NULL AND objects_deleted_at_ms IS NULL"),
         ),
+        Index(
+            "ix_checkpoints_discarded_path",
+            "external_path",
+            postgresql_where=text("discard_requested_at_ms IS NOT NULL"),
+        ),
     )
 
     job_id: Mapped[str] = mapped_column(primary_key=True)

@@ -11,7 +11,8 @@ from keyscale.db.base import Base
 class DeletedJob(Base):
     """A deleted job with objects in the store; the row goes with the last of them.
 
-    `due_at_ms` is the time of the next pass over the store, and `failure_code` says why the last one failed.
+    `due_at_ms` is the time of the next pass over the store, and `failure_code` says why the last one failed. `claimed`
+    has the locations of the savepoints that its attempts have claimed, or were to.
     """
 
     __tablename__ = "deleted_jobs"
@@ -23,3 +24,4 @@ class DeletedJob(Base):
     deleted_at_ms: Mapped[int]
     due_at_ms: Mapped[int]
     failure_code: Mapped[str | None]
+    claimed: Mapped[list[str]] = mapped_column(default=list, server_default="[]")

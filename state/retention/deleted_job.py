@@ -3,6 +3,9 @@
 A savepoint depends on no other object. One that another job has claimed is that job's. A copy that the job has made of
 another job's checkpoint, to start from, is no savepoint of the user's.
 
+The job's own claims end: a savepoint that it has claimed is its user's again. Of one that the job had no more use for,
+and whose manifest it has deleted, the remaining files are deleted.
+
 A driver that nobody can reach may still write. So the log is closed first: an entry that no driver has written takes
 the next position, and with its next entry such a driver is fenced. The closing entry stays until the last pass.
 """
@@ -16,14 +19,17 @@ from typing import TYPE_CHECKING
 from msgspec import UnsetType
 
 from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
-from keyscale.state.documents.claim import CLAIM_NAME
+from keyscale.state.documents.claim import CLAIM_NAME, claim_path, read_claim
 from keyscale.state.documents.manifest import read_manifest
-from keyscale.state.layout import MANIFEST_NAME, Layout
+from keyscale.state.layout import MANIFEST_NAME, Layout, LocationError, job_of_manifest
+from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.errors import ObjectExistsError, ObjectNotFoundError, StoreRefusedError
-from keyscale.state.retention.deletion_plan import directory_of
+from keyscale.state.retention.deletion_plan import claimed_by, directory_of
 from keyscale.state.syncpoint import reach
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from keyscale.state.identifiers import JobId
     from keyscale.state.objects.object_store import ObjectStore
 
@@ -49,7 +55,12 @@ class DeletedObjects:
 
 
 def delete_job_objects(
-    store: ObjectStore, job_id: JobId, *, is_last: bool, writes_before_ms: int | None = None
+    store: ObjectStore,
+    job_id: JobId,
+    *,
+    is_last: bool,
+    writes_before_ms: int | None = None,
+    claimed: Collection[str] = (),
 ) -> DeletedObjects:
     """Runs a pass. It may die at any step; another pass deletes the rest.
 
@@ -58,6 +69,7 @@ def delete_job_objects(
         job_id: A job that no driver may run any more.
         is_last: Whether no driver can be alive any more, so that the log need not stay closed.
         writes_before_ms: Unfinished writes that began before this time are removed, too; None: none are.
+        claimed: Paths of manifests that the job may have claimed, besides those that its log names.
 
     Raises:
         StoreUnavailableError: The store is unavailable.
@@ -69,6 +81,9 @@ def delete_job_objects(
     closing = None
     if last is not None:
         closing = _closed(store, layout, last)
+        objects = list(store.list(layout.job))
+    paths = {*claimed, *_claimed_by_log(store, layout, [info.path for info in objects if info.path != closing])}
+    if [path for path in sorted(paths) if _end_claim(store, job_id, path)]:
         objects = list(store.list(layout.job))
     savepoints = {
         directory_of(info.path): info.path
@@ -95,6 +110,29 @@ def delete_job_objects(
         0 if writes_before_ms is None else _remove_unfinished(store, layout.job, writes_before_ms),
         tuple(sorted(path for path in savepoints.values() if path.endswith(f"/{MANIFEST_NAME}"))),
     )
+
+
+def _claimed_by_log(store: ObjectStore, layout: Layout, paths: Sequence[str]) -> frozenset[str]:
+    positions = [position for path in paths if (position := layout.log_position(path)) is not None]
+    try:
+        return claimed_by(CommitLog(store, layout).openings(positions))
+    except (DocumentCorruptError, FormatTooNewError):  # then those that the caller knows of
+        return frozenset()
+
+
+def _end_claim(store: ObjectStore, job_id: JobId, path: str) -> bool:
+    """Ends a job's claim of the savepoint with a manifest at a path; returns whether it had one."""
+    try:
+        job_of_manifest(path)  # the job has written its log, and may name any path
+        claim = read_claim(store, claim_path(path))
+    except (LocationError, DocumentCorruptError, FormatTooNewError):
+        return False
+    if claim is None or claim.job_id != job_id:
+        return False
+    if store.head(path) is None:
+        store.delete([info.path for info in store.list(directory_of(path)) if info.path != claim_path(path)])
+    store.delete([claim_path(path)])
+    return True
 
 
 def _is_own_copy(store: ObjectStore, path: str) -> bool:

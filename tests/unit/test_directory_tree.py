@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale.directory_tree import remove_tree
-from tests.support.deep_directories import deepen
+from tests.support.deep_directories import deepened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,12 +32,9 @@ def test_everything_in_it_goes_and_the_size_of_its_files_is_told(directory: Path
 
 
 def test_it_may_be_deeper_than_a_path_is_long_and_a_stack_is_high(directory: Path) -> None:
-    deepen(directory, levels=3000)
-    deepen_again = directory / "other"
-    deepen_again.mkdir()
-    deepen(deepen_again)
-    assert remove_tree(directory) == 2
-    assert not directory.exists()
+    with deepened(directory, directory / "other", levels=2500):
+        assert remove_tree(directory) == 2
+        assert not directory.exists()
 
 
 def test_no_link_is_followed(directory: Path, tmp_path: Path) -> None:

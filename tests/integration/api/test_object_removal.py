@@ -8,9 +8,17 @@ import pytest
 
 import keyscale.api.upkeep.object_removal
 from keyscale.api.errors import LeadershipLostError
+from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.upkeep.object_removal import RETRY_MS, SETTLED_MS, ObjectRemoval
 from keyscale.clock import now_ms
+from keyscale.db.repositories import jobs
+from keyscale.db.statuses import ClaimMode
+from keyscale.state.documents.claim import claim_path, read_claim, take_claim
+from keyscale.state.documents.manifest import read_manifest
 from keyscale.state.identifiers import JobId
+from keyscale.state.layout import location_of
+from keyscale.state.log.recovery import missing_files
 from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.integration.api.conftest import ReplacedSoon
@@ -140,3 +148,29 @@ def test_a_leader_that_is_replaced_during_a_pass_deletes_nothing(
         removal.run_due(ReplacedSoon(context.sessions, leadership.epoch))
     assert objects(state) == before
     assert told(client, "JOB_OBJECTS_DELETED") == []
+
+
+def test_the_claims_of_a_deleted_job_end(  # noqa: PLR0917 - fixtures
+    client: httpx.Client,
+    context: Context,
+    job: dict[str, Any],
+    state: StateJob,
+    leadership: Leadership,
+    removal: ObjectRemoval,
+) -> None:
+    """Also of one whose driver was killed after its claim, and before its log said so."""
+    body = {"name": "claims", "artifact_id": job["artifact_id"], "parallelism": 1, "max_parallelism": 16}
+    other = client.post("/jobs", json=body).json()["id"]
+    manifest = read_manifest(state.store, f"{state.layout.savepoints}mine/manifest.json")
+    take_claim(state.store, manifest, JobId(other))
+    with context.sessions.begin() as session:
+        row = jobs.lock(session, other)
+        assert row is not None
+        transaction = JobTransaction(session, row)
+        attempt = transaction.create_attempt(row.revision, Cause.START)
+        attempt.restore_from, attempt.claim_mode = location_of(job["store_url"], manifest.path), ClaimMode.CLAIM
+        transaction.end_attempt(attempt.number)
+    assert client.delete(f"/jobs/{other}").status_code == 204
+    assert removal.run_due(leadership)
+    assert read_claim(state.store, claim_path(manifest.path)) is None
+    assert not missing_files(state.store, manifest)

@@ -15,7 +15,7 @@ from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.upkeep.run_removal import RemovedRuns, RunRemoval
 from keyscale.db.repositories import history, jobs
 from keyscale.directory_tree import remove_tree
-from tests.support.deep_directories import deepen
+from tests.support.deep_directories import deepened
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -142,17 +142,15 @@ def test_directories_of_a_job_may_be_deeper_than_a_path_is_long(
 ) -> None:
     context.launcher.prepare("gone", 1)
     add_attempts(context, job["id"], 1)
-    for work in (directory(context, "gone") / "1" / "work", directory(context, job["id"]) / "1" / "work"):
-        work.mkdir()
-        deepen(work)
-    context.launcher.clean_up(job["id"], 1)
-    assert {path.name for path in (directory(context, job["id"]) / "1").iterdir()} == {"driver.log"}
-    assert removal.run().jobs == 1
-    deepen(directory(context, job["id"]))
-    assert client.delete(f"/jobs/{job['id']}").status_code == 204
-    assert not directory(context, job["id"]).exists()
+    works = [directory(context, job_id) / "1" / "work" for job_id in ("gone", job["id"])]
+    with deepened(*works):
+        context.launcher.clean_up(job["id"], 1)
+        assert {path.name for path in works[1].parent.iterdir()} == {"driver.log"}
+        assert removal.run().jobs == 1
+        assert not works[0].exists()
     plan = context.settings.runs_directory / "plans" / "0123"
-    plan.mkdir(parents=True)
-    deepen(plan)
-    context.programs.sweep()
-    assert not plan.exists()
+    with deepened(directory(context, job["id"]), plan):
+        assert client.delete(f"/jobs/{job['id']}").status_code == 204
+        assert not directory(context, job["id"]).exists()
+        context.programs.sweep()  # as a control plane that starts does
+        assert not plan.exists()

@@ -10,7 +10,7 @@ import pytest
 
 from keyscale.state.objects.errors import ObjectExistsError, ObjectNotFoundError, StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
-from tests.support.deep_directories import deepen
+from tests.support.deep_directories import deepened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,8 +180,8 @@ def test_a_name_that_no_object_can_have_hides_nothing_else(store: LocalObjectSto
 
 
 def test_folders_too_deep_for_an_object_are_neither_listed_nor_left(store: LocalObjectStore, job: Path) -> None:
-    deepen(job)
-    assert [info.path for info in store.list("")] == ["job/real", "other/log/1"]
-    store.delete(["job/real"])
-    store.remove_unfinished("job/", LATER_MS)
-    assert names(job.parent) == ["other"]
+    with deepened(job):
+        assert [info.path for info in store.list("")] == ["job/real", "other/log/1"]
+        store.delete(["job/real"])
+        store.remove_unfinished("job/", LATER_MS)
+        assert names(job.parent) == ["other"]

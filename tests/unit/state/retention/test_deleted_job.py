@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.state.documents.claim import take_claim
+from keyscale.state.documents.claim import claim_path, read_claim, take_claim
 from keyscale.state.documents.log_entries import BatchPlanned
 from keyscale.state.identifiers import BatchId, JobId
 from keyscale.state.log.commit_log import FencedError
+from keyscale.state.log.recovery import missing_files
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.objects.object_store import TEMPORARY_PREFIX
 from keyscale.state.retention.deleted_job import delete_job_objects
+from keyscale.state.retention.deletion_plan import RetentionError
+from keyscale.state.retention.snapshot_deletion import delete_snapshot
 from keyscale.state.snapshot.own_copy import own_copy
 from tests.support.state.state_job import JOB, StateJob
 
@@ -86,6 +89,73 @@ def test_a_savepoint_that_another_job_has_claimed_is_left_to_that_job(job: State
     job.store.delete([savepoint.path])  # as its new owner does before it deletes the files
     delete_job_objects(job.store, JOB, is_last=True)
     assert any(path.endswith("/claim.json") for path in paths(job))
+
+
+def claiming(job: StateJob, tmp_path: Path, path: str) -> StateJob:
+    """Returns a job that has claimed a savepoint, and has used what is in it."""
+    owner = StateJob(job.store, tmp_path / "elsewhere", job_id=JobId("owner"), reference=dict(job.reference))
+    owner.start(2, path, claims=True)
+    owner.run_batch({1: 1})
+    owner.checkpoint()
+    return owner
+
+
+def test_a_deleted_jobs_claim_of_another_jobs_savepoint_ends(job: StateJob, tmp_path: Path) -> None:
+    savepoint, _ = job.checkpoint("mine")
+    claiming(job, tmp_path, savepoint.path)
+    with pytest.raises(RetentionError, match="has claimed"):
+        delete_snapshot(job.store, JOB, savepoint.path)
+    delete_job_objects(job.store, JobId("owner"), is_last=False)
+    assert read_claim(job.store, claim_path(savepoint.path)) is None
+    assert not missing_files(job.store, savepoint)
+    assert job.store.get("job2/shared/x") == b"of another job"
+    delete_snapshot(job.store, JOB, savepoint.path)
+    assert not [path for path in paths(job) if path.startswith(job.layout.savepoints)]
+
+
+def test_the_rest_of_a_savepoint_that_the_deleted_job_no_longer_needed_goes_with_its_claim(
+    job: StateJob, tmp_path: Path
+) -> None:
+    savepoint, _ = job.checkpoint("mine")
+    claiming(job, tmp_path, savepoint.path)
+    job.store.delete([savepoint.path])  # as its new owner does before it deletes the files
+    delete_job_objects(job.store, JOB, is_last=True)
+    assert paths(job), "they are another job's"
+    delete_job_objects(job.store, JobId("owner"), is_last=False)
+    assert paths(job) == []
+
+
+def test_a_claim_ends_that_no_entry_of_the_log_names(job: StateJob, tmp_path: Path) -> None:
+    """The driver was killed between the two, or the log is damaged or closed already."""
+    savepoint, _ = job.checkpoint("mine")
+    owner = claiming(job, tmp_path, savepoint.path)
+    for info in list(job.store.list(owner.layout.log)):
+        job.store.put(info.path, b"damaged")
+    delete_job_objects(job.store, owner.job_id, is_last=False)
+    assert read_claim(job.store, claim_path(savepoint.path)) is not None
+    delete_job_objects(job.store, owner.job_id, is_last=True, claimed=[savepoint.path])
+    assert read_claim(job.store, claim_path(savepoint.path)) is None
+    assert not missing_files(job.store, savepoint)
+
+
+def test_a_claim_of_its_own_savepoint_ends_too(job: StateJob, tmp_path: Path) -> None:
+    savepoint, _ = job.checkpoint("mine")
+    take_claim(job.store, savepoint, JOB)
+    delete_job_objects(job.store, JOB, is_last=True, claimed=[savepoint.path])
+    restored = StateJob(job.store, tmp_path / "elsewhere", job_id=JobId("restored"), reference=dict(job.reference))
+    restored.start(3, savepoint.path)
+    assert restored.dump() == job.reference
+
+
+@pytest.mark.parametrize("path", ["job2/shared/x", "job2/shared/../x", "", "job/savepoints/mine/claim.json"])
+def test_no_other_jobs_claim_ends_whatever_is_named(job: StateJob, tmp_path: Path, path: str) -> None:
+    savepoint, _ = job.checkpoint("mine")
+    owner = claiming(job, tmp_path, savepoint.path)
+    delete_job_objects(job.store, JobId("third"), is_last=True, claimed=[savepoint.path, path])
+    claim = read_claim(job.store, claim_path(savepoint.path))
+    assert claim is not None
+    assert claim.job_id == owner.job_id
+    assert job.store.get("job2/shared/x") == b"of another job"
 
 
 def test_a_driver_that_nobody_can_reach_is_fenced(job: StateJob) -> None:
