@@ -183,6 +183,7 @@ def list_savepoints(session: Session, job: str) -> None:
     with session.control_plane() as control_plane:
         answer = control_plane.get_list(job_path(job, "savepoints"), "savepoints")
     rows = [{**savepoint, **(savepoint["operation"] or {})} for savepoint in answer["savepoints"]]
+    rows = [row | ({"status": "DISCARDED"} if row.get("discarded") else {}) for row in rows]
     session.output.table(answer, rows, SAVEPOINT_COLUMNS)
 
 

@@ -35,6 +35,7 @@ class OperationResult(Answer):
 
     location: str | None = Field(default=None, description="Location of the manifest of the savepoint or checkpoint.")
     checkpoint_id: int | None = None
+    discarded: bool = Field(default=False, description="Whether a user has deleted the savepoint or checkpoint since.")
     rescale_id: str | None = None
     change_id: str | None = None
 

@@ -46,6 +46,7 @@ from keyscale.db.models import DeletedJob, Job
 from keyscale.db.repositories import (
     artifacts,
     attempts,
+    checkpoints,
     events,
     exceptions,
     jobs,
@@ -308,6 +309,7 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
                 keep_objects=keep_objects,
                 deleted_at_ms=at_ms,
                 due_at_ms=at_ms,
+                discarded=checkpoints.waiting_discarded(session, job.id),
                 claimed=[location for location, claim_mode in restored_from if claim_mode is ClaimMode.CLAIM],
             )
         )

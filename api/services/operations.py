@@ -22,11 +22,11 @@ from keyscale.api.schemas.operation import (
 from keyscale.api.services.changes import change_answer
 from keyscale.api.services.cursors import write_cursor
 from keyscale.api.services.jobs import require_job
-from keyscale.db.repositories import changes, commands
+from keyscale.db.repositories import changes, checkpoints, commands
 from keyscale.db.statuses import ChangeKind, ChangeStatus, CommandKind, CommandStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Container, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -108,8 +108,9 @@ def list_savepoints(context: Context, reference: str, listing: Listing) -> Savep
     with context.reads() as session:
         job = require_job(session, reference)
         found = commands.savepoints(session, job.id, listing.page(int, str))
+        discarded = _discarded(session, found.rows)
     return SavepointList(
-        savepoints=[_savepoint_answer(command) for command in found.rows], next=write_cursor(found.next)
+        savepoints=[_savepoint_answer(command, discarded) for command in found.rows], next=write_cursor(found.next)
     )
 
 
@@ -123,9 +124,10 @@ def show_savepoint(context: Context, reference: str, savepoint_id: str) -> Savep
     with context.reads() as session:
         job = require_job(session, reference)
         found = commands.find_savepoint(session, job.id, savepoint_id)
+        discarded = _discarded(session, [] if found is None else [found])
     if found is None:
         raise SavepointNotFoundError("the job has no savepoint of this id")
-    return _savepoint_answer(found)
+    return _savepoint_answer(found, discarded)
 
 
 def show(context: Context, operation_id: str) -> OperationAnswer:
@@ -142,11 +144,10 @@ def show(context: Context, operation_id: str) -> OperationAnswer:
 
 
 def answers(session: Session, operation_ids: Collection[str]) -> dict[str, OperationAnswer]:
-    """Returns those of some operations that exist, by their ids, by two statements."""
-    found = {
-        command.id: OperationAnswer.model_validate(_operation_fields(command))
-        for command in commands.find_all(session, operation_ids)
-    }
+    """Returns those of some operations that exist, by their ids, by a few statements."""
+    rows = commands.find_all(session, operation_ids)
+    discarded = _discarded(session, rows)
+    found = {command.id: OperationAnswer.model_validate(_operation_fields(command, discarded)) for command in rows}
     return found | {change.id: _change_operation(change) for change in changes.find_all(session, operation_ids)}
 
 
@@ -160,8 +161,19 @@ def _trigger(
     return OperationAccepted(operation_id=command.id, status=command.status)
 
 
-def _operation_fields(command: Command) -> dict[str, object]:
+def _discarded(session: Session, found: Sequence[Command]) -> set[tuple[str, int]]:
+    """Returns the checkpoints and savepoints of some commands that a user has deleted, by job and number."""
+    taken = [(command.job_id, command.checkpoint_id) for command in found if command.checkpoint_id is not None]
+    return checkpoints.discarded_among(session, taken) if taken else set()
+
+
+def _operation_fields(command: Command, discarded: Container[tuple[str, int | None]]) -> dict[str, object]:
     done = command.status is CommandStatus.COMPLETED
+    result = OperationResult(
+        location=command.location,
+        checkpoint_id=command.checkpoint_id,
+        discarded=(command.job_id, command.checkpoint_id) in discarded,
+    )
     return {
         "id": command.id,
         "job_id": command.job_id,
@@ -169,13 +181,14 @@ def _operation_fields(command: Command) -> dict[str, object]:
         "status": command.status,
         "created_at_ms": command.created_at_ms,
         "ended_at_ms": command.ended_at_ms,
-        "operation": OperationResult(location=command.location, checkpoint_id=command.checkpoint_id) if done else None,
+        "operation": result if done else None,
         "failure_cause": command.failure,
     }
 
 
-def _savepoint_answer(command: Command) -> SavepointAnswer:
-    return SavepointAnswer.model_validate({**_operation_fields(command), "savepoint_id": command.savepoint_id})
+def _savepoint_answer(command: Command, discarded: Container[tuple[str, int | None]]) -> SavepointAnswer:
+    fields = _operation_fields(command, discarded)
+    return SavepointAnswer.model_validate({**fields, "savepoint_id": command.savepoint_id})
 
 
 def _change_operation(change: Change) -> OperationAnswer:

@@ -74,7 +74,8 @@ class ObjectRemoval:
                 JobId(job.job_id),
                 is_last=is_last,
                 writes_before_ms=now_ms() - SETTLED_MS if is_last else None,
-                claimed=[split_location(location)[1] for location in job.claimed],
+                claimed=_paths(job.claimed),
+                discarded=_paths(job.discarded),
             )
         except Exception as error:  # noqa: BLE001 - one that cannot be deleted must not keep the others
             code = error.code if isinstance(error, KeyscaleError) else type(error).__name__
@@ -94,6 +95,10 @@ class ObjectRemoval:
                     session.delete(row)
                 return not job.keep_objects
         return False
+
+
+def _paths(locations: list[str]) -> list[str]:
+    return [split_location(location)[1] for location in locations]
 
 
 def _failed(leadership: Leadership, job: DeletedJob, code: str) -> None:

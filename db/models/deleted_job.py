@@ -12,7 +12,8 @@ class DeletedJob(Base):
     """A deleted job with objects in the store; the row goes with the last of them.
 
     `due_at_ms` is the time of the next pass over the store, and `failure_code` says why the last one failed. `claimed`
-    has the locations of the savepoints that its attempts have claimed, or were to.
+    has the locations of the savepoints that its attempts have claimed, or were to; `discarded` those of its own whose
+    user deleted them, and whose objects were still there.
     """
 
     __tablename__ = "deleted_jobs"
@@ -25,3 +26,4 @@ class DeletedJob(Base):
     due_at_ms: Mapped[int]
     failure_code: Mapped[str | None]
     claimed: Mapped[list[str]] = mapped_column(default=list, server_default="[]")
+    discarded: Mapped[list[str]] = mapped_column(default=list, server_default="[]")

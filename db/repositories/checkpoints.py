@@ -276,6 +276,30 @@ def first_discarded(session: Session, except_for: Collection[tuple[str, int]]) -
     return None if row is None else (row[0], row[1])
 
 
+def waiting_discarded(session: Session, job_id: str) -> list[str]:
+    """Returns the locations of a job's savepoints that a user wants gone and whose objects are not deleted yet."""
+    waiting = session.scalars(
+        select(Checkpoint.external_path).where(
+            Checkpoint.job_id == job_id,
+            Checkpoint.is_savepoint,
+            Checkpoint.discard_requested_at_ms.is_not(None),
+            Checkpoint.objects_deleted_at_ms.is_(None),
+        )
+    )
+    return [location for location in waiting if location is not None]
+
+
+def discarded_among(session: Session, keys: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
+    """Returns those of some checkpoints, by job and number, that a user wants gone."""
+    rows = session.execute(
+        select(Checkpoint.job_id, Checkpoint.checkpoint_id).where(
+            tuple_(Checkpoint.job_id, Checkpoint.checkpoint_id).in_(keys),
+            Checkpoint.discard_requested_at_ms.is_not(None),
+        )
+    )
+    return {(job_id, checkpoint_id) for job_id, checkpoint_id in rows}
+
+
 def is_discarded(session: Session, external_path: str) -> bool:
     """Whether a user wants the checkpoint or savepoint at a location gone."""
     is_gone = (Checkpoint.external_path == external_path, Checkpoint.discard_requested_at_ms.is_not(None))

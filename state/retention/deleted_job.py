@@ -61,6 +61,7 @@ def delete_job_objects(
     is_last: bool,
     writes_before_ms: int | None = None,
     claimed: Collection[str] = (),
+    discarded: Collection[str] = (),
 ) -> DeletedObjects:
     """Runs a pass. It may die at any step; another pass deletes the rest.
 
@@ -70,6 +71,7 @@ def delete_job_objects(
         is_last: Whether no driver can be alive any more, so that the log need not stay closed.
         writes_before_ms: Unfinished writes that began before this time are removed, too; None: none are.
         claimed: Paths of manifests that the job may have claimed, besides those that its log names.
+        discarded: Paths of manifests of the job's savepoints that their user has deleted: these do not stay.
 
     Raises:
         StoreUnavailableError: The store is unavailable.
@@ -90,10 +92,12 @@ def delete_job_objects(
         for info in objects
         if info.path.startswith(layout.savepoints) and info.path.rpartition("/")[2] in {MANIFEST_NAME, CLAIM_NAME}
     }
+    claims = {info.path for info in objects if info.path.endswith(f"/{CLAIM_NAME}")}
     savepoints = {
         directory: path
         for directory, path in savepoints.items()
         if not _is_own_copy(store, f"{directory}{MANIFEST_NAME}")
+        and (f"{directory}{MANIFEST_NAME}" not in discarded or f"{directory}{CLAIM_NAME}" in claims)
     }
     doomed = sorted(
         (info for info in objects if info.path != closing and not info.path.startswith(tuple(savepoints))),

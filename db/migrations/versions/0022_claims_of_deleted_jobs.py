@@ -1,4 +1,4 @@
-"""The claims of deleted jobs, which end with them; and an index to find a checkpoint that its user has deleted."""
+"""Savepoints that deleted jobs have claimed, or whose user deleted them; and an index of checkpoints deleted so."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the column and the index."""
-    op.add_column("deleted_jobs", sa.Column("claimed", JSONB, nullable=False, server_default="[]"))
+    """Adds the columns and the index."""
+    for name in ("claimed", "discarded"):
+        op.add_column("deleted_jobs", sa.Column(name, JSONB, nullable=False, server_default="[]"))
     op.create_index(
         "ix_checkpoints_discarded_path",
         "checkpoints",
@@ -26,4 +27,5 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Removes them."""
     op.drop_index("ix_checkpoints_discarded_path", "checkpoints")
-    op.drop_column("deleted_jobs", "claimed")
+    for name in ("claimed", "discarded"):
+        op.drop_column("deleted_jobs", name)

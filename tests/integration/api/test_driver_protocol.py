@@ -215,6 +215,7 @@ def test_commands_are_given_until_their_result_has_arrived(
     assert shown["operation"] == {
         "location": result["location"],
         "checkpoint_id": 3,
+        "discarded": False,
         "rescale_id": None,
         "change_id": None,
     }

@@ -18,6 +18,7 @@ from keyscale.api.lifecycle.reconciler import ReconcilerPulse
 from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.services.restore_sources import FoundSource, require_kept
 from keyscale.api.services.verifications import LOST_MS
+from keyscale.api.upkeep.object_removal import ObjectRemoval
 from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
 from keyscale.clock import now_ms
 from keyscale.db.job_scope import JobScope
@@ -103,6 +104,31 @@ def test_a_deletion_takes_what_nothing_else_needs(
     assert (again.status_code, again.json()["code"]) == (409, "SNAPSHOT_NEEDED")
     verdict = client.post("/jobs/flights/checkpoints/1/verify")
     assert (verdict.status_code, verdict.json()["code"]) == (404, "CHECKPOINT_NOT_FOUND")
+
+
+def test_a_deleted_savepoint_says_so_wherever_it_is_shown(client: httpx.Client, snapshots: Snapshots) -> None:
+    def shown() -> list[bool]:
+        listed = client.get("/jobs/flights/savepoints").json()["savepoints"]
+        found = [client.get("/jobs/flights/savepoints/kept").json(), client.get("/operations/kept").json(), *listed]
+        assert [each["status"] for each in found] == ["COMPLETED"] * 3, "it was taken"
+        return [each["operation"]["discarded"] for each in found]
+
+    assert snapshots.paths()
+    assert shown() == [False] * 3
+    assert client.delete("/jobs/flights/savepoints/kept").status_code == 202
+    assert shown() == [True] * 3
+
+
+def test_a_savepoint_that_was_deleted_right_before_its_job_does_not_stay(
+    client: httpx.Client, context: Context, leadership: Leadership, snapshots: Snapshots
+) -> None:
+    snapshots.take(5, {f"{snapshots.layout.savepoint('stays')}files/b": b"b"}, "stays")
+    snapshots.take(6, {f"{snapshots.layout.shared}c": b"c" * 1000})
+    assert client.delete("/jobs/flights/savepoints/kept").status_code == 202
+    assert client.delete("/jobs/flights").status_code == 204
+    remove(context, leadership)
+    assert ObjectRemoval(context.sessions, ReconcilerPulse()).run_due(leadership)
+    assert snapshots.paths() == {"savepoints/stays/manifest.json", "savepoints/stays/files/b"}
 
 
 def test_what_is_still_needed_is_not_deleted(client: httpx.Client, context: Context, snapshots: Snapshots) -> None:

@@ -91,6 +91,17 @@ def test_a_savepoint_that_another_job_has_claimed_is_left_to_that_job(job: State
     assert any(path.endswith("/claim.json") for path in paths(job))
 
 
+def test_a_savepoint_that_its_user_has_deleted_does_not_stay_unless_another_job_has_claimed_it(
+    job: StateJob, tmp_path: Path
+) -> None:
+    gone, stays, claimed = (job.checkpoint(name)[0] for name in ("gone", "stays", "claimed"))
+    claiming(job, tmp_path, claimed.path)
+    done = delete_job_objects(job.store, JOB, is_last=True, discarded=[gone.path, claimed.path])
+    assert {path.rpartition("/savepoints/")[2].partition("/")[0] for path in paths(job)} == {"stays", "claimed"}
+    assert stays.path in done.savepoints
+    assert not missing_files(job.store, claimed)
+
+
 def claiming(job: StateJob, tmp_path: Path, path: str) -> StateJob:
     """Returns a job that has claimed a savepoint, and has used what is in it."""
     owner = StateJob(job.store, tmp_path / "elsewhere", job_id=JobId("owner"), reference=dict(job.reference))
