@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+UNREAD_MS_MAX = 120_000
+"""How long a client may leave its answer unread, such as an event stream, before its connection is closed."""
 _GRACE_S = 5
 _ADMIN = "admin"
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -180,6 +182,8 @@ def listen(settings: Settings) -> socket.socket:
     # connection would wait for up to 40 ms, for its own delayed acknowledgement.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Otherwise a client that stops reading, and lives, keeps its connection and its stream without limit.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS_MAX)
     try:
         listener.bind((settings.host, settings.port))
     except OSError as error:

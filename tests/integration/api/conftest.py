@@ -97,9 +97,9 @@ def app(context: Context) -> FastAPI:
 
 
 @contextmanager
-def served(app: FastAPI) -> Iterator[httpx.Client]:
-    """Serves an application; yields a client without a token."""
-    listener = socket.create_server(("127.0.0.1", 0))
+def served(app: FastAPI, listener: socket.socket | None = None) -> Iterator[httpx.Client]:
+    """Serves an application, on a socket of its own unless one is given; yields a client without a token."""
+    listener = listener or socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()

@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx
@@ -21,20 +21,24 @@ from keyscale.api.access.principal import Principal
 from keyscale.api.services import listener, news
 from keyscale.api.services.listener import JOBS_NAMED_MAX, Listener, Subject, Topic
 from keyscale.api.services.news import News
+from keyscale.api.web import serve
 from keyscale.clock import now_ms
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt, Command
 from keyscale.db.repositories import events, marks, tokens
 from keyscale.db.repositories.marks import JobMarks
 from keyscale.db.statuses import AttemptStage, CommandKind, CommandStatus, Role
-from tests.integration.api.conftest import add_token
+from tests.integration.api.conftest import TOKEN, add_token, served
 from tests.integration.api.test_reads import statements
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fastapi import FastAPI
+
     from keyscale.api.services.context import Context
+    from keyscale.api.settings import Settings
 
 ALL = ["job", "figures", "checkpoints", "changes", "operations", "events"]
 
@@ -347,3 +351,32 @@ def test_a_change_is_looked_at_once_for_all_readers_of_one_scope(monkeypatch: py
     monkeypatch.setattr(JobScope, "covers", counted)
     assert asyncio.run(told()) == [["job-a"]] * 50 + [["job-b"]] * 50
     assert len(looked) == 4, "two scopes and two jobs"
+
+
+def test_a_reader_that_stops_reading_loses_its_stream(
+    app: FastAPI, context: Context, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "UNREAD_MS_MAX", 1_000)
+    job_ids = ["x" * 10_000] * 10
+    opened: list[Listener] = []
+    open_one = context.news.open
+
+    def noted(*arguments: Any, **options: Any) -> Listener:
+        opened.append(open_one(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(context.news, "open", noted)
+
+    def is_dropped() -> bool:
+        opened[0].tell([Topic.JOB], {f"{number}{job_id}" for number, job_id in enumerate(job_ids)})
+        return context.news.streams == 0
+
+    with served(app, serve.listen(replace(settings, host="127.0.0.1", port=0))) as client, socket.socket() as stuck:
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stuck.connect((client.base_url.host, client.base_url.port))
+        request = (
+            f"GET /stream HTTP/1.1\r\nHost: {client.base_url.netloc.decode()}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        )
+        stuck.sendall(request.encode())
+        wait_until(lambda: context.news.streams == 1, 15, what="the stream")
+        wait_until(is_dropped, 60, what="the stream's end")
