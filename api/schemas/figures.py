@@ -28,4 +28,8 @@ class FiguresAnswer(Answer):
     input_records: int = Field(description="Records read since the job was created.")
     output_records: int = Field(description="Records emitted since the job was created.")
     late_records: int = Field(description="Late records, and records without event time, since the job was created.")
+    dead_letters: int = Field(
+        description="Records that functions failed on, and rows that the systems of sinks would have refused, which"
+        " became dead letters, since the job was created."
+    )
     lost_records: int = Field(description="Records that sources had lost, since the job was created.")

@@ -265,6 +265,7 @@ class JobSummaryAnswer(Answer):
             "input_records": 60_000,
             "output_records": 60_000,
             "late_records": 0,
+            "dead_letters": 0,
             "lost_records": 0,
         },
         stop_operation_id=None,

@@ -24,6 +24,7 @@ class SeriesName(StrEnum):
     INPUT_RECORDS = "input_records"
     OUTPUT_RECORDS = "output_records"
     LATE_RECORDS = "late_records"
+    DEAD_LETTERS = "dead_letters"
     LOST_RECORDS = "lost_records"
     CHECKPOINT_DURATION_MS = "checkpoint_duration_ms"
     CHECKPOINTED_SIZE = "checkpointed_size"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SILENT_MS = 15_000
 """The figures of a driver that has been silent for longer are no longer those of now."""
 _NUMBER_MAX = 2**53  # a watermark may stand at the end of its range; what is beyond this is no time
-_ZERO = {"input_records": 0, "output_records": 0, "late_records": 0, "lost_records": 0}
+_ZERO = {"input_records": 0, "output_records": 0, "late_records": 0, "dead_letters": 0, "lost_records": 0}
 
 
 def reports_now(attempt: Attempt | AttemptSummaryAnswer, *, now_ms: int) -> bool:
@@ -56,6 +56,8 @@ def _counted(metrics: DriverMetrics) -> dict[str, int]:
         "input_records": metrics.input_records,
         "output_records": metrics.output_records,
         "late_records": sum(operator.late_records for operator in metrics.operators),
+        "dead_letters": sum(operator.dead_letters for operator in metrics.operators)
+        + sum(sink.dead_letters for sink in metrics.sinks),
         "lost_records": metrics.lost_records,
     }
     return {name: max(0, number) for name, number in counted.items()}

@@ -25,6 +25,7 @@ class SeriesPoint(Base):
     input_records: Mapped[int | None]
     output_records: Mapped[int | None]
     late_records: Mapped[int | None]
+    dead_letters: Mapped[int | None]
     lost_records: Mapped[int | None]
     processed_rate: Mapped[float | None]
     busy_ratio: Mapped[float | None]

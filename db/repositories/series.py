@@ -41,7 +41,7 @@ RINGS = (Ring(10_000, 361), Ring(60_000, 1_441), Ring(900_000, 2_881), DAYS)
 
 LATEST = ("watermark_ms", "state_size")
 """Of several values in a step, the latest one counts."""
-COUNTERS = ("input_records", "output_records", "late_records", "lost_records")
+COUNTERS = ("input_records", "output_records", "late_records", "dead_letters", "lost_records")
 LARGEST = (*COUNTERS, "lag_records", "lag_ms", "checkpointed_size", "checkpoint_duration_ms")
 """The largest one counts; counters only grow."""
 SMALLEST = ("checkpoint_duration_min_ms",)

@@ -48,9 +48,11 @@ class Operator(Protocol):
 
     Attributes:
         late_records: Number of late records in the batch, whether dropped or sent to a side output.
+        dead_letters: Number of records in the batch that the function failed on, if these do not fail the batch.
     """
 
     late_records: int = 0
+    dead_letters: int = 0
 
     def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
         """Takes a batch with the input columns and `__key_group`; yields batches of the output schema."""
@@ -109,12 +111,14 @@ class SubtaskProgress:
         latest_of_splits: The same of each split of the origins that are in splits, by `SplitInfo.name` and the split.
         next_timers: The earliest timers that are left.
         late_records: Number of late records, whether dropped or sent to a side output.
+        dead_letters: Number of records that became dead letters.
         key_group_records: Number of records of each key group, by its number; of those up to the highest seen.
     """
 
     input_records: int = 0
     output_records: int = 0
     late_records: int = 0
+    dead_letters: int = 0
     latest_event_ms: int | None = None
     latest_of_origins: dict[str, int] = field(default_factory=dict)
     latest_of_splits: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -220,6 +224,7 @@ def run_subtask(
             state.clock.is_at_end = False
     progress.next_timers = operator.next_times()
     progress.late_records = operator.late_records
+    progress.dead_letters = operator.dead_letters
     operator.close()
 
 

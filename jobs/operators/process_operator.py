@@ -131,7 +131,7 @@ class ProcessOperator(Operator):
         dead_letters: str | None = None,
     ) -> None:
         self._function: Any = function
-        self._dead_letters = dead_letters
+        self._dead_letter_tag = dead_letters
         self._record = 0
         self._state = state
         self._info = info
@@ -144,7 +144,7 @@ class ProcessOperator(Operator):
             function.open(RuntimeContext(state, info, operator_state if dead_letters is None else None))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
-        process_element = self._function.process_element if self._dead_letters is None else self._process_or_divert
+        process_element = self._function.process_element if self._dead_letter_tag is None else self._process_or_divert
         yield from self._run(process_element, batch, self._info)
 
     def _run(
@@ -185,7 +185,7 @@ class ProcessOperator(Operator):
 
     def _process_or_divert(self, row: Row, context: ProcessContext) -> list[Any]:
         """Processes a record. One that fails has no effect except its dead letter."""
-        assert self._dead_letters is not None  # noqa: S101 - called only if there are dead letters
+        assert self._dead_letter_tag is not None  # noqa: S101 - called only if there are dead letters
         self._state.mark()
         before = {tag: len(records) for tag, records in self._results.side.items()}
         try:
@@ -196,7 +196,8 @@ class ProcessOperator(Operator):
             self._state.undo()
             for tag, records in self._results.side.items():
                 del records[before[tag] :]
-            self._results.side[self._dead_letters].append((*row, exception_line(error)))
+            self.dead_letters += 1
+            self._results.side[self._dead_letter_tag].append((*row, exception_line(error)))
             return []
 
     def _context(self) -> ProcessContext:

@@ -394,6 +394,10 @@ class OperatorMetrics(Message):
         description="Late records, and records without event time, since the driver started:"
         " dropped or sent to a side output.",
     )
+    dead_letters: Measured = Field(
+        default=0,
+        description="Records that its function failed on and that became dead letters, since the driver started.",
+    )
     watermark_ms: Measured | None = Field(default=None, description="Event time up to which its timers have fired.")
     watermark_lag_ms: Measured | None = Field(default=None, description="How far the watermark is behind the clock.")
     event_time_lag_ms: Measured | None = Field(
@@ -401,6 +405,16 @@ class OperatorMetrics(Message):
         description="How far the batch's latest event was behind the clock when the batch was committed.",
     )
     subtasks: list[SubtaskMetrics] = Field(default_factory=list)
+
+
+class SinkMetrics(Message):
+    """Metrics of one sink that may put rows aside as dead letters."""
+
+    uid: StorableText
+    dead_letters: Measured = Field(
+        default=0,
+        description="Rows that its system would have refused and that became dead letters, since the driver started.",
+    )
 
 
 class GraphNode(Message):
@@ -487,6 +501,9 @@ class DriverMetrics(Message):
         " of a checkpoint have another size, its state_size.",
     )
     operators: list[OperatorMetrics] = Field(default_factory=list)
+    sinks: list[SinkMetrics] = Field(
+        default_factory=list, description="Figures of the sinks that may put rows aside as dead letters."
+    )
     graph: list[GraphNode] = Field(
         default_factory=list,
         description="The job's graph: each node comes after its inputs. Empty before the script has declared it.",

@@ -61,6 +61,7 @@ class _Token(msgspec.Struct, frozen=True):
     batch_bytes_max: int = RECORD_BYTES_MAX
     refusal: Refusal | None = None  # the rule for the staged records that are not written; None if all are
     dead_letters: str | None = None
+    dead_letter_rows: int = 0
     shares: int = 1  # the number of transactions in which its records are written
 
 
@@ -166,7 +167,8 @@ class KafkaSink:
         if not reasons:
             return token
         letters = self._dead_letters.prepare(refused.drop(_BYTES), reasons, context)
-        return msgspec.structs.replace(token, refusal=refusal, dead_letters=letters)
+        count = sum(reasons.values())
+        return msgspec.structs.replace(token, refusal=refusal, dead_letters=letters, dead_letter_rows=count)
 
     def _limits(self, names: Collection[str]) -> dict[str, TopicLimits]:
         """Returns the limits of those topics that exist."""
@@ -243,6 +245,9 @@ class KafkaSink:
             if key.refusal is not None:
                 records = records.where(_reason(records, self._topic, key.refusal).isNull())
             yield records.drop(_BYTES).coalesce(1)
+
+    def dead_letters_of(self, token: str) -> int:
+        return msgspec.json.decode(token, type=_Token).dead_letter_rows
 
     def discard(self, token: str) -> None:
         key = msgspec.json.decode(token, type=_Token)

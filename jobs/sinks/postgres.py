@@ -63,6 +63,7 @@ class _Token(msgspec.Struct, frozen=True):
     columns: tuple[str, ...]
     tasks: tuple[int, ...]
     dead_letters: str | None = None
+    dead_letter_rows: int = 0
 
 
 class PostgresSink:
@@ -132,7 +133,8 @@ class PostgresSink:
             if letters:
                 reasons = Counter(reason for _, reason in letters)
                 rows = SparkSession.active().createDataFrame(letters, "row string, error string")
-                token = msgspec.structs.replace(token, dead_letters=self._dead_letters.prepare(rows, reasons, context))
+                kept = self._dead_letters.prepare(rows, reasons, context)
+                token = msgspec.structs.replace(token, dead_letters=kept, dead_letter_rows=len(letters))
         except Exception:
             self._discard_quietly(token)
             raise
@@ -252,6 +254,9 @@ class PostgresSink:
                 connection.execute(self._move(key), {"tasks": list(key.tasks)})
                 self._set_marker(connection, key.job_id, key.uid, Published(key.attempt, key.batch_id))
                 connection.execute(self._emptied(key.stage))
+
+    def dead_letters_of(self, token: str) -> int:
+        return msgspec.json.decode(token, type=_Token).dead_letter_rows
 
     def discard(self, token: str) -> None:
         key = msgspec.json.decode(token, type=_Token)

@@ -8,7 +8,8 @@ committed is never published.
 A sink whose system does not answer raises SinkUnavailableError. `publish` and `recover` are then called again, and a
 batch that was being prepared is discarded and runs again, until the job's `store_outage_max_ms` has passed.
 
-A sink may also let subtasks write to it themselves (`DirectSink`), so that rows do not pass through Spark.
+A sink may also let subtasks write to it themselves (`DirectSink`), so that rows do not pass through Spark. One that
+puts rows aside which its system would refuse says how many (`RefusingSink`), and the job's figures count them.
 """
 
 from __future__ import annotations
@@ -121,4 +122,13 @@ class DirectSink(Sink, Protocol):
 
         Called once per run.
         """
+        ...
+
+
+@runtime_checkable
+class RefusingSink(Sink, Protocol):
+    """A sink that may put rows aside as dead letters, because its system would refuse them."""
+
+    def dead_letters_of(self, token: str) -> int:
+        """Returns how many rows of a prepared batch are dead letters, from the token alone."""
         ...

@@ -116,6 +116,7 @@ class OperatorHarness:
 
     Attributes:
         late_records: Records so far that came too late, or had no event time: dropped, or sent to a side output.
+        dead_letters: Records so far that became dead letters.
 
     Example:
         >>> harness = OperatorHarness(Totals(), input={"user": "string", "amount": "bigint"}, key=["user"],
@@ -184,7 +185,7 @@ class OperatorHarness:
         self._resources: dict[str, Any] = {}
         self._clock = BatchClock()
         self._outputs: dict[str, list[Row]] = {}
-        self.late_records = 0
+        self.late_records = self.dead_letters = 0
         self._open(HarnessSnapshot({}, None, self._clock.processing_time_ms, self._clock.event_time_ms))
 
     def process(self, *records: Any) -> None:
@@ -317,7 +318,7 @@ class OperatorHarness:
         *,
         port: int = 0,
     ) -> None:
-        late_before = self.late_records
+        counted_before = self.late_records, self.dead_letters
         before = [copy.deepcopy(operator) for operator in self._operators]
         rows = self._routed(records, port) if records else {}
         outputs: dict[str, list[Row]] = {}
@@ -333,7 +334,7 @@ class OperatorHarness:
             for state in self._states:
                 state.discard()
             self._operators = before
-            self.late_records = late_before
+            self.late_records, self.dead_letters = counted_before
             raise
         for operator in self._operators:
             operator.changed()
@@ -375,6 +376,7 @@ class OperatorHarness:
                 names = tuple(batch.schema.names)
                 outputs.setdefault(tag, []).extend(map(row_type(names), tuples_of(batch, names)))
         self.late_records += progress.late_records
+        self.dead_letters += progress.dead_letters
 
     def _routed(self, records: list[Any], port: int) -> dict[int, pa.RecordBatch]:
         """Returns the rows of each subtask that has any, with their key groups."""

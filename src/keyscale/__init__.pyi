@@ -36,6 +36,7 @@ from keyscale.jobs.sinks.postgres import PostgresSink as PostgresSink
 from keyscale.jobs.sinks.sink import DirectOutput as DirectOutput
 from keyscale.jobs.sinks.sink import DirectSink as DirectSink
 from keyscale.jobs.sinks.sink import DirectStaging as DirectStaging
+from keyscale.jobs.sinks.sink import RefusingSink as RefusingSink
 from keyscale.jobs.sinks.sink import Sink as Sink
 from keyscale.jobs.sinks.sink import SinkContext as SinkContext
 from keyscale.jobs.sources.kafka import KafkaSource as KafkaSource

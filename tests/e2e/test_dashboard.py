@@ -12,7 +12,14 @@ from playwright.sync_api import expect
 
 from keyscale.api.access.browser_sessions import SESSION_COOKIE
 from keyscale.api.dashboard.router import TABS
+from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.steps import Cause
+from keyscale.api.services import series
+from keyscale.clock import now_ms
 from keyscale.db.connections import open_engine, session_factory
+from keyscale.db.repositories import jobs
+from keyscale.db.statuses import AttemptStage
+from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.state.keys.key_groups import key_group_range
 from tests.support.control_plane.running_control_plane import running_control_plane
 from tests.support.control_plane.snapshots import Snapshots
@@ -21,7 +28,7 @@ from tests.support.servers.postgres import create_database
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from playwright.sync_api import Browser, Page, Route
     from sqlalchemy import Engine
@@ -72,6 +79,18 @@ class Platform:
         artifact = api.upload("/artifacts", filename="job.py", content=SCRIPT)
         self.jobs[name] = api.post("/jobs", {"name": name, "artifact_id": artifact["id"], "parallelism": 2})["id"]
         return self.jobs[name]
+
+    def note_figures(self, name: str, reports: Sequence[dict[str, Any]]) -> None:
+        """Stores what a driver of a job has reported before it ended, in steps of the series up to now."""
+        with session_factory(self.engine).begin() as session:
+            job = jobs.lock(session, self.jobs[name])
+            assert job is not None
+            attempt = JobTransaction(session, job).create_attempt(job.revision, Cause.START, stage=AttemptStage.ENDED)
+            attempt.reaped, attempt.totals_before = True, {"late_records": 100}
+            for steps_ago, report in enumerate(reversed(reports)):
+                metrics = DriverMetrics.model_validate(report)
+                series.sample(session, attempt, metrics, now_ms() - steps_ago * series.SAMPLE_MS)
+            attempt.metrics = DriverMetrics.model_validate(reports[-1]).model_dump(mode="json")
 
     def snapshots_of(self, name: str) -> Snapshots:
         """Returns what makes checkpoints of a job that never ran."""
@@ -324,6 +343,46 @@ def test_faults_of_a_running_job_are_shown_on_top(page: Page, platform: Platform
     expect(health).to_contain_text("Repair the manifest.")
     page.unroute("**/jobs/departures")
     expect(health).to_be_hidden()
+
+
+def test_late_records_and_dead_letters_are_shown_as_numbers_in_the_graph_and_over_time(
+    page: Page, platform: Platform
+) -> None:
+    platform.create_job("refused")
+    graph = [
+        {"uid": "clicks", "kind": "SOURCE"},
+        {"uid": "checked", "kind": "OPERATOR", "inputs": ["clicks"]},
+        {"uid": "table", "kind": "SINK", "inputs": ["checked"]},
+        {"uid": "files", "kind": "SINK", "inputs": ["checked"]},
+    ]
+    platform.note_figures(
+        "refused",
+        [
+            {
+                "batches": batches,
+                "graph": graph,
+                "operators": [{"uid": "checked", "late_records": 1100 * batches, "dead_letters": 7 * batches}],
+                "sinks": [{"uid": "table", "dead_letters": 600 * batches}],
+            }
+            for batches in (1, 2)
+        ],
+    )
+    open_page(page, platform, "/ui/jobs/refused")
+    now = page.get_by_role("region", name="Now")
+    for name, value in (("Late", "2,300"), ("Dead letters", "1,214"), ("Lost by sources", "0")):
+        term = now.locator("dl > div").filter(has=page.get_by_text(name, exact=True))
+        expect(term.get_by_role("definition").first).to_have_text(value)
+    nodes = page.get_by_role("group", name="Graph of the operators").get_by_role("listitem")
+    expect(nodes.filter(has_text="checked")).to_contain_text("Late, dead letters2,200, 14")
+    expect(nodes.filter(has_text="table")).to_contain_text("Dead letters1,200")
+    expect(nodes.filter(has_text="files")).not_to_contain_text("Dead letters")
+    chart = page.get_by_role("figure").filter(has_text="Late, dead-letter and lost records")
+    expect(chart).to_contain_text("late 2,300, dead letters 1,214, lost 0")
+    expect(chart.get_by_role("img", name="Dead letters: from 607 to 1,214, last 1,214")).to_be_visible()
+    legend = chart.locator(".legendtext")  # drawn once the library of the charts is there
+    expect(legend).to_have_text(["Late", "Dead letters", "Lost"], timeout=60_000)
+    assert faults_of_access(page) == []
+    platform.control_plane.api.delete("/jobs/refused")
 
 
 def test_a_job_that_does_not_exist_is_reported(page: Page, platform: Platform) -> None:

@@ -94,8 +94,10 @@ function contentOf(node, job, flows) {
   }
   if (node.kind === "SINK") {
     const outage = metrics.sink_outage?.uid === node.uid;
+    const refusing = metrics.sinks.find((one) => one.uid === node.uid);
     return [element("small", { class: "soft" }, "sink"), element("dl", {}, ...definitions([
-      ["Arriving", rate(sum(node.inputs.map((uid) => rateOf(uid, 1, job))))], ["System", outage ? "away" : "answers"]]))];
+      ["Arriving", rate(sum(node.inputs.map((uid) => rateOf(uid, 1, job))))], ["System", outage ? "away" : "answers"],
+      ...(refusing ? [["Dead letters", number(refusing.dead_letters)]] : [])]))];
   }
   const operator = metrics.operators.find((one) => one.uid === node.uid);
   if (!operator) return [element("small", { class: "soft" }, "no batch yet")];
@@ -106,7 +108,7 @@ function contentOf(node, job, flows) {
       ["Busiest subtask", percent(busy)],
       ["In, out", `${rate(rateOf(node.uid, 0, job))}, ${rate(flows)}`],
       ["Behind events", duration(operator.event_time_lag_ms)],
-      ["Late", number(operator.late_records)],
+      ["Late, dead letters", `${number(operator.late_records)}, ${number(operator.dead_letters)}`],
     ])),
   ];
 }

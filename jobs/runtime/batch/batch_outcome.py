@@ -26,6 +26,7 @@ class BatchOutcome:
         output_records: Records emitted by operators that a sink follows, or transforms before one.
         reports: The tasks' reports, by operator and subtask.
         times: The times that the batch ran with, by operator.
+        dead_letters: How many rows each sink that may put some aside has put aside.
     """
 
     changelogs: dict[OperatorUid, tuple[ChangelogHandle | None, ...]]
@@ -34,6 +35,7 @@ class BatchOutcome:
     output_records: int
     reports: dict[OperatorUid, tuple[TaskReport, ...]]
     times: dict[OperatorUid, BatchTime] = field(default_factory=dict)
+    dead_letters: dict[OperatorUid, int] = field(default_factory=dict)
 
     def time_after(self, time: JobTime, *, of_spark: bool) -> JobTime:
         """Returns the job's time after the batch, given that before it; `of_spark` as for `watermarks.time_after`.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.protocol.messages import OperatorMetrics, SubtaskMetrics
+from keyscale.jobs.protocol.messages import OperatorMetrics, SinkMetrics, SubtaskMetrics
 from keyscale.jobs.sources.source_reader import RECORDS_BEHIND, RECORDS_LOST
 from keyscale.state.documents.job_time import EventTime
 
@@ -42,6 +42,7 @@ def operator_metrics(
                 read_records=sum(each.input_records for each in of_operator),
                 write_records=sum(each.output_records for each in of_operator),
                 late_records=sum(each.late_records for each in of_operator),
+                dead_letters=sum(each.dead_letters for each in of_operator),
                 watermark_ms=watermark_ms,
                 watermark_lag_ms=lag_ms(watermark_ms, committed_at_ms),
                 event_time_lag_ms=lag_ms(latest_ms, committed_at_ms),
@@ -49,6 +50,11 @@ def operator_metrics(
             )
         )
     return found
+
+
+def sink_metrics(dead_letters: Mapping[OperatorUid, int]) -> list[SinkMetrics]:
+    """Returns the figures of the sinks in one batch, given how many dead letters each of them has."""
+    return [SinkMetrics(uid=uid, dead_letters=count) for uid, count in dead_letters.items()]
 
 
 def lag_ms(event_ms: int | None, at_ms: int) -> int | None:
@@ -95,6 +101,14 @@ def added_up(
     ]
 
 
+def added_up_sinks(before: Sequence[SinkMetrics], batch: Sequence[SinkMetrics]) -> list[SinkMetrics]:
+    """Adds a batch's figures of sinks to the totals since the driver started; a batch of time alone may have none."""
+    totals = {sink.uid: sink.dead_letters for sink in before}
+    for sink in batch:
+        totals[sink.uid] = totals.get(sink.uid, 0) + sink.dead_letters
+    return [SinkMetrics(uid=uid, dead_letters=total) for uid, total in totals.items()]
+
+
 def state_bytes_of(operators: Sequence[OperatorMetrics]) -> int:
     """Returns the state size of all subtasks together."""
     return sum(subtask.state_bytes for operator in operators for subtask in operator.subtasks)
@@ -116,6 +130,7 @@ def _added(before: OperatorMetrics, batch: OperatorMetrics, cycle_ms: float) -> 
         "read_records": before.read_records + batch.read_records,
         "write_records": before.write_records + batch.write_records,
         "late_records": before.late_records + batch.late_records,
+        "dead_letters": before.dead_letters + batch.dead_letters,
         "subtasks": subtasks,
     }
     return batch.model_copy(update=totals)

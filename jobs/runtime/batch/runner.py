@@ -31,7 +31,7 @@ from keyscale.jobs.runtime.executor.subtask_jobs import run_per_subtask
 from keyscale.jobs.runtime.executor.task import OperatorTask, TasksWithoutRecords, subtask_info
 from keyscale.jobs.runtime.executor.task_reports import ReportCollector, complete_reports
 from keyscale.jobs.runtime.retries import Retries
-from keyscale.jobs.sinks.sink import SinkContext
+from keyscale.jobs.sinks.sink import RefusingSink, SinkContext
 from keyscale.jobs.spark_internals.arrow_schemas import spark_schema_of
 from keyscale.jobs.spark_internals.parcels import Parcel
 from keyscale.state.engine.rocksdb_settings import RocksDbSettings
@@ -203,6 +203,7 @@ class BatchRunner:
                 check_alike(uid, [report.broadcast_digest for report in of_operator])
             for edge in self._direct:
                 _of_sink(edge.sink, partial(edge.gather, tokens[edge.sink.uid], reports[edge.operator.uid]))
+            dead_letters = self._dead_letters_of(tokens)
         except Exception as failure:
             self.discard(tokens)
             typed = typed_failure(failure)
@@ -220,6 +221,7 @@ class BatchRunner:
             output_records=sum(report.output_records for uid in self._last_uids() for report in reports[uid]),
             reports=reports,
             times=plan.times,
+            dead_letters=dead_letters,
         )
         self._activity.ran(began_ms, _elapsed_ms(), outcome.latest_of_origins(), outcome.latest_of_splits())
         return outcome
@@ -398,6 +400,13 @@ class BatchRunner:
             broadcast=broadcast,
             output=plan.outputs.get(node.uid),
         )
+
+    def _dead_letters_of(self, tokens: Mapping[OperatorUid, str]) -> dict[OperatorUid, int]:
+        return {
+            node.uid: node.sink.dead_letters_of(tokens[node.uid])
+            for node in self._topology.sinks
+            if node.uid in tokens and isinstance(node.sink, RefusingSink)
+        }
 
     def _sink_context(self, node: SinkNode, batch_id: BatchId, unique: str) -> SinkContext:
         return SinkContext(self._info.job_id, node.uid, batch_id, self._info.attempt, unique)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.jobs.protocol.messages import CleanUp, Commit, DriverMetrics, DriverState, Failure, Heartbeat
-from keyscale.jobs.runtime.batch.metrics import added_up, state_bytes_of
+from keyscale.jobs.runtime.batch.metrics import added_up, added_up_sinks, state_bytes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         GraphNode,
         OperatorMetrics,
         RestartStrategy,
+        SinkMetrics,
         SinkOutage,
     )
     from keyscale.jobs.runtime.batch.locality import Locality
@@ -96,8 +97,9 @@ class DriverStatus:
         plan_ms: float = 0.0,
         append_ms: float = 0.0,
         operators: Sequence[OperatorMetrics] = (),
+        sinks: Sequence[SinkMetrics] = (),
     ) -> None:
-        """Counts a committed batch; the times are those of DriverMetrics, and `operators` the operators' figures."""
+        """Counts a committed batch; times are those of DriverMetrics, `operators` and `sinks` the batch's figures."""
         with self._lock:
             self._first_commit = self._first_commit or commit
             self._last_commit = commit
@@ -125,6 +127,7 @@ class DriverStatus:
                     "input_records": old.input_records + input_records,
                     "output_records": old.output_records + output_records,
                     "operators": with_totals,
+                    "sinks": added_up_sinks(old.sinks, sinks),
                     "state_bytes": state_bytes_of(with_totals) or old.state_bytes,
                 }
             )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from keyscale.clock import now_ms
 from keyscale.jobs.protocol.messages import Commit
 from keyscale.jobs.runtime.batch.locality import Locality
-from keyscale.jobs.runtime.batch.metrics import operator_metrics
+from keyscale.jobs.runtime.batch.metrics import operator_metrics, sink_metrics
 from keyscale.jobs.runtime.errors import BatchOrderError, CheckpointNotBegunError, RunEndedError
 from keyscale.jobs.spark_internals.checkpoint_directory import (
     PositionsDirectory,
@@ -281,6 +281,7 @@ class BatchLoop:
             plan_ms=plan_ms,
             append_ms=append_ms,
             operators=operator_metrics(outcome.reports, self._committed.time, commit.at_ms),
+            sinks=sink_metrics(outcome.dead_letters),
         )
         if self._status.commits == 1:
             logger.info("first commit: batch %d after %.0f ms", batch_id, duration_ms)

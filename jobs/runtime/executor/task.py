@@ -178,6 +178,7 @@ class OperatorTask:
             latest_of_splits=progress.latest_of_splits,
             next_timers=progress.next_timers,
             late_records=progress.late_records,
+            dead_letters=progress.dead_letters,
             executor=executor_name(),
             source=source,
             state_bytes=state_bytes,

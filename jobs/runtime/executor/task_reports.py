@@ -51,6 +51,7 @@ class TaskReport(msgspec.Struct, frozen=True):
         state_bytes: Estimated size of its state on its host; None if the state was not opened.
         broadcast_digest: Digest of its broadcast state after broadcast records; None if there were none.
         late_records: Records that came too late for the operator.
+        dead_letters: Records that became dead letters.
         part: The token of the part that it wrote to its sink itself; None if it wrote none.
     """
 
@@ -78,6 +79,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     state_bytes: int | None = None
     broadcast_digest: str | None = None
     late_records: int = 0
+    dead_letters: int = 0
     part: str | None = None
 
 

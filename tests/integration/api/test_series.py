@@ -32,7 +32,8 @@ METRICS = {
     "input_records": 100,
     "output_records": 80,
     "batch_duration_ms": 50.0,
-    "operators": [{"uid": "totals", "late_records": 4}],
+    "operators": [{"uid": "totals", "late_records": 4, "dead_letters": 2}],
+    "sinks": [{"uid": "orders", "dead_letters": 3}],
 }
 
 
@@ -68,14 +69,19 @@ def test_counters_and_series_go_on_after_a_restart(client: httpx.Client, attempt
     second = attempt()
     beat(client, second, batches=0)
     figures = client.get("/jobs/flights").json()["figures"]
-    assert (figures["input_records"], figures["output_records"], figures["late_records"]) == (100, 80, 4)
+    assert (figures["input_records"], figures["output_records"]) == (100, 80)
+    assert (figures["late_records"], figures["dead_letters"]) == (4, 5)
     beat(client, second, batches=1, input_records=5)
     third = attempt()
     beat(client, third, **METRICS)
-    assert client.get("/jobs/flights").json()["figures"]["input_records"] == 205
-    answer = client.get("/jobs/flights/series", params={"names": ["input_records", "late_records"]}).json()
-    assert answer["series"].keys() == {"input_records", "late_records"}
-    assert [value for value in answer["series"]["input_records"] if value is not None][-1] == 205
+    shown = client.get("/jobs/flights").json()
+    assert (shown["figures"]["input_records"], shown["figures"]["dead_letters"]) == (205, 10)
+    assert shown["attempt"]["metrics"]["sinks"] == [{"uid": "orders", "dead_letters": 3}]
+    names = ["input_records", "late_records", "dead_letters"]
+    answer = client.get("/jobs/flights/series", params={"names": names}).json()
+    assert answer["series"].keys() == set(names)
+    newest = [[value for value in answer["series"][name] if value is not None][-1] for name in names]
+    assert newest == [205, 8, 10]
     assert len(answer["at_ms"]) == len(answer["series"]["late_records"]) <= 362
     assert answer["step_ms"] == 10_000
 
@@ -102,6 +108,26 @@ def test_a_job_never_has_more_points_than_its_rings_are_long(context: Context, j
         assert len(kept) == slots
         assert [point.lag_ms for point in kept[-2:]] == [3 * slots - 3, 3 * slots - 1]
         assert kept[0].at_ms > begin_ms + slots * 10_000
+
+
+def test_late_records_and_dead_letters_are_kept_in_every_ring_and_in_coarser_steps_of_each(
+    client: httpx.Client, context: Context, job: dict[str, Any]
+) -> None:
+    end_ms = now_ms()
+    begin_ms = end_ms - 3_600_000
+    with context.sessions.begin() as session:
+        for step in range(61):
+            values = {"late_records": step, "dead_letters": 2 * step}
+            series.store(session, job["id"], begin_ms + step * 60_000, values, samples=1)
+        for ring in RINGS:
+            newest = series.read(session, job["id"], ring, 0, end_ms)[-1]
+            assert (newest.late_records, newest.dead_letters) == (60, 120), ring
+    for points in (400, 60, 4):
+        span = {"from_ms": begin_ms, "to_ms": end_ms, "names": ["late_records", "dead_letters"], "points": points}
+        answer = client.get("/jobs/flights/series", params=span).json()["series"]
+        late, dead = ([value for value in answer[name] if value is not None] for name in span["names"])
+        assert dead == [2 * value for value in late] == sorted(dead)
+        assert dead[-1] == 120
 
 
 def test_values_of_one_step_become_one(context: Context, job: dict[str, Any]) -> None:

@@ -345,6 +345,7 @@ def test_refused_records_are_dead_letters_and_the_others_are_written(
     first = sink()
     first.recover(output.context(-1))
     token = first.prepare(frame, output.context())
+    assert first.dead_letters_of(token) == 10
     assert not list(letters.glob("batch=*"))
     first.publish(token)
     sink().publish(token)  # as the next driver does
@@ -358,7 +359,9 @@ def test_refused_records_are_dead_letters_and_the_others_are_written(
     first.discard(failed)
     assert output.staged() == []
     assert not list(letters.glob("_staging/*/*/*"))
-    first.publish(first.prepare(numbers(spark, 0, 0).withColumn("topic", F.lit("")), output.context(1)))
+    empty = first.prepare(numbers(spark, 0, 0).withColumn("topic", F.lit("")), output.context(1))
+    assert first.dead_letters_of(empty) == 0
+    first.publish(empty)
     assert sorted(path.name for path in letters.glob("batch=*")) == ["batch=0"], "a batch without dead letters has none"
 
 

@@ -400,6 +400,7 @@ def test_refused_rows_are_dead_letters_and_the_others_are_written(
     first = sink()
     first.recover(context(-1))
     token = first.prepare(frame, context())
+    assert first.dead_letters_of(token) == 6
     assert database.ids() == [5]
     first.publish(token)
     sink().publish(token)

@@ -47,6 +47,7 @@ function showFigures({ figures, latest_checkpoint: checkpoint, running_since_ms:
     ["Records read", number(figures.input_records), "since the job was created"],
     ["Emitted", number(figures.output_records)],
     ["Late", number(figures.late_records)],
+    ["Dead letters", number(figures.dead_letters)],
     ["Lost by sources", number(figures.lost_records)],
   ]));
 }
@@ -85,7 +86,8 @@ const CHARTS = [
   ["Watermark behind the clock", "duration", [["watermark_ms", "Behind"]]],
   ["State", "bytes", [["state_size", "State"]]],
   ["Checkpoint duration", "duration", [["checkpoint_duration_ms", "Checkpoint"]]],
-  ["Late and lost records", "number", [["late_records", "Late"], ["lost_records", "Lost"]]],
+  ["Late, dead-letter and lost records", "number",
+    [["late_records", "Late"], ["dead_letters", "Dead letters"], ["lost_records", "Lost"]]],
 ];
 
 function showCharts() {

@@ -9,7 +9,8 @@ import pytest
 from keyscale.api.services.figures import SILENT_MS, added_totals, figures_of, reports_now
 from keyscale.db.models import Attempt
 from keyscale.db.statuses import AttemptStage
-from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.jobs.protocol.messages import DriverMetrics, Heartbeat
+from tests.support.repository import GOLDEN
 
 if TYPE_CHECKING:
     from keyscale.api.schemas.figures import FiguresAnswer
@@ -26,8 +27,9 @@ METRICS: dict[str, Any] = {
     "pending_records": 7,
     "operators": [
         {"uid": "a", "late_records": 2, "watermark_ms": 900_000, "event_time_lag_ms": 3000},
-        {"uid": "b", "late_records": 1, "watermark_ms": 950_000, "event_time_lag_ms": 500},
+        {"uid": "b", "late_records": 1, "dead_letters": 4, "watermark_ms": 950_000, "event_time_lag_ms": 500},
     ],
+    "sinks": [{"uid": "c", "dead_letters": 5}, {"uid": "d"}],
 }
 
 
@@ -57,6 +59,7 @@ def test_a_running_jobs_figures_are_those_of_its_driver() -> None:
         "input_records": 100,
         "output_records": 90,
         "late_records": 3,
+        "dead_letters": 9,
         "lost_records": 0,
     }
 
@@ -87,6 +90,27 @@ def test_before_the_first_batch_there_is_no_duration_and_a_waiting_job_has_a_rat
     assert shown(attempt(nothing_yet), None, now_ms=NOW_MS).input_rate is None
     waiting = shown(attempt({**nothing_yet, "waits_for_input": True}), None, now_ms=NOW_MS)
     assert (waiting.input_rate, waiting.batch_duration_ms, waiting.processed_rate) == (0.0, None, None)
+
+
+def test_a_report_of_a_driver_that_counts_no_dead_letters_is_read() -> None:
+    report = Heartbeat.model_validate_json((GOLDEN / "heartbeat-v1.json").read_bytes())
+    [operator] = report.metrics.operators
+    assert (operator.late_records, operator.dead_letters, report.metrics.sinks) == (4, 0, [])
+    before = {"input_records": 7, "output_records": 6, "late_records": 5, "lost_records": 1}  # as such versions kept it
+    totals = added_totals(before, report.metrics)
+    assert totals == {
+        "input_records": 107,
+        "output_records": 86,
+        "late_records": 9,
+        "dead_letters": 0,
+        "lost_records": 4,
+    }
+
+
+@pytest.mark.parametrize(("sent", "shown_as"), [(-5, 0), (2**64, 2**53)])
+def test_a_number_of_dead_letters_that_cannot_be_is_shown_within_its_bounds(sent: int, shown_as: int) -> None:
+    hostile = attempt({"operators": [], "sinks": [{"uid": "c", "dead_letters": sent}]})
+    assert shown(hostile, None, now_ms=NOW_MS).dead_letters == shown_as
 
 
 def test_counters_go_on_where_the_attempt_before_had_stopped() -> None:

@@ -19,7 +19,7 @@ from keyscale.state.errors import SerializationError, StoreIOError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keyscale import ProcessContext, Row, RuntimeContext
+    from keyscale import OnTimerContext, ProcessContext, Row, RuntimeContext
 
 SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64())])
 OUTPUT = {"user": "string", "total": "bigint"}
@@ -68,6 +68,7 @@ def test_a_diverted_record_leaves_only_its_dead_letter(batches: list[list[Any]])
     assert tested.take_side_output(SEEN) == clean.take_side_output(SEEN)
     letters = tested.take_side_output(LETTERS)
     assert [row[:2] for row in letters] == [record for records in batches for record in records if record[1] < 0]
+    assert (tested.dead_letters, clean.dead_letters) == (len(letters), 0)
     assert tested.snapshot().families.keys() >= clean.snapshot().families.keys()
     assert {name: kept for name, kept in tested.snapshot().families.items() if kept} == {
         name: kept for name, kept in clean.snapshot().families.items() if kept
@@ -89,6 +90,24 @@ def test_a_failed_batch_reports_the_records_position_and_the_exception() -> None
         match=r"ValueError: grace is in debt, at record 2 of subtask 0 in its batch, key group \d+",
     ):
         tested.process(("ada", 1), ("grace", -1))
+
+
+class FailsToFire(Totals):
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> None:  # noqa: ARG002 - not used
+        raise ValueError(f"nothing is due at {timestamp}")
+
+
+def test_the_dead_letters_of_a_batch_that_fails_do_not_count() -> None:
+    tested = harness(function=FailsToFire())
+    tested.process(("ada", -1), ("ada", 4))
+    assert tested.dead_letters == 1
+    with pytest.raises(UserFunctionError, match="nothing is due at 4"):
+        tested.advance_watermark(4)
+    failing = tested.restored(tested.snapshot())
+    failing.advance_watermark(3)
+    with pytest.raises(UserFunctionError, match="nothing is due at 2"):
+        failing.process(("ada", -1), ("ada", 2))
+    assert (tested.dead_letters, failing.dead_letters) == (1, 1)
 
 
 class Raising(KeyedProcessFunction):

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from keyscale.jobs.protocol.messages import Commit
-from keyscale.jobs.runtime.batch.metrics import added_up, lag_ms, operator_metrics, pending_records, state_bytes_of
+from keyscale.jobs.runtime.batch.metrics import (
+    added_up,
+    lag_ms,
+    operator_metrics,
+    pending_records,
+    sink_metrics,
+    state_bytes_of,
+)
 from keyscale.jobs.runtime.control.driver_status import IDLE_MS, DriverStatus
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
 from keyscale.state.documents.job_time import EventTime, JobTime
@@ -72,6 +79,25 @@ def test_records_add_up_over_batches_and_other_figures_are_those_of_the_last_bat
         "state that was not opened is as it was"
     )
     assert state_bytes_of(second) == 1200
+
+
+def test_late_records_and_dead_letters_add_up_over_subtasks_and_batches() -> None:
+    status = DriverStatus()
+    sinks = {OperatorUid("table"): 4, OperatorUid("topic"): 0}
+    counted = [TaskReport("run", UID, SubtaskIndex(at), late_records=1 + at, dead_letters=2 + at) for at in range(2)]
+    for dead_letters in (sinks, {}, sinks):  # a batch of time alone may leave the sinks out
+        operators = operator_metrics({UID: counted}, JobTime(), 0)
+        status.committed(
+            COMMIT,
+            input_records=0,
+            output_records=0,
+            duration_ms=1,
+            operators=operators,
+            sinks=sink_metrics(dead_letters),
+        )
+    metrics = status.heartbeat().metrics
+    assert [(each.uid, each.late_records, each.dead_letters) for each in metrics.operators] == [(UID, 9, 15)]
+    assert [(each.uid, each.dead_letters) for each in metrics.sinks] == [("table", 8), ("topic", 0)]
 
 
 def test_a_subtask_that_waits_for_records_or_for_the_reader_of_its_rows_is_not_busy() -> None:

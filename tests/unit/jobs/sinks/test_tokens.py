@@ -1,0 +1,26 @@
+"""The tokens of sinks are kept in the log: those of earlier versions are read, and newer ones count dead letters."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from keyscale import FileSink, KafkaSink, PostgresSink, RefusingSink
+from tests.support.repository import GOLDEN
+
+TOKENS = json.loads((GOLDEN / "sink-tokens-v1.json").read_text())
+"""Of a version that did not keep the number of dead letters."""
+SINKS = {"kafka": KafkaSink("localhost:1", "topic", staging="staging"), "postgres": PostgresSink("", "table")}
+
+
+@pytest.mark.parametrize("name", SINKS)
+def test_a_token_of_an_earlier_version_is_read_and_counts_no_dead_letters(name: str) -> None:
+    sink = SINKS[name]
+    assert isinstance(sink, RefusingSink)
+    assert sink.dead_letters_of(TOKENS[name]) == 0
+    assert sink.dead_letters_of(json.dumps({**json.loads(TOKENS[name]), "dead_letter_rows": 7})) == 7
+
+
+def test_a_sink_of_files_refuses_nothing() -> None:
+    assert not isinstance(FileSink("out"), RefusingSink)
