@@ -1,28 +1,44 @@
-"""Routes that know who sends a request before they read a large body."""
+"""Routes that know who sends a request before they read a large body, and answer in one thread."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, iscoroutinefunction, signature
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
 
+from fastapi import Depends, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.params import Depends as Dependency
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
 
 from keyscale.api.errors import TooManyInFlightError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
-    from typing import Any
 
-    from starlette.requests import Request
-    from starlette.responses import Response
+
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """A dependency that leaves the check of a request to the thread of the endpoint."""
+
+    guard: Callable[..., Any]
+
+    async def __call__(self, request: Request) -> Request:
+        return request
 
 
 class GuardedRoute(APIRoute):
-    """Runs the dependencies that need the request alone, such as the check of its token, before its body is read.
+    """Runs the guards, dependencies that need the request alone such as the check of its token, before a large body.
 
     FastAPI reads the body first, so that anybody could make the control plane store hundreds of megabytes.
+
+    It would also run the guard, the endpoint and the check of the answer in a thread each, one after the other. To hand
+    a request to a thread and back costs about as much as to read a job, so here one thread does all three.
 
     Attributes:
         unguarded_bytes_max: A body up to this size is read at once: to look its sender up twice would cost more.
@@ -30,14 +46,17 @@ class GuardedRoute(APIRoute):
 
     unguarded_bytes_max: ClassVar[int] = 64 << 10
 
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint if iscoroutinefunction(endpoint) else self._in_one_thread(endpoint), **options)
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
         guards = [
-            dependency.call
+            call.guard if isinstance(call, _Later) else call
             for dependency in self.dependant.dependencies
-            if dependency.call is not None
+            if (call := dependency.call) is not None
             and dependency.request_param_name == "request"
-            and not iscoroutinefunction(dependency.call)  # it checks nothing
+            and not iscoroutinefunction(call)  # it checks nothing
         ]
 
         async def guarded(request: Request) -> Response:
@@ -45,9 +64,47 @@ class GuardedRoute(APIRoute):
                 for guard in guards:
                     await run_in_threadpool(guard, request=request)
             with self.slot(request):
-                return await handle(request)
+                try:
+                    return await handle(request)
+                except RequestValidationError:
+                    for guard in guards:  # only who may send a request is told what is wrong with it
+                        await run_in_threadpool(guard, request=request)
+                    raise
 
         return guarded
+
+    def _in_one_thread(self, endpoint: Callable[..., Any]) -> Callable[..., Any]:
+        parameters = signature(endpoint).parameters
+        guards = {name: guard for name, parameter in parameters.items() if (guard := _guard_of(parameter)) is not None}
+
+        @wraps(endpoint)
+        def answer(**arguments: Any) -> Any:
+            for name, guard in guards.items():
+                arguments[name] = guard(request=arguments[name])
+            return self._written(endpoint(**arguments), arguments.get("response"))
+
+        deferred = {
+            name: parameters[name].replace(annotation=Annotated[Request, Depends(_Later(guard))])
+            for name, guard in guards.items()
+        }
+        answer.__signature__ = signature(endpoint).replace(  # type: ignore[attr-defined]
+            parameters=[deferred.get(name, parameter) for name, parameter in parameters.items()]
+        )
+        return answer
+
+    def _written(self, answer: Any, headers_of: Response | None) -> Any:
+        """Returns a model as the response that FastAPI makes of it, and anything else as it is."""
+        if self.response_field is None or not isinstance(answer, BaseModel):
+            return answer
+        chosen = None if headers_of is None else headers_of.status_code
+        response = Response(
+            self.response_field.serialize_json(answer),
+            status_code=chosen or self.status_code or 200,
+            media_type="application/json",
+        )
+        if headers_of is not None:
+            response.headers.raw.extend(headers_of.headers.raw)
+        return response
 
     def slot(self, request: Request) -> AbstractContextManager[None]:  # noqa: ARG002 - for routes of a limited number
         """Returns what the request holds while its body is read and it is answered."""
@@ -76,6 +133,15 @@ class UploadRoute(GuardedRoute):
             yield
         finally:
             uploads.release()
+
+
+def _guard_of(parameter: Parameter) -> Callable[..., Any] | None:
+    """Returns the dependency of a parameter if it needs the request alone, and waits for something."""
+    for each in get_args(parameter.annotation)[1:]:
+        call = each.dependency if isinstance(each, Dependency) else None
+        if call is not None and not iscoroutinefunction(call) and list(signature(call).parameters) == ["request"]:
+            return call
+    return None
 
 
 def _announced_bytes(request: Request) -> float:
