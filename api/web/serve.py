@@ -145,8 +145,15 @@ def run(settings: Settings, engine: Engine, listener: socket.socket, isolation: 
     # which stops all requests for a tenth of a second each time.
     gc.collect()
     gc.freeze()
-    config = uvicorn.Config(
+    _Server(server_config(app, settings), app).run(sockets=[listener])
+
+
+def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """Returns how the web server reads requests and ends."""
+    return uvicorn.Config(
         app,
+        # By default it would be httptools wherever that is installed, which takes headers of any size from anybody.
+        http="h11",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -156,7 +163,6 @@ def run(settings: Settings, engine: Engine, listener: socket.socket, isolation: 
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=list(settings.trusted_proxies),
     )
-    _Server(config, app).run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):

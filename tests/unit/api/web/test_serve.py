@@ -1,18 +1,21 @@
-"""The socket on which requests arrive sends small answers at once."""
+"""The web server: its socket sends small answers at once, and it reads no endless headers."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import ssl
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 import trustme
+import uvicorn
+from fastapi import FastAPI
 
 from keyscale.api.errors import SettingInvalidError
 from keyscale.api.settings import Settings
-from keyscale.api.web.serve import listen
+from keyscale.api.web.serve import listen, server_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,3 +59,21 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(SettingInvalidError, match=f"cannot listen on 127.0.0.1:{port}"):
             listen(Settings(home=tmp_path, host="127.0.0.1", port=port))
+
+
+def test_headers_that_do_not_end_are_cut_off_before_they_fill_the_memory(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, host="127.0.0.1", port=0)
+    server = uvicorn.Server(server_config(FastAPI(), settings))
+    with listen(settings) as listener:
+        listener.listen()  # so that the client need not wait until the server does
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            with socket.create_connection(listener.getsockname()[:2], timeout=20) as client:
+                client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+                endless = b"".join(b"x%d: %s\r\n" % (number, b"y" * 1_000_000) for number in range(50))
+                with pytest.raises(ConnectionError):
+                    client.sendall(endless)
+        finally:
+            server.should_exit = True
+            thread.join()
