@@ -75,6 +75,11 @@ class Output:
     def values(self) -> list[str]:
         return self.kafka.values(self.topic)
 
+    @property
+    def driver_producers(self) -> list[tuple[int, int]]:
+        """The producers of the sink as a whole: one for each driver that took it over."""
+        return self.kafka.transactional_ids()[f"keyscale-{self.topic}-out"]
+
 
 @pytest.fixture
 def output(kafka: Broker, tmp_path: Path) -> Output:
@@ -386,6 +391,7 @@ def test_a_fork_is_refused_the_topic_of_the_job_that_runs_on_and_leaves_its_tran
     original.recover(output.context(-1))
     original.publish(original.prepare(numbers(spark, 0, 3), output.context()))
     running = original.prepare(numbers(spark, 3, 5), output.context(1))
+    of_driver = output.driver_producers
     with pytest.raises(SinkOccupiedError, match=f"job {output.topic} .* writes to topic {output.topic}"):
         output.sink().recover(fork(0))
     copies = output.kafka.create_topic()
@@ -395,6 +401,7 @@ def test_a_fork_is_refused_the_topic_of_the_job_that_runs_on_and_leaves_its_tran
     original.publish(running)
     original.publish(original.prepare(numbers(spark, 5, 6), output.context(2)))
     assert output.values == texts(0, 6), "the fork has neither written there nor shut the job out"
+    assert output.driver_producers == of_driver
     assert output.kafka.values(copies) == ["3"]
     again = output.sink(topic=copies)
     again.recover(fork(0, attempt=2))
@@ -402,6 +409,8 @@ def test_a_fork_is_refused_the_topic_of_the_job_that_runs_on_and_leaves_its_tran
     again.publish(again.prepare(numbers(spark, 3, 4), fork(1, attempt=2)))
     assert output.kafka.values(copies) == ["3", "3"]
     assert output.staged() == []
+    output.sink().recover(output.context(2, attempt=2))
+    assert len(output.driver_producers) == len(of_driver) + 1, "a takeover would show"
 
 
 def test_a_worker_that_has_written_a_share_writes_it_once_more_after_the_job_has_gone_back(kafka: Broker) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 import tempfile
 import uuid
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 SCRIPT = ROOT / "deploy" / "stack" / "kafka"
 JARS = ROOT / ".keyscale" / "stack" / "kafka-jars"  # fetched once for all tests and the local stack
 SECONDS = 60.0
+TRANSACTIONS = "__transaction_state"
+"""The topic in which a broker keeps the state of each transactional id."""
 
 
 @contextmanager
@@ -201,6 +204,20 @@ class Broker:
                 assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
                 ended.add(message.partition())
         consumer.close()
+        return found
+
+    def transactional_ids(self) -> dict[str, list[tuple[int, int]]]:
+        """The producers that have used each transactional id, as producer id and epoch: each opening adds one."""
+        found: dict[str, list[tuple[int, int]]] = {}
+        for message in self.messages(TRANSACTIONS):
+            key, value = message.key() or b"", message.value()
+            length = int.from_bytes(key[2:4])  # after the version of the key
+            name = key[4 : 4 + length].decode()
+            producers = found.setdefault(name, [])
+            if value is not None:  # else the id has expired
+                producer = struct.unpack(">qh", value[2:12])  # after the version of the value
+                if producer not in producers:
+                    producers.append(producer)
         return found
 
     def values(self, topic: str, *, committed: bool = True) -> list[str]:
