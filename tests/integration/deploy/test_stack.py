@@ -166,6 +166,7 @@ def test_the_object_store_has_its_bucket_and_honours_conditional_creates(stack: 
     assert not honours_conditional_create(client, "keyscale")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.spark
 def test_the_spark_cluster_starts_its_workers_and_replaces_a_killed_one(stack: Stack) -> None:
     # The pages use the ports after the master's: take one far from the others.

@@ -61,6 +61,7 @@ def test_batches_continue_while_a_checkpoint_is_uploaded(
     job.check_output()
 
 
+@pytest.mark.exhaustive
 def test_with_the_exchange_of_workers_switched_off_spark_s_own_daemon_runs_and_the_output_is_the_same(
     job: ChainJob, drivers: list[DriverProcess]
 ) -> None:

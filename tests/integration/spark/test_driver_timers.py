@@ -73,6 +73,7 @@ def test_timers_fire_on_idle_input_through_a_rescale_and_a_kill(tmp_path: Path, 
     assert [row["key"] for row in sink_rows(tmp_path / "out" / "large")] == ["late-key", "last"]
 
 
+@pytest.mark.exhaustive
 def test_a_job_that_is_drained_ends_although_input_keeps_coming(tmp_path: Path, drivers: list[DriverProcess]) -> None:
     for number in range(3):
         feed(tmp_path, number, (f"before-{number}", 100 * number))

@@ -19,6 +19,7 @@ from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.rebuild import DOWNLOADS_AT_A_TIME, READ_AHEAD_BYTES_MAX, read_together
 from keyscale.state.subtask.store import open_subtask
 from tests.support.peak_memory import peak_growth_bytes
+from tests.support.short_form import short_form
 from tests.support.state.state_job import StateJob, group_of
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def prepare(home: Path, form: str, size: int, is_limited: bool) -> Callable[[], 
     return write if form == "write" else read
 
 
-@pytest.mark.parametrize("size", [10 * 1024, MEBIBYTE])
+@pytest.mark.parametrize("size", short_form([10 * 1024, MEBIBYTE], [MEBIBYTE]))
 @pytest.mark.parametrize("form", ["write", "read", "columns", "replay"])
 def test_a_batch_of_many_times_the_budget_keeps_to_it(tmp_path: Path, form: str, size: int) -> None:
     # On a quiet host it is three to five budgets. On a busy one, buffers that wait to be written come on top.
