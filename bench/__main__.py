@@ -199,6 +199,9 @@ def upgrade(place: tuple[Path, Path | None], /, *, keys: Sequence[int], **sizes:
 @click.option("--checkpoints", default=1_000_000, show_default=True, help="Checkpoints in the database.")
 @click.option("--rate", default=100, show_default=True, help="Requests per second.")
 @click.option("--seconds", default=60, show_default=True, help="How long they are sent.")
+@click.option(
+    "--replicas", default=2, show_default=True, help="Control planes that get them in turn; each uses a core."
+)
 @cores_option
 @click.pass_obj
 def api(place: tuple[Path, Path | None], /, **sizes: int) -> None:

@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -28,7 +29,7 @@ from keyscale.clock import now_ms
 from keyscale.db.embedded import EmbeddedPostgres
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from keyscale.api.cli.connection import Connection
 
@@ -53,6 +54,8 @@ class ApiSizes:
         checkpoints: Checkpoints in the database, shared out evenly.
         rate: Requests per second, in turn of each kind.
         seconds: How long they are sent.
+        replicas: Control planes on the one database, which get the requests in turn. Each is a Python process, which
+            uses one core.
         cores: The cores of the machine, on which everything runs, the sender too.
     """
 
@@ -60,25 +63,38 @@ class ApiSizes:
     checkpoints: int
     rate: int
     seconds: int
+    replicas: int
     cores: int
 
 
 def run_api(sizes: ApiSizes, say: Callable[[str], None]) -> list[Table]:
-    """Starts a control plane with the embedded PostgreSQL, fills it, and reads from it at a steady rate."""
+    """Starts control planes on an embedded PostgreSQL, fills it, and reads from them at a steady rate."""
     # Not below the benchmark's root: as root, PostgreSQL runs as another user, who may not enter private directories.
-    with tempfile.TemporaryDirectory(prefix="keyscale-bench-", ignore_cleanup_errors=True) as directory:
-        process = ControlPlaneProcess(Path(directory) / "home", free_port())
-        process.start()
-        try:
-            say("filling the database")
-            _fill(process.home, sizes)
-            say(f"{sizes.rate} requests per second for {sizes.seconds} s")
-            before = _cpu_seconds(process)
-            took = _send(process.connection, sizes)
-            cpu = {name: seconds - before[name] for name, seconds in _cpu_seconds(process).items()}
-            return [_table(took, cpu, sizes)]
-        finally:
-            process.stop()
+    with (
+        tempfile.TemporaryDirectory(prefix="keyscale-bench-", ignore_cleanup_errors=True) as directory,
+        ExitStack() as running,
+    ):
+        first = _started(Path(directory) / "home-1", {}, running)
+        shared = {
+            "KEYSCALE_DATABASE_URL": EmbeddedPostgres(first.home / "postgres").url,
+            "KEYSCALE_STORE_URL": (first.home / "store").as_uri(),
+        }
+        homes = [Path(directory) / f"home-{number}" for number in range(2, sizes.replicas + 1)]
+        members = [first, *(_started(home, shared, running) for home in homes)]
+        say("filling the database")
+        _fill(first.home, sizes)
+        say(f"{sizes.rate} requests per second for {sizes.seconds} s")
+        before = _cpu_seconds(members)
+        took = _send([member.connection for member in members], sizes)
+        cpu = {name: seconds - before[name] for name, seconds in _cpu_seconds(members).items()}
+        return [_table(took, cpu, sizes)]
+
+
+def _started(home: Path, settings: Mapping[str, str], running: ExitStack) -> ControlPlaneProcess:
+    process = ControlPlaneProcess(home, free_port(), settings)
+    process.start()
+    running.callback(process.stop)
+    return process
 
 
 def _fill(home: Path, sizes: ApiSizes) -> None:
@@ -92,35 +108,36 @@ def _fill(home: Path, sizes: ApiSizes) -> None:
     engine.dispose()
 
 
-def _cpu_seconds(process: ControlPlaneProcess) -> dict[str, float]:
+def _cpu_seconds(members: Sequence[ControlPlaneProcess]) -> dict[str, float]:
     """Returns the CPU seconds so far, by the side that has used them; those of processes that have ended are kept."""
-    server = psutil.Process(int((process.home / "postgres" / "data" / "postmaster.pid").read_text().split()[0]))
+    server = psutil.Process(int((members[0].home / "postgres" / "data" / "postmaster.pid").read_text().split()[0]))
     sides = {
-        "the control plane": [psutil.Process(process.pid)],
+        "the control planes": [psutil.Process(member.pid) for member in members],
         "PostgreSQL": [server, *server.children(recursive=True)],
         "the sender": [psutil.Process()],
     }
     return {name: sum(sum(each.cpu_times()[:4]) for each in processes) for name, processes in sides.items()}
 
 
-def _send(connection: Connection, sizes: ApiSizes) -> dict[str, list[float]]:
+def _send(connections: Sequence[Connection], sizes: ApiSizes) -> dict[str, list[float]]:
     """Returns the milliseconds from the moment when each request was due to its whole answer, by kind.
 
     Its client is the plainest of the standard library, as it shares the server's cores.
     """
     own = threading.local()
     took: dict[str, list[float]] = {kind: [] for kind in READS}
-    headers = {"Authorization": f"Bearer {connection.token}"}
-    cursor = httpx.get(f"{connection.url}/jobs?limit=500", headers=headers, trust_env=False).json()["next"]
+    headers = [{"Authorization": f"Bearer {connection.token}"} for connection in connections]
+    listed = httpx.get(f"{connections[0].url}/jobs?limit=500", headers=headers[0], trust_env=False)
+    cursor = listed.json()["next"]
     chance = random.Random(7)
     begin = time.monotonic() + 1
 
-    def send(kind: str, path: str, due: float) -> None:
-        if not hasattr(own, "connection"):
-            own.connection = HTTPConnection(urlsplit(connection.url).netloc, timeout=TIMEOUT_S)
+    def send(member: int, kind: str, path: str, due: float) -> None:
+        if not hasattr(own, "kept"):
+            own.kept = [HTTPConnection(urlsplit(each.url).netloc, timeout=TIMEOUT_S) for each in connections]
         time.sleep(max(0.0, due - time.monotonic()))
-        own.connection.request("GET", path, headers=headers)
-        answer = own.connection.getresponse()
+        own.kept[member].request("GET", path, headers=headers[member])
+        answer = own.kept[member].getresponse()
         body = answer.read()
         if answer.status != 200:
             raise ContenderFailedError(f"{path} was answered {answer.status}: {body!r}")
@@ -134,14 +151,18 @@ def _send(connection: Connection, sizes: ApiSizes) -> dict[str, list[float]]:
             each = sizes.checkpoints // sizes.jobs
             job, checkpoint = chance.randint(1, sizes.jobs), chance.randint(max(1, each - 50), each)
             path = READS[kind].format(cursor=cursor, job=job, checkpoint=checkpoint)
-            sent.append(senders.submit(send, kind, path, begin + number / sizes.rate))
+            member = number // len(kinds) % len(connections)  # each gets every kind
+            sent.append(senders.submit(send, member, kind, path, begin + number / sizes.rate))
         for one in sent:
             one.result()
     return took
 
 
 def _table(took: dict[str, list[float]], cpu_seconds: dict[str, float], sizes: ApiSizes) -> Table:
-    title = f"{sizes.rate} reads per second, {sizes.jobs:,} jobs and {sizes.checkpoints:,} checkpoints in the database"
+    title = (
+        f"{sizes.rate} reads per second, {sizes.jobs:,} jobs and {sizes.checkpoints:,} checkpoints in the database,"
+        f" {sizes.replicas} control planes"
+    )
     table = Table(title, ("read", "requests", "p50 ms", "p99 ms", "worst ms"))
     everything = [one for values in took.values() for one in values]
     for kind, values in (*took.items(), ("all", everything)):
