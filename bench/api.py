@@ -127,7 +127,8 @@ def _send(connections: Sequence[Connection], sizes: ApiSizes) -> dict[str, list[
     own = threading.local()
     took: dict[str, list[float]] = {kind: [] for kind in READS}
     headers = [{"Authorization": f"Bearer {connection.token}"} for connection in connections]
-    listed = httpx.get(f"{connections[0].url}/jobs?limit=500", headers=headers[0], trust_env=False)
+    half = min(500, sizes.jobs // 2)
+    listed = httpx.get(f"{connections[0].url}/jobs?limit={half}", headers=headers[0], trust_env=False)
     cursor = listed.json()["next"]
     chance = random.Random(7)
     begin = time.monotonic() + 1

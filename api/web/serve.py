@@ -24,6 +24,7 @@ from keyscale.api.launching.driver_command import stays_on_loopback
 from keyscale.api.launching.isolation import isolation_here, make_directory
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
+from keyscale.api.web.connections import LimitedHttpProtocol, raise_open_files
 from keyscale.api.web.request_origin import RequestIdFilter
 from keyscale.clock import now_ms
 from keyscale.db.connections import open_engine, session_factory
@@ -76,6 +77,7 @@ def main() -> int:
 
 def serve(settings: Settings) -> int:
     """Starts the embedded database if the settings name no other one, serves, and stops that database again."""
+    raise_open_files()
     isolation = prepare_home(settings)
     embedded = EmbeddedPostgres(settings.home / "postgres") if settings.database_url is None else None
     with alone_in(settings.home), listen(settings) as listener:
@@ -153,7 +155,7 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         # By default it would be httptools wherever that is installed, which takes headers of any size from anybody.
-        http="h11",
+        http=LimitedHttpProtocol,
         log_config=None,
         access_log=False,
         server_header=False,
