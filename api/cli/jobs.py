@@ -365,7 +365,7 @@ def found_lines(control_plane: ControlPlane, job: str, search: str, query: dict[
     while offset < size:
         answer = control_plane.get(job_path(job, "logs"), search=search, offset=offset, **query)
         matches += answer["matches"]
-        if answer["next_offset"] <= offset:  # the log has become shorter
+        if answer["next_offset"] <= offset:
             break
         offset, size = answer["next_offset"], answer["size_bytes"]
     return {"matches": matches}
@@ -380,7 +380,10 @@ def follow_log(control_plane: ControlPlane, job: str, tail_bytes: int, query: di
         sys.stdout.flush()
         if not answer["text"]:
             time.sleep(FOLLOW_S)
-        answer = control_plane.get(job_path(job, "logs"), offset=answer["next_offset"], limit_bytes=1 << 20, **query)
+        offset = answer["next_offset"]
+        answer = control_plane.get(job_path(job, "logs"), offset=offset, limit_bytes=1 << 20, **query)
+        if (gone := answer["offset"] - offset) > 0:
+            sys.stderr.write(f"(another {format_bytes(gone)} were written too fast to be kept)\n")
 
 
 def print_log(answer: dict[str, Any], failure: dict[str, Any] | None) -> None:

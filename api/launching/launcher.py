@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.api.access.tokens import new_token, token_sha256
 from keyscale.api.launching.driver_command import driver_command, driver_environment
+from keyscale.api.launching.driver_log import open_log
 from keyscale.api.launching.isolation import Isolation, JobUser, give_to, local_directory, make_directory, owner_of
 from keyscale.api.launching.processes import (
     ProcessState,
@@ -24,7 +25,6 @@ from keyscale.api.launching.processes import (
     start_supervised,
     strays_of,
 )
-from keyscale.api.launching.supervisor import LOG_FILE, OLDER_LOG_FILE
 from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES, JobLibraries
 from keyscale.api.libraries.library_cache import LibraryCache, PlacedLibraries
 from keyscale.db.embedded import let_enter
@@ -32,8 +32,10 @@ from keyscale.directory_tree import remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from keyscale.api.launching.driver_log import DriverLog
     from keyscale.api.settings import Settings
     from keyscale.db.models import Attempt, Job, Revision
 
@@ -272,29 +274,9 @@ class Launcher:
             secrets["KEYSCALE_ATTEMPT_TOKEN"] = (self._run_directory(job_id, attempt) / "token").read_text()
         return secrets
 
-    def log_size(self, job_id: str, attempt: int) -> int:
-        """Returns the size of a driver's log in bytes, as far as it is kept; 0 if there is none here."""
-        return sum(size for _, size in self._log_files(job_id, attempt))
-
-    def read_log(self, job_id: str, attempt: int, offset: int, bytes_max: int) -> bytes:
-        """Returns a part of a driver's log. Offsets count from the oldest byte that is kept."""
-        content, begin = b"", offset
-        for path, size in self._log_files(job_id, attempt):
-            if begin < size and len(content) < bytes_max:
-                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-                    file.seek(begin)
-                    content += file.read(bytes_max - len(content))
-            begin = max(0, begin - size)
-        return content
-
-    def _log_files(self, job_id: str, attempt: int) -> list[tuple[Path, int]]:
-        """Returns the files of a driver's log with their sizes, the older one first."""
-        found = []
-        for name in (OLDER_LOG_FILE, LOG_FILE):
-            path = self._run_directory(job_id, attempt) / name
-            with contextlib.suppress(FileNotFoundError):
-                found.append((path, path.stat().st_size))
-        return found
+    def log(self, job_id: str, attempt: int) -> AbstractContextManager[DriverLog]:
+        """Opens a driver's log for reading."""
+        return open_log(self._run_directory(job_id, attempt))
 
     def _run_directory(self, job_id: str, attempt: int) -> Path:
         return self._settings.runs_directory / job_id / str(attempt)

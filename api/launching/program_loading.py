@@ -15,10 +15,10 @@ import msgspec
 
 from keyscale.api.errors import PlanTimeoutError, ProgramUnloadableError, TooManyInFlightError
 from keyscale.api.launching.driver_command import loader_command, loader_environment
+from keyscale.api.launching.driver_log import LOG_FILE
 from keyscale.api.launching.isolation import make_directory, owner_of
 from keyscale.api.launching.launcher import PLANS, end_of
 from keyscale.api.launching.processes import kill_all, processes_of, start_supervised, strays_of
-from keyscale.api.launching.supervisor import LOG_FILE
 from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES
 from keyscale.directory_tree import remove_tree
 from keyscale.jobs.protocol.program import ANSWER_FILE, QUESTION_FILE, ProgramAnswer

@@ -6,18 +6,16 @@ It is a process of its own, in a session of its own: the driver outlives the con
 afterwards. It writes into the run directory:
 
     process.json   this process, as the run's supervisor: a second supervisor of the same attempt ends at once
-    driver.log     the driver's output, with the secrets of its environment masked
-    driver.log.1   the part before; of older output nothing is kept
+    driver.log     the driver's output, with the secrets of its environment masked; see `driver_log`
     exit_code      written when the driver has ended
 
 The driver may run as another user, who can neither read nor change these files.
 
-It imports nothing of Keyscale but the mask, so that it starts fast.
+It imports nothing of Keyscale but the log and the mask, so that it starts fast.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import json
 import os
@@ -33,6 +31,7 @@ from pathlib import Path
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[3]))  # it is started by its path, apart from the package
+from keyscale.api.launching.driver_log import LogWriter
 from keyscale.jobs.protocol.redaction import Mask
 
 EXIT_SUPERVISED_ALREADY = 0
@@ -41,10 +40,6 @@ DRIVER_USER_VARIABLE = "KEYSCALE_DRIVER_USER"
 """The driver's user, if it is not the supervisor's: uid, gid and further groups, separated by colons."""
 PROCESSES_MAX = 8192
 """Processes and threads of all attempts of a job whose user is its own."""
-LOG_FILE = "driver.log"
-OLDER_LOG_FILE = f"{LOG_FILE}.1"
-LOG_BYTES_MAX = 64 << 20
-"""The size at which a log becomes the older one, so that a driver that prints without end cannot fill the disk."""
 _PR_SET_NO_NEW_PRIVS = 38
 _CHUNK_BYTES = 1 << 16
 _CUT_CHARACTER = re.compile(rb"[\xc2-\xf4][\x80-\xbf]{0,2}\Z")
@@ -86,7 +81,7 @@ def register(directory: Path) -> bool:
 
 def run(directory: Path, command: list[str]) -> int:
     """Runs the driver until it ends; returns its exit code, by the shell's convention if a signal ended it."""
-    log = Log(directory)
+    log = LogWriter(directory)
     output, of_driver = os.pipe()
     mask = Mask(os.environ)
     user = [int(number) for number in os.environ.pop(DRIVER_USER_VARIABLE, "").split(":") if number]
@@ -125,28 +120,7 @@ def give_up_privileges() -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES_MAX, PROCESSES_MAX))
 
 
-class Log:
-    """The log of a driver. When it has grown large, it becomes the older one, and a new one begins."""
-
-    def __init__(self, directory: Path) -> None:
-        self._file, self._older = directory / LOG_FILE, directory / OLDER_LOG_FILE
-        self._descriptor = self._open()
-
-    def write(self, text: bytes) -> None:
-        """Appends; what does not fit on a full disk is lost, and the driver goes on."""
-        with contextlib.suppress(OSError):
-            if os.fstat(self._descriptor).st_size >= LOG_BYTES_MAX:
-                self._file.replace(self._older)
-                grown, self._descriptor = self._descriptor, self._open()
-                os.close(grown)
-            while text:
-                text = text[os.write(self._descriptor, text) :]
-
-    def _open(self) -> int:
-        return os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-
-
-def copy_masked(source: int, log: Log, mask: Mask) -> None:
+def copy_masked(source: int, log: LogWriter, mask: Mask) -> None:
     """Copies lines from a descriptor to a log, with secrets masked, until the source ends."""
     rest = b""
     while True:
@@ -161,7 +135,7 @@ def copy_masked(source: int, log: Log, mask: Mask) -> None:
         rest = write_masked(lines + newline, log, mask) + unfinished
 
 
-def write_masked(text: bytes, log: Log, mask: Mask) -> bytes:
+def write_masked(text: bytes, log: LogWriter, mask: Mask) -> bytes:
     """Writes a part of a log with secrets masked; returns its end if that may be the beginning of a secret."""
     whole = _CUT_CHARACTER.sub(b"", text)
     end = mask.unfinished(whole.decode(errors="surrogateescape"))

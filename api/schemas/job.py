@@ -362,8 +362,11 @@ class LogAnswer(Answer):
 
     attempt: int
     text: str = Field(description="Lines with secrets masked, or a piece of a very long one; empty for a search.")
-    offset: int = Field(description="Where `text` begins, in bytes.")
+    offset: int = Field(
+        description="Where `text` begins, in bytes from the first one that the driver has written. It is after the"
+        " offset that was asked for if what was there is no longer kept."
+    )
     next_offset: int = Field(description="Where to go on: `offset` of the next request.")
-    size_bytes: int = Field(description="Size of the whole log.")
-    truncated: bool = Field(description="Whether the log has more text before `text`.")
+    size_bytes: int = Field(description="Size of the whole log, with the beginning that is no longer kept.")
+    truncated: bool = Field(description="Whether there was more text before `text`.")
     matches: list[LogMatch] | None = Field(default=None, description="The lines found by a search, 500 at most.")

@@ -63,11 +63,14 @@ class LogText:
         read: Reads some bytes from an offset on.
         size: The log's size in bytes.
         mask: Masks secrets.
+        begin: The offset of the first byte that is kept.
         is_whole: Whether the log's last line is whole although nothing ends it.
     """
 
-    def __init__(self, read: Callable[[int, int], bytes], size: int, mask: Mask, *, is_whole: bool = True) -> None:
-        self._read, self.size, self._mask, self._is_whole = read, size, mask, is_whole
+    def __init__(
+        self, read: Callable[[int, int], bytes], size: int, mask: Mask, *, begin: int = 0, is_whole: bool = True
+    ) -> None:
+        self._read, self.size, self._mask, self._begin, self._is_whole = read, size, mask, begin, is_whole
 
     def part(self, begin: int, length: int) -> LogLines:
         """Returns the lines, or the piece of a line, from an offset on. It ends with a line's end if it has one.
@@ -77,8 +80,8 @@ class LogText:
             length: The bytes that it has at most; the rest of a character may be more.
         """
         around = CHARACTER_BYTES_MAX * self._mask.reach_characters
-        begin = min(begin, self.size)
-        first = max(0, begin - around)
+        begin = max(self._begin, min(begin, self.size))
+        first = max(self._begin, begin - around)
         content = self._read(first, begin - first + length + around)[: self.size - first]
         begin = _character_end(content, begin - first)
         end = _character_end(content, max(begin, min(begin + length, len(content))))
@@ -97,8 +100,8 @@ class LogText:
         Args:
             length: The bytes that they have at most.
         """
-        begin = max(0, self.size - length)
-        if begin > 0:
+        begin = max(self._begin, self.size - length)
+        if begin > self._begin:
             begin += max(0, self._read(begin - 1, length).find(b"\n"))
         return self.part(begin, length)
 
@@ -171,44 +174,41 @@ def show(context: Context, reference: str, part: LogPart, headers: Mapping[str, 
         if other is None or FORWARDED_HEADER.lower() in {name.lower() for name in headers}:
             raise LogNotHereError(f"the driver was started on {attempt.launched_on}, where no control plane answers")
         return _ask(context, other, job.id, replace(part, attempt=attempt.number), headers)
-    size = context.launcher.log_size(job.id, attempt.number)
-    if size == 0 and attempt.stage is AttemptStage.ENDED:
-        raise LogNotHereError("the driver has written no log, or it was deleted")
     secrets = context.launcher.secrets_of(job.id, attempt.number, used)
-
-    def read(offset: int, length: int) -> bytes:
-        return context.launcher.read_log(job.id, attempt.number, offset, length)
-
     mask = Mask({**context.settings.store_environment, **secrets})
-    is_whole = attempt.stage is AttemptStage.ENDED or part.search is not None
-    log = LogText(read, size, mask, is_whole=is_whole)
+    with context.launcher.log(job.id, attempt.number) as log:
+        if log.end == 0 and attempt.stage is AttemptStage.ENDED:
+            raise LogNotHereError("the driver has written no log, or it was deleted")
+        is_whole = attempt.stage is AttemptStage.ENDED or part.search is not None
+        text = LogText(log.read, log.end, mask, begin=log.begin, is_whole=is_whole)
+        return _answer(text, part, attempt.number)
+
+
+def _answer(log: LogText, part: LogPart, attempt: int) -> LogAnswer:
     if part.search is not None:
         end, matches = search(log, part.offset or 0, part.search)
         return LogAnswer(
-            attempt=attempt.number,
+            attempt=attempt,
             text="",
             offset=part.offset or 0,
             next_offset=end,
-            size_bytes=size,
+            size_bytes=log.size,
             truncated=False,
             matches=matches,
         )
     lines = log.end(part.tail_bytes) if part.offset is None else log.part(part.offset, part.limit_bytes)
     return LogAnswer(
-        attempt=attempt.number,
+        attempt=attempt,
         text=lines.text,
         offset=lines.begin,
         next_offset=lines.end,
-        size_bytes=size,
+        size_bytes=log.size,
         truncated=lines.begin > 0,
     )
 
 
 def search(log: LogText, begin: int, wanted: str) -> tuple[int, list[LogMatch]]:
-    """Returns the offset up to which was searched, and the lines with a text, long ones cut. Masked text is not found.
-
-    The search ends early where the log has become shorter, since it has grown too long meanwhile.
-    """
+    """Returns where the search has ended, and the lines with a text, long ones cut. Masked text is not found."""
     found: list[LogMatch] = []
     pattern, before = re.compile(re.escape(wanted), re.IGNORECASE), ""
     at, last = begin, min(log.size, begin + SEARCHED_BYTES_MAX)

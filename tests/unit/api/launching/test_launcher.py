@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from keyscale.api.launching import supervisor
+from keyscale.api.launching.driver_log import LOG_FILE, LogWriter
 from keyscale.api.launching.launcher import Launcher
 from keyscale.api.launching.processes import ProcessState, kill_all, strays_of
 from keyscale.api.settings import Settings
@@ -78,6 +79,11 @@ def test_an_attempt_of_another_host_is_unknown(launcher: Launcher) -> None:
     assert launcher.inspect(away).state is ProcessState.UNKNOWN
 
 
+def log_of(launcher: Launcher, attempt: int) -> bytes:
+    with launcher.log("job", attempt) as log:
+        return log.read(log.begin, log.end)
+
+
 def test_a_driver_that_runs_is_alive_and_its_exit_code_is_known_afterwards(
     launcher: Launcher, attempt: Attempt, run: Callable[[str], subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
@@ -87,19 +93,18 @@ def test_a_driver_that_runs_is_alive_and_its_exit_code_is_known_afterwards(
     assert process.wait(30) == 3
     seen = launcher.inspect(attempt)
     assert (seen.state, seen.exit_code) == (ProcessState.DEAD, 3)
-    assert (launcher.read_log("job", 1, 0, 100), launcher.log_size("job", 1)) == (b"a last word\n", 12)
-    assert launcher.read_log("job", 1, 7, 4) == b"word"
+    assert log_of(launcher, 1) == b"a last word\n"
 
 
 def test_a_second_supervisor_of_one_attempt_does_nothing(
     launcher: Launcher, attempt: Attempt, run: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:
     first = run("echo first; exec sleep 600")
-    wait_until(lambda: launcher.log_size("job", 1))
+    wait_until(lambda: log_of(launcher, 1))
     second = run("echo second; exec sleep 600")
     assert second.wait(30) == 0
     assert first.poll() is None
-    assert launcher.read_log("job", 1, 0, 100) == b"first\n"
+    assert log_of(launcher, 1) == b"first\n"
     assert launcher.inspect(attempt).state is ProcessState.ALIVE
 
 
@@ -168,7 +173,7 @@ def test_a_missing_program_is_a_dead_driver_with_a_reason(launcher: Launcher, at
     ran = subprocess.run([sys.executable, "-I", str(SUPERVISOR), str(directory), "/no/such/program"], check=False)
     assert ran.returncode == supervisor.EXIT_CANNOT_RUN
     assert launcher.inspect(attempt).exit_code == supervisor.EXIT_CANNOT_RUN
-    assert b"cannot be started" in launcher.read_log("job", 1, 0, 1000)
+    assert b"cannot be started" in log_of(launcher, 1)
 
 
 def test_a_deleted_jobs_local_files_are_deleted_on_every_disk(launcher: Launcher, tmp_path: Path) -> None:
@@ -233,24 +238,6 @@ def test_processes_of_a_user_that_nobody_watches_are_found_and_those_under_any_s
     assert strays_of(JOB_USER) == []
 
 
-def test_a_log_that_grows_without_end_keeps_its_newest_part(
-    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "LOG_BYTES_MAX", 1000)
-    launcher.prepare("job", 1)
-    directory = tmp_path / "runs" / "job" / "1"
-    log = supervisor.Log(directory)
-    for number in range(1000):
-        log.write(f"line {number:04}\n".encode())
-    assert sum(file.stat().st_size for file in directory.glob("driver.log*")) <= 2 * 1000 + 10
-    size = launcher.log_size("job", 1)
-    assert size >= 1010
-    tail = launcher.read_log("job", 1, size - 1010, 1010)
-    assert tail.decode().splitlines() == [f"line {number:04}" for number in range(899, 1000)]
-    assert launcher.read_log("job", 1, size - 10, 10) == b"line 0999\n"
-    assert (launcher.read_log("job", 2, 0, 10), launcher.log_size("job", 2)) == (b"", 0)
-
-
 def test_a_secret_is_masked_however_its_writer_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_CHUNK_BYTES", 1)
     monkeypatch.setattr(supervisor.select, "select", lambda *_: ([], [], []))  # the writer pauses after each byte
@@ -258,9 +245,9 @@ def test_a_secret_is_masked_however_its_writer_pauses(tmp_path: Path, monkeypatc
     os.write(writer, "a key, öf-the-orders, and two\nlines, äöf\xff\nöf".encode())
     os.close(writer)
     mask = Mask({"A_TOKEN": "öf-the-orders", "B_TOKEN": "two\nlines"})
-    supervisor.copy_masked(source, supervisor.Log(tmp_path), mask)
+    supervisor.copy_masked(source, LogWriter(tmp_path), mask)
     os.close(source)
-    assert (tmp_path / supervisor.LOG_FILE).read_text() == "a key, *****, and *****, äöf\xff\nöf"
+    assert (tmp_path / LOG_FILE).read_text() == "a key, *****, and *****, äöf\xff\nöf"
 
 
 def test_a_line_that_pauses_is_written_without_what_may_be_the_beginning_of_a_secret(
@@ -268,8 +255,8 @@ def test_a_line_that_pauses_is_written_without_what_may_be_the_beginning_of_a_se
 ) -> None:
     monkeypatch.setattr(supervisor, "_PAUSE_S", 0.01)
     source, writer = os.pipe()
-    file = tmp_path / supervisor.LOG_FILE
-    arguments = (source, supervisor.Log(tmp_path), Mask({"A_TOKEN": "of-the-orders"}))
+    file = tmp_path / LOG_FILE
+    arguments = (source, LogWriter(tmp_path), Mask({"A_TOKEN": "of-the-orders"}))
     copying = threading.Thread(target=supervisor.copy_masked, args=arguments, daemon=True)
     copying.start()
     os.write(writer, b"a key, of-the-")
