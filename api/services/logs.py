@@ -76,11 +76,12 @@ class LogText:
         """Returns the lines, or the piece of a line, from an offset on. It ends with a line's end if it has one.
 
         Args:
-            begin: The offset.
+            begin: The offset. What is no longer kept there is left out.
             length: The bytes that it has at most; the rest of a character may be more.
         """
         around = CHARACTER_BYTES_MAX * self._mask.reach_characters
-        begin = max(self._begin, min(begin, self.size))
+        gone = max(0, self._begin - begin)
+        begin, length = max(self._begin, min(begin, self.size)), max(0, length - gone)
         first = max(self._begin, begin - around)
         content = self._read(first, begin - first + length + around)[: self.size - first]
         begin = _character_end(content, begin - first)

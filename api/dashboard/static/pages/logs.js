@@ -136,8 +136,8 @@ byId("earlier").addEventListener("click", async () => {
   const height = log.scrollHeight - log.scrollTop;
   const text = answers.map((one) => one.text).join("");
   shown.text = text + shown.text;
-  shown.start = from;
-  shown.answers.unshift({ start: from, length: text.length });
+  shown.start = Math.min(answers[0]?.offset ?? from, shown.start);  // what is no longer kept is left out
+  shown.answers.unshift({ start: shown.start, length: text.length });
   showText();
   log.scrollTop = log.scrollHeight - height;
 });

@@ -189,3 +189,22 @@ def test_of_a_long_line_the_part_with_the_text_is_returned() -> None:
         (0, True, MATCH_CHARACTERS_MAX),
         (20_006, True, MATCH_CHARACTERS_MAX),
     ]
+
+
+def test_what_is_no_longer_kept_is_left_out_of_every_part() -> None:
+    written = b"".join(b"line %04d\n" % number for number in range(100))
+    kept = 500
+
+    def read(offset: int, length: int) -> bytes:
+        assert offset >= kept
+        return written[offset : offset + length]
+
+    log = LogText(read, len(written), Mask({}), begin=kept)
+    gone = log.part(0, 100)
+    assert (gone.begin, gone.end, gone.text) == (kept, kept, "")
+    half_gone = log.part(kept - 50, 100)
+    assert (half_gone.begin, half_gone.end) == (kept, kept + 50)
+    assert half_gone.text == written[kept : kept + 50].decode()
+    assert log.end(10_000).text == written[kept:].decode()
+    assert search(log, 0, "line 0049") == (len(written), [])
+    assert [match.offset for match in search(log, 0, "line 0050")[1]] == [500]
