@@ -11,6 +11,8 @@ from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.objects.object_store import check_prefix
 
 if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
     from keyscale.state.objects.object_store import ObjectStore
 
 
@@ -20,7 +22,7 @@ def canonical_url(url: str) -> str:
     Raises:
         StoreUrlError: The URL has another form.
     """
-    parts = urlsplit(url)
+    parts = _parts(url)
     if parts.scheme == "s3":
         return f"s3://{parts.netloc}/{parts.path.strip('/')}".rstrip("/")
     return open_store(url).url
@@ -38,7 +40,7 @@ def open_store(url: str, *, get_bytes_max: int | None = None) -> ObjectStore:
         StoreUrlError: The URL has another form.
         InvalidObjectPathError: The prefix cannot be part of an object's path.
     """
-    parts = urlsplit(url)
+    parts = _parts(url)
     if parts.query or parts.fragment or parts.username or parts.password:
         raise StoreUrlError("a store URL has no credentials, query or fragment")
     if parts.scheme == "file" and parts.netloc in {"", "localhost"} and parts.path.strip("/"):
@@ -49,3 +51,12 @@ def open_store(url: str, *, get_bytes_max: int | None = None) -> ObjectStore:
 
         return S3ObjectStore(parts.netloc, check_prefix(parts.path.strip("/")), get_bytes_max=get_bytes_max)
     raise StoreUrlError("a store URL is file:///absolute/directory or s3://bucket/prefix")
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        if "\0" not in unquote(url, errors="strict").encode().decode():  # text has no surrogates
+            return urlsplit(url)
+    except ValueError:
+        pass
+    raise StoreUrlError("a store URL is text without NUL, of the form file:///absolute/directory or s3://bucket/prefix")

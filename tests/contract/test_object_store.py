@@ -432,6 +432,11 @@ def test_every_path_that_is_accepted_stays_inside_the_root(tmp_path: Path, path:
         "http://x/y",
         "s3://key:secret@bucket/x",
         "s3://b/x?y=1",
+        "file:///secret\0/x",
+        "file:///secret%00/x",
+        "file:///secret\ud800/x",
+        "file:///secret%ed%a0%80/x",
+        "file://[secret/x",
     ],
 )
 def test_other_urls_are_refused_without_repeating_them(url: str) -> None:
