@@ -13,6 +13,7 @@ from keyscale.api.web.request_origin import RequestIdFilter
 from keyscale.db.job_scope import JobScope
 from keyscale.db.statuses import Role
 from tests.integration.api.conftest import TOKEN, add_token
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     import httpx
@@ -74,7 +75,11 @@ def test_log_lines_name_request_user_and_address_and_no_token(
     caplog.handler.addFilter(RequestIdFilter())
     caplog.set_level(logging.INFO)
     answer = anonymous.post("/jobs/a%0Ab/start", headers=bearer(TOKEN))
-    lines = [record for record in caplog.records if record.name.endswith("request_origin")]
+
+    def written() -> list[logging.LogRecord]:
+        return [record for record in caplog.records if record.name.endswith("request_origin")]
+
+    lines = wait_until(written, what="the line, which is written after the answer")
     assert [record.request_id for record in lines] == [answer.headers["x-request-id"]]
     assert re.fullmatch(r"POST /jobs/a%0Ab/start: 404 in \d+ ms, from 127.0.0.1, by admin", lines[0].message)
     assert TOKEN not in caplog.text
