@@ -76,7 +76,7 @@ class LogText:
         """Returns the lines, or the piece of a line, from an offset on. It ends with a line's end if it has one.
 
         Args:
-            begin: The offset. What is no longer kept there is left out.
+            begin: The offset. A piece that is no longer kept is left out.
             length: The bytes that it has at most; the rest of a character may be more.
         """
         around = CHARACTER_BYTES_MAX * self._mask.reach_characters
