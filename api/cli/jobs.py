@@ -383,7 +383,7 @@ def follow_log(control_plane: ControlPlane, job: str, tail_bytes: int, query: di
         offset = answer["next_offset"]
         answer = control_plane.get(job_path(job, "logs"), offset=offset, limit_bytes=1 << 20, **query)
         if (gone := answer["offset"] - offset) > 0:
-            sys.stderr.write(f"(another {format_bytes(gone)} were written too fast to be kept)\n")
+            sys.stderr.write(f"({format_bytes(gone)} are missing here: they came too fast to be kept)\n")
 
 
 def print_log(answer: dict[str, Any], failure: dict[str, Any] | None) -> None:

@@ -44,14 +44,18 @@ class LogWriter:
                 text = text[os.write(self._descriptor, text) :]
 
     def _begin_part(self, size: int) -> None:
-        """Readers see that a part has ended by its new name, so nothing is deleted before it has that."""
-        older = _older_parts(self._file)
-        self._file.rename(self._file.with_name(f"{LOG_FILE}.{self._begin}"))
-        for _, path in older:
-            path.unlink(missing_ok=True)
-        self._begin += size
-        grown, self._descriptor = self._descriptor, self._open()
-        os.close(grown)
+        """Begins a new part; one that cannot be begun, on a full disk, is tried again with the next text.
+
+        Readers see that a part has ended by its new name, so nothing is deleted before it has that.
+        """
+        with contextlib.suppress(FileNotFoundError):  # an earlier try has renamed it
+            self._file.rename(self._file.with_name(f"{LOG_FILE}.{self._begin}"))
+        for begin, path in _older_parts(self._file):
+            if begin < self._begin:
+                path.unlink(missing_ok=True)
+        descriptor = self._open()
+        os.close(self._descriptor)
+        self._descriptor, self._begin = descriptor, self._begin + size
 
     def _open(self) -> int:
         return os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

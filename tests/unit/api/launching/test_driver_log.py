@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from typing import TYPE_CHECKING
@@ -78,6 +79,27 @@ def test_a_writer_that_dies_between_two_parts_leaves_a_log_that_can_be_read(tmp_
     (tmp_path / LOG_FILE).rename(tmp_path / f"{LOG_FILE}.1000")
     with open_log(tmp_path) as opened:
         assert (opened.begin, opened.read(1000, 10_000)) == (1000, b"".join(map(line, range(100, 150))))
+
+
+def test_a_part_that_cannot_be_begun_on_a_full_disk_is_begun_once_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LogWriter(tmp_path)
+    for number in range(250):
+        log.write(line(number))
+    with monkeypatch.context() as full:
+        full.setattr(LogWriter, "_open", refuse)
+        for number in range(250, 310):
+            log.write(line(number))
+    for number in range(300, 350):
+        log.write(line(number))
+    with open_log(tmp_path) as opened:
+        assert opened.end == 3500
+        assert opened.read(2500, 10_000) == b"".join(map(line, range(250, 350)))
+
+
+def refuse(_: LogWriter) -> int:
+    raise OSError(errno.ENOSPC, "no space left")
 
 
 def test_a_run_without_a_log_has_an_empty_one(tmp_path: Path) -> None:
