@@ -59,7 +59,7 @@ from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.state.keys.key_groups import default_max_parallelism
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from sqlalchemy.orm import Session
 
@@ -334,7 +334,10 @@ def list_all(context: Context, user: Principal, listing: Listing) -> JobList:
     """Lists the jobs in a user's scope."""
     with context.reads() as session:
         found = jobs.list_page(session, listing.page(int, str), user.scope)
-        return JobList(jobs=_summaries(session, found.rows), next=write_cursor(found.next))
+        shown = overviews.of_jobs(session, found.rows)
+    at_ms = now_ms()
+    summaries = [_summary(shown[job_id], at_ms) for job_id in found.rows if job_id in shown]  # else deleted meanwhile
+    return JobList(jobs=summaries, next=write_cursor(found.next))
 
 
 def show(context: Context, reference: str) -> JobAnswer:
@@ -344,7 +347,7 @@ def show(context: Context, reference: str) -> JobAnswer:
         JobNotFoundError: There is no such job.
     """
     with context.reads() as session:
-        return job_answer(session, require_job(session, reference))
+        return _answer(overviews.find(session, reference))
 
 
 def id_of(context: Context, reference: str) -> str:
@@ -402,43 +405,36 @@ def job_answer(session: Session, job: Job) -> JobAnswer:
     Raises:
         JobNotFoundError: It was deleted a moment ago.
     """
-    overview = overviews.of_jobs(session, [job.id]).get(job.id)
+    return _answer(overviews.find(session, job.id))
+
+
+def _answer(overview: JobOverview | None) -> JobAnswer:
     if overview is None:
         raise JobNotFoundError("no job has this id or name")
     attempt = None if overview.attempt is None else AttemptAnswer.model_validate(overview.attempt)
     metrics = None if attempt is None else attempt.metrics
-    return JobAnswer.model_validate(_fields(job, overview, attempt, metrics, now_ms()))
+    return JobAnswer.model_validate(_fields(overview, attempt, metrics, now_ms()))
 
 
-def _summaries(session: Session, found: Sequence[Job]) -> list[JobSummaryAnswer]:
-    """Returns jobs as the list shows them, by one statement for all of them."""
-    shown = overviews.of_jobs(session, [job.id for job in found])
-    at_ms = now_ms()
-    return [_summary(job, shown[job.id], at_ms) for job in found if job.id in shown]  # else it was deleted meanwhile
-
-
-def _summary(job: Job, overview: JobOverview, at_ms: int) -> JobSummaryAnswer:
+def _summary(overview: JobOverview, at_ms: int) -> JobSummaryAnswer:
     columns = overview.attempt or {}
     attempt = AttemptSummaryAnswer.model_validate(columns) if columns else None
     reported = columns.get("metrics")
     metrics = None if reported is None else DriverMetrics.model_validate(reported)
-    return JobSummaryAnswer.model_validate(_fields(job, overview, attempt, metrics, at_ms))
+    return JobSummaryAnswer.model_validate(_fields(overview, attempt, metrics, at_ms))
 
 
 def _fields(
-    job: Job,
-    overview: JobOverview,
-    attempt: AttemptSummaryAnswer | None,
-    metrics: DriverMetrics | None,
-    at_ms: int,
+    overview: JobOverview, attempt: AttemptSummaryAnswer | None, metrics: DriverMetrics | None, at_ms: int
 ) -> dict[str, Any]:
     """Returns the fields of an answer, with `attempt` as it is given."""
-    columns = overview.attempt or {}
+    job, columns = overview.job, overview.attempt or {}
     is_active = attempt is not None and attempt.stage is AttemptStage.ACTIVE
+    is_active and job["status"] not in SETTLED
     snapshots = [each for each in (overview.checkpoint, overview.savepoint) if each is not None]
     newest = max(snapshots, key=attrgetter("id"), default=None)
     return (
-        {name: getattr(job, name) for name in _JOB_FIELDS}
+        {name: job[name] for name in _JOB_FIELDS}
         | {name: overview.revision[name] for name in _REVISION_FIELDS}
         | {
             "revision": overview.revision["number"],
@@ -447,10 +443,12 @@ def _fields(
             "rescale_id": overview.change_id if overview.change_kind is ChangeKind.RESCALE else None,
             "change_id": overview.change_id,
             "attempt": attempt,
-            "restore": _restore(job, columns),
-            "failure": job.failure or (_unsettled_failure(attempt, metrics) if is_active else None),
+            "restore": _restore(job["restore"], columns),
+            "failure": job["failure"] or (_unsettled_failure(attempt, metrics) if is_active else None),
             "health": health_of(metrics) if is_active and metrics is not None else [],
-            "running_since_ms": attempt.running_at_ms if attempt and is_active and job.status not in SETTLED else None,
+            "running_since_ms": attempt.running_at_ms
+            if attempt and is_active and job["status"] not in SETTLED
+            else None,
             "latest_checkpoint": overview.checkpoint,
             "figures": figures_of(
                 metrics,
@@ -462,11 +460,11 @@ def _fields(
     )
 
 
-def _restore(job: Job, attempt: Mapping[str, Any]) -> RestoreAnswer | None:
-    if job.restore is None:
+def _restore(wish: Mapping[str, Any] | None, attempt: Mapping[str, Any]) -> RestoreAnswer | None:
+    if wish is None:
         return None
-    is_fulfilled = attempt.get("restore_id") == job.restore["id"] and attempt.get("restored_at_ms") is not None
-    return None if is_fulfilled else RestoreAnswer.model_validate(job.restore)
+    is_fulfilled = attempt.get("restore_id") == wish["id"] and attempt.get("restored_at_ms") is not None
+    return None if is_fulfilled else RestoreAnswer.model_validate(wish)
 
 
 def _unsettled_failure(attempt: AttemptSummaryAnswer | None, metrics: DriverMetrics | None) -> dict[str, Any] | None:

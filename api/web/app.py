@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, RedirectResponse
@@ -201,10 +202,12 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     def lead_to_dashboard() -> RedirectResponse:
         return RedirectResponse("/ui/")
 
-    document = describe(app)
+    @cache  # made when it is first asked for: it takes half a second
+    def document() -> dict[str, Any]:
+        return describe(app)
 
     @app.get("/openapi.json", include_in_schema=False)
     def show_description(_: User) -> JSONResponse:
-        return JSONResponse(document)
+        return JSONResponse(document())
 
     return app

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.orm import lazyload
 
 from keyscale.db.models import Attempt, LastHeartbeat
@@ -48,15 +48,19 @@ def count_after(session: Session, job_id: str, number: int, causes: Collection[s
     return session.scalar(counted) or 0
 
 
+_RESTORES = (
+    select(func.count().over(), Attempt.restored_at_ms, Attempt.restore_from)
+    .where(
+        Attempt.job_id == bindparam("job_id"), Attempt.restored_at_ms.is_not(None), Attempt.restore_from.is_not(None)
+    )
+    .order_by(Attempt.number.desc())
+    .limit(1)
+)
+
+
 def restores(session: Session, job_id: str) -> Restores | None:
     """Returns the restores that a job's attempts have finished; None if there is none."""
-    newest = (
-        select(func.count().over(), Attempt.restored_at_ms, Attempt.restore_from)
-        .where(Attempt.job_id == job_id, Attempt.restored_at_ms.is_not(None), Attempt.restore_from.is_not(None))
-        .order_by(Attempt.number.desc())
-        .limit(1)
-    )
-    for count, at_ms, location in session.execute(newest):
+    for count, at_ms, location in session.execute(_RESTORES, {"job_id": job_id}):
         if at_ms is not None and location is not None:
             return Restores(count, at_ms, location)
     return None

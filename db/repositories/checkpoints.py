@@ -97,8 +97,24 @@ def _latest() -> Select[Checkpoint]:
     return select(Checkpoint).where(of_job, Checkpoint.checkpoint_id.in_(newest))
 
 
+# Made once: to make one costs as much as to send it.
 _LATEST = _latest()
-"""Made once: to make it costs as much as to send it."""
+_FIND = select(Checkpoint).where(
+    Checkpoint.job_id == bindparam("job_id"), Checkpoint.checkpoint_id == bindparam("checkpoint_id")
+)
+_FIND_BY_PATH = (
+    select(Checkpoint)
+    .where(Checkpoint.job_id == bindparam("job_id"), Checkpoint.external_path == bindparam("external_path"))
+    .order_by(Checkpoint.checkpoint_id.desc())
+    .limit(1)
+)
+_SUBTASKS = (
+    select(CheckpointSubtask)
+    .where(
+        CheckpointSubtask.job_id == bindparam("job_id"), CheckpointSubtask.checkpoint_id == bindparam("checkpoint_id")
+    )
+    .order_by(CheckpointSubtask.operator_uid, CheckpointSubtask.subtask)
+)
 
 
 def failed_between(session: Session, job_id: str, from_ms: int, to_ms: int, *, limit: int) -> Sequence[Checkpoint]:
@@ -114,7 +130,7 @@ def failed_between(session: Session, job_id: str, from_ms: int, to_ms: int, *, l
 
 def find(session: Session, job_id: str, checkpoint_id: int) -> Checkpoint | None:
     """Returns a job's checkpoint or savepoint with this number."""
-    return session.get(Checkpoint, (job_id, checkpoint_id))
+    return session.scalars(_FIND, {"job_id": job_id, "checkpoint_id": checkpoint_id}).first()
 
 
 def latest_completed(
@@ -138,11 +154,7 @@ def next_id(session: Session, job_id: str) -> int:
 
 def subtasks(session: Session, job_id: str, checkpoint_id: int) -> Sequence[CheckpointSubtask]:
     """Returns a checkpoint's subtasks by operator and index."""
-    return session.scalars(
-        select(CheckpointSubtask)
-        .where(CheckpointSubtask.job_id == job_id, CheckpointSubtask.checkpoint_id == checkpoint_id)
-        .order_by(CheckpointSubtask.operator_uid, CheckpointSubtask.subtask)
-    ).all()
+    return session.scalars(_SUBTASKS, {"job_id": job_id, "checkpoint_id": checkpoint_id}).all()
 
 
 def latest_with_parts(session: Session, job_id: str, limit: int) -> Sequence[Checkpoint]:
@@ -317,9 +329,4 @@ def note_verification(session: Session, job_id: str, checkpoint_id: int, verific
 
 def find_by_path(session: Session, job_id: str, external_path: str) -> Checkpoint | None:
     """Returns the job's checkpoint or savepoint whose manifest is at a location."""
-    return session.scalars(
-        select(Checkpoint)
-        .where(Checkpoint.job_id == job_id, Checkpoint.external_path == external_path)
-        .order_by(Checkpoint.checkpoint_id.desc())
-        .limit(1)
-    ).first()
+    return session.scalars(_FIND_BY_PATH, {"job_id": job_id, "external_path": external_path}).first()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import or_, select
+from sqlalchemy import bindparam, or_, select
 
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import Attempt, Change, Command, Job
-from keyscale.db.repositories.pages import Page, PageRequest, read_page
+from keyscale.db.repositories.pages import Page, PageRequest, read_keys
 from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
 
 if TYPE_CHECKING:
@@ -17,9 +17,15 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 
-def list_page(session: Session, page: PageRequest, scope: JobScope = EVERYTHING) -> Page[Job]:
-    """Returns the jobs of a scope, the newest first."""
-    return read_page(session, select(Job).where(scope.criterion()), (Job.created_at_ms, Job.id), page)
+_FIND = select(Job).where(or_(Job.id == bindparam("reference"), Job.name == bindparam("reference")))
+"""Made once: to make it costs half as much as to send it."""
+
+
+def list_page(session: Session, page: PageRequest, scope: JobScope = EVERYTHING) -> Page[str]:
+    """Returns the ids of the jobs of a scope, the newest first."""
+    key = (Job.created_at_ms, Job.id)
+    found = read_keys(session, select(*key).where(scope.criterion()), key, page)
+    return Page([job_id for _, job_id in found.rows], found.next)
 
 
 def ids(session: Session) -> Sequence[str]:
@@ -41,8 +47,8 @@ def find(session: Session, reference: str, *, lock: bool = False, scope: JobScop
         lock: Whether others must wait with changes of this job until the transaction ends.
         scope: Where to look.
     """
-    statement = select(Job).where(or_(Job.id == reference, Job.name == reference), scope.criterion())
-    return session.scalars(statement.with_for_update() if lock else statement).first()
+    statement = _FIND if scope.is_everything else _FIND.where(scope.criterion())
+    return session.scalars(statement.with_for_update() if lock else statement, {"reference": reference}).first()
 
 
 def lock(session: Session, job_id: str) -> Job | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Text, and_, any_, bindparam, func, literal, select, true
+from sqlalchemy import Text, and_, any_, bindparam, func, literal, or_, select, true
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import aliased
 
@@ -38,6 +38,7 @@ class JobOverview:
     """The facts that are shown of a job.
 
     Attributes:
+        job: The columns of its own row.
         revision: The columns of its present one.
         attempt: The columns of the attempt that may run the job, else of its newest one, and of its last heartbeat.
         artifact_name: Of the revision's program.
@@ -48,6 +49,7 @@ class JobOverview:
         savepoint: The latest completed savepoint.
     """
 
+    job: Mapping[str, Any]
     revision: Mapping[str, Any]
     attempt: Mapping[str, Any] | None
     artifact_name: str
@@ -58,16 +60,24 @@ class JobOverview:
     savepoint: LatestSnapshot | None
 
 
+def find(session: Session, reference: str) -> JobOverview | None:
+    """Returns the overview of the job with an id or name."""
+    row = session.execute(_OF_ONE, {"reference": reference}).first()
+    return None if row is None else _overview(row)
+
+
 def of_jobs(session: Session, job_ids: Collection[str]) -> dict[str, JobOverview]:
     """Returns the overviews of jobs, by job; a job that was deleted is missing."""
-    return {row[0]: _overview(row[1:]) for row in session.execute(_STATEMENT, {"job_ids": sorted(job_ids)})}
+    found = map(_overview, session.execute(_OF_MANY, {"job_ids": sorted(job_ids)}))
+    return {overview.job["id"]: overview for overview in found}
 
 
-def _overview(values: Sequence[Any]) -> JobOverview:
-    revision = dict(zip(_REVISION, values, strict=False))
-    attempt = dict(zip(_ATTEMPT, values[len(_REVISION) :], strict=False))
-    name, version, change_id, change_kind, *latest = values[len(_REVISION) + len(_ATTEMPT) :]
+def _overview(row: Sequence[Any]) -> JobOverview:
+    values = iter(row)
+    job, revision, attempt = ({name: next(values) for name in table} for table in (_JOB, _REVISION, _ATTEMPT))
+    name, version, change_id, change_kind, *latest = values
     return JobOverview(
+        job,
         revision,
         None if attempt["number"] is None else attempt,
         name,
@@ -124,11 +134,11 @@ def _latest(*, is_savepoint: bool) -> LateralFromClause:
     )
 
 
-def _statement() -> Select[Any]:
+def _overviews() -> Select[Any]:
     checkpoint, savepoint = _latest(is_savepoint=False), _latest(is_savepoint=True)
     return (
-        select(Job.id, *_REVISION.values(), *_ATTEMPT.values(), Artifact.name, Artifact.version, Change.id, Change.kind)
-        .add_columns(*checkpoint.c, *savepoint.c)
+        select(*_JOB.values(), *_REVISION.values(), *_ATTEMPT.values())
+        .add_columns(Artifact.name, Artifact.version, Change.id, Change.kind, *checkpoint.c, *savepoint.c)
         .join(Revision, and_(Revision.job_id == Job.id, Revision.number == Job.revision))
         .join(Artifact, Artifact.id == Revision.artifact_id)
         .outerjoin(_SHOWN_ATTEMPT, true())
@@ -139,11 +149,11 @@ def _statement() -> Select[Any]:
         .outerjoin(Change, and_(Change.job_id == Job.id, Change.status == _fixed(ChangeStatus.IN_PROGRESS)))
         .outerjoin(checkpoint, true())
         .outerjoin(savepoint, true())
-        .where(Job.id == any_(bindparam("job_ids", type_=ARRAY(Text))))
     )
 
 
 _SHOWN_ATTEMPT = _attempt()
+_JOB = {column.name: column for column in Job.__table__.c}
 _REVISION = {column.name: column for column in Revision.__table__.c}
 _ATTEMPT = {column.name: column for column in _SHOWN_ATTEMPT.c} | {
     "heartbeat_at_ms": LastHeartbeat.at_ms,
@@ -151,5 +161,6 @@ _ATTEMPT = {column.name: column for column in _SHOWN_ATTEMPT.c} | {
     "last_commit_at_ms": LastHeartbeat.last_commit_at_ms,
     "metrics": LastHeartbeat.metrics,
 }
-_STATEMENT = _statement()
-"""Made once: to make it costs more than to send it. Its ids are one array, so that PostgreSQL prepares it once."""
+# Made once: to make one costs more than to send it. The ids are one array, so that PostgreSQL prepares it once.
+_OF_ONE = _overviews().where(or_(Job.id == bindparam("reference"), Job.name == bindparam("reference")))
+_OF_MANY = _overviews().where(Job.id == any_(bindparam("job_ids", type_=ARRAY(Text))))

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from sqlalchemy import tuple_
+from sqlalchemy import Select, tuple_
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from sqlalchemy import Select
     from sqlalchemy.orm import InstrumentedAttribute, Session
 
 LIMIT_MAX = 1000
 Row = TypeVar("Row")
+Statement = TypeVar("Statement", bound=Select[*tuple[Any, ...]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,28 @@ def read_page(
         key: The columns of the key; an index in this order makes every page equally fast.
         wanted: The part of it.
     """
+    rows = session.scalars(_limited(statement, key, wanted)).all()
+    return _page(rows, wanted, lambda row: tuple(getattr(row, column.key) for column in key))
+
+
+def read_keys(
+    session: Session,
+    statement: Select[*tuple[Any, ...]],
+    key: Sequence[InstrumentedAttribute[Any]],
+    wanted: PageRequest,
+) -> Page[tuple[Any, ...]]:
+    """Returns a page of the keys alone, which the statement selects; else as `read_page`."""
+    rows = session.execute(_limited(statement, key, wanted)).all()
+    return _page([tuple(row) for row in rows], wanted, lambda row: row)
+
+
+def _limited(statement: Statement, key: Sequence[InstrumentedAttribute[Any]], wanted: PageRequest) -> Statement:
     if wanted.after is not None:
         statement = statement.where(tuple_(*key) < wanted.after)
-    statement = statement.order_by(*(column.desc() for column in key)).limit(wanted.limit + 1)
-    rows = session.scalars(statement).all()
+    return statement.order_by(*(column.desc() for column in key)).limit(wanted.limit + 1)
+
+
+def _page(rows: Sequence[Row], wanted: PageRequest, key_of: Callable[[Row], tuple[Any, ...]]) -> Page[Row]:
     if len(rows) <= wanted.limit:
         return Page(rows, None)
-    last = rows[wanted.limit - 1]
-    return Page(rows[: wanted.limit], tuple(getattr(last, column.key) for column in key))
+    return Page(rows[: wanted.limit], key_of(rows[wanted.limit - 1]))

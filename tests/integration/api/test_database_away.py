@@ -12,7 +12,9 @@ import psutil
 import pytest
 
 from keyscale.api.lifecycle.reconciler import Reconciler, ReconcilerPulse, Wakeup
+from keyscale.db.connections import open_engine
 from keyscale.db.limited_connection import ANSWER_TIMEOUT_S
+from keyscale.db.migrate import migrate
 from tests.support.servers.postgres import create_database, running_postgres
 from tests.support.waiting import wait_until
 
@@ -36,7 +38,11 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
 @pytest.fixture
 def postgres_url(own_postgres: EmbeddedPostgres) -> str:
     """In place of the session's server, which other tests need."""
-    return create_database(own_postgres.url, f"test_{time.monotonic_ns()}")
+    url = create_database(own_postgres.url, f"test_{time.monotonic_ns()}")
+    engine = open_engine(url)
+    migrate(engine)
+    engine.dispose()
+    return url
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def test_every_read_takes_a_constant_number_of_statements(app: FastAPI, context:
 
 @pytest.mark.parametrize(
     ("path", "statements_max"),
-    [("/jobs", 3), ("/jobs/job-7", 3), ("/jobs/job-7/checkpoints", 8), ("/jobs/job-7/checkpoints/7", 4)],
+    [("/jobs", 3), ("/jobs/job-7", 2), ("/jobs/job-7/checkpoints", 8), ("/jobs/job-7/checkpoints/7", 4)],
 )
 def test_the_reads_that_pages_repeat_take_few_statements(
     context: Context, filled: httpx.Client, path: str, statements_max: int
@@ -114,7 +114,7 @@ def test_the_list_of_jobs_says_the_same_as_each_job_but_for_what_its_driver_meas
         assert listed == shown
 
 
-def test_a_job_that_is_deleted_while_it_is_read_is_left_out(
+def test_a_job_that_is_deleted_while_the_list_is_read_is_left_out(
     context: Context, filled: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = overviews.of_jobs
@@ -128,8 +128,6 @@ def test_a_job_that_is_deleted_while_it_is_read_is_left_out(
     doomed = "job-7"
     names = {job["name"] for job in filled.get("/jobs").json()["jobs"]}
     assert names == {f"job-{number}" for number in range(1, 41)} - {doomed}
-    doomed = "job-8"
-    assert filled.get("/jobs/job-8").status_code == 404
 
 
 @pytest.mark.parametrize("route", LISTS)

@@ -40,9 +40,9 @@ def running_postgres() -> Iterator[EmbeddedPostgres]:
             server.stop()
 
 
-def create_database(server_url: str, name: str) -> str:
-    """Creates an empty database on the server at `server_url` and returns its URL."""
+def create_database(server_url: str, name: str, template: str = "template1") -> str:
+    """Creates a copy of a database, which is empty by default, on the server at `server_url`; returns its URL."""
     with psycopg.connect(server_url, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
     base, _, options = server_url.partition("?")
     return f"{base.rpartition('/')[0]}/{name}?{options}"
