@@ -15,6 +15,7 @@ from keyscale.state.documents.checked_document import DocumentCorruptError, Form
 from keyscale.state.documents.claim import claim_path, read_claim
 from keyscale.state.documents.manifest import read_manifest
 from keyscale.state.identifiers import Attempt, CheckpointId, JobId
+from keyscale.state.inspection.foreign_files import foreign_files
 from keyscale.state.layout import Layout, location_of, split_location
 from keyscale.state.log.commit_log import CommitLog, LogGapError
 from keyscale.state.log.recovery import missing_files
@@ -41,6 +42,19 @@ class PublishedSavepoint:
 
     location: str
     checkpoint_id: CheckpointId
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSnapshot:
+    """A snapshot whose files are all there.
+
+    Attributes:
+        manifest: Its manifest.
+        claimed_by: The id of the job that has claimed it, as its claim names it; None: nobody has.
+    """
+
+    manifest: Manifest
+    claimed_by: str | None
 
 
 def open_to_read(store_url: str) -> ObjectStore:
@@ -72,13 +86,14 @@ def store_failures(*, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
         raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
 
 
-def read_within(limit_ms: int, read: Callable[[], T], *, what: str) -> T:
+def read_within(limit_ms: int, read: Callable[[], T], *, what: str, but: tuple[type[Exception], ...] = ()) -> T:
     """Reads from a store for a request, which does not wait for longer than a limit.
 
     Args:
         limit_ms: The limit.
         read: Reads, in a thread of its own. One that hangs is left to itself.
         what: What it reads, as it should stand in the error.
+        but: Errors that the caller handles itself.
 
     Raises:
         PlanTimeoutError: It was not read in time.
@@ -89,7 +104,7 @@ def read_within(limit_ms: int, read: Callable[[], T], *, what: str) -> T:
         reading = reader.submit(read)
         if not wait([reading], limit_ms / 1000).done:
             raise PlanTimeoutError(f"{what} was not read within {limit_ms} ms")
-        with store_failures():
+        with store_failures(but=but):
             return reading.result()
     finally:
         reader.shutdown(wait=False)
@@ -191,31 +206,35 @@ class StoreCheck:
                 return None
         return None if first is None else first.committed_at_ms
 
-    def read_snapshot(self, store_url: str, path: str, *, job_id: str | None) -> Manifest:
-        """Reads a snapshot's manifest, and checks that a job could start from it: all files are there, nobody owns it.
+    def read_snapshot(self, store_url: str, path: str, *, limit_ms: int) -> FoundSnapshot:
+        """Reads a snapshot's manifest, and checks that all of its files are there.
 
         Args:
             store_url: The store.
             path: Where the manifest is.
-            job_id: The job; None: it does not exist yet.
+            limit_ms: How long this may take: a job can name as many files as it likes.
 
         Raises:
-            RestoreSourceError: It could not.
+            RestoreSourceError: No job could start from it.
             StoreUnavailableError: The store does not answer.
+            PlanTimeoutError: It was not read in time.
         """
         location = location_of(store_url, path)
+        unreadable = (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError)
+
+        def read() -> FoundSnapshot:
+            store = open_to_read(store_url)
+            manifest: Manifest = read_manifest(store, path)
+            if manifest.path != path:
+                raise RestoreSourceError(f"{location}: the manifest there is that of {manifest.path}")
+            if foreign := foreign_files(store, manifest):  # before anything tells whether they are there
+                raise RestoreSourceError(f"{location}: {len(foreign)} of its files are not its job's: {foreign[0]}")
+            if missing := missing_files(store, manifest):
+                raise RestoreSourceError(f"{location}: {len(missing)} of its files are missing, such as {missing[0]}")
+            claim = read_claim(store, claim_path(path))
+            return FoundSnapshot(manifest, None if claim is None else claim.job_id)
+
         try:
-            with store_failures(but=(ObjectNotFoundError, DocumentCorruptError, FormatTooNewError)):
-                store = open_to_read(store_url)
-                manifest: Manifest = read_manifest(store, path)
-                missing = missing_files(store, manifest)
-                claim = read_claim(store, claim_path(path))
-        except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError) as error:
+            return read_within(limit_ms, read, what="the snapshot", but=(RestoreSourceError, *unreadable))
+        except unreadable as error:
             raise RestoreSourceError(f"{location}: no manifest can be read there") from error
-        if manifest.path != path:
-            raise RestoreSourceError(f"{location}: the manifest there is that of {manifest.path}")
-        if missing:
-            raise RestoreSourceError(f"{location}: {len(missing)} of its files are missing, such as {missing[0]}")
-        if claim is not None and claim.job_id != job_id:
-            raise RestoreSourceError(f"{location}: job {claim.job_id} has claimed it")
-        return manifest

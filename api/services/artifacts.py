@@ -169,9 +169,12 @@ def delete(context: Context, user: Principal, artifact_id: str) -> None:
         found = artifacts.find(session, artifact_id)
         if found is None:
             raise ArtifactNotFoundError("no artifact has this id")
-        if (use := artifacts.first_use(session, artifact_id)) is not None:
+        shown = f"{found.name} version {found.version}"
+        if (use := artifacts.first_use(session, artifact_id, user.scope)) is not None:
             job, revision = use
-            raise ArtifactInUseError(f"revision {revision} of job {job} uses {found.name} version {found.version}")
+            raise ArtifactInUseError(f"revision {revision} of job {job} uses {shown}")
+        if artifacts.first_use(session, artifact_id) is not None:
+            raise ArtifactInUseError(f"a job that you may not see uses {shown}")
         artifacts.remove(session, found)
         events.record(
             session,
@@ -179,7 +182,7 @@ def delete(context: Context, user: Principal, artifact_id: str) -> None:
             at_ms=now_ms(),
             kind="ARTIFACT_DELETED",
             actor=user.name,
-            message=f"deleted {found.name} version {found.version}",
+            message=f"deleted {shown}",
             artifact_id=artifact_id,
         )
 

@@ -56,7 +56,7 @@ from keyscale.db.repositories import (
 )
 from keyscale.db.statuses import AttemptStage, ChangeKind, ClaimMode, DesiredState, JobStatus, Role
 from keyscale.jobs.protocol.messages import DriverMetrics
-from keyscale.state.keys.key_groups import default_max_parallelism
+from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND, default_max_parallelism
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +73,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_PARALLELISM_LIMIT = 32768
 _ID_LOOKALIKE = re.compile(r"[0-9a-f]{32}")
 _PARAMETERS_MAX = 200
 _REVISION_FIELDS = tuple(name for name in SPECIFICATION_FIELDS if name in JobAnswer.model_fields)
@@ -102,9 +101,9 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         JobNotFoundError: The user may not see the job to restore from, or there is none.
         RestoreSourceError: The job could not start from what restore_from names.
     """
-    check_parallelism(request.parallelism, MAX_PARALLELISM_LIMIT)
-    if request.max_parallelism is not None and not 1 <= request.max_parallelism <= MAX_PARALLELISM_LIMIT:
-        raise ParallelismInvalidError(f"max_parallelism is not from 1 to {MAX_PARALLELISM_LIMIT}")
+    check_parallelism(request.parallelism, MAX_PARALLELISM_UPPER_BOUND)
+    if request.max_parallelism is not None and not 1 <= request.max_parallelism <= MAX_PARALLELISM_UPPER_BOUND:
+        raise ParallelismInvalidError(f"max_parallelism is not from 1 to {MAX_PARALLELISM_UPPER_BOUND}")
     require_name(user, request.name, request.labels)
     specification = _specification(request)
     store_url = context.settings.store_url

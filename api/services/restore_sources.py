@@ -11,8 +11,10 @@ from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.restoring import Restore
 from keyscale.db.repositories import checkpoints, commands, jobs
 from keyscale.db.statuses import CheckpointStatus, ClaimMode, RestoreMode
+from keyscale.jobs.protocol.storable_text import storable
 from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.identifiers import CheckpointId, JobId
+from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.layout import InvalidNameError, Layout, LocationError, job_of_manifest, location_of, split_location
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ def find_source(context: Context, user: Principal, request: RestoreRequest, rest
         RestoreSourceError: There is no such snapshot, or the job cannot start from it.
         RequestInvalidError: A claim mode without a source, or a new job's source without the job that it is of.
         StoreUnavailableError: The store does not answer.
+        PlanTimeoutError: It was not read in time.
     """
     source = request.restore_from
     if source is None:
@@ -77,7 +80,11 @@ def find_source(context: Context, user: Principal, request: RestoreRequest, rest
     location = location_of(restorer.store_url, path)
     claims = request.claim_mode is ClaimMode.CLAIM
     job_id = None if restorer.job is None else restorer.job.id
-    manifest = context.store.read_snapshot(restorer.store_url, path, job_id=job_id)
+    found = context.store.read_snapshot(restorer.store_url, path, limit_ms=context.settings.plan_timeout_ms)
+    if found.claimed_by not in {None, job_id}:
+        with context.reads() as session:
+            raise RestoreSourceError(f"{location}: {named_to(session, user, found.claimed_by or '')} has claimed it")
+    manifest = found.manifest
     problem = why_not(manifest, restorer, claims=claims)
     if problem is not None:
         raise RestoreSourceError(f"{location}: {problem}")
@@ -90,6 +97,20 @@ def find_source(context: Context, user: Principal, request: RestoreRequest, rest
         request.allow_non_restored_state,
     )
     return FoundSource(restore, manifest.max_parallelism)
+
+
+def named_to(session: Session, user: Principal, job_id: str) -> str:
+    """Returns how a message to a user names a job: not at all, if the user may not see it.
+
+    Args:
+        session: The transaction.
+        user: The user.
+        job_id: The job's id, as a job has written it into the store.
+    """
+    found = jobs.find(session, storable(job_id), scope=user.scope)
+    if found is not None:
+        return f"the job {found.name}"
+    return f"job {job_id}" if user.scope.is_everything else "a job that you may not see"
 
 
 def require_kept(session: Session, source: FoundSource) -> None:
@@ -108,6 +129,8 @@ def why_not(manifest: Manifest, restorer: Restorer, *, claims: bool) -> str | No
     """Returns why a job cannot start from a snapshot; None if it can. Pure."""
     if restorer.max_parallelism not in {None, manifest.max_parallelism}:
         return f"its max parallelism is {manifest.max_parallelism}, the job's {restorer.max_parallelism}"
+    if not 1 <= manifest.max_parallelism <= MAX_PARALLELISM_UPPER_BOUND:
+        return f"its max parallelism is {manifest.max_parallelism}, which no job has"
     if manifest.hash_id != restorer.hash_id:
         return f"its hash is {manifest.hash_id}, the job's {restorer.hash_id}"
     is_own = restorer.job is not None and manifest.job_id == restorer.job.id

@@ -12,10 +12,12 @@ from keyscale.api.errors import (
 from keyscale.api.lifecycle.transitions import SETTLED
 from keyscale.api.schemas.snapshot_care import DeletionAnswer
 from keyscale.api.services.jobs import require_job
+from keyscale.api.services.restore_sources import named_to
 from keyscale.api.store_check import open_to_read, read_within
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, commands, events, snapshot_needs
 from keyscale.db.statuses import CheckpointStatus
+from keyscale.state.documents.claim import claim_path, read_claim
 from keyscale.state.identifiers import JobId
 from keyscale.state.layout import split_location
 from keyscale.state.retention.deletion_plan import RetentionError
@@ -47,7 +49,7 @@ def delete_checkpoint(
         if found is None:
             raise CheckpointNotFoundError(f"the job has no checkpoint {checkpoint_id}")
         reasons, consequences = _needs(session, user, job, found)
-    objects, blocked = _objects(context, job, found)
+    objects, blocked = _objects(context, user, job, found)
     reasons += blocked
     answer = DeletionAnswer(
         job_id=job.id,
@@ -148,16 +150,25 @@ def _is_pending(session: Session, job: Job, found: Checkpoint) -> bool:
     return command is not None and command.ended_at_ms is None
 
 
-def _objects(context: Context, job: Job, found: Checkpoint) -> tuple[SnapshotObjects, list[str]]:
+def _objects(context: Context, user: Principal, job: Job, found: Checkpoint) -> tuple[SnapshotObjects, list[str]]:
     """Reads what a snapshot has in the store, within the time that a plan may take; and what forbids to delete it."""
     if found.external_path is None or found.status is not CheckpointStatus.COMPLETED:
         return SnapshotObjects({}, {}), []
     path = split_location(found.external_path)[1]
 
-    def read() -> tuple[SnapshotObjects, list[str]]:
+    def read() -> tuple[SnapshotObjects, list[str], str | None]:
+        store = open_to_read(job.store_url)
+        if (claim := read_claim(store, claim_path(path))) is not None:
+            return SnapshotObjects({}, {}), [], claim.job_id
         try:
-            return snapshot_objects(open_to_read(job.store_url), JobId(job.id), path), []
+            return snapshot_objects(store, JobId(job.id), path), [], None
         except RetentionError as error:
-            return SnapshotObjects({}, {}), [str(error)]
+            return SnapshotObjects({}, {}), [str(error)], None
 
-    return read_within(context.settings.plan_timeout_ms, read, what="what the snapshot has in the store")
+    objects, blocked, claimed_by = read_within(
+        context.settings.plan_timeout_ms, read, what="what the snapshot has in the store"
+    )
+    if claimed_by is not None:
+        with context.reads() as session:
+            blocked = [f"{named_to(session, user, claimed_by)} has claimed it, and deletes it once it needs it no more"]
+    return objects, blocked

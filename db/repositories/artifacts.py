@@ -88,10 +88,12 @@ def keep(session: Session, artifact_ids: Collection[str]) -> None:
     session.execute(select(Artifact.id).where(Artifact.id.in_(artifact_ids)).with_for_update(read=True, key_share=True))
 
 
-def first_use(session: Session, artifact_id: str) -> tuple[str, int] | None:
-    """Returns the name of a job, and the number of a revision of it, that uses an artifact."""
+def first_use(session: Session, artifact_id: str, scope: JobScope = EVERYTHING) -> tuple[str, int] | None:
+    """Returns the name of a job of a scope, and the number of a revision of it, that uses an artifact."""
     used = or_(Revision.artifact_id == artifact_id, Revision.libraries.contains([artifact_id]))
-    statement = select(Job.name, Revision.number).join(Revision, Revision.job_id == Job.id).where(used)
+    statement = (
+        select(Job.name, Revision.number).join(Revision, Revision.job_id == Job.id).where(used, scope.criterion())
+    )
     found = session.execute(statement.order_by(Job.name, Revision.number.desc()).limit(1)).first()
     return None if found is None else (found[0], found[1])
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
 from keyscale.state.documents.manifest import read_manifest
+from keyscale.state.inspection.foreign_files import foreign_files
 from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundError
 
 if TYPE_CHECKING:
@@ -70,11 +71,18 @@ def verify(store: ObjectStore, path: str, *, hashes: bool, goes_on: Callable[[Ve
     except (DocumentCorruptError, FormatTooNewError) as error:
         found.add(f"{path} cannot be read: {error}")
         return found
+    if found.manifest.path != path:
+        found.add(f"{path} is the manifest of {found.manifest.path}")
+        return found
     files = list({file.path: file for file in found.manifest.files()}.values())
     found.files = len(files)
+    foreign = set(foreign_files(store, found.manifest))
     try:
         for file in files:
-            problem = _hash_problem(store, file, found, goes_on) if hashes else _length_problem(store, file)
+            if file.path in foreign:
+                problem: str | None = f"{file.path} is not a file of its job"
+            else:
+                problem = _hash_problem(store, file, found, goes_on) if hashes else _length_problem(store, file)
             if problem is not None:
                 found.add(problem)
             found.files_checked += 1

@@ -59,7 +59,7 @@ def test_a_manifest_that_is_too_large_to_be_read_is_no_savepoint(
     assert find(job, "there") is None
     assert not confirms(job, attempt=1)
     with pytest.raises(RestoreSourceError):
-        StoreCheck(job.store.url).read_snapshot(job.store.url, job.layout.manifest(1, "there"), job_id=None)
+        StoreCheck(job.store.url).read_snapshot(job.store.url, job.layout.manifest(1, "there"), limit_ms=60_000)
 
 
 def test_a_log_entry_that_is_too_large_to_be_read_confirms_nothing(

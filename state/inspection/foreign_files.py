@@ -1,0 +1,48 @@
+"""Files that a manifest names although they are not its job's.
+
+A job writes its manifests itself. A reader with more rights than the job, such as the control plane, must not look at
+another job's files for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
+from keyscale.state.documents.claim import claim_path, read_claim
+from keyscale.state.layout import MANIFEST_NAME, Layout, LocationError, job_of_manifest
+
+if TYPE_CHECKING:
+    from keyscale.state.documents.manifest import Manifest
+    from keyscale.state.objects.object_store import ObjectStore
+
+
+def foreign_files(store: ObjectStore, manifest: Manifest) -> list[str]:
+    """Returns the paths of a manifest's files that are neither in its job's folder nor in a savepoint it has claimed.
+
+    Raises:
+        StoreUnavailableError: The store is unavailable.
+    """
+    own = Layout(manifest.job_id).job
+    others = [file.path for file in manifest.files() if not file.path.startswith(own)]
+    manifests = {path: _manifest_beside(path) for path in others}
+    claimed = {path for path in set(manifests.values()) if path is not None and _is_claimed(store, path, manifest)}
+    return [path for path in others if manifests[path] not in claimed]
+
+
+def _manifest_beside(path: str) -> str | None:
+    """Returns the path of the manifest of the savepoint in whose folder a file is; None if it is in none."""
+    found = "/".join([*path.split("/")[:3], MANIFEST_NAME])
+    try:
+        job_of_manifest(found)
+    except LocationError:
+        return None
+    return found
+
+
+def _is_claimed(store: ObjectStore, path: str, manifest: Manifest) -> bool:
+    try:
+        claim = read_claim(store, claim_path(path))
+    except (DocumentCorruptError, FormatTooNewError):
+        return False
+    return claim is not None and claim.job_id == manifest.job_id
