@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
+
+from keyscale.api.launching.run_files import open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -104,7 +107,7 @@ def open_log(directory: Path) -> Iterator[DriverLog]:
             newest = _opened(file, opened)
             older = _older_parts(file)
             before = _opened(older[-1][1], opened) if older else None
-            if _is_still(file, newest) and (before is not None or not older):
+            if _is_still(file, newest):
                 break
         parts = [] if before is None else [_part(older[-1][0], before)]
         if newest is not None:
@@ -117,19 +120,19 @@ def _part(begin: int, file: IO[bytes]) -> LogPart:
 
 
 def _opened(file: Path, opened: ExitStack) -> IO[bytes] | None:
-    try:
-        return opened.enter_context(file.open("rb"))
-    except FileNotFoundError:
-        return None
+    plain = open_plain(file)
+    return None if plain is None else opened.enter_context(plain)
 
 
 def _is_still(path: Path, file: IO[bytes] | None) -> bool:
-    """Whether a path still leads to a file that was opened, or to none if there was none."""
+    """Whether a path still leads to a file that was opened, or to no plain one if there was none."""
     try:
-        found = path.stat()
+        found = path.lstat()
     except FileNotFoundError:
         return file is None
-    return file is not None and os.path.samestat(found, os.fstat(file.fileno()))
+    if file is None:
+        return not stat.S_ISREG(found.st_mode)
+    return os.path.samestat(found, os.fstat(file.fileno()))
 
 
 def _older_parts(file: Path) -> list[tuple[int, Path]]:

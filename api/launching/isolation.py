@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pwd
 import shutil
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from keyscale.api.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 ACCOUNT_PREFIX = "keyscale-job-"
 DEFAULT_RANGE = "50000-59999"
@@ -166,14 +169,24 @@ def make_directory(path: Path, *, owner: JobUser | None = None, enter: bool = Fa
 
 
 def give_to(directory: Path, user: JobUser) -> None:
-    """Gives everything below a directory to a job's user, unless it is the user's already; follows no links.
+    """Gives a directory of the control plane, with all in it that is the control plane's, to a job's user.
 
-    It is the control plane's where the job has run as the control plane's user before.
+    It is the control plane's where the job has run as the control plane's user before. One that a job's user owns is
+    left as it is: all of it was given before, and what is in it now is that user's work.
+
+    Raises:
+        JobUserError: It cannot be given.
     """
-    for _, folders, files, descriptor in os.fwalk(directory):
-        for name in (*folders, *files):
-            if os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_uid == os.geteuid():
-                os.chown(name, user.uid, user.gid, dir_fd=descriptor, follow_symlinks=False)
+    if not directory.is_dir() or owner_of(directory) is not None:
+        return
+    # It goes to any depth, follows no link, and gives a directory after all that is in it.
+    command = ["chown", "--recursive", "--no-dereference", f"--from={os.geteuid()}", f"{user.uid}:{user.gid}", "--"]
+    done = subprocess.run([*command, directory], check=False, capture_output=True, text=True)  # noqa: S603
+    said = done.stderr.strip().rpartition("\n")[2]
+    if owner_of(directory) != user.uid:
+        raise JobUserError(f"{directory} cannot be given to the job's user: {said}")
+    if done.returncode:
+        logger.warning("not all of %s was given to the job's user: %s", directory, said)
 
 
 def owner_of(path: Path) -> int | None:

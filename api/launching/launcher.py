@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import platform
+import re
 import subprocess
 import time
 from dataclasses import dataclass, replace
@@ -25,10 +26,12 @@ from keyscale.api.launching.processes import (
     start_supervised,
     strays_of,
 )
+from keyscale.api.launching.run_files import read_text
 from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES, JobLibraries
 from keyscale.api.libraries.library_cache import LibraryCache, PlacedLibraries
 from keyscale.db.embedded import let_enter
 from keyscale.directory_tree import remove_tree
+from keyscale.jobs.protocol.storable_text import is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -44,6 +47,7 @@ logger = logging.getLogger(__name__)
 _SUPERVISED_WITHIN_S = 30.0
 PLANS = "plans"
 """The directory beside those of jobs in which programs are loaded for plans."""
+_ATTEMPT_NUMBER = re.compile("[1-9][0-9]{0,11}")
 _LIBRARIES = "libraries"  # a run's file with the SHA-256 of each of its libraries, while it may run
 
 
@@ -88,14 +92,14 @@ class Launcher:
         directory = self._run_directory(job_id, attempt)
         for part in (self._settings.runs_directory, directory.parent, directory):
             make_directory(part, enter=self.isolation.count > 0)
-        file = directory / "token"
-        if not file.exists():
-            fresh = directory / "token.new"
+        token = read_text(directory / "token")
+        if not token:
+            fresh, token = directory / "token.new", new_token()
             fresh.unlink(missing_ok=True)
             fresh.touch(mode=0o600)
-            fresh.write_text(new_token())
-            fresh.replace(file)
-        return token_sha256(file.read_text())
+            fresh.write_text(token)
+            fresh.replace(directory / "token")
+        return token_sha256(token)
 
     def launch(self, job: Job, revision: Revision, attempt: Attempt, brought: JobLibraries = NO_JOB_LIBRARIES) -> None:
         """Starts an attempt's driver. A second call has no effect: only the first supervisor can register.
@@ -113,7 +117,7 @@ class Launcher:
         directory = self._run_directory(job.id, attempt.number)
         work = directory / "work"
         secrets = self._settings.job_secrets.variables_of(revision.secrets)
-        token = (directory / "token").read_text()
+        token = read_text(directory / "token") or ""
         user = self.isolation.user(job.user_number)
         self._make_directories_of_job(job, work, user)
         libraries = self.place_libraries(brought, directory)
@@ -143,7 +147,7 @@ class Launcher:
         packages = self._settings.jar_rules.jars_of(brought.packages)
         (directory / _LIBRARIES).write_text("\n".join(placed.sha256s))
         notes = self._settings.runs_directory.glob(f"*/*/{_LIBRARIES}")
-        self.libraries.sweep({sha256 for note in notes for sha256 in _read_lines(note)})
+        self.libraries.sweep({sha256 for note in notes for sha256 in (read_text(note) or "").split()})
         return replace(placed, jars=tuple(dict.fromkeys((*placed.jars, *packages))))
 
     def inspect(self, attempt: Attempt) -> Seen:
@@ -216,11 +220,11 @@ class Launcher:
         return remove_tree(directory)
 
     def runs(self) -> dict[str, list[int]]:
-        """Returns the attempts whose runs have directories on this host, by job."""
+        """Returns the attempts whose runs have directories on this host, by job; what has another name is left out."""
         return {
-            directory.name: [int(run.name) for run in directory.iterdir() if run.name.isdigit()]
+            directory.name: _attempts_in(directory)
             for directory in self._settings.runs_directory.glob("*/")
-            if directory.name != PLANS
+            if directory.name != PLANS and is_storable(directory.name)
         }
 
     def has_supervisor(self, job_id: str, attempt: int) -> bool:
@@ -250,17 +254,17 @@ class Launcher:
         """Makes the directories that a job's processes write, so that nobody else can read them."""
         if not self._settings.spark_master.startswith("local"):
             return  # executors run as another user, perhaps on another host
-        for directory in (work, work.parents[1] / "state"):
-            make_directory(directory, owner=user)
+        directories = [work, work.parents[1] / "state"]
         if (objects := local_directory(job.store_url)) is not None:
             if not objects.exists():
                 objects.mkdir(parents=True, mode=0o711)
             if user is not None:
                 let_enter(objects)
-            make_directory(objects / job.id, owner=user)
+            directories.append(objects / job.id)
+        for directory in directories:
             if user is not None:
-                give_to(objects / job.id, user)
-                give_to(work.parents[1] / "state", user)
+                give_to(directory, user)
+            make_directory(directory, owner=user or JobUser(os.geteuid(), os.getegid()))
 
     def secrets_of(self, job_id: str, attempt: int, revisions: Iterable[Revision]) -> dict[str, str]:
         """Returns the variables with an attempt's secrets: those of some revisions and, while it runs here, its token.
@@ -270,8 +274,8 @@ class Launcher:
         secrets: dict[str, str] = {}
         for revision in revisions:
             secrets |= self._settings.job_secrets.variables_of(revision.secrets)
-        with contextlib.suppress(FileNotFoundError):
-            secrets["KEYSCALE_ATTEMPT_TOKEN"] = (self._run_directory(job_id, attempt) / "token").read_text()
+        if token := read_text(self._run_directory(job_id, attempt) / "token"):
+            secrets["KEYSCALE_ATTEMPT_TOKEN"] = token
         return secrets
 
     def log(self, job_id: str, attempt: int) -> AbstractContextManager[DriverLog]:
@@ -297,20 +301,9 @@ class Launcher:
             process.poll()
 
 
-def end_of(file: Path, bytes_max: int) -> tuple[bytes, int]:
-    """Returns the end of a file, and the size of the file.
-
-    Raises:
-        FileNotFoundError: It does not exist.
-    """
-    with file.open("rb") as opened:
-        size = opened.seek(0, os.SEEK_END)
-        opened.seek(max(0, size - bytes_max))
-        return opened.read(bytes_max), size
-
-
-def _read_lines(file: Path) -> list[str]:
+def _attempts_in(directory: Path) -> list[int]:
     try:
-        return file.read_text().split()
-    except FileNotFoundError:  # the run is cleaned up at this moment
+        return [int(run.name) for run in directory.iterdir() if _ATTEMPT_NUMBER.fullmatch(run.name)]
+    except OSError as error:
+        logger.warning("%s cannot be listed: %s", directory, error)
         return []

@@ -6,25 +6,36 @@ A run is one attempt of a job on this host. Its directory holds what its supervi
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import psutil
+
+from keyscale.api.launching.run_files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _START_TIME_TOLERANCE_S = 1.0
+_EXIT_CODE = re.compile(r"[0-9]{1,3}")
 _DEATH_WITHIN_S = 5.0
 GONE = (psutil.NoSuchProcess, psutil.ZombieProcess)
 """The exceptions that psutil raises for a process that has ended."""
+
+
+class _Registration(msgspec.Struct):
+    """The content of `process.json`."""
+
+    pid: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
+    started_at_s: float
 
 
 class ProcessState(StrEnum):
@@ -79,20 +90,18 @@ def start_supervised(
 
 
 def read_supervisor(directory: Path) -> SupervisorProcess | None:
-    """Returns the supervisor that registered itself in the run's directory."""
+    """Returns the supervisor that registered itself in the run's directory; None if no readable file says so."""
     try:
-        registered = json.loads((directory / "process.json").read_text())
-    except FileNotFoundError:
+        registered = msgspec.json.decode(read_text(directory / "process.json") or "", type=_Registration)
+    except msgspec.MsgspecError:
         return None
-    return SupervisorProcess(int(registered["pid"]), float(registered["started_at_s"]))
+    return SupervisorProcess(registered.pid, registered.started_at_s)
 
 
 def read_exit_code(directory: Path) -> int | None:
     """Returns the driver's exit code, None while it runs or if its supervisor was killed."""
-    try:
-        return int((directory / "exit_code").read_text())
-    except FileNotFoundError:
-        return None
+    code = (read_text(directory / "exit_code") or "").strip()
+    return int(code) if _EXIT_CODE.fullmatch(code) else None
 
 
 def driver_state(pid: int, session: int) -> ProcessState:
@@ -124,14 +133,13 @@ def processes_of(directory: Path, uid: int | None = None) -> list[psutil.Process
         uid: The job's own user; None: it runs as the control plane's.
     """
     supervisor = read_supervisor(directory)
-    if supervisor is None:
-        return []
+    session = None if supervisor is None else supervisor.pid
     marker = str(directory / "work")
     return [
         process
         for process in _others()
         if _has_work_directory(process, marker)
-        or (uid is not None and _session_of(process) == supervisor.pid and _uid_of(process) == uid)
+        or (None not in {uid, session} and _session_of(process) == session and _uid_of(process) == uid)
     ]
 
 

@@ -15,9 +15,9 @@ import msgspec
 
 from keyscale.api.errors import PlanTimeoutError, ProgramUnloadableError, TooManyInFlightError
 from keyscale.api.launching.driver_command import loader_command, loader_environment
-from keyscale.api.launching.driver_log import LOG_FILE
+from keyscale.api.launching.driver_log import open_log
 from keyscale.api.launching.isolation import make_directory, owner_of
-from keyscale.api.launching.launcher import PLANS, end_of
+from keyscale.api.launching.launcher import PLANS
 from keyscale.api.launching.processes import kill_all, processes_of, start_supervised, strays_of
 from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES
 from keyscale.directory_tree import remove_tree
@@ -62,10 +62,13 @@ class ProgramLoading:
         Call it before the first load.
         """
         for directory in (self._settings.runs_directory / PLANS).glob("*/"):
-            uid = owner_of(directory / "work")
-            kill_all(processes_of(directory, uid))
-            if uid is not None:
-                kill_all(strays_of(uid))
+            try:
+                uid = owner_of(directory / "work")
+                kill_all(processes_of(directory, uid))
+                if uid is not None:
+                    kill_all(strays_of(uid))
+            except Exception:  # a program has run there; whatever it has left, the control plane starts
+                logger.warning("the processes of %s are not ended", directory, exc_info=True)
             _remove(directory)
 
     def remember(self, key: str, answer: ProgramAnswer) -> None:
@@ -169,7 +172,8 @@ def _answer(directory: Path) -> ProgramAnswer:
             return msgspec.json.decode(os.read(descriptor, _ANSWER_BYTES_MAX), type=ProgramAnswer)
         finally:
             os.close(descriptor)
-    except (OSError, msgspec.MsgspecError):
-        said, _ = end_of(directory / LOG_FILE, _LAST_LINE_BYTES_MAX)
+    except (OSError, msgspec.MsgspecError, RecursionError):
+        with open_log(directory) as log:
+            said = log.read(max(log.begin, log.end - _LAST_LINE_BYTES_MAX), _LAST_LINE_BYTES_MAX)
         [*_, last] = ["", *said.decode(errors="replace").strip().splitlines()]
         raise ProgramUnloadableError(f"the process ended without an answer; its last line: {last}") from None

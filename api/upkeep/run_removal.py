@@ -72,7 +72,7 @@ class RunRemoval:
         removed_jobs, removed_attempts, size_bytes = 0, 0, 0
         launcher = self._launcher
         for job_id, numbers in here.items():
-            idle = [number for number in numbers if not launcher.has_supervisor(job_id, number)]
+            idle = [number for number in numbers if not _is_supervised(launcher, job_id, number)]
             if self._closing.is_set():
                 break
             if job_id in known:
@@ -113,6 +113,15 @@ class RunRemoval:
                 self.run()
             except Exception:  # the thread survives every error, as jobs decide what is in these directories
                 logger.warning("old runs cannot be deleted; trying again", exc_info=True)
+
+
+def _is_supervised(launcher: Launcher, job_id: str, number: int) -> bool:
+    """Whether a run's supervisor lives; one that cannot be looked at counts as alive."""
+    try:
+        return launcher.has_supervisor(job_id, number)
+    except Exception:
+        logger.warning("run %d of job %s cannot be looked at", number, job_id, exc_info=True)
+        return True
 
 
 def _freed_bytes(job_id: str, remove: Callable[[], int]) -> int | None:

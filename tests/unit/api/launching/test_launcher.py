@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SUPERVISOR = Path(supervisor.__file__)
-JOB_USER = 59_987  # that of no job of another test
+JOB_USER = 59_990  # that of no job of another test
 
 
 @pytest.fixture

@@ -1,0 +1,54 @@
+"""Files of a run's directory, read with care.
+
+A job that runs as the control plane's user can put anything in their place: a pipe, from which a reader waits forever,
+a link, a folder, or gigabytes. Only a plain, small file counts; anything else is as if it were not there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TEXT_BYTES_MAX = 1 << 20
+
+
+def open_plain(path: Path) -> IO[bytes] | None:
+    """Opens a file for reading; returns None if there is no plain file.
+
+    Raises:
+        OSError: It cannot be opened, such as when this process has too many files open.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO}:  # a link, a socket
+            return None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        return None
+    return os.fdopen(descriptor, "rb")
+
+
+def read_text(path: Path) -> str | None:
+    """Returns a file's text; None if there is no plain file of UTF-8 and at most `TEXT_BYTES_MAX` that may be read.
+
+    Raises:
+        OSError: It cannot be opened or read for another reason.
+    """
+    try:
+        file = open_plain(path)
+        if file is None:
+            return None
+        with file:
+            content = file.read(TEXT_BYTES_MAX + 1)
+        return content.decode() if len(content) <= TEXT_BYTES_MAX else None
+    except (PermissionError, UnicodeDecodeError):
+        return None
