@@ -16,10 +16,10 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from keyscale.api.errors import TooManyInFlightError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
+
+    from keyscale.api.access.in_flight import InFlight
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +112,13 @@ class GuardedRoute(APIRoute):
 
 
 class UploadRoute(GuardedRoute):
-    """A route of which only a limited number of requests with a body are served at once."""
+    """A route of which only a limited number of requests with a body are served at once, and of one user fewer."""
 
     unguarded_bytes_max = 0
 
     @contextmanager
     def slot(self, request: Request) -> Iterator[None]:
-        """Holds one of the slots for uploads.
+        """Holds one of the places for uploads. The guards have found the user.
 
         Raises:
             TooManyInFlightError: None is free.
@@ -126,13 +126,9 @@ class UploadRoute(GuardedRoute):
         if _announced_bytes(request) == 0:
             yield
             return
-        uploads = request.app.state.context.uploads
-        if not uploads.acquire(blocking=False):
-            raise TooManyInFlightError("no more uploads are accepted at once")
-        try:
+        uploads: InFlight = request.app.state.context.uploads
+        with uploads.place(request.state.user.id):
             yield
-        finally:
-            uploads.release()
 
 
 def _guard_of(parameter: Parameter) -> Callable[..., Any] | None:

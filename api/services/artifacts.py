@@ -66,7 +66,8 @@ def upload(
     if not re.fullmatch(NAME_PATTERN, chosen):
         raise RequestInvalidError("name: letters, digits, dots, - and _, at most 100, the first one a letter or digit")
     sha256, size_bytes = _measure(content, context.settings.artifact_bytes_max)
-    kind, contents = inspect_artifact(content, plain)
+    with context.inspections:
+        kind, contents = inspect_artifact(content, plain)
     if is_wheel:  # its file's name says what it is for, and stays
         check_wheel(Library(plain, kind, sha256, contents), installed_platform())
     with context.sessions.begin() as session:

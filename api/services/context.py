@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from keyscale.api.access.in_flight import InFlight
 from keyscale.api.lifecycle.reconciler import ReconcilerPulse, Wakeup
 
 if TYPE_CHECKING:
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
     from keyscale.api.upkeep.announcer import Announcer
 
 
-UPLOADS_MAX = 2
-"""Uploads at once: each may take a gigabyte of memory while it is inspected."""
+UPLOADS_MAX = 8
+"""Uploads at once: each has a file on the disk while its sender takes its time."""
+UPLOADS_OF_USER_MAX = 2
+INSPECTIONS_MAX = 2
+"""Uploads that are inspected at once: each may take a gigabyte of memory."""
 PLANS_MAX = 8
 """Plans at once. Each holds one of the threads that answer requests for as long as it takes, and others need them."""
+PLANS_OF_USER_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class Context:
     verifier: Verifier
     issuer: Issuer | None = None
     wakeup: Wakeup = field(default_factory=Wakeup)
-    uploads: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(UPLOADS_MAX))
-    plans: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(PLANS_MAX))
+    uploads: InFlight = field(default_factory=lambda: InFlight("uploads", UPLOADS_MAX, UPLOADS_OF_USER_MAX))
+    inspections: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(INSPECTIONS_MAX))
+    plans: InFlight = field(default_factory=lambda: InFlight("plans", PLANS_MAX, PLANS_OF_USER_MAX))
     pulse: ReconcilerPulse = field(default_factory=ReconcilerPulse)

@@ -26,7 +26,6 @@ from keyscale.api.schemas.change_plan import (
     StatePlan,
     SubtaskMovementAnswer,
 )
-from keyscale.api.services.context import PLANS_MAX
 from keyscale.api.services.jobs import check_specification, require_job, require_program
 from keyscale.api.specification import Specification, changed, differences
 from keyscale.api.store_check import open_to_read, read_within
@@ -91,9 +90,7 @@ def plan(context: Context, user: Principal, reference: str, change: Specificatio
         StoreUnavailableError: The job's stored state cannot be read.
         TooManyInFlightError, PlanTimeoutError, ProgramUnloadableError: The program cannot be loaded now.
     """
-    if not context.plans.acquire(blocking=False):
-        raise TooManyInFlightError(f"{PLANS_MAX} plans are being made")
-    try:
+    with context.plans.place(user.id):
         with context.reads() as session:
             job = require_job(session, reference)
             before = Specification.of(revisions.current(session, job))
@@ -101,8 +98,6 @@ def plan(context: Context, user: Principal, reference: str, change: Specificatio
         stored = _read_stored(context, facts)
         answer = _load(context, facts) if change.model_fields_set & set(_PROGRAM_FIELDS) else None
         return _answer(facts, stored, answer, context)
-    finally:
-        context.plans.release()
 
 
 def require_takeover(
@@ -124,15 +119,12 @@ def require_takeover(
         if not fields & {"artifact_id", "libraries", "parameters"}:
             return
         facts = _facts(session, context, user, job, before, wanted)
-    if not context.plans.acquire(blocking=False):
-        return
     try:
-        loaded = context.programs.recall(_key(facts)) or _load(context, facts)
-        found = _answer(facts, _read_stored(context, facts), loaded, context)
+        with context.plans.place(user.id):
+            loaded = context.programs.recall(_key(facts)) or _load(context, facts)
+            found = _answer(facts, _read_stored(context, facts), loaded, context)
     except (PlanTimeoutError, ProgramUnloadableError, TooManyInFlightError):
         return
-    finally:
-        context.plans.release()
     if found.failure is not None:
         return
     problems = found.problems()

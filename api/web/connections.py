@@ -1,18 +1,30 @@
-"""The connections of clients: as many as leave the control plane files to open for its own work."""
+"""The connections of clients: as many as leave the control plane files to open, and none that waits without end."""
 
 from __future__ import annotations
 
 import resource
-from typing import TYPE_CHECKING
+import socket
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterable
+
+    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
 OPEN_FILES_MAX = 65_536
 OWN_FILES = 256
 """Files that are kept for the database, logs, uploads and the store."""
+HEAD_S_MAX = 30.0
+"""How long a client may take to send the head of a request, also the first one of its connection."""
+BODY_S_MAX = 60.0
+"""How long it may take for a body, besides the time for `BODY_BYTES_PER_S_MIN`."""
+BODY_BYTES_PER_S_MIN = 8 << 10
+LOOK_S = 5.0
+_LOOKED_AT = 100
 
 
 def raise_open_files() -> None:
@@ -25,22 +37,110 @@ def raise_open_files() -> None:
 
 def connections_max() -> int:
     """Returns how many clients may be connected at once, given how many files this process may open."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return OPEN_FILES_MAX
-    return max(soft // 2, soft - OWN_FILES)
+    return _files_max(OWN_FILES)
+
+
+class Listener(socket.socket):
+    """A socket on which clients connect. Beyond a number of open files it cuts new connections.
+
+    Those whose TLS has not begun are no connections of the web server yet, and so count for no other limit.
+    """
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accepts a connection.
+
+        Raises:
+            BlockingIOError: There is none, or it was cut.
+        """
+        accepted, address = super().accept()
+        if accepted.fileno() < _files_max(OWN_FILES // 2):  # a new file gets the lowest free number
+            return accepted, address
+        accepted.close()
+        raise BlockingIOError
 
 
 class LimitedHttpProtocol(H11Protocol):
-    """A client's connection. It is cut at once if there are too many.
+    """A client's connection. It is cut if the client takes too long to send a request.
 
-    Once no file is left to open, asyncio fails to accept without end, and logs each failure: the log fills the disk,
-    and nobody is answered any more, not even drivers.
+    If there are too many connections, that one makes room for a new one which has been waiting for its client for the
+    longest time; if none waits, the new one is cut. Once no file is left to open, asyncio fails to accept without end,
+    and logs each failure: the log fills the disk, and nobody is answered any more, not even drivers.
     """
 
+    _since_s = 0.0
+    _received_bytes = 0
+    _looking: asyncio.TimerHandle | None = None
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        if len(self.connections) < connections_max():
-            super().connection_made(transport)
-            return
-        self.transport = transport
-        transport.abort()
+        if len(self.connections) >= connections_max():
+            waiting = _longest_waiting(self.connections)
+            if waiting is None:
+                self.transport = transport
+                transport.abort()
+                return
+            waiting.cut()
+        super().connection_made(transport)
+        self._since_s = self.loop.time()
+        self._look_later()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        if self.flow is not None:  # else it was cut at once
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:  # the head of a request has come
+            self._since_s, self._received_bytes = self.loop.time(), 0
+        self._received_bytes += len(data)
+
+    def on_response_complete(self) -> None:
+        self._since_s = self.loop.time()
+        super().on_response_complete()
+
+    def waits_since_s(self) -> float | None:
+        """Returns since when it waits for its client to send a head or a body; None if it does not."""
+        if self.transport.get_write_buffer_size():  # of the answer before
+            return None
+        waits = self._waits_for_head() or (self.cycle.more_body and not self.flow.read_paused)
+        return self._since_s if waits else None
+
+    def cut(self) -> None:
+        """Ends the connection at once."""
+        self.connections.discard(self)
+        self.transport.abort()
+
+    def _waits_for_head(self) -> bool:
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None until the first request
+        return cycle is None or cycle.response_complete
+
+    def _look_later(self) -> None:
+        self._looking = self.loop.call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        since_s = self.waits_since_s()
+        allowed_s = HEAD_S_MAX if self._waits_for_head() else BODY_S_MAX + self._received_bytes / BODY_BYTES_PER_S_MIN
+        if since_s is not None and self.loop.time() - since_s > allowed_s:
+            self.cut()
+        else:
+            self._look_later()
+
+
+def _longest_waiting(connections: Iterable[Any]) -> LimitedHttpProtocol | None:
+    """Returns that one of some connections which has been waiting for its client for the longest time.
+
+    Some are enough: where there are too many, most of them wait. A look at all would take long.
+    """
+    waiting = [(each.waits_since_s(), each) for each in islice(connections, _LOOKED_AT)]
+    return min(((since_s, each) for since_s, each in waiting if since_s is not None), default=(0, None), key=_first)[1]
+
+
+def _first(pair: tuple[float, Any]) -> float:
+    return pair[0]
+
+
+def _files_max(kept: int) -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else max(soft // 2, soft - kept)

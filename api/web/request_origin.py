@@ -1,4 +1,7 @@
-"""ASGI middleware that gives each request an id and its sender's address, limits its sender, and logs its end."""
+"""ASGI middleware that gives each request an id and its sender's address, limits its sender, and logs its end.
+
+It also hands answers to the web server in small parts.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,12 @@ from starlette.datastructures import Headers, MutableHeaders
 
 from keyscale.api.errors import RateLimitedError
 from keyscale.api.schemas.problem import problem
+from keyscale.api.web.line_limit import LineLimit
 from keyscale.db.repositories.events import ORIGIN, Origin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from keyscale.api.access.rates import Rates
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REQUEST_ID_HEADER = "X-Request-ID"
+PART_BYTES_MAX = 64 << 10
 _CLIENTS_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
 
 
@@ -55,7 +62,8 @@ class RequestOrigin:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 MutableHeaders(scope=message)[REQUEST_ID_HEADER] = origin.request_id
-            await send(message)
+            for part in _parts(message):
+                await send(part)
 
         try:
             if (wait_s := self._rates.per_address.take(origin.address)) > 0:
@@ -67,6 +75,12 @@ class RequestOrigin:
             _log(scope, status, origin, time.monotonic() - began_s)
 
 
+def limit_lines_of_refusals() -> None:
+    """Leaves out some lines where very many requests are refused, or are no HTTP at all."""
+    logger.addFilter(LineLimit(lambda record: 400 <= getattr(record, "status", 0) < 500))
+    logging.getLogger("uvicorn.error").addFilter(LineLimit(lambda record: record.levelno == logging.WARNING))
+
+
 class RequestIdFilter(logging.Filter):
     """Adds the id of the request that is being answered to log records, `-` where there is none."""
 
@@ -74,6 +88,18 @@ class RequestIdFilter(logging.Filter):
         origin = ORIGIN.get()
         record.request_id = "-" if origin is None else origin.request_id
         return True
+
+
+def _parts(message: Message) -> Iterator[Message]:
+    """Yields the parts of a message. The web server waits after each one until the client has read the one before.
+
+    It would copy a long answer at once, for each of any number of clients that never read it.
+    """
+    body = message.get("body", b"")
+    for at in range(PART_BYTES_MAX, len(body), PART_BYTES_MAX):
+        yield {**message, "body": body[at - PART_BYTES_MAX : at], "more_body": True}
+    rest = max(0, len(body) - 1) // PART_BYTES_MAX * PART_BYTES_MAX
+    yield {**message, "body": body[rest:]} if rest else message
 
 
 def _log(scope: Scope, status: int, origin: Origin, duration_s: float) -> None:
@@ -88,4 +114,5 @@ def _log(scope: Scope, status: int, origin: Origin, duration_s: float) -> None:
         duration_s * 1000,
         origin.address,
         origin.actor or "nobody",
+        extra={"status": status},
     )

@@ -24,8 +24,8 @@ from keyscale.api.launching.driver_command import stays_on_loopback
 from keyscale.api.launching.isolation import isolation_here, make_directory
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
-from keyscale.api.web.connections import LimitedHttpProtocol, raise_open_files
-from keyscale.api.web.request_origin import RequestIdFilter
+from keyscale.api.web.connections import LimitedHttpProtocol, Listener, raise_open_files
+from keyscale.api.web.request_origin import RequestIdFilter, limit_lines_of_refusals
 from keyscale.clock import now_ms
 from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.embedded import EmbeddedPostgres, let_enter
@@ -62,6 +62,7 @@ def main() -> int:
     line = "%(asctime)s %(levelname)s %(name)s [%(request_id)s]: %(message)s"
     logging.basicConfig(level=logging.INFO, handlers=[handler], format=line)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    limit_lines_of_refusals()
     for number in _ENDING_SIGNALS:
         # Everything is shut down in order. The web server has handlers of its own while it serves, then calls this one.
         signal.signal(number, lambda *_: sys.exit(0))
@@ -188,7 +189,7 @@ def listen(settings: Settings) -> socket.socket:
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # With the protocol given, asyncio sends small answers at once (TCP_NODELAY). Without it, a client that keeps its
     # connection would wait for up to 40 ms, for its own delayed acknowledgement.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Otherwise a client that stops reading, and lives, keeps its connection and its stream without limit.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS_MAX)

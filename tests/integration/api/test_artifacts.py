@@ -2,15 +2,21 @@ from __future__ import annotations
 
 import hashlib
 import io
+import socket
 import zipfile
+from contextlib import ExitStack
+from select import select as ready
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import func, select
 
-from keyscale.api.services.context import UPLOADS_MAX
+from keyscale.api.services.context import UPLOADS_MAX, UPLOADS_OF_USER_MAX
 from keyscale.db.models import ArtifactChunk
 from keyscale.db.repositories import artifacts
+from keyscale.db.statuses import Role
+from tests.integration.api.conftest import add_token
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,16 +211,32 @@ def test_a_name_that_could_be_a_path_or_a_program_is_refused(upload: Callable[..
 def test_only_some_uploads_are_read_at_once_and_the_others_are_told_to_come_again(
     context: Context, upload: Callable[..., Any]
 ) -> None:
-    for _ in range(UPLOADS_MAX):
-        context.uploads.acquire()
-    answer = upload()
-    assert (answer.status_code, answer.json()["code"]) == (429, "TOO_MANY_IN_FLIGHT")
-    assert answer.json()["retryable"]
-    assert answer.headers["retry-after"]
-    context.uploads.release()
+    with ExitStack() as others:
+        for number in range(UPLOADS_MAX):
+            others.enter_context(context.uploads.place(f"user {number}"))
+        answer = upload()
+        assert (answer.status_code, answer.json()["code"]) == (429, "TOO_MANY_IN_FLIGHT")
+        assert answer.json()["retryable"]
+        assert answer.headers["retry-after"]
     assert upload().status_code == 201
     assert upload(b"def broken(:").status_code == 422
     assert upload(b"print(2)").status_code == 201, "a refused upload has given its slot back"
+
+
+def test_a_user_whose_uploads_do_not_end_keeps_nobody_else_from_uploading(
+    client: httpx.Client, context: Context, upload: Callable[..., Any]
+) -> None:
+    with context.sessions.begin() as session:
+        add_token(session, "slow", Role.OPERATOR)
+    address = (client.base_url.host, client.base_url.port or 0)
+    head = b"POST /artifacts HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer slow\r\nContent-Length: 500000\r\n"
+    kind = b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
+    with ExitStack() as opened:
+        slow = [opened.enter_context(socket.create_connection(address, timeout=20)) for _ in range(20)]
+        for each in slow:
+            each.sendall(head + kind)
+        wait_until(lambda: len(ready(slow, [], [], 0)[0]) == 20 - UPLOADS_OF_USER_MAX, what="their refusals")
+        assert upload().status_code == 201
 
 
 def test_the_platform_says_what_every_job_has(client: httpx.Client) -> None:

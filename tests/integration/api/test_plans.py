@@ -15,7 +15,7 @@ from keyscale.api.launching.program_loading import ProgramLoading
 from keyscale.api.schemas.base import FailureAnswer
 from keyscale.api.schemas.change_plan import PlanAnswer
 from keyscale.api.services import plans
-from keyscale.api.services.context import PLANS_MAX
+from keyscale.api.services.context import PLANS_OF_USER_MAX
 from keyscale.api.services.jobs import require_job
 from keyscale.api.specification import Specification, changed
 from keyscale.db.repositories import revisions
@@ -154,12 +154,13 @@ def test_programs_that_load_forever_hold_up_no_other_request(
     with ThreadPoolExecutor(wanted) as pool:
         sent = [pool.submit(client.post, "/jobs/flights/plan", json=body, timeout=60) for _ in range(wanted)]
         try:
-            refused = [one.result() for one in as_completed_some(sent, wanted - PLANS_MAX)]
+            refused = [one.result() for one in as_completed_some(sent, wanted - PLANS_OF_USER_MAX)]
             assert client.get("/jobs/flights", timeout=20).status_code == 200
         finally:
             ends.set()
     assert {(answer.status_code, answer.json()["code"]) for answer in refused} == {(429, "TOO_MANY_IN_FLIGHT")}
-    assert sorted(one.result().status_code for one in sent) == [200] * PLANS_MAX + [429] * (wanted - PLANS_MAX)
+    refusals = wanted - PLANS_OF_USER_MAX
+    assert sorted(one.result().status_code for one in sent) == [200] * PLANS_OF_USER_MAX + [429] * refusals
 
 
 def as_completed_some(sent: list[Future[Any]], count: int) -> list[Future[Any]]:

@@ -1,8 +1,11 @@
-"""The limit of connections: beyond it new ones are cut, the others are served, and no file is missing."""
+"""The limits of connections: however many wait, those that send requests are served, and no file is missing."""
 
 from __future__ import annotations
 
+import asyncio
 import resource
+import select
+import socket
 import threading
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection, HTTPException
@@ -10,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
 
 from keyscale.api.settings import Settings
 from keyscale.api.web import connections
@@ -19,14 +23,17 @@ from keyscale.api.web.serve import listen, server_config
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
 
 @contextmanager
 def server(tmp_path: Path) -> Iterator[tuple[str, int]]:
     settings = Settings(home=tmp_path, host="127.0.0.1", port=0)
-    running = uvicorn.Server(server_config(FastAPI(), settings))
+    app = FastAPI()
+    app.get("/stream")(slow_stream)
+    app.post("/body")(take_body)
+    running = uvicorn.Server(server_config(app, settings))
     with listen(settings) as listener:
         listener.listen()  # so that clients need not wait until the server does
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
@@ -36,6 +43,30 @@ def server(tmp_path: Path) -> Iterator[tuple[str, int]]:
         finally:
             running.should_exit = True
             thread.join()
+
+
+async def slow_stream() -> StreamingResponse:
+    async def lines() -> AsyncIterator[str]:
+        while True:
+            yield "x"
+            await asyncio.sleep(0.1)
+
+    return StreamingResponse(lines())
+
+
+async def take_body(request: Request) -> int:
+    return len(await request.body())
+
+
+def is_cut(client: socket.socket) -> bool:
+    """Whether the server has closed a connection; its answers are read and forgotten."""
+    while select.select([client], [], [], 0)[0]:
+        try:
+            if not client.recv(1 << 16):
+                return True
+        except ConnectionError:
+            return True
+    return False
 
 
 def is_answered(client: HTTPConnection) -> bool:
@@ -57,12 +88,89 @@ def test_a_connection_beyond_the_limit_is_cut_and_has_room_once_another_one_ends
         def client() -> HTTPConnection:
             return opened.enter_context(closing(HTTPConnection(host, port, timeout=20)))
 
-        kept = [client() for _ in range(3)]
-        assert [is_answered(each) for each in kept] == [True, True, True]
+        streaming = [client() for _ in range(3)]
+        for each in streaming:
+            each.request("GET", "/stream")
+            assert each.getresponse().status == 200
         assert not is_answered(client())
-        assert [is_answered(each) for each in kept] == [True, True, True]
-        kept[0].close()
+        streaming[0].close()
         wait_until(lambda: is_answered(client()), what="room for another connection")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ",
+        b"POST /body HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\nx",
+    ],
+)
+def test_connections_that_wait_for_their_clients_make_room_for_others_the_longest_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(connections, "connections_max", lambda: 5)
+    with server(tmp_path) as address, ExitStack() as opened:
+        idle = []
+        for _ in range(5):
+            idle.append(opened.enter_context(socket.create_connection(address, timeout=20)))
+            idle[-1].sendall(sent)
+        for _ in range(3):
+            client = opened.enter_context(closing(HTTPConnection(*address, timeout=20)))
+            wait_until(lambda: is_answered(client), what="an answer")  # noqa: B023 - called at once
+        wait_until(lambda: [is_cut(each) for each in idle] == [True] * 3 + [False] * 2, what="the cuts")
+
+
+@pytest.mark.parametrize(
+    ("sent", "is_slow"),
+    [
+        (b"", True),
+        (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ", True),
+        (b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET", True),
+        (b"POST /body HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\nx", True),
+        (b"POST /body HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n", True),
+        (b"GET /stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", False),
+    ],
+)
+def test_a_client_that_takes_too_long_to_send_a_request_loses_its_connection_and_no_other_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes, *, is_slow: bool
+) -> None:
+    for name in ("HEAD_S_MAX", "BODY_S_MAX"):
+        monkeypatch.setattr(connections, name, 0.5)
+    monkeypatch.setattr(connections, "LOOK_S", 0.1)
+    with server(tmp_path) as address, socket.create_connection(address, timeout=20) as client:
+        client.sendall(sent)
+        if is_slow:
+            wait_until(lambda: is_cut(client), what="the cut")
+            return
+        with socket.create_connection(address, timeout=20) as other:  # is as old, and is cut
+            wait_until(lambda: is_cut(other), what="the cut of another one")
+        assert not is_cut(client)
+
+
+def test_a_large_body_that_comes_fast_enough_may_take_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "BODY_S_MAX", 0.2)
+    monkeypatch.setattr(connections, "LOOK_S", 0.05)
+    monkeypatch.setattr(connections, "BODY_BYTES_PER_S_MIN", 10)
+    with server(tmp_path) as address, socket.create_connection(address, timeout=20) as client:
+        client.sendall(b"POST /body HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1001\r\n\r\n" + b"x" * 1000)
+        with socket.create_connection(address, timeout=20) as other:
+            monkeypatch.setattr(connections, "HEAD_S_MAX", 0.5)
+            wait_until(lambda: is_cut(other), what="the cut of another one")
+        client.sendall(b"x")
+        assert client.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_a_connection_for_which_there_is_no_file_is_cut_before_its_tls_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server(tmp_path) as address, socket.create_connection(address, timeout=20) as before:
+        before.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert before.recv(100).startswith(b"HTTP/1.1 200")
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (8, 8))
+        with socket.create_connection(address, timeout=20) as late:
+            wait_until(lambda: is_cut(late), what="the cut")
+        before.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert before.recv(100)
 
 
 @pytest.mark.parametrize(

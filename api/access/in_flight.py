@@ -1,0 +1,51 @@
+"""Places for long requests: so many at once, and for one user only a part of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from keyscale.api.errors import TooManyInFlightError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class InFlight:
+    """Places for long requests of one kind. No user can take them all.
+
+    Args:
+        noun: The plural of the word for such a request.
+        places: How many there are.
+        of_user_max: How many a user may have.
+    """
+
+    def __init__(self, noun: str, places: int, of_user_max: int) -> None:
+        self._noun = noun
+        self._places = places
+        self._of_user_max = of_user_max
+        self._lock = threading.Lock()
+        self._of_users: Counter[str] = Counter()
+
+    @contextmanager
+    def place(self, user_id: str) -> Iterator[None]:
+        """Holds a place for a user.
+
+        Raises:
+            TooManyInFlightError: None is free, or none for this user.
+        """
+        with self._lock:
+            if self._of_users.total() >= self._places:
+                raise TooManyInFlightError(f"{self._places} {self._noun} are in progress")
+            if self._of_users[user_id] >= self._of_user_max:
+                raise TooManyInFlightError(f"{self._of_user_max} {self._noun} of this user are in progress")
+            self._of_users[user_id] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._of_users[user_id] -= 1
+                if not self._of_users[user_id]:
+                    del self._of_users[user_id]

@@ -1,0 +1,40 @@
+"""A limit of log lines: anybody can send requests that are refused, and nobody is to fill the disk with them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from keyscale.api.access.rates import RateLimit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PER_SECOND = 20.0
+BURST = 1000.0
+
+
+class LineLimit(logging.Filter):
+    """Lets only so many of a logger's lines through; the next one that goes through says how many were left out.
+
+    Args:
+        applies: Which lines count, and may be left out; others always go through.
+        limit: The limit.
+    """
+
+    def __init__(self, applies: Callable[[logging.LogRecord], bool], limit: RateLimit | None = None) -> None:
+        super().__init__()
+        self._applies = applies
+        self._limit = limit or RateLimit(per_second=PER_SECOND, burst=BURST)
+        self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not self._applies(record):
+            return True
+        if self._limit.take("") > 0:
+            self._left_out += 1
+            return False
+        if self._left_out:
+            record.msg, record.args = f"{record.getMessage()} ({self._left_out} lines before it were left out)", ()
+            self._left_out = 0
+        return True
