@@ -197,11 +197,14 @@ class IncompleteReportsError(JobError):
 
 
 class SinkOccupiedError(JobError):
-    """The output already holds something at the batch's place that this job did not write."""
+    """Another job, or a newer attempt of this one, writes to the sink's target, or has written there."""
 
     code = "SINK_TARGET_OCCUPIED"
     domain = "user"
-    advice = "Give every job its own output path; give it a new one when it starts over without its state."
+    advice = (
+        "Give each sink of each job a target of its own. The message says how to take over the target of a job that is"
+        " never to run again."
+    )
 
 
 class SinkPublishError(JobError):

@@ -143,12 +143,12 @@ class FileSink:
         """Removes what earlier runs have staged, and batches that are no longer part of the job's history.
 
         Raises:
-            SinkOccupiedError: The job that this one was forked from writes here.
+            SinkOccupiedError: Another job writes here.
             SinkUnavailableError: The file system failed.
         """
         root = HadoopDirectory(SparkSession.active(), self._path)
-        if context.forked_from is not None and not self._marked(context.job_id, context.uid):
-            _refuse_a_shared_directory(root, context.uid, context.forked_from)
+        if not self._marked(context.job_id, context.uid):
+            _refuse_a_shared_directory(root, context)
         staging = root.child(_STAGING).child(context.job_id).child(context.uid)
         left = [name for name in staging.names() if int(name.split("-")[1]) <= context.attempt]
         for name in left:
@@ -254,13 +254,14 @@ def _staging(path: str, key: _FileToken) -> HadoopDirectory:
     return HadoopDirectory(SparkSession.active(), path).child(key.staging)
 
 
-def _refuse_a_shared_directory(root: HadoopDirectory, uid: str, other_job: str) -> None:
-    others = root.child(_PUBLISHED).child(other_job)
-    if found := sorted(others.names()):
-        raise SinkOccupiedError(
-            f"sink {found[0]} of job {other_job} writes to {root.path}: give sink {uid} a directory of its own; or, if"
-            f" that job is never to run again, delete {others.path}"
-        )
+def _refuse_a_shared_directory(root: HadoopDirectory, context: SinkContext) -> None:
+    published = root.child(_PUBLISHED)
+    for job_id in sorted(set(published.names()) - {context.job_id}):
+        if uids := sorted(published.child(job_id).names()):
+            raise SinkOccupiedError(
+                f"sink {uids[0]} of job {job_id} writes to {root.path}: give sink {context.uid} a directory of its own;"
+                f" or, if that job is never to run again, delete {published.child(job_id).path}"
+            )
 
 
 def _refuse_unless_disowned(marker: str, key: _FileToken, target: HadoopDirectory) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -92,6 +91,8 @@ class KafkaSink:
             in batches that have any.
         writers: The largest number of tasks that write a batch at a time, each in a transaction of its own; by default
             as many as Spark runs at a time. With 1 readers see a batch as a whole or not at all.
+        shared: Whether other jobs may write to the topic, too. Their records are not told apart: a fork of the job must
+            still have a topic of its own, which is then not checked.
     """
 
     reads_repeatedly: ClassVar[bool] = False
@@ -106,12 +107,14 @@ class KafkaSink:
         timeout_ms: int = 300_000,
         dead_letters: Sink | None = None,
         writers: int | None = None,
+        shared: bool = False,
     ) -> None:
         if writers is not None and writers < 1:
             raise InvalidTopologyError(f"a Kafka sink needs at least one writer, not {writers}")
         self._servers = servers
         self._topic = topic
         self._writers = writers
+        self._shared = shared
         self._staging_path = staging.rstrip("/")
         self._config = dict(config or {})
         self._timeout_ms = timeout_ms
@@ -258,13 +261,13 @@ class KafkaSink:
         """Takes the sink over for an attempt, and removes batches that earlier runs have staged.
 
         Raises:
-            SinkOccupiedError: A newer attempt has taken over, or the job that this one was forked from writes there.
+            SinkOccupiedError: A newer attempt has taken over, or another job writes there.
             SinkUnavailableError: The brokers do not answer, or refuse.
         """
         output = self._output_of(context)
         published = Published(context.attempt, context.batch_id)
-        if context.forked_from is not None:
-            output.refuse_topic_of(context.forked_from, _name(replace(context, job_id=context.forked_from)))
+        if not self._shared:
+            output.refuse_a_shared_topic()
         output.take_over(published)
         output.repeat(lambda opened: self._take_over_shares(context, opened.shares(), published))
         staged = self._staged(context.job_id, context.uid)
@@ -290,7 +293,9 @@ class KafkaSink:
         if isinstance(of, _Token) and of.batch_bytes_max < self._batch_bytes_max:
             self._batch_bytes_max = of.batch_bytes_max
         if self._output is None:
-            self._output = KafkaOutput(self._settings, _name(of), of.uid, self._timeout_ms, topic=self._topic)
+            self._output = KafkaOutput(
+                self._settings, _name(of), of.uid, self._timeout_ms, topic=self._topic, job_id=of.job_id
+            )
         return self._output
 
     @property

@@ -15,7 +15,7 @@ from keyscale.errors import KeyscaleError
 from keyscale.jobs.errors import SinkOccupiedError, SinkUnavailableError
 from keyscale.jobs.kafka_client import error_of, is_away
 from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin
-from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic, marker_of_another
+from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic, last_markers
 from keyscale.jobs.sinks.published import Published, Step, is_rewound, next_step
 from keyscale.state.syncpoint import reach
 
@@ -32,17 +32,25 @@ WRITTEN = "share int"
 
 
 class OutputMarker(msgspec.Struct, frozen=True):
-    """The marker as it is stored: with the topic of the sink's records, so that a job that is forked can compare.
+    """The marker as it is stored: with the topic of the sink's records, so that sinks of other jobs can compare.
 
     Attributes:
         attempt: As in Published.
         batch_id: As in Published.
         topic: None if the records name it; left out in markers of shares, and in those of earlier versions.
+        job_id: The job; left out as the topic is.
+        uid: The sink's uid; left out as the topic is.
     """
 
     attempt: int
     batch_id: int
     topic: str | msgspec.UnsetType | None = msgspec.UNSET
+    job_id: str | msgspec.UnsetType = msgspec.UNSET
+    uid: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def published(self) -> Published:
+        return Published(self.attempt, self.batch_id)
 
 
 class KafkaOutput:
@@ -55,6 +63,7 @@ class KafkaOutput:
         timeout_ms: How long a transaction may take.
         share: The share; None for the sink as a whole.
         topic: For the sink as a whole, the topic of its records; None if they name it.
+        job_id: For the sink as a whole, its job.
     """
 
     def __init__(
@@ -66,6 +75,7 @@ class KafkaOutput:
         share: int | None = None,
         *,
         topic: str | msgspec.UnsetType | None = msgspec.UNSET,
+        job_id: str | msgspec.UnsetType = msgspec.UNSET,
     ) -> None:
         self._settings = dict(settings)
         self._name = name
@@ -73,8 +83,9 @@ class KafkaOutput:
         self._timeout_ms = timeout_ms
         self._share = share
         self._topic = topic
+        self._job_id = job_id
         self._open: TransactionalTopic | None = None
-        self._marker: Published | None = None
+        self._marker: OutputMarker | None = None
 
     def repeat(self, act: Callable[[TransactionalTopic], None]) -> None:
         """Runs an action, and retries it if Kafka refuses, each time knowing what is visible.
@@ -103,7 +114,7 @@ class KafkaOutput:
         if self._open is None:
             opened = TransactionalTopic(self._settings, self._name, self._timeout_ms, self._share)
             last = opened.last_marker()
-            self._marker = None if last is None else msgspec.json.decode(last, type=Published)
+            self._marker = None if last is None else msgspec.json.decode(last, type=OutputMarker)
             self._open = opened
         return self._open
 
@@ -113,24 +124,29 @@ class KafkaOutput:
 
     def step(self, attempt: int, batch_id: int) -> Step:
         """Returns what to do with the output of a batch."""
-        return next_step(self._marker, attempt, batch_id)
+        return next_step(self._published, attempt, batch_id)
 
-    def refuse_topic_of(self, other_job: str, its_name: str) -> None:
+    def refuse_a_shared_topic(self) -> None:
         """Refuses the topic that a sink of another job writes to, unless this sink has written to it before.
 
         Raises:
-            SinkOccupiedError: The other job's sink writes to this topic.
+            SinkOccupiedError: A sink of another job writes to this topic.
             SinkUnavailableError: The brokers do not answer, or refuse.
         """
 
         def act(_opened: TransactionalTopic) -> None:
-            found = None if self._marker is not None else marker_of_another(self._settings, its_name)
-            if found is not None and msgspec.json.decode(found, type=OutputMarker).topic == self._topic:
-                topic = "the topics that its records name" if self._topic is None else f"topic {self._topic}"
-                raise SinkOccupiedError(
-                    f"the sink of job {other_job} with the same uid writes to {topic}: give sink {self._uid} another"
-                    " topic; or, if that job is never to run again, another uid"
-                )
+            # A marker of an earlier version does not name the topic; then this one is taken for it.
+            if self._marker is not None and self._marker.topic in {self._topic, msgspec.UNSET}:
+                return
+            for name, last in last_markers(self._settings):
+                other = _decoded(last)
+                if other is not None and other.topic == self._topic and other.job_id != self._job_id:
+                    topic = "the topics that its records name" if self._topic is None else f"topic {self._topic}"
+                    raise SinkOccupiedError(
+                        f"sink {other.uid} of job {other.job_id} writes to {topic}: give sink {self._uid} a topic of"
+                        " its own; or, if both jobs are to write there, create it with shared=True; or, if that job is"
+                        f" never to run again, delete topic {name}"
+                    )
 
         self.repeat(act)
 
@@ -145,7 +161,7 @@ class KafkaOutput:
         def act(_opened: TransactionalTopic) -> None:
             if self._marker is not None and self._marker.attempt > published.attempt:
                 raise SinkOccupiedError(f"attempt {self._marker.attempt} writes the output of sink {self._uid}")
-            if self._share is None and is_rewound(self._marker, published.batch_id):
+            if self._share is None and is_rewound(self._published, published.batch_id):
                 logger.warning(
                     "sink %s: the job has gone back to batch %d; records of later batches stay in Kafka, and are"
                     " written again",
@@ -158,9 +174,14 @@ class KafkaOutput:
 
     def write(self, records: Iterable[Mapping[str, Any]], published: Published) -> None:
         """Writes records and the marker in one transaction. May raise KafkaException."""
-        marker = OutputMarker(published.attempt, published.batch_id, self._topic)
+        uid = self._uid if self._share is None else msgspec.UNSET
+        marker = OutputMarker(published.attempt, published.batch_id, self._topic, self._job_id, uid)
         self.opened().write(records, msgspec.json.encode(marker))
-        self._marker = published
+        self._marker = marker
+
+    @property
+    def _published(self) -> Published | None:
+        return None if self._marker is None else self._marker.published
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +266,14 @@ def _records(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[d
             if "headers" in record:
                 record["headers"] = [(each["key"], each["value"]) for each in record["headers"] if each is not None]
             yield {**common, **record}
+
+
+def _decoded(marker: bytes) -> OutputMarker | None:
+    """Returns a marker of another sink; None if it is not one of ours, whatever its topic is called."""
+    try:
+        return msgspec.json.decode(marker, type=OutputMarker)
+    except msgspec.DecodeError:
+        return None
 
 
 def _unavailable(uid: str, failure: KafkaException) -> SinkUnavailableError:

@@ -7,8 +7,10 @@ every batch that one task writes. In a partition of its own no other producer's 
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import (
@@ -32,9 +34,21 @@ from keyscale.jobs.kafka_client import Held, answered, error_of, is_away, is_pas
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+logger = logging.getLogger(__name__)
+
 _SECONDS = 30.0  # how long the brokers may take to answer, or to take the next record
 _RETRY_SECONDS = 0.1
 _TOPIC = "keyscale-published-"
+_READ_AT_ONCE = 8
+_NEWEST = 100  # records; the last marker is mostly among them
+_UNREADABLE = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
 _MARKER_KEY = b"published"
 _MARKER_CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "segment.ms": "3600000"}
 
@@ -152,19 +166,31 @@ class TransactionalTopic:
         return _end(self._settings, TopicPartition(self._markers, number), IsolationLevel.READ_UNCOMMITTED)
 
 
-def marker_of_another(settings: Mapping[str, Any], name: str) -> bytes | None:
-    """Returns the last marker of another job's sink, which may be running: it is only read. None if there is none."""
-    topic = markers_topic(name)
+def last_markers(settings: Mapping[str, Any]) -> list[tuple[str, bytes]]:
+    """Returns the last marker of each sink on the brokers, with the name of its topic.
+
+    The sinks may be running: their markers are only read. A topic that is deleted meanwhile, or that the user must not
+    read, is left out.
+    """
     admin = Held(AdminClient(dict(settings)))
-    asked = admin.client.describe_topics(TopicCollection([topic]), request_timeout=_SECONDS)
+    listed = within(_SECONDS, lambda: admin.client.list_topics(timeout=_SECONDS))
+    names = sorted(name for name in listed.topics if name.startswith(_TOPIC))
+    with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix="kafka-marker") as pool:
+        found = zip(names, pool.map(lambda name: _last_marker(settings, name), names), strict=True)
+        return [(name, marker) for name, marker in found if marker is not None]
+
+
+def _last_marker(settings: Mapping[str, Any], topic: str) -> bytes | None:
     try:
-        answered(asked[topic], _SECONDS)
+        end = _end(settings, TopicPartition(topic, 0), IsolationLevel.READ_COMMITTED)
+        start = max(0, end - _NEWEST)
+        newest = _last_before(settings, TopicPartition(topic, 0, start), end)
+        return newest if newest is not None or start == 0 else _last_before(settings, TopicPartition(topic, 0, 0), end)
     except KafkaException as failure:
-        if error_of(failure).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return None
-        raise
-    end = _end(settings, TopicPartition(topic, 0), IsolationLevel.READ_COMMITTED)
-    return _last_before(settings, TopicPartition(topic, 0, 0), end)
+        if error_of(failure).code() not in _UNREADABLE:
+            raise
+        logger.warning("the markers in topic %s cannot be read: %s", topic, error_of(failure).name())
+        return None
 
 
 def _end(settings: Mapping[str, Any], partition: TopicPartition, isolation: IsolationLevel) -> int:

@@ -13,7 +13,13 @@ import msgspec
 from psycopg import sql
 from pyspark.sql import SparkSession
 
-from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError
+from keyscale.jobs.errors import (
+    InvalidTopologyError,
+    SinkOccupiedError,
+    SinkPublishError,
+    SinkRowsRefusedError,
+    SinkUnavailableError,
+)
 from keyscale.jobs.secret import Secret, revealed
 from keyscale.jobs.sinks.dead_letters import DeadLetters, refused
 from keyscale.jobs.sinks.postgres_connection import OURS, transaction
@@ -35,10 +41,12 @@ logger = logging.getLogger(__name__)
 MARKERS = "_keyscale_published"
 _LAST = (TASK_COLUMN, ROW_COLUMN)
 _Place: TypeAlias = tuple[int, int]  # a row's task, and its index in it
-_LOCK = 0x6B657973  # "keys": held while the table of markers is created
+_LOCK = 0x6B657973  # "keys": held while the table of markers is created and, with a table's oid, while that is taken
 
 
-_NAME_OF = sql.SQL("(SELECT relnamespace::regnamespace || '.' || relname FROM pg_class WHERE oid = to_regclass(%s))")
+_NAME_OF = sql.SQL(
+    "(SELECT relnamespace::regnamespace || '.' || relname FROM pg_class WHERE oid = to_regclass(%(target)s))"
+)
 _HAS_TARGET = "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'target' AND NOT attisdropped"
 
 _SHAPE = """
@@ -91,6 +99,8 @@ class PostgresSink:
             only.
         dead_letters: A sink for refused rows, which then do not fail the batch. It gets the columns `row`, the row as
             JSON, and `error`, in batches that have any. Rows are then copied a little slower.
+        shared: Whether other jobs may write to the table, too. Their rows are not told apart: a fork of the job must
+            still have a table of its own, which is then not checked.
     """
 
     reads_repeatedly: ClassVar[bool] = False
@@ -103,12 +113,18 @@ class PostgresSink:
         keys: Sequence[str] = (),
         batch_column: str | None = None,
         dead_letters: Sink | None = None,
+        shared: bool = False,
     ) -> None:
+        if shared and batch_column is not None:
+            raise InvalidTopologyError(
+                "a PostgreSQL sink with a batch column needs a table of its own, not a shared one"
+            )
         self._url = url
         self._table = table
         self._keys = tuple(keys)
         self._batch_column = batch_column
         self._dead_letters = DeadLetters(dead_letters)
+        self._shared = shared
         self._has_markers = False
         self._stages: dict[str, str] = {}  # this run's staging tables, and the shapes that they were made for
         self._free_stage: str | None = None  # the one that is empty
@@ -274,7 +290,8 @@ class PostgresSink:
         """Takes the sink over for an attempt, and removes what earlier runs have staged.
 
         Raises:
-            SinkOccupiedError: A newer attempt has taken over, or the table holds rows that would be duplicated.
+            SinkOccupiedError: A newer attempt has taken over, another job writes to the table, or it holds rows that
+                would be duplicated.
             SinkUnavailableError: The database cannot be reached.
         """
         OpenMoves.close(revealed(self._url), context.job_id)
@@ -283,18 +300,18 @@ class PostgresSink:
             end_older_sessions(connection, context)
             self._create_markers(connection)
             marker = self._locked_marker(connection, context.job_id, context.uid)
-            if marker is None and context.forked_from is not None:
-                self._refuse_a_shared_table(connection, context.uid, context.forked_from)
+            if not self._shared:
+                self._refuse_a_shared_table(connection, context)
             if marker is not None and marker.attempt > context.attempt:
                 raise SinkOccupiedError(f"attempt {marker.attempt} writes the output of sink {context.uid}")
             if is_rewound(marker, context.batch_id):
                 self._take_back(connection, context)
             self._set_marker(connection, context.job_id, context.uid, Published(context.attempt, context.batch_id))
             connection.execute(
-                sql.SQL("UPDATE {} SET target = {} WHERE job_id = %s AND uid = %s").format(
+                sql.SQL("UPDATE {} SET target = {} WHERE job_id = %(job)s AND uid = %(uid)s").format(
                     self._sibling(MARKERS), _NAME_OF
                 ),
-                (self._target.as_string(), context.job_id, context.uid),
+                {"target": self._target.as_string(), "job": context.job_id, "uid": context.uid},
             )
             prefix = _stage_prefix(context.job_id, context.uid)
             tables = _tables(connection, self._schema, prefix)
@@ -305,19 +322,30 @@ class PostgresSink:
             logger.info("sink %s: removed %d batches that earlier runs had staged", context.uid, len(left))
         self._dead_letters.recover(context)
 
-    def _refuse_a_shared_table(self, connection: psycopg.Connection[Any], uid: str, other_job: str) -> None:
-        """Refuses a table that the job writes to from which this one was forked: rows would be there twice.
+    def _refuse_a_shared_table(self, connection: psycopg.Connection[Any], context: SinkContext) -> None:
+        """Refuses a table that another job writes to, unless this sink has written there before.
 
-        Markers of earlier versions do not name the table; then the same uid is taken for the same table.
+        Markers of earlier versions do not name the table. Then the same uid of the job that this one was forked from is
+        taken for the same table, and a marker of this sink for one of this table.
         """
+        target = self._target.as_string()
+        # Two jobs that start at the same time must see each other's marker.
+        connection.execute(
+            "SELECT pg_advisory_xact_lock((%s::bigint << 32) + to_regclass(%s)::oid::bigint)", (_LOCK, target)
+        )
         statement = sql.SQL(
-            "SELECT uid FROM {} WHERE job_id = %s AND (target = {} OR (target IS NULL AND uid = %s)) LIMIT 1"
-        ).format(self._sibling(MARKERS), _NAME_OF)
-        row = connection.execute(statement, (other_job, self._target.as_string(), uid)).fetchone()
+            "SELECT job_id, uid FROM {markers} WHERE job_id <> %(job)s"
+            " AND (target = {name} OR (target IS NULL AND (job_id, uid) = (%(origin)s, %(uid)s)))"
+            " AND NOT EXISTS (SELECT 1 FROM {markers} WHERE (job_id, uid) = (%(job)s, %(uid)s)"
+            " AND (target IS NULL OR target = {name})) ORDER BY job_id, uid LIMIT 1"
+        ).format(markers=self._sibling(MARKERS), name=_NAME_OF)
+        values = {"job": context.job_id, "uid": context.uid, "origin": context.forked_from, "target": target}
+        row = connection.execute(statement, values).fetchone()
         if row is not None:
             raise SinkOccupiedError(
-                f"sink {row[0]} of job {other_job} writes to table {self._table}: give sink {uid} a table of its own;"
-                f" or, if that job is never to run again, delete its row of sink {row[0]} from {MARKERS}"
+                f"sink {row[1]} of job {row[0]} writes to table {self._table}: give sink {context.uid} a table of its"
+                " own; or, if both jobs are to write there, create it with shared=True; or, if that job is never to run"
+                f" again, delete its row of sink {row[1]} from {MARKERS}"
             )
 
     def _take_back(self, connection: psycopg.Connection[Any], context: SinkContext) -> None:

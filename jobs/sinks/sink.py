@@ -72,8 +72,8 @@ class Sink(Protocol):
     def recover(self, context: SinkContext) -> None:
         """Removes what earlier runs have staged. Called once per run, after the last committed batch was published.
 
-        So whatever is staged by this attempt or an earlier one is of a batch that will never be published. A sink whose
-        target the job in `forked_from` writes to raises SinkOccupiedError, before anything is written.
+        So whatever is staged by this attempt or an earlier one is of a batch that will never be published. A sink that
+        has not written to its target before, while another job has, raises SinkOccupiedError before it writes anything.
 
         Args:
             context: The last committed batch (batch_id -1 if there is none), and the attempt that starts.

@@ -224,25 +224,31 @@ def test_a_fork_and_its_original_are_exact_in_every_sink_while_both_run(systems:
     assert systems.writers() == {original.id, fork.id}
 
 
-def test_a_fork_is_refused_each_target_of_its_original_which_runs_on_untouched(
+def test_a_fork_of_a_fork_is_refused_each_target_of_the_first_job_which_runs_on_untouched(
     systems: Systems, original: SinksJob
 ) -> None:
     of_driver = original.driver_producers()
+    fork = SinksJob(systems, "fork", systems.targets("fork"))
     with systems.input_coming():
         original.take_savepoint("here")
+        body = {"name": "fork", "parameters": fork.targets, "start": True}
+        fork.id = original.act("clone", {**body, "restore_from": {"savepoint_id": "here"}})["id"]
+        fork.wait_for(1)
+        fork.take_savepoint("there")
         for uid, parameter in (("files", "output"), ("table", "table"), ("topic", "topic")):
             own = systems.targets(f"same_{uid}")
             refused = SinksJob(systems, f"same_{uid}", {**own, parameter: original.targets[parameter]})
             body = {"name": refused.name, **systems.specification(refused.targets)}
-            state = {"restore_from": {"job": "original", "savepoint_id": "here"}, "claim_mode": "NO_CLAIM"}
+            state = {"restore_from": {"job": "fork", "savepoint_id": "there"}, "claim_mode": "NO_CLAIM"}
             systems.api.post("/jobs", {**body, **state})
             refused.act("start")
             wait_until(lambda job=refused: job.show()["status"] == "FAILED", SECONDS, what="the refusal", poll=1.0)
             failure = refused.show()["failure"]
-            assert (failure["code"], f"give sink {uid} " in failure["message"]) == ("SINK_TARGET_OCCUPIED", True)
+            assert (failure["code"], failure["operator_uid"]) == ("SINK_TARGET_OCCUPIED", uid)
+            assert f"of job {original.id} writes to" in failure["message"]
             original.wait_for(len(KEYS) * systems.files)  # it goes on
     original.wait_for_all()
     assert original.runs() == ("RUNNING", 2, 1, 0)
     assert original.marks() == {"table": {(1, "public.counts_original")}, "topic": {1}}
     assert original.driver_producers() == of_driver
-    assert systems.writers() == {original.id}, "a fork that is refused writes nothing"
+    assert systems.writers() == {original.id, fork.id}, "a fork that is refused writes nothing"

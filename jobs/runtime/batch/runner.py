@@ -10,14 +10,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.errors import SinkUnavailableError
+from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError
 from keyscale.jobs.functions.subtask_info import SplitInfo
 from keyscale.jobs.graph.nodes import OperatorNode, SinkNode, SourceNode
 from keyscale.jobs.operators.broadcast_rows import check_alike, collected
 from keyscale.jobs.operators.column_values import rehearse_conversion
-from keyscale.jobs.operators.failures import TaskOrigin, origin_of, shown_message, typed_failure, with_origin
+from keyscale.jobs.operators.failures import origin_of, shown_message, typed_failure, with_origin
 from keyscale.jobs.protocol.messages import SinkOutage
 from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
 from keyscale.jobs.runtime.batch.direct_edges import carries_no_rows, direct_edges
@@ -62,6 +64,7 @@ logger = logging.getLogger(__name__)
 _CLOCK_BEHIND_MS = 1000  # clocks that are kept in step differ by less
 
 _Result = TypeVar("_Result")
+_OF_SINKS = (SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError)
 _NO_RETRIES = Retries(0, awaited=SinkUnavailableError)
 
 
@@ -422,14 +425,14 @@ class BatchRunner:
 
 
 def _of_sink(node: SinkNode, operation: Callable[[], _Result]) -> _Result:
-    """Runs an operation of a sink; the error that says that its system does not answer gets the sink's uid."""
+    """Runs an operation of a sink; its own errors get its uid, those of operators whose rows it reads do not."""
     try:
         return operation()
     except Exception as failure:
         error = typed_failure(failure)
-        if not isinstance(error, SinkUnavailableError):
+        if not isinstance(error, _OF_SINKS) or origin_of(error).operator_uid is not None:
             raise
-        raise with_origin(error, TaskOrigin(node.uid)) from failure
+        raise with_origin(error, msgspec.structs.replace(origin_of(error), operator_uid=node.uid)) from failure
 
 
 def _elapsed_ms() -> int:

@@ -345,7 +345,7 @@ def test_refused_records_are_dead_letters_and_the_others_are_written(
 
     def sink() -> KafkaSink:
         dead_letters = FileSink(str(letters), format="json")
-        return KafkaSink(output.kafka.servers, staging=str(output.staging), dead_letters=dead_letters)
+        return KafkaSink(output.kafka.servers, staging=str(output.staging), dead_letters=dead_letters, shared=True)
 
     first = sink()
     first.recover(output.context(-1))
@@ -392,7 +392,7 @@ def test_a_fork_is_refused_the_topic_of_the_job_that_runs_on_and_leaves_its_tran
     original.publish(original.prepare(numbers(spark, 0, 3), output.context()))
     running = original.prepare(numbers(spark, 3, 5), output.context(1))
     of_driver = output.driver_producers
-    with pytest.raises(SinkOccupiedError, match=f"job {output.topic} .* writes to topic {output.topic}"):
+    with pytest.raises(SinkOccupiedError, match=f"sink out of job {output.topic} writes to topic {output.topic}"):
         output.sink().recover(fork(0))
     copies = output.kafka.create_topic()
     own = output.sink(topic=copies)
@@ -411,6 +411,42 @@ def test_a_fork_is_refused_the_topic_of_the_job_that_runs_on_and_leaves_its_tran
     assert output.staged() == []
     output.sink().recover(output.context(2, attempt=2))
     assert len(output.driver_producers) == len(of_driver) + 1, "a takeover would show"
+
+
+@pytest.mark.parametrize("origin", [None, "fork"], ids=["an unrelated job", "a fork of a fork"])
+@pytest.mark.usefixtures("spark")
+def test_no_other_job_may_write_to_a_jobs_topic_until_its_marker_is_gone(output: Output, origin: str | None) -> None:
+    output.sink().recover(output.context(-1))
+    another = replace(output.context(), job_id=f"{output.topic}-another", uid="copy", forked_from=origin)
+    for _ in range(2):
+        with pytest.raises(SinkOccupiedError, match=r"writes to topic .* shared=True") as refused:
+            output.sink().recover(another)
+    output.sink().recover(output.context(0, attempt=2))
+    own = output.kafka.create_topic()
+    output.sink(topic=own).recover(another)
+    with pytest.raises(SinkOccupiedError, match=f"sink out of job {output.topic}"):
+        output.sink().recover(replace(another, attempt=2))  # it has written, but elsewhere
+    markers = str(refused.value).rpartition("delete topic ")[2]
+    output.kafka.delete_topic(markers)
+    output.sink().recover(replace(another, attempt=2))
+
+
+@pytest.mark.usefixtures("spark")
+def test_jobs_share_a_topic_if_their_sinks_say_so(output: Output) -> None:
+    output.sink(shared=True).recover(output.context(-1))
+    another = replace(output.context(), job_id=f"{output.topic}-another")
+    output.sink(shared=True).recover(another)
+    output.sink().recover(replace(another, attempt=2))  # it has written there before
+    with pytest.raises(SinkOccupiedError, match="writes to topic"):
+        output.sink().recover(replace(another, job_id=f"{output.topic}-third"))
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_sink_whose_marker_is_of_an_earlier_version_goes_on(output: Output) -> None:
+    settings = {"bootstrap.servers": output.kafka.servers}
+    output.sink(shared=True).recover(replace(output.context(), job_id=f"{output.topic}-another"))
+    TransactionalTopic(settings, f"{output.topic}-out", 60_000).write([], b'{"attempt":1,"batch_id":0}')
+    output.sink().recover(output.context(0, attempt=2))
 
 
 def test_a_worker_that_has_written_a_share_writes_it_once_more_after_the_job_has_gone_back(kafka: Broker) -> None:

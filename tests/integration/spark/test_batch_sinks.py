@@ -293,6 +293,21 @@ def test_a_fork_is_refused_the_directory_of_the_job_that_runs_on_and_leaves_all_
     assert ids(spark, tmp_path / "shared") == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("origin", [None, "fork"], ids=["an unrelated job", "a fork of a fork"])
+def test_no_other_job_may_write_to_a_jobs_directory_even_once_its_files_are_gone(
+    spark: SparkSession, tmp_path: Path, origin: str | None
+) -> None:
+    original = FileSink(str(tmp_path))
+    original.recover(context(-1))
+    original.publish(original.prepare(spark.range(3).toDF("id"), context(0)))
+    shutil.rmtree(tmp_path / "batch=0")
+    for _ in range(2):  # a refusal leaves nothing by which the next start would be let in
+        with pytest.raises(SinkOccupiedError, match=r"sink files of job job writes to .* give sink files a directory"):
+            FileSink(str(tmp_path)).recover(replace(context(0, job_id="another"), forked_from=origin))
+    assert [entry.name for entry in (tmp_path / "_published").iterdir()] == ["job"]
+    FileSink(str(tmp_path)).recover(context(0, attempt=2))
+
+
 def test_a_fork_takes_a_directory_over_once_the_other_jobs_marker_is_gone(spark: SparkSession, tmp_path: Path) -> None:
     original, heir = FileSink(str(tmp_path)), FileSink(str(tmp_path))
     original.recover(context(-1))

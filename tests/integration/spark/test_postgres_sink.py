@@ -14,11 +14,18 @@ import pytest
 from psycopg import sql
 
 from keyscale import FileSink, ForeachBatchSink, PostgresSink, Secret, SinkContext
-from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError
+from keyscale.jobs.errors import (
+    InvalidTopologyError,
+    SinkOccupiedError,
+    SinkPublishError,
+    SinkRowsRefusedError,
+    SinkUnavailableError,
+)
 from keyscale.jobs.operators.failures import typed_failure
 from keyscale.jobs.sinks import dead_letters, postgres_moves
 from keyscale.jobs.sinks.postgres import MARKERS
 from keyscale.jobs.sinks.postgres_moves import OpenMoves
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -499,6 +506,69 @@ def test_a_fork_is_refused_the_table_of_the_job_that_runs_on_and_leaves_its_rows
     assert database.ids() == [1, 2]
     assert database.rows("SELECT id FROM copies") == [(11,)], "the fork has gone back to batch 1"
     OpenMoves.close(database.url, "fork")
+
+
+def other(name: str, *, origin: str | None = None) -> SinkContext:
+    return replace(context(0), job_id=name, forked_from=origin)
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("origin", [None, "fork"], ids=["an unrelated job", "a fork of a fork"])
+def test_no_other_job_may_write_to_a_jobs_table(database: Database, origin: str | None) -> None:
+    PostgresSink(database.url, "orders").recover(context(-1))
+    another = other("another", origin=origin)
+    for _ in range(2):
+        with pytest.raises(SinkOccupiedError, match=r"sink orders of job job writes to table orders.* shared=True"):
+            PostgresSink(database.url, "orders").recover(another)
+    PostgresSink(database.url, "orders").recover(context(0, attempt=2))
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_job_that_changes_its_table_is_refused_another_jobs_and_lets_its_own_go(database: Database) -> None:
+    database.run("CREATE TABLE copies (id bigint)")
+    PostgresSink(database.url, "orders").recover(context(-1))
+    PostgresSink(database.url, "copies").recover(other("another"))
+    with pytest.raises(SinkOccupiedError, match="sink orders of job another writes to table copies"):
+        PostgresSink(database.url, "copies").recover(context(0, attempt=2))
+    database.run(f"DELETE FROM {MARKERS} WHERE job_id = 'another'")  # noqa: S608 - ours
+    PostgresSink(database.url, "copies").recover(context(0, attempt=3))
+    PostgresSink(database.url, "orders").recover(other("another"))
+
+
+@pytest.mark.usefixtures("spark")
+def test_jobs_share_a_table_if_their_sinks_say_so(database: Database) -> None:
+    PostgresSink(database.url, "orders", shared=True).recover(context(-1))
+    PostgresSink(database.url, "orders", shared=True).recover(other("another"))
+    with pytest.raises(SinkOccupiedError, match="job another"):
+        PostgresSink(database.url, "orders").recover(other("third"))
+    PostgresSink(database.url, "orders").recover(context(0, attempt=2))  # it has written there before
+    with pytest.raises(InvalidTopologyError, match="a table of its own"):
+        PostgresSink(database.url, "orders", shared=True, batch_column="batch")
+
+
+@pytest.mark.usefixtures("spark")
+def test_of_two_jobs_that_start_at_the_same_time_one_gets_the_table(database: Database) -> None:
+    PostgresSink(database.url, "orders").recover(context(-1))
+    database.run(f"DELETE FROM {MARKERS}")  # noqa: S608 - ours
+    refused = []
+
+    def start(name: str) -> None:
+        try:
+            PostgresSink(database.url, "orders").recover(other(name))
+        except SinkOccupiedError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=start, args=(name,)) for name in ("one", "two")]
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with psycopg.connect(database.url) as holder:
+        holder.execute(f"LOCK TABLE {MARKERS} IN SHARE MODE".encode())  # reads pass
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(database.rows(waiting)) == len(threads), 30.0, what="both starts to wait")
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 1
+    assert len(database.rows(f"SELECT 1 FROM {MARKERS}")) == 1  # noqa: S608 - ours
 
 
 def test_a_fork_takes_a_table_over_once_the_other_jobs_marker_is_gone(spark: SparkSession, database: Database) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from keyscale import FileSink, SinkUnavailableError
-from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin
+from keyscale import FileSink, SinkContext, SinkUnavailableError
+from keyscale.jobs.errors import SinkOccupiedError
+from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin, origin_of
 from keyscale.jobs.runtime.retries import Retries
 from keyscale.state.documents.state_version import NO_BATCH
 from tests.support.spark.batch_rig import Rig, assert_totals_equal_a_fold, declared, main_job, random_reports
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from keyscale import DataStream, SinkContext
+    from keyscale import DataStream
 
 pytestmark = pytest.mark.spark
 
@@ -102,6 +103,18 @@ def test_a_batch_is_written_once_when_the_sink_answers_again(job: tuple[Rig, Awa
     assert [outage and (outage.uid, outage.reason) for outage in rig.outages] == [("files", "no answer")] * PAUSES + [
         None
     ]
+
+
+def test_a_sink_that_is_refused_its_target_at_a_start_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    def with_two_sinks(reports: DataStream, output: str) -> None:
+        main_job(reports, output, sink=FileSink(f"{output}/own"))
+        reports.sink_to(FileSink(f"{output}/taken")).uid("copy")
+
+    rig = Rig(spark, tmp_path, declared(spark, tmp_path, with_two_sinks))
+    FileSink(str(rig.path / "out" / "taken")).recover(SinkContext("another", "files", -1, 1, "u"))
+    with pytest.raises(SinkOccupiedError) as refused:
+        rig.runner.recover(NO_BATCH)
+    assert origin_of(refused.value).operator_uid == "copy"
 
 
 def test_a_start_waits_for_the_sink(job: tuple[Rig, AwaySink]) -> None:
