@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkUnavailableError
 from keyscale.jobs.sinks.parquet_output import PARQUET, ParquetForm, ParquetOutput, file_failures
-from keyscale.jobs.sinks.published import Published, Step, is_rewound, next_step
+from keyscale.jobs.sinks.published import Published, Step, decoded_token, is_rewound, next_step
 from keyscale.jobs.spark_internals.hadoop_files import HadoopDirectory, hadoop_settings
 
 if TYPE_CHECKING:
@@ -40,10 +40,11 @@ class _FileToken(msgspec.Struct, frozen=True):
     batch_id: int
     attempt: int
     unique: str
+    path: str | None = None  # the sink's, which another program may have changed; None in tokens of earlier versions
 
     @classmethod
-    def of(cls, context: SinkContext) -> _FileToken:
-        return cls(context.job_id, context.uid, context.batch_id, context.attempt, context.unique)
+    def of(cls, context: SinkContext, path: str) -> _FileToken:
+        return cls(context.job_id, context.uid, context.batch_id, context.attempt, context.unique, path)
 
     @property
     def staging(self) -> str:
@@ -78,7 +79,7 @@ class FileSink:
         self._markers: dict[tuple[str, str], set[Published]] = {}
 
     def prepare(self, frame: DataFrame, context: SinkContext) -> str:
-        key = _FileToken.of(context)
+        key = _FileToken.of(context, self._path)
         token, staging = key.text(), _staging(self._path, key)
         try:
             frame.write.format(self._format).options(**self._options).save(staging.path)
@@ -102,14 +103,18 @@ class FileSink:
         return None if root is None or form is None else _DirectFiles(self._path, root, form)
 
     def publish(self, token: str) -> None:
-        """Moves a batch from staging into place.
+        """Moves a batch from staging into place, in the directory that it was staged in.
 
         Raises:
             SinkOccupiedError: The place holds output of another job or of a newer attempt.
             SinkPublishError: The file system refuses, or the staged files are gone.
             SinkUnavailableError: The file system failed.
         """
-        key = msgspec.json.decode(token, type=_FileToken)
+        key = decoded_token(token, _FileToken)
+        if key is not None:
+            (self if key.path in {None, self._path} else FileSink(key.path or ""))._publish(key, token, self._path)
+
+    def _publish(self, key: _FileToken, token: str, path_now: str) -> None:
         staging, target = _staging(self._path, key), self._target(key.batch_id)
         if target.exists():
             there = target.read_text(_MARKER)
@@ -122,6 +127,9 @@ class FileSink:
             last = max(self._marked(key.job_id, key.uid), default=None, key=_age)
             if next_step(last, key.attempt, key.batch_id) is Step.DONE:
                 return  # a reader has removed it
+            if key.path != path_now:  # what the job has left behind may be gone
+                logger.warning("sink %s: batch %d is not found where the sink wrote before", key.uid, key.batch_id)
+                return
             raise SinkPublishError(
                 f"the staged files of batch {key.batch_id} of sink {key.uid} are neither staged nor published"
             )
@@ -212,7 +220,7 @@ class _DirectFiles:
 
     def begin(self, context: SinkContext) -> ParquetOutput:
         """Creates the directory that subtasks write to. Raises SinkUnavailableError if the file system fails."""
-        key = _FileToken.of(context)
+        key = _FileToken.of(context, self.path)
         with file_failures(self.path):
             self._parts(key).mkdir(parents=True)
         return self._output(key)

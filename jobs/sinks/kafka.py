@@ -27,7 +27,7 @@ from keyscale.jobs.operators.failures import typed_failure
 from keyscale.jobs.sinks.dead_letters import DeadLetters
 from keyscale.jobs.sinks.kafka_output import WRITTEN, KafkaOutput, WriteShare
 from keyscale.jobs.sinks.kafka_topics import RECORD_BYTES_MAX, Refusal, TopicDirectory, TopicLimits, payload_bytes
-from keyscale.jobs.sinks.published import Published, Step
+from keyscale.jobs.sinks.published import Published, Step, decoded_token
 from keyscale.jobs.spark_internals.hadoop_files import HadoopDirectory
 from keyscale.state.syncpoint import reach
 
@@ -62,6 +62,9 @@ class _Token(msgspec.Struct, frozen=True):
     dead_letters: str | None = None
     dead_letter_rows: int = 0
     shares: int = 1  # the number of transactions in which its records are written
+    # Those of the sink, which another program may have changed; left out by earlier versions.
+    topic: str | msgspec.UnsetType | None = msgspec.UNSET
+    staging: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class KafkaSink:
@@ -145,7 +148,8 @@ class KafkaSink:
         records = frame.withColumns(binary)
         records = records.withColumn(_BYTES, payload_bytes(*(_column(records, name) for name in _PAYLOAD)))
         columns_json = records.schema.json()
-        token = _Token(context.job_id, context.uid, context.batch_id, context.attempt, context.unique, columns_json)
+        place = (context.job_id, context.uid, context.batch_id, context.attempt, context.unique)
+        token = _Token(*place, columns_json, topic=self._topic, staging=self._staging_path)
         staging = self._staging(token)
         try:
             records.write.parquet(staging.path)
@@ -183,18 +187,38 @@ class KafkaSink:
             raise SinkUnavailableError(f"Kafka does not describe its topics: {error_of(failure).name()}") from None
 
     def publish(self, token: str) -> None:
-        """Makes a batch visible, each share of it in one transaction, unless it is visible already.
+        """Makes a batch visible in the topic that it was staged for, unless it is visible already.
+
+        Each share of it is written in one transaction.
 
         Raises:
             SinkOccupiedError: A newer attempt has taken over.
             SinkPublishError: The staged files are gone.
             SinkUnavailableError: The brokers do not answer, or refuse.
         """
-        key = msgspec.json.decode(token, type=_Token)
-        staging = self._staging(key)
-        self._output_of(key).repeat(lambda opened: self._publish(key, opened, staging))
+        key = decoded_token(token, _Token)
+        if key is None:
+            return
+        sink = self._as_staged(key)
+        staging = sink._staging(key)
+        sink._output_of(key).repeat(lambda opened: sink._publish(key, opened, staging))
         self._dead_letters.publish(key.dead_letters)
         staging.delete()
+
+    def _as_staged(self, key: _Token) -> KafkaSink:
+        """Returns the sink as it was when a batch was staged: another program may have given it another topic."""
+        topic = self._topic if isinstance(key.topic, msgspec.UnsetType) else key.topic
+        staging = self._staging_path if isinstance(key.staging, msgspec.UnsetType) else key.staging
+        if (topic, staging) == (self._topic, self._staging_path):
+            return self
+        return KafkaSink(
+            self._servers,
+            topic,
+            staging=staging,
+            config=self._config,
+            timeout_ms=self._timeout_ms,
+            writers=self._writers,
+        )
 
     def _publish(self, key: _Token, opened: TransactionalTopic, staging: HadoopDirectory) -> None:
         output = self._output_of(key)
@@ -204,6 +228,10 @@ class KafkaSink:
             output.close()
             output.opened()
             step = output.step(key.attempt, key.batch_id)
+            if step is Step.APPLY and not output.has_begun:
+                # The job wrote to other brokers, or its markers are gone.
+                logger.warning("sink %s: batch %d is not found on these brokers", key.uid, key.batch_id)
+                return
             if step is Step.APPLY:
                 raise SinkPublishError(f"the staged records of batch {key.batch_id} of sink {key.uid} are gone")
         if step is Step.REFUSE:

@@ -180,6 +180,11 @@ class KafkaOutput:
         self._marker = marker
 
     @property
+    def has_begun(self) -> bool:
+        """Whether an attempt of the job has taken the sink over on these brokers, as each one does at its start."""
+        return self._marker is not None
+
+    @property
     def _published(self) -> Published | None:
         return None if self._marker is None else self._marker.published
 

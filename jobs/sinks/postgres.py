@@ -25,7 +25,7 @@ from keyscale.jobs.sinks.dead_letters import DeadLetters, refused
 from keyscale.jobs.sinks.postgres_connection import OURS, transaction
 from keyscale.jobs.sinks.postgres_copy import COPIED, ROW_COLUMN, TASK_COLUMN, CopyRows
 from keyscale.jobs.sinks.postgres_moves import OpenMoves, end_older_sessions
-from keyscale.jobs.sinks.published import Published, Step, is_rewound, next_step
+from keyscale.jobs.sinks.published import Published, Step, decoded_token, is_rewound, next_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,6 +72,10 @@ class _Token(msgspec.Struct, frozen=True):
     tasks: tuple[int, ...]
     dead_letters: str | None = None
     dead_letter_rows: int = 0
+    # Those of the sink, which another program may have changed; left out by earlier versions.
+    table: str | None = None
+    keys: tuple[str, ...] = ()
+    batch_column: str | None = None
 
 
 class PostgresSink:
@@ -137,7 +141,8 @@ class PostgresSink:
             SinkUnavailableError: The database cannot be reached.
         """
         columns = tuple(frame.columns)
-        token = _Token(context.job_id, context.uid, context.batch_id, context.attempt, "", columns, ())
+        place = (context.job_id, context.uid, context.batch_id, context.attempt)
+        token = _Token(*place, "", columns, (), table=self._table, keys=self._keys, batch_column=self._batch_column)
         try:
             with self._connection() as connection:
                 _refuse_missing_columns(connection, self._target, self._table, self._needed_columns(columns))
@@ -239,11 +244,17 @@ class PostgresSink:
         connection.execute(self._emptied(token.stage))
         return True
 
+    def _has_begun(self, connection: psycopg.Connection[Any], token: _Token) -> bool:
+        """Returns whether an attempt of the job has taken the sink over here, as each one does at its start."""
+        if not _exists(connection, self._sibling(MARKERS)):
+            return False
+        return self._locked_marker(connection, token.job_id, token.uid) is not None
+
     def _step(self, connection: psycopg.Connection[Any], token: _Token) -> Step:
         return next_step(self._locked_marker(connection, token.job_id, token.uid), token.attempt, token.batch_id)
 
     def publish(self, token: str) -> None:
-        """Moves a batch from its staging table into the target, unless it is visible already.
+        """Moves a batch from its staging table into the table beside which it was staged, unless it is visible already.
 
         Raises:
             SinkOccupiedError: A newer attempt has taken over.
@@ -251,15 +262,30 @@ class PostgresSink:
             SinkPublishError: The staging table is gone.
             SinkUnavailableError: The database cannot be reached.
         """
-        key = msgspec.json.decode(token, type=_Token)
+        key = decoded_token(token, _Token)
+        if key is None:
+            return
         if not OpenMoves.commit(revealed(self._url), key.job_id, key.stage):
-            self._publish_staged(key)
+            sink = self._as_staged(key)
+            sink._publish_staged(key)
+            if sink is not self:
+                sink.discard(token)  # the sink does not come back to that table
         if key.stage in self._stages:
             self._free_stage = key.stage
         self._dead_letters.publish(key.dead_letters)
 
+    def _as_staged(self, key: _Token) -> PostgresSink:
+        """Returns the sink as it was when a batch was staged: another program may have given it another table."""
+        if key.table in {None, self._table}:
+            return self
+        return PostgresSink(self._url, str(key.table), keys=key.keys, batch_column=key.batch_column)
+
     def _publish_staged(self, key: _Token) -> None:
         with self._connection() as connection:
+            if not _exists(connection, self._sibling(key.stage)) and not self._has_begun(connection, key):
+                # The job wrote to another database, or its table is gone.
+                logger.warning("sink %s: batch %d is not found in this database", key.uid, key.batch_id)
+                return
             self._create_markers(connection)
             step = self._step(connection, key)
             if step is Step.REFUSE:

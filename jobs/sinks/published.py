@@ -1,4 +1,4 @@
-"""Decides, without I/O, what a sink with a marker beside its output does with a token.
+"""Decides what a sink with a marker beside its output does with a token.
 
 The marker names the attempt that last published or began, and the last visible batch of the job's history. It changes
 in the same transaction as the output, so a transaction that has locked it knows what is visible.
@@ -6,9 +6,15 @@ in the same transaction as the output, so a transaction that has locked it knows
 
 from __future__ import annotations
 
+import logging
 from enum import Enum, auto
+from typing import TypeVar
 
 import msgspec
+
+logger = logging.getLogger(__name__)
+
+_Token = TypeVar("_Token")
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -29,6 +35,15 @@ class Step(Enum):
     APPLY = auto()  # make the batch visible, and move the marker
     DONE = auto()  # the batch is visible, or no longer part of the history: change nothing
     REFUSE = auto()  # a newer attempt holds the sink, and its history does not contain the batch
+
+
+def decoded_token(token: str, kind: type[_Token]) -> _Token | None:
+    """Returns a token; None if a sink of another kind has made it, which had the uid before."""
+    try:
+        return msgspec.json.decode(token, type=kind)
+    except msgspec.DecodeError:
+        logger.warning("the batch that was committed last is not published: a sink of another kind has staged it")
+        return None
 
 
 def next_step(marker: Published | None, attempt: int, batch_id: int) -> Step:

@@ -23,7 +23,7 @@ from keyscale.jobs.errors import (
 )
 from keyscale.jobs.sinks.kafka import _Token
 from keyscale.jobs.sinks.kafka_output import WRITTEN, KafkaOutput, WriteShare
-from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic
+from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic, markers_topic
 from keyscale.jobs.sinks.published import Published
 from tests.support.repository import ROOT
 
@@ -215,6 +215,7 @@ def test_recovery_removes_what_runs_up_to_this_one_have_staged(spark: SparkSessi
 
 def test_a_discarded_batch_cannot_be_published(spark: SparkSession, output: Output) -> None:
     sink = output.sink()
+    sink.recover(output.context(-1))
     token = sink.prepare(numbers(spark, 0, 1), output.context())
     sink.discard(token)
     sink.discard(token)
@@ -429,6 +430,36 @@ def test_no_other_job_may_write_to_a_jobs_topic_until_its_marker_is_gone(output:
     markers = str(refused.value).rpartition("delete topic ")[2]
     output.kafka.delete_topic(markers)
     output.sink().recover(replace(another, attempt=2))
+
+
+@pytest.mark.parametrize("is_published", [True, False], ids=["published", "only committed"])
+def test_a_batch_is_published_where_it_was_staged_for_after_the_jobs_topic_has_changed(
+    spark: SparkSession, output: Output, tmp_path: Path, is_published: bool
+) -> None:
+    topic = output.kafka.create_topic()
+    before, after = output.sink(), output.sink(topic=topic, staging=str(tmp_path / "elsewhere"))
+    before.recover(output.context(-1))
+    token = before.prepare(numbers(spark, 0, 3), output.context())
+    if is_published:
+        before.publish(token)
+    after.publish(token)
+    after.recover(output.context(0, attempt=2))
+    after.publish(after.prepare(numbers(spark, 3, 5), output.context(1, attempt=2)))
+    assert (output.values, output.kafka.values(topic)) == (texts(0, 3), texts(3, 5))
+    assert output.staged() == []
+
+
+def test_a_job_whose_brokers_have_changed_goes_on_on_the_new_ones(
+    spark: SparkSession, output: Output, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, after = output.sink(), output.sink()
+    before.recover(output.context(-1))
+    token = before.prepare(numbers(spark, 0, 3), output.context())
+    before.publish(token)
+    output.kafka.delete_topic(markers_topic(f"{output.topic}-out"))  # as on brokers that do not know the job
+    after.publish(token)
+    assert "sink out: batch 0 is not found on these brokers" in caplog.text
+    after.recover(output.context(0, attempt=2))
 
 
 @pytest.mark.usefixtures("spark")

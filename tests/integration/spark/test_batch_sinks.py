@@ -140,6 +140,22 @@ def test_a_job_that_went_back_to_a_savepoint_replaces_the_batches_that_it_runs_a
     assert ids(spark, tmp_path) == [9]
 
 
+@pytest.mark.parametrize("is_published", [True, False], ids=["published", "only committed"])
+def test_a_batch_is_published_where_it_was_staged_after_the_jobs_directory_has_changed(
+    spark: SparkSession, tmp_path: Path, is_published: bool
+) -> None:
+    before, after = FileSink(str(tmp_path / "before")), FileSink(str(tmp_path / "after"))
+    before.recover(context(-1))
+    token = before.prepare(spark.range(3).toDF("id"), context(0))
+    if is_published:
+        before.publish(token)
+    after.publish(token)
+    after.recover(context(0, attempt=2))
+    after.publish(after.prepare(spark.range(3, 5).toDF("id"), context(1, attempt=2)))
+    assert ids(spark, tmp_path / "before") == [0, 1, 2]
+    assert ids(spark, tmp_path / "after") == [3, 4]
+
+
 def test_an_older_attempt_cannot_replace_a_newer_ones_output(
     spark: SparkSession, tmp_path: Path, sink: FileSink
 ) -> None:

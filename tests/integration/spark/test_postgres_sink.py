@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from keyscale import FileSink, ForeachBatchSink, PostgresSink, Secret, SinkContext
 from keyscale.jobs.errors import (
@@ -201,6 +202,7 @@ def test_a_run_that_follows_in_the_same_attempt_deletes_what_the_one_before_has_
 
 def test_a_staged_batch_that_is_gone_is_an_error(spark: SparkSession, database: Database) -> None:
     sink = PostgresSink(database.url, "orders")
+    sink.recover(context(-1))
     token = sink.prepare(ids(spark, 1), context())
     sink.discard(token)
     with pytest.raises(SinkPublishError, match="gone"):
@@ -533,6 +535,50 @@ def test_a_job_that_changes_its_table_is_refused_another_jobs_and_lets_its_own_g
     database.run(f"DELETE FROM {MARKERS} WHERE job_id = 'another'")  # noqa: S608 - ours
     PostgresSink(database.url, "copies").recover(context(0, attempt=3))
     PostgresSink(database.url, "orders").recover(other("another"))
+
+
+@pytest.mark.parametrize("is_published", [True, False], ids=["published", "only committed"])
+@pytest.mark.parametrize("schema", ["public", "sales"])
+def test_a_batch_is_published_where_it_was_staged_after_the_jobs_table_has_changed(
+    spark: SparkSession, database: Database, schema: str, is_published: bool
+) -> None:
+    database.run("CREATE SCHEMA sales")
+    database.run(f"CREATE TABLE {schema}.copies (id bigint)")
+    before, after = (
+        PostgresSink(database.url, "orders", batch_column="batch"),
+        PostgresSink(database.url, f"{schema}.copies"),
+    )
+    before.recover(context(-1))
+    token = before.prepare(ids(spark, 1, 2), context(0))
+    if is_published:
+        before.publish(token)
+    OpenMoves.close(database.url, "job")
+    after.publish(token)
+    after.recover(context(0, attempt=2))
+    after.publish(after.prepare(ids(spark, 3), context(1, attempt=2)))
+    assert database.rows("SELECT id, batch FROM orders ORDER BY id") == [(1, 0), (2, 0)]
+    assert database.rows(f"SELECT id FROM {schema}.copies") == [(3,)]  # noqa: S608 - ours
+    assert [name for name in database.stages() if "_1_0_" in name] == [], "that of attempt 1 and batch 0 is dropped"
+
+
+def test_a_job_whose_database_has_changed_goes_on_in_the_new_one(
+    spark: SparkSession, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.run("CREATE DATABASE elsewhere")
+    elsewhere = Database(make_conninfo(database.url, dbname="elsewhere"))
+    elsewhere.run("CREATE TABLE orders (id bigint); CREATE TABLE others (id bigint)")
+    before, after = PostgresSink(database.url, "orders"), PostgresSink(elsewhere.url, "orders")
+    before.recover(context(-1))
+    token = before.prepare(ids(spark, 1), context(0))
+    before.publish(token)
+    PostgresSink(elsewhere.url, "others").recover(other("another"))  # so the table of markers is there
+    after.publish(token)
+    assert "sink orders: batch 0 is not found in this database" in caplog.text
+    after.recover(context(0, attempt=2))
+    after.publish(after.prepare(ids(spark, 2), context(1, attempt=2)))
+    assert (database.ids(), elsewhere.ids()) == ([1], [2])
+    OpenMoves.close(elsewhere.url, "job")
+    database.run("DROP DATABASE elsewhere")
 
 
 @pytest.mark.usefixtures("spark")

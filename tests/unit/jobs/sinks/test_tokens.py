@@ -22,5 +22,13 @@ def test_a_token_of_an_earlier_version_is_read_and_counts_no_dead_letters(name: 
     assert sink.dead_letters_of(json.dumps({**json.loads(TOKENS[name]), "dead_letter_rows": 7})) == 7
 
 
+@pytest.mark.parametrize("token", [TOKENS["kafka"], ""], ids=["of Kafka", "of a function"])
+def test_a_batch_that_another_kind_of_sink_has_staged_under_the_uid_is_left_out(
+    token: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    SINKS["postgres"].publish(token)
+    assert "a sink of another kind has staged it" in caplog.text
+
+
 def test_a_sink_of_files_refuses_nothing() -> None:
     assert not isinstance(FileSink("out"), RefusingSink)
