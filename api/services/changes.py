@@ -15,7 +15,7 @@ from keyscale.api.lifecycle import intents
 from keyscale.api.lifecycle.ledger import prepared_ms, timed_steps
 from keyscale.api.schemas.change import ChangeAnswer, ChangeList, PhaseAnswer, RescaleAnswer, RescaleList, StepAnswer
 from keyscale.api.services.cursors import write_cursor
-from keyscale.api.services.jobs import check_parallelism, require_job
+from keyscale.api.services.jobs import check_parallelism, require_job, require_job_id
 from keyscale.api.specification import Specification, changed
 from keyscale.db.repositories import changes, commands, revisions
 from keyscale.db.statuses import ChangeKind, UpgradeMode
@@ -74,8 +74,8 @@ def list_rescales(context: Context, reference: str, listing: Listing) -> Rescale
         JobNotFoundError: There is no such job.
     """
     with context.reads() as session:
-        job = require_job(session, reference)
-        found = changes.list_page(session, job.id, listing.page(int, str), kind=ChangeKind.RESCALE)
+        job_id = require_job_id(session, reference)
+        found = changes.list_page(session, job_id, listing.page(int, str), kind=ChangeKind.RESCALE)
     shown = [change_answer(change, RescaleAnswer) for change in found.rows]
     return RescaleList(rescales=shown, next=write_cursor(found.next))
 
@@ -87,7 +87,7 @@ def list_changes(context: Context, reference: str, listing: Listing) -> ChangeLi
         JobNotFoundError: There is no such job.
     """
     with context.reads() as session:
-        found = changes.list_page(session, require_job(session, reference).id, listing.page(int, str))
+        found = changes.list_page(session, require_job_id(session, reference), listing.page(int, str))
     shown = [change_answer(change, ChangeAnswer) for change in found.rows]
     return ChangeList(changes=shown, next=write_cursor(found.next))
 
@@ -185,9 +185,9 @@ def change_answer(change: Change, form: type[Shown]) -> Shown:
 
 def _find(context: Context, reference: str, change_id: str) -> Change | None:
     with context.reads() as session:
-        job = require_job(session, reference)
+        job_id = require_job_id(session, reference)
         found = changes.find(session, change_id)
-    return found if found is not None and found.job_id == job.id else None
+    return found if found is not None and found.job_id == job_id else None
 
 
 def _between(start_ms: int | None, end_ms: int | None) -> int | None:

@@ -25,7 +25,7 @@ from keyscale.api.schemas.checkpoint import (
     SummaryAnswer,
 )
 from keyscale.api.services.cursors import write_cursor
-from keyscale.api.services.jobs import require_job
+from keyscale.api.services.jobs import require_job, require_job_id
 from keyscale.db.models import Checkpoint
 from keyscale.db.repositories import attempts, checkpoints, revisions
 from keyscale.db.statuses import CheckpointStatus
@@ -54,12 +54,12 @@ def show_statistics(context: Context, reference: str, listing: Listing) -> Check
         CursorInvalidError: The listing's cursor is not one of checkpoints.
     """
     with context.reads() as session:
-        job = require_job(session, reference)
-        page = checkpoints.list_page(session, job.id, listing.page(int))
-        counts = checkpoints.counts(session, job.id)
-        done = checkpoints.sizes(session, job.id, _DONE, SUMMARY_CHECKPOINTS_MAX)
-        latest = checkpoints.latest(session, job.id)
-        restores, restored = _restores(session, job.id)
+        job_id = require_job_id(session, reference)
+        page = checkpoints.list_page(session, job_id, listing.page(int))
+        counts = checkpoints.counts(session, job_id)
+        done = checkpoints.sizes(session, job_id, _DONE, SUMMARY_CHECKPOINTS_MAX)
+        latest = checkpoints.latest(session, job_id)
+        restores, restored = _restores(session, job_id)
     return CheckpointsAnswer(
         counts=CountsAnswer(
             restored=restores,
@@ -94,11 +94,11 @@ def show_detail(context: Context, reference: str, checkpoint_id: int) -> Checkpo
         CheckpointNotFoundError: It has no such checkpoint.
     """
     with context.reads() as session:
-        job = require_job(session, reference)
-        found = checkpoints.find(session, job.id, checkpoint_id)
+        job_id = require_job_id(session, reference)
+        found = checkpoints.find(session, job_id, checkpoint_id)
         if found is None:
             raise CheckpointNotFoundError(f"the job has no checkpoint {checkpoint_id}")
-        subtasks = checkpoints.subtasks(session, job.id, checkpoint_id)
+        subtasks = checkpoints.subtasks(session, job_id, checkpoint_id)
     operators = [
         _operator(uid, list(members), found.trigger_timestamp)
         for uid, members in groupby(subtasks, lambda subtask: subtask.operator_uid)

@@ -356,7 +356,7 @@ def id_of(context: Context, reference: str) -> str:
         JobNotFoundError: There is no such job.
     """
     with context.reads() as session:
-        return require_job(session, reference).id
+        return require_job_id(session, reference)
 
 
 def list_attempts(context: Context, reference: str, listing: Listing) -> AttemptList:
@@ -366,7 +366,7 @@ def list_attempts(context: Context, reference: str, listing: Listing) -> Attempt
         JobNotFoundError: There is no such job.
     """
     with context.reads() as session:
-        found = attempts.list_page(session, require_job(session, reference).id, listing.page(int))
+        found = attempts.list_page(session, require_job_id(session, reference), listing.page(int))
     shown = [AttemptAnswer.model_validate(attempt) for attempt in found.rows]
     return AttemptList(attempts=shown, next=write_cursor(found.next))
 
@@ -378,7 +378,7 @@ def list_events(context: Context, user: Principal, reference: str | None, listin
         JobNotFoundError: There is no such job.
     """
     with context.reads() as session:
-        job_id = None if reference is None else require_job(session, reference).id
+        job_id = None if reference is None else require_job_id(session, reference)
         is_admin = user.may_act_as(Role.ADMIN)
         found = events.list_page(session, job_id, listing.page(int), scope=user.scope, with_access=is_admin)
     hidden = {} if is_admin else {"address": None}
@@ -396,6 +396,18 @@ def require_job(session: Session, reference: str, *, lock: bool = False) -> Job:
     if job is None:
         raise JobNotFoundError("no job has this id or name")
     return job
+
+
+def require_job_id(session: Session, reference: str) -> str:
+    """Returns the id of the job with this id or name.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+    """
+    job_id = jobs.find_id(session, reference)
+    if job_id is None:
+        raise JobNotFoundError("no job has this id or name")
+    return job_id
 
 
 def job_answer(session: Session, job: Job) -> JobAnswer:

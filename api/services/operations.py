@@ -21,7 +21,7 @@ from keyscale.api.schemas.operation import (
 )
 from keyscale.api.services.changes import change_answer
 from keyscale.api.services.cursors import write_cursor
-from keyscale.api.services.jobs import require_job
+from keyscale.api.services.jobs import require_job, require_job_id
 from keyscale.db.repositories import changes, checkpoints, commands
 from keyscale.db.statuses import ChangeKind, ChangeStatus, CommandKind, CommandStatus
 
@@ -106,8 +106,8 @@ def list_savepoints(context: Context, reference: str, listing: Listing) -> Savep
         JobNotFoundError: There is no such job.
     """
     with context.reads() as session:
-        job = require_job(session, reference)
-        found = commands.savepoints(session, job.id, listing.page(int, str))
+        job_id = require_job_id(session, reference)
+        found = commands.savepoints(session, job_id, listing.page(int, str))
         discarded = _discarded(session, found.rows)
     return SavepointList(
         savepoints=[_savepoint_answer(command, discarded) for command in found.rows], next=write_cursor(found.next)
@@ -122,8 +122,8 @@ def show_savepoint(context: Context, reference: str, savepoint_id: str) -> Savep
         SavepointNotFoundError: It has no such savepoint.
     """
     with context.reads() as session:
-        job = require_job(session, reference)
-        found = commands.find_savepoint(session, job.id, savepoint_id)
+        job_id = require_job_id(session, reference)
+        found = commands.find_savepoint(session, job_id, savepoint_id)
         discarded = _discarded(session, [] if found is None else [found])
     if found is None:
         raise SavepointNotFoundError("the job has no savepoint of this id")

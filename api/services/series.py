@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from keyscale.api.errors import RequestInvalidError
 from keyscale.api.schemas.series import MarkAnswer, MarkKind, SeriesAnswer, SeriesName
 from keyscale.api.services.figures import added_totals, figures_of, reports_now
-from keyscale.api.services.jobs import require_job
+from keyscale.api.services.jobs import require_job_id
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, checkpoints, events, series
 from keyscale.db.repositories.series import COLUMNS, LARGEST, LATEST, RINGS, SMALLEST, SUMMED, Ring
@@ -130,10 +130,10 @@ def show(context: Context, reference: str, span: Span, names: Collection[SeriesN
     ring, step_ms = choose_step(begin_ms, end_ms, span.points, now)
     first_ms = begin_ms - begin_ms % step_ms
     with context.reads() as session:
-        job = require_job(session, reference)
-        rows = series.read(session, job.id, ring, first_ms - step_ms, end_ms)
-        happened = events.between(session, job.id, begin_ms, end_ms, kinds=sorted(_MARKS), limit=MARKS_MAX)
-        failed = checkpoints.failed_between(session, job.id, begin_ms, end_ms, limit=MARKS_MAX)
+        job_id = require_job_id(session, reference)
+        rows = series.read(session, job_id, ring, first_ms - step_ms, end_ms)
+        happened = events.between(session, job_id, begin_ms, end_ms, kinds=sorted(_MARKS), limit=MARKS_MAX)
+        failed = checkpoints.failed_between(session, job_id, begin_ms, end_ms, limit=MARKS_MAX)
     times = list(range(first_ms, end_ms + 1, step_ms))
     chosen = list(SeriesName) if not names else sorted(set(names), key=list(SeriesName).index)
     steps = merged(rows, step_ms)

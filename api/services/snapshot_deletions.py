@@ -11,7 +11,7 @@ from keyscale.api.errors import (
 )
 from keyscale.api.lifecycle.transitions import SETTLED
 from keyscale.api.schemas.snapshot_care import DeletionAnswer
-from keyscale.api.services.jobs import require_job
+from keyscale.api.services.jobs import require_job, require_job_id
 from keyscale.api.services.restore_sources import named_to
 from keyscale.api.store_check import open_to_read, read_within
 from keyscale.clock import now_ms
@@ -77,8 +77,8 @@ def delete_savepoint(
         SavepointNotFoundError: The job has no such savepoint.
     """
     with context.sessions() as session:
-        job = require_job(session, reference)
-        found = checkpoints.find_savepoint(session, job.id, savepoint_id)
+        job_id = require_job_id(session, reference)
+        found = checkpoints.find_savepoint(session, job_id, savepoint_id)
     if found is None:
         raise SavepointNotFoundError("the job has no completed savepoint of this id")
     return delete_checkpoint(context, user, reference, found.checkpoint_id, dry_run=dry_run)

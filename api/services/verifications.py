@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.api.errors import CheckpointNotFoundError, VerificationNotFoundError
 from keyscale.api.schemas.snapshot_care import VerificationAnswer
-from keyscale.api.services.jobs import require_job
+from keyscale.api.services.jobs import require_job, require_job_id
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events
 from keyscale.db.statuses import CheckpointStatus, CommandStatus
@@ -61,8 +61,8 @@ def show(context: Context, reference: str, checkpoint_id: int) -> VerificationAn
         VerificationNotFoundError: It was never verified.
     """
     with context.sessions() as session:
-        job = require_job(session, reference)
-        found = checkpoints.find(session, job.id, checkpoint_id)
+        job_id = require_job_id(session, reference)
+        found = checkpoints.find(session, job_id, checkpoint_id)
     if found is None:
         raise CheckpointNotFoundError(f"the job has no checkpoint {checkpoint_id}")
     if found.verification is None:

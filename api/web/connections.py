@@ -7,17 +7,19 @@ import socket
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
 
-    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 OPEN_FILES_MAX = 65_536
 OWN_FILES = 256
 """Files that are kept for the database, logs, uploads and the store."""
+HEAD_BYTES_MAX = 64 << 10
+"""Bytes of a request's line and headers, or of anything else around its body, such as trailers."""
 HEAD_S_MAX = 30.0
 """How long a client may take to send the head of a request, also the first one of its connection."""
 BODY_S_MAX = 60.0
@@ -59,14 +61,17 @@ class Listener(socket.socket):
         raise BlockingIOError
 
 
-class LimitedHttpProtocol(H11Protocol):
-    """A client's connection. It is cut if the client takes too long to send a request.
+class LimitedHttpProtocol(HttpToolsProtocol):
+    """A client's connection. It is cut if the client takes too long to send a request, or sends an endless head.
 
     If there are too many connections, that one makes room for a new one which has been waiting for its client for the
     longest time; if none waits, the new one is cut. Once no file is left to open, asyncio fails to accept without end,
     and logs each failure: the log fills the disk, and nobody is answered any more, not even drivers.
+
+    The parser keeps all that is not a body, whatever its size.
     """
 
+    _bytes_around_bodies = 0
     _since_s = 0.0
     _received_bytes = 0
     _looking: asyncio.TimerHandle | None = None
@@ -91,10 +96,25 @@ class LimitedHttpProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         before = self.cycle
+        self._bytes_around_bodies += len(data)
         super().data_received(data)
+        if self._bytes_around_bodies > HEAD_BYTES_MAX:
+            self.cut()
         if self.cycle is not before:  # the head of a request has come
             self._since_s, self._received_bytes = self.loop.time(), 0
         self._received_bytes += len(data)
+
+    def on_headers_complete(self) -> None:
+        self._bytes_around_bodies = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._bytes_around_bodies = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._bytes_around_bodies = 0
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         self._since_s = self.loop.time()

@@ -155,7 +155,6 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
     """Returns how the web server reads requests and ends."""
     return uvicorn.Config(
         app,
-        # By default it would be httptools wherever that is installed, which takes headers of any size from anybody.
         http=LimitedHttpProtocol,
         log_config=None,
         access_log=False,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Text, and_, any_, bindparam, func, literal, or_, select, true
 from sqlalchemy.dialects.postgresql import ARRAY
-from sqlalchemy.orm import aliased
 
 from keyscale.db.models import Artifact, Attempt, Change, Checkpoint, Job, LastHeartbeat, Revision
 from keyscale.db.statuses import AttemptStage, ChangeStatus, CheckpointStatus
@@ -100,67 +99,67 @@ def _fixed(value: Any) -> ColumnElement[Any]:
 
 def _attempt() -> LateralFromClause:
     """Returns the attempt that may run the job, else its newest one; of the others it reads none."""
-    other = aliased(Attempt)
-    of_job = select(other.number).where(other.job_id == Job.id).correlate(Job)
-    active = of_job.where(other.stage == _fixed(AttemptStage.ACTIVE)).scalar_subquery()
-    newest = of_job.order_by(other.number.desc()).limit(_fixed(1)).scalar_subquery()
+    other = _ATTEMPTS.alias()
+    of_job = select(other.c.number).where(other.c.job_id == _JOBS.c.id).correlate(_JOBS)
+    active = of_job.where(other.c.stage == _fixed(AttemptStage.ACTIVE)).scalar_subquery()
+    newest = of_job.order_by(other.c.number.desc()).limit(_fixed(1)).scalar_subquery()
     return (
-        select(*Attempt.__table__.c)
-        .where(Attempt.job_id == Job.id, Attempt.number == func.coalesce(active, newest))
+        select(_ATTEMPTS)
+        .where(_ATTEMPTS.c.job_id == _JOBS.c.id, _ATTEMPTS.c.number == func.coalesce(active, newest))
         .limit(_fixed(1))
-        .correlate(Job)
+        .correlate(_JOBS)
         .lateral("attempt")
     )
 
 
 def _latest(*, is_savepoint: bool) -> LateralFromClause:
+    of = Checkpoint.__table__.c
     return (
-        select(
-            Checkpoint.checkpoint_id,
-            Checkpoint.latest_ack_timestamp,
-            Checkpoint.end_to_end_duration,
-            Checkpoint.checkpointed_size,
-            Checkpoint.state_size,
-        )
+        select(of.checkpoint_id, of.latest_ack_timestamp, of.end_to_end_duration, of.checkpointed_size, of.state_size)
         .where(
-            Checkpoint.job_id == Job.id,
-            Checkpoint.status == _fixed(CheckpointStatus.COMPLETED),
-            Checkpoint.is_savepoint.is_(is_savepoint),
+            of.job_id == _JOBS.c.id,
+            of.status == _fixed(CheckpointStatus.COMPLETED),
+            of.is_savepoint.is_(is_savepoint),
         )
-        .order_by(Checkpoint.checkpoint_id.desc())
+        .order_by(of.checkpoint_id.desc())
         .limit(_fixed(1))
-        .correlate(Job)
+        .correlate(_JOBS)
         .lateral("savepoint" if is_savepoint else "checkpoint")
     )
 
 
 def _overviews() -> Select[Any]:
     checkpoint, savepoint = _latest(is_savepoint=False), _latest(is_savepoint=True)
+    job, revision, artifact, change = _JOBS.c, Revision.__table__.c, Artifact.__table__.c, Change.__table__.c
+    heartbeat = LastHeartbeat.__table__.c
     return (
         select(*_JOB.values(), *_REVISION.values(), *_ATTEMPT.values())
-        .add_columns(Artifact.name, Artifact.version, Change.id, Change.kind, *checkpoint.c, *savepoint.c)
-        .join(Revision, and_(Revision.job_id == Job.id, Revision.number == Job.revision))
-        .join(Artifact, Artifact.id == Revision.artifact_id)
+        .add_columns(artifact.name, artifact.version, change.id, change.kind, *checkpoint.c, *savepoint.c)
+        .select_from(_JOBS)
+        .join(Revision.__table__, and_(revision.job_id == job.id, revision.number == job.revision))
+        .join(Artifact.__table__, artifact.id == revision.artifact_id)
         .outerjoin(_SHOWN_ATTEMPT, true())
         .outerjoin(
-            LastHeartbeat,
-            and_(LastHeartbeat.job_id == _SHOWN_ATTEMPT.c.job_id, LastHeartbeat.attempt == _SHOWN_ATTEMPT.c.number),
+            LastHeartbeat.__table__,
+            and_(heartbeat.job_id == _SHOWN_ATTEMPT.c.job_id, heartbeat.attempt == _SHOWN_ATTEMPT.c.number),
         )
-        .outerjoin(Change, and_(Change.job_id == Job.id, Change.status == _fixed(ChangeStatus.IN_PROGRESS)))
+        .outerjoin(Change.__table__, and_(change.job_id == job.id, change.status == _fixed(ChangeStatus.IN_PROGRESS)))
         .outerjoin(checkpoint, true())
         .outerjoin(savepoint, true())
     )
 
 
+# Tables, not classes: SQLAlchemy would make objects of the rows, which costs more than to read them.
+_JOBS, _ATTEMPTS = Job.__table__, Attempt.__table__
 _SHOWN_ATTEMPT = _attempt()
-_JOB = {column.name: column for column in Job.__table__.c}
+_JOB = {column.name: column for column in _JOBS.c}
 _REVISION = {column.name: column for column in Revision.__table__.c}
 _ATTEMPT = {column.name: column for column in _SHOWN_ATTEMPT.c} | {
-    "heartbeat_at_ms": LastHeartbeat.at_ms,
-    "last_commit_batch_id": LastHeartbeat.last_commit_batch_id,
-    "last_commit_at_ms": LastHeartbeat.last_commit_at_ms,
-    "metrics": LastHeartbeat.metrics,
+    "heartbeat_at_ms": LastHeartbeat.__table__.c.at_ms,
+    "last_commit_batch_id": LastHeartbeat.__table__.c.last_commit_batch_id,
+    "last_commit_at_ms": LastHeartbeat.__table__.c.last_commit_at_ms,
+    "metrics": LastHeartbeat.__table__.c.metrics,
 }
 # Made once: to make one costs more than to send it. The ids are one array, so that PostgreSQL prepares it once.
-_OF_ONE = _overviews().where(or_(Job.id == bindparam("reference"), Job.name == bindparam("reference")))
-_OF_MANY = _overviews().where(Job.id == any_(bindparam("job_ids", type_=ARRAY(Text))))
+_OF_ONE = _overviews().where(or_(_JOBS.c.id == bindparam("reference"), _JOBS.c.name == bindparam("reference")))
+_OF_MANY = _overviews().where(_JOBS.c.id == any_(bindparam("job_ids", type_=ARRAY(Text))))

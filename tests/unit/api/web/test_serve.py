@@ -1,24 +1,43 @@
-"""The web server: its socket sends small answers at once, and it reads no endless headers."""
+"""The web server: its socket sends small answers at once, and it reads nothing endless but bodies."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import ssl
 import threading
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 
 from keyscale.api.errors import SettingInvalidError
 from keyscale.api.settings import Settings
 from keyscale.api.web.serve import listen, server_config
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+
+@contextmanager
+def running(tmp_path: Path, app: FastAPI) -> Iterator[tuple[str, int]]:
+    """Serves an application as the control plane does; yields its address."""
+    settings = Settings(home=tmp_path, host="127.0.0.1", port=0)
+    server = uvicorn.Server(server_config(app, settings))
+    with listen(settings) as listener:
+        listener.listen()  # so that the client need not wait until the server does
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield listener.getsockname()[:2]
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 async def delay_is_off(
@@ -61,19 +80,47 @@ def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
             listen(Settings(home=tmp_path, host="127.0.0.1", port=port))
 
 
-def test_headers_that_do_not_end_are_cut_off_before_they_fill_the_memory(tmp_path: Path) -> None:
-    settings = Settings(home=tmp_path, host="127.0.0.1", port=0)
-    server = uvicorn.Server(server_config(FastAPI(), settings))
-    with listen(settings) as listener:
-        listener.listen()  # so that the client need not wait until the server does
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            with socket.create_connection(listener.getsockname()[:2], timeout=20) as client:
-                client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
-                endless = b"".join(b"x%d: %s\r\n" % (number, b"y" * 1_000_000) for number in range(50))
-                with pytest.raises(ConnectionError):
-                    client.sendall(endless)
-        finally:
-            server.should_exit = True
-            thread.join()
+ENDLESS = {
+    "headers": (b"GET / HTTP/1.1\r\nHost: a\r\n", [b"x%d: %s\r\n" % (number, b"y" * 1000) for number in range(50_000)]),
+    "a header": (b"GET / HTTP/1.1\r\nHost: a\r\nx: ", [b"y" * 1_000_000] * 50),
+    "a path": (b"GET /", [b"y" * 1_000_000] * 50),
+    "trailers": (
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n",
+        [b"x%d: %s\r\n" % (number, b"y" * 1000) for number in range(50_000)],
+    ),
+    "a chunk's extension": (
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+        [b"y" * 1_000_000] * 50,
+    ),
+}
+
+
+@pytest.mark.parametrize("part", ENDLESS)
+def test_what_is_around_a_body_and_does_not_end_is_cut_off_before_it_fills_the_memory(
+    tmp_path: Path, part: str
+) -> None:
+    begin, endless = ENDLESS[part]
+    with running(tmp_path, FastAPI()) as address, socket.create_connection(address, timeout=20) as client:
+        client.sendall(begin)
+        with pytest.raises(ConnectionError):
+            client.sendall(b"".join(endless))
+
+
+def test_a_body_of_many_small_chunks_is_read_whole_and_its_trailers_are_no_headers(tmp_path: Path) -> None:
+    app = FastAPI()
+
+    @app.post("/")
+    async def describe(request: Request) -> dict[str, Any]:
+        body = await request.body()
+        return {"bytes": len(body), "names": sorted(name.decode() for name, _ in request.scope["headers"])}
+
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunks = b"1;of=many\r\nx\r\n" * 50_000 + b"0\r\nAuthorization: Bearer x\r\nX-Last: x\r\n\r\n"
+    with running(tmp_path, app) as address, socket.create_connection(address, timeout=60) as client:
+        client.sendall(head + chunks)
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {
+        "bytes": 50_000,
+        "names": ["connection", "host", "transfer-encoding"],
+    }
