@@ -20,7 +20,7 @@ class Change(Base):
     __tablename__ = "changes"
     __table_args__ = (
         Index("ix_changes_requested_at_ms", "job_id", "requested_at_ms", "id"),
-        Index("ix_changes_to_revision", "job_id", "to_revision"),
+        Index("ix_changes_to_revision", "job_id", "to_revision", "requested_at_ms", "id"),
         Index("uq_changes_one_running", "job_id", unique=True, postgresql_where=text("status = 'IN_PROGRESS'")),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index
+from sqlalchemy import ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from keyscale.db.base import Base, closed_set
@@ -19,7 +19,10 @@ class Command(Base):
     """
 
     __tablename__ = "commands"
-    __table_args__ = (Index("ix_commands_created_at_ms", "job_id", "created_at_ms", "id"),)
+    __table_args__ = (
+        Index("ix_commands_created_at_ms", "job_id", "created_at_ms", "id"),
+        Index("ix_commands_savepoint_id", "job_id", "savepoint_id", postgresql_where=text("savepoint_id IS NOT NULL")),
+    )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))

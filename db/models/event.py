@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Identity, Index
+from sqlalchemy import BigInteger, Identity, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from keyscale.db.base import Base
+
+ACCESS_KINDS = ("ACCESS_DENIED", "SIGNED_IN", "SIGNED_OUT", "TOKEN_CREATED", "TOKEN_REVOKED")
+"""The kinds of events about users and tokens, which only administrators see. They belong to no job."""
+SHOWN_TO_ALL = f"kind NOT IN ({', '.join(map(repr, ACCESS_KINDS))})"
+"""The condition of the other events: an index has just these, as anybody can cause very many refusals."""
 
 
 class Event(Base):
@@ -17,7 +22,11 @@ class Event(Base):
     """
 
     __tablename__ = "events"
-    __table_args__ = (Index("ix_events_job", "job_id", "id"), Index("ix_events_job_at_ms", "job_id", "at_ms", "id"))
+    __table_args__ = (
+        Index("ix_events_job", "job_id", "id"),
+        Index("ix_events_job_at_ms", "job_id", "at_ms", "id", postgresql_include=["kind"]),
+        Index("ix_events_shown_to_all", "id", postgresql_where=text(SHOWN_TO_ALL)),
+    )
 
     id: Mapped[int] = mapped_column(BigInteger, Identity(), primary_key=True)
     job_id: Mapped[str | None]

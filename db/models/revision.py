@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ForeignKey
+from sqlalchemy import ForeignKey, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
 from keyscale.db.base import Base
@@ -14,6 +14,7 @@ class Revision(Base):
     """An immutable, numbered version of a job's specification: all that defines what the job does and how."""
 
     __tablename__ = "revisions"
+    __table_args__ = (Index("ix_revisions_libraries", "libraries", postgresql_using="gin"),)
 
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)

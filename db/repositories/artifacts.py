@@ -46,7 +46,10 @@ def find(session: Session, artifact_id: str) -> Artifact | None:
 
 def is_visible(session: Session, artifact_id: str, *, scope: JobScope, user_id: str) -> bool:
     """Whether a user may see an artifact; False if there is none."""
-    return session.scalar(select(Artifact.id).where(Artifact.id == artifact_id, _visible(scope, user_id))) is not None
+    found = find(session, artifact_id)
+    if found is None or scope.is_everything or found.uploaded_by == user_id:
+        return found is not None
+    return first_use(session, artifact_id, scope) is not None
 
 
 def find_version(session: Session, name: str, sha256: str) -> Artifact | None:
@@ -121,7 +124,7 @@ def _visible(scope: JobScope, user_id: str) -> ColumnElement[bool]:
     """Returns which artifacts a user may see: those of jobs in the scope, and the user's own uploads."""
     if scope.is_everything:
         return true()
-    owned = select(Revision.artifact_id, Revision.libraries).join(Job, Job.id == Revision.job_id)
-    mine = owned.where(scope.criterion()).subquery()
-    library = select(true()).where(mine.c.libraries.contains(func.jsonb_build_array(Artifact.id))).exists()
-    return or_(Artifact.id.in_(select(mine.c.artifact_id)), library, Artifact.uploaded_by == user_id)
+    programs = select(Revision.artifact_id).join(Job, Job.id == Revision.job_id).where(scope.criterion())
+    libraries = select(func.jsonb_array_elements_text(Revision.libraries)).join(Job, Job.id == Revision.job_id)
+    used = programs.union(libraries.where(scope.criterion()))
+    return or_(Artifact.id.in_(used), Artifact.uploaded_by == user_id)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import null, select, update
-from sqlalchemy.dialects.postgresql import distinct_on
 
-from keyscale.db.models import Change
+from keyscale.db.models import Change, Revision
 from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import ChangeKind, ChangeStatus
 
@@ -58,12 +57,14 @@ def note_progress(
 def last_to(session: Session, job_id: str, revisions: Collection[int]) -> dict[int, Change]:
     """Returns the newest change to each of these revisions, by the revision's number."""
     newest = (
-        select(Change)
-        .where(Change.job_id == job_id, Change.to_revision.in_(revisions))
-        .ext(distinct_on(Change.to_revision))
-        .order_by(Change.to_revision, Change.requested_at_ms.desc(), Change.id.desc())
+        select(Change.id)
+        .where(Change.job_id == Revision.job_id, Change.to_revision == Revision.number)
+        .order_by(Change.requested_at_ms.desc(), Change.id.desc())
+        .limit(1)
+        .scalar_subquery()
     )
-    return {change.to_revision: change for change in session.scalars(newest)}
+    ids = select(newest).where(Revision.job_id == job_id, Revision.number.in_(revisions))
+    return {change.to_revision: change for change in session.scalars(select(Change).where(Change.id.in_(ids)))}
 
 
 def last_downtimes(session: Session, job_id: str, kind: ChangeKind, limit: int) -> list[int]:
