@@ -53,6 +53,10 @@ class LeaderThread:
         """Whether the work should end as soon as it can."""
         return self._closing.is_set()
 
+    def pause(self, seconds: float) -> None:
+        """Waits in the middle of the work, no longer than until it should end."""
+        self._closing.wait(seconds)
+
     def start(self) -> None:
         self._thread.start()
 
