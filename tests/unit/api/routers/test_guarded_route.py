@@ -61,10 +61,12 @@ app = FastAPI()
 app.include_router(router)
 
 
-def ask(method: str, path: str, *, as_user: bool = True) -> httpx.Response:
+def ask(method: str, path: str, *, as_user: bool = True, encodings: str = "identity") -> httpx.Response:
+    headers = {"Accept-Encoding": encodings} | ({"Authorization": "Bearer t"} if as_user else {})
+
     async def send() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
-            return await client.request(method, path, headers={"Authorization": "Bearer t"} if as_user else {})
+            return await client.request(method, path, headers=headers)
 
     return asyncio.run(send())
 
@@ -100,3 +102,14 @@ def test_a_route_without_an_answer_has_no_body() -> None:
 def test_the_document_has_the_answers_of_the_routes() -> None:
     answers = app.openapi()["paths"]["/steps"]["get"]["responses"]
     assert answers["200"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Answer"}
+
+
+def test_a_long_answer_is_compressed_for_who_accepts_it_and_says_the_same() -> None:
+    plain, packed = (ask("GET", "/steps?limit=5000", encodings=each) for each in ("identity", "br, gzip"))
+    assert plain.json() == packed.json()
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert int(packed.headers["content-length"]) < int(plain.headers["content-length"]) / 20
+    assert plain.headers["vary"] == packed.headers["vary"] == "Accept-Encoding"
+    short = ask("GET", "/steps", encodings="gzip")
+    assert "content-encoding" not in short.headers
