@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNUSED_S = 24 * 3600.0
-_ARCHIVE = "site.zip"
 _SITE = "site"
 _DATA = re.compile(r"[^/]+\.data/(?P<scheme>purelib|platlib)/(?P<path>.+)")
 _COMPILE_S_MAX = 120
@@ -61,8 +60,9 @@ class PlacedLibraries:
 class LibraryCache:
     """Copies libraries out of the database, once per host, verified.
 
-    A library is in `<directory>/<SHA-256>/<file name>/`: a jar as it is; modules in `site`, and in `site.zip`. The
-    directory appears under its name when it is complete. Jobs' users may read what they know the hash of.
+    A library is in `<directory>/<SHA-256>/<file name>/`: a jar as it is; modules in `site`, and in a zip file, whose
+    name no other library has: Spark takes two files with one name for one. The directory appears under its name when
+    it is complete. Jobs' users may read what they know the hash of.
 
     Args:
         directory: Where the copies are.
@@ -81,10 +81,10 @@ class LibraryCache:
             LibraryUnavailableError: One cannot be read, or cannot be written here.
         """
         places = [(library, self._placed(library)) for library in libraries]
-        modules = [place for library, place in places if library.kind != "JAR"]
+        modules = [(library, place) for library, place in places if library.kind != "JAR"]
         return PlacedLibraries(
-            python_path=tuple(place / _SITE for place in modules),
-            archives=tuple(place / _ARCHIVE for place in modules),
+            python_path=tuple(place / _SITE for _, place in modules),
+            archives=tuple(place / _archive_name(library) for library, place in modules),
             jars=tuple(place / library.filename for library, place in places if library.kind == "JAR"),
             sha256s=tuple(library.sha256 for library in libraries),
         )
@@ -133,7 +133,7 @@ class LibraryCache:
                     unpack(file, site)
                     file.unlink()
                 compile_modules(site)
-                pack(site, new / _ARCHIVE)
+                pack(site, new / _archive_name(library))
             _let_read(new)
             new.rename(place)
 
@@ -145,6 +145,10 @@ class LibraryCache:
                 writing.write(chunk)
         if digest.hexdigest() != library.sha256:
             raise LibraryUnavailableError(f"{library.filename}: its bytes are gone or damaged")
+
+
+def _archive_name(library: LibraryFile) -> str:
+    return f"{hashlib.sha256(f'{library.sha256}/{library.filename}'.encode()).hexdigest()[:32]}.zip"
 
 
 def unpack(archive: Path, site: Path) -> None:

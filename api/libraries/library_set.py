@@ -88,7 +88,8 @@ def check_libraries(program: Library, libraries: Sequence[Library], platform: Pl
 
     Raises:
         LibraryInvalidError: There are too many, or a Python file cannot be imported by its name.
-        LibraryClashError: One has the name of a package or module of the platform, of Python or of another one.
+        LibraryClashError: One has the name of a package or module of the platform, of Python or of another one, or two
+            jars have the same file name.
         LibraryRequirementError: A wheel needs a package that neither the job nor the platform has.
     """
     if len(libraries) > LIBRARIES_MAX:
@@ -126,9 +127,14 @@ def _check_platform(library: Library, platform: PlatformPackages) -> None:
 
 
 def _check_each_other(libraries: Sequence[Library]) -> None:
+    jars: set[str] = set()
     distributions: dict[str, Library] = {}
     owners: dict[str, Library] = {}
     for library in libraries:
+        if library.kind is ArtifactKind.JAR and library.filename in jars:
+            raise LibraryClashError(f"two jars are called {library.filename}, of which Spark would leave one out")
+        if library.kind is ArtifactKind.JAR:
+            jars.add(library.filename)
         name = library.distribution
         if name is not None and (other := distributions.setdefault(name, library)) is not library:
             raise LibraryClashError(f"{other.filename} and {library.filename} are both {name}")

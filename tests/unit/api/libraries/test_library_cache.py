@@ -89,6 +89,7 @@ def test_modules_of_every_kind_can_be_imported_and_jars_stay_as_they_are(
     assert imported(placed.python_path, "pkg.__cached__", "pkg").startswith(str(placed.python_path[0]))
     assert [jar.read_bytes() for jar in placed.jars] == [b"a jar"]
     assert len(placed.sha256s) == 4
+    assert len({archive.name for archive in placed.archives}) == 3, "Spark takes two files with one name for one"
     for archive, site in zip(placed.archives, placed.python_path, strict=True):
         with zipfile.ZipFile(archive) as reading:
             found = {name for name in reading.namelist() if not name.endswith("/")}
@@ -104,6 +105,7 @@ def test_a_second_start_reads_nothing_and_the_same_bytes_may_have_two_names(
     placed = cache.place([first, second])
     assert artifacts.reads == 2
     assert imported(placed.python_path, "one.VALUE + two.VALUE", "one", "two") == "2"
+    assert len({archive.name for archive in placed.archives}) == 2
     assert cache.place([first, second]) == placed
     assert artifacts.reads == 2
 

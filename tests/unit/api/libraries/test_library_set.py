@@ -87,6 +87,11 @@ def test_two_libraries_with_the_same_names_are_refused(first: Library, second: L
     assert refusal(LibraryClashError, second, first)
 
 
+def test_two_jars_with_the_same_file_name_are_refused() -> None:
+    jars = (Library("codec.jar", ArtifactKind.JAR, "aa"), Library("codec.jar", ArtifactKind.JAR, "bb"))
+    assert refusal(LibraryClashError, *jars) == "two jars are called codec.jar, of which Spark would leave one out"
+
+
 def test_the_programs_own_modules_count_but_not_its_name() -> None:
     assert "shapes" in refusal(LibraryClashError, wheel("shapes"), program=zipped("shapes"))
     check_libraries(Library("shapes.py", ArtifactKind.PYTHON), [wheel("shapes")], PLATFORM)
