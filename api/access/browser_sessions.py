@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from keyscale.api.access.principal import TOKEN_CHARACTERS_MAX, Principal, holder_of
 from keyscale.api.access.tokens import new_token, token_sha256
+from keyscale.api.database_clock import shared_now_ms
 from keyscale.api.errors import OriginNotAllowedError, TokenExpiredError, TokenMissingError
 from keyscale.clock import now_ms
 from keyscale.db.job_scope import JobScope
@@ -34,7 +35,7 @@ def begin(session: Session, user: Principal, *, token: str | None, hours: int) -
     Returns:
         The value of its cookie, of which only the hash is stored.
     """
-    value, at_ms = new_token(), now_ms()
+    value, at_ms = new_token(), shared_now_ms()
     browser_sessions.remove_expired(session, at_ms=at_ms)
     session.add(
         BrowserSession(
@@ -76,7 +77,7 @@ def authenticate_cookie(session: Session, cookie: str) -> Principal:
     if found is None:
         raise TokenMissingError("the token is missing or not valid")
     row, token = found
-    if row.expires_at_ms <= now_ms():
+    if row.expires_at_ms <= shared_now_ms():
         raise TokenExpiredError("the session has expired")
     if token is None:
         scope = JobScope(any_labels=frozenset((name, value) for name, value in row.job_labels))

@@ -9,7 +9,7 @@ from keyscale.api.access.browser_sessions import SESSION_COOKIE
 from keyscale.api.access.identities import bearer_token
 from keyscale.api.access.openid import looks_issued
 from keyscale.api.access.tokens import token_sha256
-from keyscale.clock import now_ms
+from keyscale.api.database_clock import shared_now_ms
 from keyscale.db.repositories import browser_sessions, tokens
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def credential_of(request: HTTPConnection, user: Principal) -> Credential:
 
 def lapsed(session: Session, credentials: Collection[Credential]) -> set[Credential]:
     """Returns those of some credentials that are no longer valid, by two statements."""
-    at_ms = now_ms()
+    at_ms = shared_now_ms()
     by_token = {each.token_sha256 for each in credentials if each.token_sha256 is not None}
     by_session = {each.session_sha256 for each in credentials if each.session_sha256 is not None}
     valid_tokens = tokens.valid(session, by_token, at_ms=at_ms) if by_token else set()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyscale.api.access.tokens import token_sha256
+from keyscale.api.database_clock import shared_now_ms
 from keyscale.api.errors import TokenExpiredError, TokenMissingError, TokenRevokedError
-from keyscale.clock import now_ms
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories import tokens
 from keyscale.db.statuses import Role
@@ -72,7 +72,7 @@ def holder_of(token: Token) -> Principal:
     """
     if token.revoked_at_ms is not None:
         raise TokenRevokedError(f"the token {token.name} was revoked")
-    if token.expires_at_ms is not None and token.expires_at_ms <= now_ms():
+    if token.expires_at_ms is not None and token.expires_at_ms <= shared_now_ms():
         raise TokenExpiredError(f"the token {token.name} has expired")
     scope = JobScope(frozenset(token.job_names), token.job_labels)
     return Principal(token.id, token.name, token.role, scope, token.expires_at_ms)

@@ -9,6 +9,7 @@ import logging
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from keyscale.api.database_clock import shared_now_ms
 from keyscale.api.errors import AttemptOverError, ReportInvalidError, StoreRoleMissingError, StoreUnavailableError
 from keyscale.api.libraries.job_libraries import libraries_of
 from keyscale.api.lifecycle.intents import settle_command
@@ -83,9 +84,9 @@ def attach(context: Context, driver: DriverIdentity, request: AttachRequest) -> 
         if attempt is None or job is None or attempt.stage is AttemptStage.ENDED:
             return AttachResponse(decision="exit")
         is_news = attempt.attached_at_ms is None
-        attempt.heartbeat_at_ms = now_ms()  # a standby that warms up repeats this request and sends nothing else
+        attempt.heartbeat_at_ms = shared_now_ms()  # a standby that warms up repeats this request and sends nothing else
         if is_news:
-            attempt.attached_at_ms = attempt.heartbeat_at_ms
+            attempt.attached_at_ms = now_ms()
         attempt.pid, attempt.host, attempt.spark_ui_url = request.pid, request.host, request.spark_ui_url
         if attempt.stage is AttemptStage.STANDBY:
             change = changes.running(session, job.id)
@@ -187,9 +188,10 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         _note_restart(session, attempt, message)
         if message.failure is not None and attempt.failure is None:
             exceptions.record(session, job.id, attempt.number, at_ms, message.failure.model_dump())
-        is_sample_due = series.is_sample_due(attempt, message, at_ms)
+        heard_at_ms = shared_now_ms()
+        is_sample_due = series.is_sample_due(attempt, message, heard_at_ms)
         series.begin_counting(session, attempt)
-        is_news = _store_heartbeat(attempt, message, at_ms)
+        is_news = _store_heartbeat(attempt, message, at_ms, heard_at_ms)
         has_progressed = note_progress(attempt, message.metrics, at_ms)
         if is_sample_due:
             series.sample(session, attempt, message.metrics, at_ms)
@@ -318,10 +320,10 @@ def _stream(context: Context, sha256: str) -> Iterator[bytes]:
         yield from artifacts.read_bytes(session, sha256)
 
 
-def _store_heartbeat(attempt: Attempt, message: Heartbeat, now: int) -> bool:
+def _store_heartbeat(attempt: Attempt, message: Heartbeat, now: int, heard_at_ms: int) -> bool:
     """Returns whether the reconciler should look at once."""
     is_news = attempt.driver_state != message.state
-    attempt.driver_state, attempt.heartbeat_at_ms = message.state, now
+    attempt.driver_state, attempt.heartbeat_at_ms = message.state, heard_at_ms
     attempt.restored_at_ms = message.restored_at_ms
     attempt.metrics = message.metrics.model_dump()
     if message.state is DriverState.RUNNING and attempt.running_at_ms is None:

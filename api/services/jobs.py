@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import IntegrityError
 
+from keyscale.api.database_clock import shared_now_ms
 from keyscale.api.errors import (
     ArtifactNotFoundError,
     JobNameTakenError,
@@ -334,7 +335,7 @@ def list_all(context: Context, user: Principal, listing: Listing) -> JobList:
     with context.reads() as session:
         found = jobs.list_page(session, listing.page(int, str), user.scope)
         shown = overviews.of_jobs(session, found.rows)
-    at_ms = now_ms()
+    at_ms = shared_now_ms()
     summaries = [_summary(shown[job_id], at_ms) for job_id in found.rows if job_id in shown]  # else deleted meanwhile
     return JobList(jobs=summaries, next=write_cursor(found.next))
 
@@ -424,7 +425,7 @@ def _answer(overview: JobOverview | None) -> JobAnswer:
         raise JobNotFoundError("no job has this id or name")
     attempt = None if overview.attempt is None else AttemptAnswer.model_validate(overview.attempt)
     metrics = None if attempt is None else attempt.metrics
-    return JobAnswer.model_validate(_fields(overview, attempt, metrics, now_ms()))
+    return JobAnswer.model_validate(_fields(overview, attempt, metrics, shared_now_ms()))
 
 
 def _summary(overview: JobOverview, at_ms: int) -> JobSummaryAnswer:

@@ -63,7 +63,7 @@ def begin_counting(session: Session, attempt: Attempt) -> None:
 
 def sample(session: Session, attempt: Attempt, metrics: DriverMetrics, at_ms: int) -> None:
     """Keeps an attempt's figures, as it has just reported them."""
-    is_current = reports_now(attempt, now_ms=at_ms)
+    is_current = reports_now(attempt, now_ms=attempt.heartbeat_at_ms or 0)
     figures = figures_of(metrics, attempt.totals_before, None, is_current=is_current)
     kept = figures.model_dump(exclude={"state_size", "input_rate"})
     series.store(session, attempt.job_id, at_ms, kept, samples=1)

@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from keyscale.api.access.tokens import new_token, token_sha256
+from keyscale.api.database_clock import shared_now_ms
 from keyscale.api.errors import RequestInvalidError, TokenNameTakenError, TokenNotFoundError
 from keyscale.api.schemas.access_token import (
     NewTokenAnswer,
@@ -15,7 +16,6 @@ from keyscale.api.schemas.access_token import (
     UserAnswer,
     UserScopeModel,
 )
-from keyscale.clock import now_ms
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories import events, tokens
 from keyscale.db.statuses import Role
@@ -41,7 +41,7 @@ def create(context: Context, user: Principal, request: TokenRequest) -> NewToken
         raise RequestInvalidError("scope: name a job or a label, or leave the scope out")
     if request.role is Role.ADMIN and not scope.is_everything:
         raise RequestInvalidError("scope: an administrator can make tokens for every job, so a scope would not hold")
-    value, at_ms = new_token(), now_ms()
+    value, at_ms = new_token(), shared_now_ms()
     with context.sessions.begin() as session:
         tokens.lock_names(session)
         if tokens.is_name_taken(session, request.name, at_ms=at_ms):
@@ -91,7 +91,7 @@ def revoke(context: Context, user: Principal, token_id: str) -> None:
             raise TokenNotFoundError("no token has this id")
         if token.revoked_at_ms is not None:
             return
-        token.revoked_at_ms = now_ms()
+        token.revoked_at_ms = shared_now_ms()
         events.record(
             session,
             job_id=None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from keyscale.api.database_clock import shared_now_ms
 from keyscale.api.errors import CheckpointNotFoundError, VerificationNotFoundError
 from keyscale.api.schemas.snapshot_care import VerificationAnswer
 from keyscale.api.services.jobs import require_job, require_job_id
@@ -35,7 +36,12 @@ def begin(context: Context, user: Principal, reference: str, checkpoint_id: int,
         if found.verification is not None and (running := _answer(found.verification)).ended_at_ms is None:
             return running
         at_ms = now_ms()
-        begun = {"status": CommandStatus.IN_PROGRESS, "hashes": hashes, "started_at_ms": at_ms, "beat_at_ms": at_ms}
+        begun = {
+            "status": CommandStatus.IN_PROGRESS,
+            "hashes": hashes,
+            "started_at_ms": at_ms,
+            "beat_at_ms": shared_now_ms(),
+        }
         found.verification = begun
         events.record(
             session,
@@ -73,7 +79,7 @@ def show(context: Context, reference: str, checkpoint_id: int) -> VerificationAn
 def _answer(verification: dict[str, Any]) -> VerificationAnswer:
     answer = VerificationAnswer.model_validate(verification)
     beat_at_ms = verification.get("beat_at_ms", answer.started_at_ms)
-    if answer.status is CommandStatus.IN_PROGRESS and now_ms() - beat_at_ms > LOST_MS:
+    if answer.status is CommandStatus.IN_PROGRESS and shared_now_ms() - beat_at_ms > LOST_MS:
         lost = {"status": CommandStatus.FAILED, "ended_at_ms": beat_at_ms, "problem_count": 1}
         return answer.model_copy(update={**lost, "problems": ["the control plane that verified it has ended"]})
     return answer

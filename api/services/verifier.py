@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from keyscale.api.database_clock import shared_now_ms
 from keyscale.api.errors import TooManyInFlightError
 from keyscale.api.store_check import open_to_read
 from keyscale.clock import now_ms
@@ -70,7 +71,7 @@ class Verifier:
             if time.monotonic() - beat_at_s >= BEAT_S:
                 beat_at_s = time.monotonic()
                 with contextlib.suppress(SQLAlchemyError):  # the database may be back at the next beat
-                    self._note(found, {**begun, **_shown(so_far), "beat_at_ms": now_ms()})
+                    self._note(found, {**begun, **_shown(so_far), "beat_at_ms": shared_now_ms()})
             return not self._closing.is_set()
 
         path = split_location(found.external_path or "")[1]

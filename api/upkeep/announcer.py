@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from keyscale.api.database_clock import follow_database_clock
 from keyscale.clock import now_ms
 from keyscale.db.repositories import jobs, replicas
 from keyscale.errors import KeyscaleError
@@ -73,6 +74,7 @@ class Announcer:
     def announce(self) -> None:
         """Announces this replica once, in the database and in each store that has not got its address lately."""
         with self._sessions.begin() as session:
+            follow_database_clock(session)
             replicas.announce(session, self._name, self._url)
             self._urls = list(replicas.urls(session))
             stores = {self._store_url, *jobs.stores_in_use(session)}

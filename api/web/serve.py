@@ -19,6 +19,7 @@ import uvicorn
 from sqlalchemy.exc import OperationalError
 
 from keyscale.api.access.tokens import new_token, token_sha256
+from keyscale.api.database_clock import follow_database_clock
 from keyscale.api.errors import ApiError, SettingInvalidError
 from keyscale.api.launching.driver_command import stays_on_loopback
 from keyscale.api.launching.isolation import isolation_here, make_directory
@@ -208,6 +209,7 @@ def ensure_admin_token(engine: Engine, file: Path) -> str:
     It is made at the first start, and at the first one after it was revoked.
     """
     with session_factory(engine).begin() as session:
+        follow_database_clock(session)
         token = file.read_text().strip() if file.exists() else ""
         found = tokens.find(session, token_sha256(token)) if token else None
         if not token or (found is not None and found.revoked_at_ms is not None):

@@ -90,7 +90,7 @@ def test_a_session_expires_and_is_deleted_at_a_later_sign_in(
         (row,) = session.scalars(select(BrowserSession)).all()
     assert now_ms() + 11 * 3_600_000 < row.expires_at_ms <= now_ms() + 12 * 3_600_000
     for at_ms, status in ((row.expires_at_ms - 1, 200), (row.expires_at_ms, 401)):
-        monkeypatch.setattr("keyscale.api.access.browser_sessions.now_ms", lambda at_ms=at_ms: at_ms)
+        monkeypatch.setattr("keyscale.api.access.browser_sessions.shared_now_ms", lambda at_ms=at_ms: at_ms)
         assert anonymous.get("/jobs").status_code == status
     sign_in(anonymous)
     with context.sessions() as session:

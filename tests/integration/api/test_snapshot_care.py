@@ -273,8 +273,8 @@ def test_a_verification_says_that_it_goes_on_while_it_reads_one_file(
     snapshots.take(5, {f"{snapshots.layout.shared}large": content})
     clock = Clock(now_ms())
     monkeypatch.setattr(keyscale.api.services.verifier, "BEAT_S", 0.0)
-    monkeypatch.setattr(keyscale.api.services.verifier, "now_ms", clock)
-    monkeypatch.setattr(keyscale.api.services.verifications, "now_ms", clock)
+    monkeypatch.setattr(keyscale.api.services.verifier, "shared_now_ms", clock)
+    monkeypatch.setattr(keyscale.api.services.verifications, "shared_now_ms", clock)
     seen: list[dict[str, Any]] = []
     check = LocalObjectStore.check
 

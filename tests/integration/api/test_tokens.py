@@ -71,7 +71,7 @@ def test_a_token_expires(client: httpx.Client, lifetime_ms: dict[str, int], expe
 def test_a_token_stops_working_at_the_moment_it_expires(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     made = create(client, lifetime_ms=5000)
     for at_ms, status in ((made["expires_at_ms"] - 1, 200), (made["expires_at_ms"], 401)):
-        monkeypatch.setattr("keyscale.api.access.principal.now_ms", lambda at_ms=at_ms: at_ms)
+        monkeypatch.setattr("keyscale.api.access.principal.shared_now_ms", lambda at_ms=at_ms: at_ms)
         assert client.get("/jobs", headers=bearer(made["token"])).status_code == status
 
 
