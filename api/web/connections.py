@@ -74,6 +74,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _bytes_around_bodies = 0
     _since_s = 0.0
     _received_bytes = 0
+    _unread_since_s: float | None = None
     _looking: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -127,6 +128,18 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         waits = self._waits_for_head() or (self.cycle.more_body and not self.flow.read_paused)
         return self._since_s if waits else None
 
+    def pause_writing(self) -> None:
+        self._unread_since_s = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._unread_since_s = None
+        super().resume_writing()
+
+    def stands_since_s(self) -> float | None:
+        """Returns since when it waits for its client to send or to read; None if it does not."""
+        return self.waits_since_s() if self._unread_since_s is None else self._unread_since_s
+
     def cut(self) -> None:
         """Ends the connection at once."""
         self.connections.discard(self)
@@ -153,7 +166,7 @@ def _longest_waiting(connections: Iterable[Any]) -> LimitedHttpProtocol | None:
 
     Some are enough: where there are too many, most of them wait. A look at all would take long.
     """
-    waiting = [(each.waits_since_s(), each) for each in islice(connections, _LOOKED_AT)]
+    waiting = [(each.stands_since_s(), each) for each in islice(connections, _LOOKED_AT)]
     return min(((since_s, each) for since_s, each in waiting if since_s is not None), default=(0, None), key=_first)[1]
 
 

@@ -8,6 +8,7 @@ import select
 import socket
 import threading
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ def server(tmp_path: Path) -> Iterator[tuple[str, int]]:
     app = FastAPI()
     app.get("/stream")(slow_stream)
     app.post("/body")(take_body)
+    app.get("/large")(large_stream)
     running = uvicorn.Server(server_config(app, settings))
     with listen(settings) as listener:
         listener.listen()  # so that clients need not wait until the server does
@@ -52,6 +54,10 @@ async def slow_stream() -> StreamingResponse:
             await asyncio.sleep(0.1)
 
     return StreamingResponse(lines())
+
+
+async def large_stream() -> StreamingResponse:
+    return StreamingResponse(iter([b"x" * (64 << 10)] * 1000))
 
 
 async def take_body(request: Request) -> int:
@@ -201,3 +207,14 @@ def test_a_small_limit_of_open_files_is_raised_and_a_large_one_stays(
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
     raise_open_files()
     assert given == ([] if after is None else [after])
+
+
+def test_clients_that_read_no_answer_make_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "connections_max", lambda: 5)
+    with server(tmp_path) as address, ExitStack() as opened:
+        for _ in range(5):
+            unread = opened.enter_context(socket.create_connection(address, timeout=20))
+            unread.sendall(b"GET /large HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert unread.recv(1)  # and no more
+        client = partial(HTTPConnection, *address, timeout=20)
+        wait_until(lambda: is_answered(opened.enter_context(closing(client()))), what="an answer")
