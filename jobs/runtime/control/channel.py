@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import httpx
@@ -24,6 +25,7 @@ from keyscale.jobs.protocol.messages import (
 from keyscale.jobs.runtime.errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from keyscale.jobs.runtime.control.control_search import ControlSearch
@@ -83,13 +85,10 @@ class HttpControl:
         return self._parsed(self._post("/driver/attach", request), AttachResponse)
 
     def fetch_artifact(self, target: Path) -> None:
-        try:
-            with self._client.stream("GET", "/driver/artifact") as response, target.open("wb") as file:
-                _check(response)
-                for chunk in response.iter_bytes(_CHUNK_BYTES):
-                    file.write(chunk)
-        except httpx.TransportError as error:
-            raise ControlUnreachableError(str(error)) from error
+        with self._reached() as client, client.stream("GET", "/driver/artifact") as response, target.open("wb") as file:
+            self._check(client, response)
+            for chunk in response.iter_bytes(_CHUNK_BYTES):
+                file.write(chunk)
 
     def store_credentials(self) -> StoreCredentials:
         return self._parsed(self._send("GET", "/driver/store-credentials"), StoreCredentials)
@@ -119,16 +118,30 @@ class HttpControl:
         return self._send("POST", path, message.model_dump_json())
 
     def _send(self, method: str, path: str, content: str | None = None) -> httpx.Response:
+        with self._reached() as client:
+            response = client.request(method, path, content=content, headers={"Content-Type": "application/json"})
+            self._check(client, response)
+            return response
+
+    @contextmanager
+    def _reached(self) -> Iterator[httpx.Client]:
         client = self._client
         try:
-            response = client.request(method, path, content=content, headers={"Content-Type": "application/json"})
+            yield client
         except httpx.TransportError as error:
             self._turn_from(client)
             raise ControlUnreachableError(str(error)) from error
-        if response.is_server_error or response.status_code == httpx.codes.UNAUTHORIZED:
+
+    def _check(self, client: httpx.Client, response: httpx.Response) -> None:
+        status = response.status_code
+        if response.is_server_error or status == httpx.codes.UNAUTHORIZED:
             self._turn_from(client)
-        _check(response)
-        return response
+        if status == httpx.codes.GONE:
+            raise AttemptOverError("the control plane says that this attempt is over")
+        if status in {httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS} or response.is_server_error:
+            raise ControlUnreachableError(f"the control plane answered {status}")
+        if not response.is_success:
+            raise ControlRefusedError(f"the control plane refused the message with status {status}")
 
     def _turn_from(self, client: httpx.Client) -> None:
         """Sends later messages to another control plane, if there is one that knows the attempt."""
@@ -148,16 +161,6 @@ class HttpControl:
             return kind.model_validate_json(response.content)
         except ValidationError as error:
             raise ControlUnreachableError(f"the control plane's answer is not a {kind.__name__}") from error
-
-
-def _check(response: httpx.Response) -> None:
-    status = response.status_code
-    if status == httpx.codes.GONE:
-        raise AttemptOverError("the control plane says that this attempt is over")
-    if status in {httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_MANY_REQUESTS} or response.is_server_error:
-        raise ControlUnreachableError(f"the control plane answered {status}")
-    if not response.is_success:
-        raise ControlRefusedError(f"the control plane refused the message with status {status}")
 
 
 class FileControl:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import sys
+import time
 import types
 import zipfile
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from keyscale.jobs.operators.failures import TaskOrigin, exception_line, user_tr
 from keyscale.jobs.runtime.errors import (
     ArtifactCorruptError,
     ArtifactUnsupportedError,
+    ControlUnreachableError,
     JobScriptError,
     LibrariesMissingError,
 )
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     from keyscale.jobs.protocol.messages import LibraryFile
     from keyscale.jobs.runtime.control.channel import ControlChannel
 
+logger = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 1.0
 _ENTRY_POINTS = ("main.py", "__main__.py")
 
 
@@ -39,7 +45,7 @@ class Artifact:
 
     @classmethod
     def fetch(cls, channel: ControlChannel, filename: str, sha256: str, directory: Path) -> Artifact:
-        """Fetches the artifact into a directory.
+        """Fetches the artifact into a directory, however long no control plane answers.
 
         Args:
             channel: The connection to the control plane.
@@ -50,13 +56,19 @@ class Artifact:
         Raises:
             ArtifactCorruptError: It has another SHA-256.
             ArtifactUnsupportedError: It is neither a .py nor a .zip file.
-            ControlError: It could not be fetched.
+            ControlRefusedError, AttemptOverError: As a message to the control plane.
         """
         suffix = PurePosixPath(filename).suffix.lower()
         if suffix not in {".py", ".zip"}:
             raise ArtifactUnsupportedError(f"an artifact cannot end in {suffix!r}")
         path = directory / f"artifact{suffix}"
-        channel.fetch_artifact(path)
+        while True:
+            try:
+                channel.fetch_artifact(path)
+                break
+            except ControlUnreachableError as error:
+                logger.warning("no answer to the request for the artifact: %s", error)
+                time.sleep(_RETRY_SECONDS)
         with path.open("rb") as file:
             actual = hashlib.file_digest(file, "sha256").hexdigest()
         if actual != sha256:

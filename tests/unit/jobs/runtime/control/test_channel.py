@@ -3,7 +3,8 @@ from __future__ import annotations
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -24,6 +25,8 @@ from keyscale.jobs.runtime.errors import AttemptOverError, ControlRefusedError, 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from keyscale.jobs.runtime.control.control_search import ControlSearch
 
 BEAT = Heartbeat(state=DriverState.RUNNING)
 
@@ -101,6 +104,28 @@ def test_the_artifact_arrives_unchanged(server: ControlServer, control: HttpCont
     server.body = bytes(range(256)) * 9000
     control.fetch_artifact(tmp_path / "artifact")
     assert (tmp_path / "artifact").read_bytes() == server.body
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_an_artifact_that_one_control_plane_does_not_send_is_fetched_from_another_one(
+    server: ControlServer, tmp_path: Path, answers: bool
+) -> None:
+    with socket.socket() as bound:  # bound, but nothing listens
+        bound.bind(("127.0.0.1", 0))
+        other = ControlServer()
+        other.status = 503  # as of one that is cut off from the database
+        search = SimpleNamespace(find=lambda besides: server.url)  # noqa: ARG005 - the name by which it is called
+        url = other.url if answers else f"http://127.0.0.1:{bound.getsockname()[1]}"
+        control = HttpControl(url, "secret", cast("ControlSearch", search))
+        try:
+            with pytest.raises(ControlUnreachableError):
+                control.fetch_artifact(tmp_path / "artifact")
+            server.body = b"pass"
+            control.fetch_artifact(tmp_path / "artifact")
+        finally:
+            control.close()
+            other.close()
+    assert (tmp_path / "artifact").read_bytes() == b"pass"
 
 
 @pytest.mark.parametrize(

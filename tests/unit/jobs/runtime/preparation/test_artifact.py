@@ -4,7 +4,7 @@ import hashlib
 import sys
 import zipfile
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -14,9 +14,12 @@ from keyscale.jobs.runtime.control.channel import FileControl
 from keyscale.jobs.runtime.errors import (
     ArtifactCorruptError,
     ArtifactUnsupportedError,
+    AttemptOverError,
+    ControlUnreachableError,
     JobScriptError,
     LibrariesMissingError,
 )
+from keyscale.jobs.runtime.preparation import artifact as artifact_module
 from keyscale.jobs.runtime.preparation.artifact import Artifact, require_libraries
 from keyscale.jobs.spark_internals.function_copies import worker_copy
 
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from keyscale.jobs.runtime.control.channel import ControlChannel
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +61,31 @@ def archive(tmp_path: Path, files: dict[str, str]) -> Artifact:
         for name, text in files.items():
             target.writestr(name, text)
     return Artifact(path)
+
+
+def test_an_artifact_is_fetched_although_the_control_plane_is_away_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(artifact_module, "_RETRY_SECONDS", 0)
+    answers: list[bytes | Exception] = [ControlUnreachableError("timed out"), ControlUnreachableError("503"), b"pass"]
+
+    def fetch(target: Path) -> None:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        target.write_bytes(answer)
+
+    channel = cast("ControlChannel", SimpleNamespace(fetch_artifact=fetch))
+    fetched = Artifact.fetch(channel, "job.py", hashlib.sha256(b"pass").hexdigest(), tmp_path)
+    assert (fetched.path.read_bytes(), answers) == (b"pass", [])
+
+
+def test_an_attempt_that_is_over_fetches_no_artifact(tmp_path: Path) -> None:
+    def fetch(_: Path) -> None:
+        raise AttemptOverError("the attempt is over")
+
+    with pytest.raises(AttemptOverError):
+        Artifact.fetch(cast("ControlChannel", SimpleNamespace(fetch_artifact=fetch)), "job.py", "", tmp_path)
 
 
 def test_a_script_runs_as_main_and_its_functions_travel_by_value(tmp_path: Path, session: SparkSession) -> None:
