@@ -9,7 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from keyscale.api.cli.connection import Connection
 
 SENDERS = 32
+WARM_UP_S = 10
 TIMEOUT_S = 30.0
 TARGET_P99_MS = 50
 READS = {
@@ -83,9 +84,13 @@ def run_api(sizes: ApiSizes, say: Callable[[str], None]) -> list[Table]:
         members = [first, *(_started(home, shared, running) for home in homes)]
         say("filling the database")
         _fill(first.home, sizes)
+        connections = [member.connection for member in members]
+        _send(
+            connections, replace(sizes, seconds=WARM_UP_S)
+        )  # the first requests open connections, and plan statements
         say(f"{sizes.rate} requests per second for {sizes.seconds} s")
         before = _cpu_seconds(members)
-        took = _send([member.connection for member in members], sizes)
+        took = _send(connections, sizes)
         cpu = {name: seconds - before[name] for name, seconds in _cpu_seconds(members).items()}
         return [_table(took, cpu, sizes)]
 
@@ -172,5 +177,6 @@ def _table(took: dict[str, list[float]], cpu_seconds: dict[str, float], sizes: A
     table.notes.append(f"target: a p99 of at most {TARGET_P99_MS} ms")
     each = ", ".join(f"{name} {1000 * seconds / len(everything):.1f}" for name, seconds in cpu_seconds.items())
     table.notes.append(f"CPU milliseconds per request: {each}")
+    table.notes.append(f"after {WARM_UP_S} s at the same rate")
     table.notes.append("from the moment when a request is due; the sender and PostgreSQL use the same cores")
     return table
