@@ -220,7 +220,7 @@ class BodyTooLargeError(ApiError):
 
 
 class TooManyInFlightError(ApiError):
-    """As many uploads, or snapshots of a job, as are allowed at once are in progress."""
+    """As many uploads, plans, verifications, streams, or snapshots of a job, as are allowed at once are in progress."""
 
     code = "TOO_MANY_IN_FLIGHT"
     title = "Too many of these are in progress"
@@ -744,8 +744,8 @@ class LogNotHereError(ApiError):
     status = 404
     domain = "user"
     advice = (
-        "`detail` names the host that started the driver. Start a control plane there again, or read "
-        "<home>/runs/<job id>/<attempt>/driver.log."
+        "If `detail` names a host, start a control plane there again, or read "
+        "`<home>/runs/<job-id>/<attempt>/driver.log` on it. A log that was deleted is gone."
     )
 
 

@@ -241,7 +241,10 @@ class MissingSecretError(JobError):
 
     code = "JOB_SECRET_MISSING"
     domain = "user"
-    advice = "Start the control plane with the environment variable that the message names; it passes it on to drivers."
+    advice = (
+        "The job must name the secret: `./keyscale jobs update JOB --secret NAME`, with one --secret for each that its "
+        "script reads. If it does, give the secret to the control plane again, and start the job."
+    )
 
 
 class SinkRowsRefusedError(JobError):

@@ -158,7 +158,7 @@ class ChangeAnswer(RescaleAnswer):
         ended_at_ms=1_795_000_007_000,
         duration_ms=7000,
         downtime_ms=1800,
-        failure={"code": "USER_FUNCTION_FAILED", "message": "ValueError: no such airport"},
+        failure={"code": "JOB_FUNCTION_FAILED", "message": "ValueError: no such airport"},
     )
 
     kind: ChangeKind = Field(description="ROLLBACK: to an earlier revision, as a user asked.")

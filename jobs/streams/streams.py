@@ -218,7 +218,7 @@ class DataStream:
         return StreamSink(self._builder, self._builder.add_sink(self._node, sink))
 
     def get_dead_letters(self) -> DataStream:
-        """Returns the records that this stream's function failed on, with the exception's type in the column `error`.
+        """Returns the records that this stream's function failed on, with the exception in the column `error`.
 
         Raises:
             InvalidTopologyError: This is not the output of an operator with `dead_letters=True`.
