@@ -61,9 +61,13 @@ class DemoJob:
         self.control_plane.post(job_path(self.id, "start"))
         self.wait_for_status("RUNNING")
 
+    def begin_drain(self) -> None:
+        """Has it process all its input and finish."""
+        self.control_plane.post(job_path(self.id, "stop"), {"drain": True})
+
     def drain(self) -> None:
         """Has it process all its input and finish, and returns when it has."""
-        self.control_plane.post(job_path(self.id, "stop"), {"drain": True})
+        self.begin_drain()
         self.wait_for_status("FINISHED")
 
     def wait_for_status(self, status: str) -> None:

@@ -190,8 +190,11 @@ class UpgradeCourse:
 
     def _finish(self) -> None:
         self.job.wait("the feeder to deliver all reports", lambda: self._feeder.has_ended)
-        self.job.drain()
-        self.clone.drain()
+        jobs = (self.job, self.clone)
+        for job in jobs:  # both at the same time
+            job.begin_drain()
+        for job in jobs:
+            job.wait_for_status("FINISHED")
         self.display.step("all reports are delivered and processed; both jobs are FINISHED")
 
     def _change(self, artifact: str, message: str) -> dict[str, Any]:
