@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from keyscale.deploy.demo.run import Play
 
 
-def demo_options(command: Callable[..., Any]) -> Callable[..., Any]:
+Command = TypeVar("Command", bound="Callable[..., Any]")
+
+
+def demo_options(command: Command, *, files_min: int = 10) -> Command:
     """Adds the options of every demo: those of its scenario, and whether it stays."""
     for option in reversed(
         (
@@ -32,7 +36,7 @@ def demo_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--files",
                 default=60,
                 show_default=True,
-                type=click.IntRange(min=10),
+                type=click.IntRange(min=files_min),
                 help="Number of files to deliver them in.",
             ),
             click.option("--seconds", default=65.0, show_default=True, help="Duration of the delivery."),
@@ -66,7 +70,7 @@ def demo(session: Session, context: click.Context, /, keep: bool | None, **scena
 
 
 @demo.command()
-@demo_options
+@partial(demo_options, files_min=40)  # some are delivered in each phase of two changes
 @pass_session
 def upgrade(session: Session, /, keep: bool | None, **scenario: Any) -> int:
     """Give the running job new programs and a clone, and compare every number.
