@@ -105,10 +105,6 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             self._since_s, self._received_bytes = self.loop.time(), 0
         self._received_bytes += len(data)
 
-    def on_headers_complete(self) -> None:
-        self._bytes_around_bodies = 0
-        super().on_headers_complete()
-
     def on_body(self, body: bytes) -> None:
         self._bytes_around_bodies = 0
         super().on_body(body)

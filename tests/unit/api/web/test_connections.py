@@ -6,21 +6,18 @@ import asyncio
 import resource
 import select
 import socket
-import threading
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from http.client import HTTPConnection, HTTPException
 from typing import TYPE_CHECKING
 
 import pytest
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from keyscale.api.settings import Settings
 from keyscale.api.web import connections
 from keyscale.api.web.connections import OPEN_FILES_MAX, OWN_FILES, connections_max, raise_open_files
-from keyscale.api.web.serve import listen, server_config
+from tests.support.control_plane.web_server import web_server
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -30,21 +27,12 @@ if TYPE_CHECKING:
 
 @contextmanager
 def server(tmp_path: Path) -> Iterator[tuple[str, int]]:
-    settings = Settings(home=tmp_path, host="127.0.0.1", port=0)
     app = FastAPI()
     app.get("/stream")(slow_stream)
     app.post("/body")(take_body)
     app.get("/large")(large_stream)
-    running = uvicorn.Server(server_config(app, settings))
-    with listen(settings) as listener:
-        listener.listen()  # so that clients need not wait until the server does
-        thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield listener.getsockname()[:2]
-        finally:
-            running.should_exit = True
-            thread.join()
+    with web_server(tmp_path, app) as address:
+        yield address
 
 
 async def slow_stream() -> StreamingResponse:

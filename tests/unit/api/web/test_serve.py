@@ -6,38 +6,22 @@ import asyncio
 import json
 import socket
 import ssl
-import threading
-from contextlib import contextmanager
+from contextlib import closing
+from http.client import HTTPConnection
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import trustme
-import uvicorn
 from fastapi import FastAPI, Request
 
 from keyscale.api.errors import SettingInvalidError
 from keyscale.api.settings import Settings
-from keyscale.api.web.serve import listen, server_config
+from keyscale.api.web.connections import HEAD_BYTES_MAX
+from keyscale.api.web.serve import listen
+from tests.support.control_plane.web_server import web_server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-
-@contextmanager
-def running(tmp_path: Path, app: FastAPI) -> Iterator[tuple[str, int]]:
-    """Serves an application as the control plane does; yields its address."""
-    settings = Settings(home=tmp_path, host="127.0.0.1", port=0)
-    server = uvicorn.Server(server_config(app, settings))
-    with listen(settings) as listener:
-        listener.listen()  # so that the client need not wait until the server does
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield listener.getsockname()[:2]
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 async def delay_is_off(
@@ -100,7 +84,7 @@ def test_what_is_around_a_body_and_does_not_end_is_cut_off_before_it_fills_the_m
     tmp_path: Path, part: str
 ) -> None:
     begin, endless = ENDLESS[part]
-    with running(tmp_path, FastAPI()) as address, socket.create_connection(address, timeout=20) as client:
+    with web_server(tmp_path, FastAPI()) as address, socket.create_connection(address, timeout=20) as client:
         client.sendall(begin)
         with pytest.raises(ConnectionError):
             client.sendall(b"".join(endless))
@@ -116,7 +100,7 @@ def test_a_body_of_many_small_chunks_is_read_whole_and_its_trailers_are_no_heade
 
     head = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
     chunks = b"1;of=many\r\nx\r\n" * 50_000 + b"0\r\nAuthorization: Bearer x\r\nX-Last: x\r\n\r\n"
-    with running(tmp_path, app) as address, socket.create_connection(address, timeout=60) as client:
+    with web_server(tmp_path, app) as address, socket.create_connection(address, timeout=60) as client:
         client.sendall(head + chunks)
         answer = b"".join(iter(lambda: client.recv(65536), b""))
     assert answer.startswith(b"HTTP/1.1 200")
@@ -124,3 +108,17 @@ def test_a_body_of_many_small_chunks_is_read_whole_and_its_trailers_are_no_heade
         "bytes": 50_000,
         "names": ["connection", "host", "transfer-encoding"],
     }
+
+
+def test_a_connection_is_kept_for_any_number_of_requests(tmp_path: Path) -> None:
+    app = FastAPI()
+
+    @app.get("/")
+    async def answer() -> str:
+        return "here"
+
+    with web_server(tmp_path, app) as address, closing(HTTPConnection(*address, timeout=20)) as client:
+        for _ in range(2 * HEAD_BYTES_MAX // 1000):
+            client.request("GET", "/", headers={"X-Padding": "x" * 1000})
+            if client.getresponse().read() != b'"here"':
+                pytest.fail("the request was not answered")
