@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 # tests.support.
 os.environ["PYTHONPATH"] = os.pathsep.join((str(IMPORT_PATH), str(ROOT)))
 
+# Java processes of tests end before the second compiler's code would pay for its making. Control planes pass this on.
+os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 # No limit of time, as the machine may be busy; and examples that a failure prints to be run again.
 settings.register_profile("keyscale", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("keyscale")

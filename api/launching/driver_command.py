@@ -29,7 +29,7 @@ NO_LIBRARIES = PlacedLibraries()
 LOADER_MEMORY = "1g"
 SPARK_SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105 - Spark's name for it; a setting could be seen by other users
 # The variables that any program needs. Drivers inherit nothing else from the control plane. A sync point is a named
-# place in the code where fault tests hold a process.
+# place in the code where fault tests hold a process. `SPARK_SUBMIT_OPTS` is Spark's name for Java options of drivers.
 _INHERITED = (
     "HOME",
     "JAVA_HOME",
@@ -40,6 +40,7 @@ _INHERITED = (
     "LANG",
     "LC_ALL",
     "PATH",
+    "SPARK_SUBMIT_OPTS",
     "TMPDIR",
     "TZ",
 )

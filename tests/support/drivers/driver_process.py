@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 CHAIN_JOB = ROOT / "tests" / "support" / "jobs" / "chain_job.py"
 ARCHIVE = ClassArchive.of_environment()
-# Short-lived JVMs never reach the second compiler's speed, so its work would be wasted.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @dataclass(slots=True)
@@ -74,9 +72,7 @@ class DriverProcess:
         """
         home.mkdir(parents=True)
         build_if_missing(ARCHIVE)
-        settings = {**DEFAULT_SETTINGS, **REQUIRED_SETTINGS, **LOCAL_SETTINGS}
-        archived = ARCHIVE.settings().get("spark.driver.extraJavaOptions", "")
-        settings["spark.driver.extraJavaOptions"] = f"{SHORT_LIVED} {archived}"
+        settings = {**DEFAULT_SETTINGS, **REQUIRED_SETTINGS, **LOCAL_SETTINGS, **ARCHIVE.settings()}
         settings["spark.driver.memory"] = "512m"
         settings["spark.sql.shuffle.partitions"] = "2"
         settings["spark.local.dir"] = str(home / "spark")

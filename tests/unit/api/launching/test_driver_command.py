@@ -48,6 +48,12 @@ def test_a_driver_gets_no_secret_but_its_own(tmp_path: Path) -> None:
     assert not {"KEYSCALE_DATABASE_URL", "KEYSCALE_TOKEN", "OTHER", "KEYSCALE_HOME"} & set(environment)
 
 
+def test_a_driver_gets_the_java_options_of_all_drivers(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"KEYSCALE_HOME": str(tmp_path)})
+    environment = driver_environment(settings, "own", tmp_path / "work", {"SPARK_SUBMIT_OPTS": "-Dx=1"}, {})
+    assert environment["SPARK_SUBMIT_OPTS"] == "-Dx=1"
+
+
 def test_with_a_role_of_the_store_a_driver_gets_none_of_the_control_planes_keys(tmp_path: Path) -> None:
     keys = {"AWS_ACCESS_KEY_ID": "the-key", "AWS_SECRET_ACCESS_KEY": "hidden", "AWS_PROFILE": "ours"}
     plain = {"AWS_DEFAULT_REGION": "eu-west-1", "KEYSCALE_S3_ENDPOINT": "http://s3.example"}
