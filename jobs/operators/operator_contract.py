@@ -18,6 +18,7 @@ from keyscale.jobs.operators.column_values import latest_by_ms, latest_ms
 from keyscale.jobs.operators.two_inputs import unpacked
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.operator_state.backend import OperatorStateBackend
+from keyscale.state.serializers.arrow_columns import fixed_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -147,7 +148,7 @@ class SubtaskProgress:
     def saw_batch(self, batch: pa.RecordBatch, info: SubtaskInfo, timestamp_column: str | None) -> None:
         """Notes the number, the key groups and the event times of a batch of records."""
         self.input_records += batch.num_rows
-        more, less = np.bincount(batch.column(KEY_GROUP_COLUMN).to_numpy()), self.key_group_records
+        more, less = np.bincount(fixed_values(batch.column(KEY_GROUP_COLUMN))), self.key_group_records
         if len(more) < len(less):
             more, less = less, more
         more[: len(less)] += less

@@ -21,7 +21,7 @@ REQUIRED_SETTINGS = MappingProxyType(
         # A worker that is reused keeps its imports; a new one costs half a second.
         "spark.python.worker.reuse": "true",
         # Undocumented. With Spark's own daemon, subtasks and their open stores move between the workers of an executor.
-        "spark.python.daemon.module": "keyscale.jobs.spark_internals.python_daemon",
+        "spark.python.daemon.module": "keyscale.jobs.runtime.executor.worker_daemon",
         # Spark runs tasks of frames and tasks of RDDs in the same workers only if their environments are the same. This
         # setting is the one difference: on, every checkpoint would close the batches' stores and open them elsewhere.
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",

@@ -3,7 +3,7 @@
 It relies on:
 
 - the setting `spark.python.daemon.module` (since Spark 2.4, undocumented), which names the module that Spark runs as
-  a daemon;
+  a daemon: `jobs/runtime/executor/worker_daemon.py`;
 - `pyspark.daemon.manager`, which forks a process per worker and calls `pyspark.daemon.worker` once per task by that
   name, with the worker's connection to Spark and whether Spark has accepted the worker (since Spark 2.4).
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pyspark.daemon
 
 from keyscale.jobs.spark_internals.socket_exchange import socket_exchange
+from keyscale.jobs.spark_internals.worker_processes import settle
 
 if TYPE_CHECKING:
     import socket
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 _run_task = pyspark.daemon.worker
 
 
-def main() -> None:
-    """Runs the daemon until Spark ends it."""
+def run_daemon() -> None:
+    """Runs the daemon until Spark ends it. Its workers share the modules that it has imported."""
     socket_exchange()  # before the first fork
+    settle()
     pyspark.daemon.worker = _run_task_at_home
     pyspark.daemon.manager()
 
@@ -42,7 +44,3 @@ def _run_task_at_home(sock: socket.socket, authenticated: bool) -> int:
     if not exit_code:
         socket_exchange().open()
     return exit_code
-
-
-if __name__ == "__main__":
-    main()

@@ -9,17 +9,18 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import sys
 from functools import cache
 from pathlib import Path
 
 
 def settle() -> None:
-    """Hides all imported modules from the garbage collector, once per process.
+    """Hides all imported modules from the garbage collector, once per process and again after it has imported more.
 
     Spark collects garbage after every task of a worker, which otherwise walks through every imported module: 0.1 s per
     batch.
     """
-    _settled(os.getpid())
+    _settled(os.getpid(), len(sys.modules))
 
 
 def executor_name() -> str:
@@ -33,7 +34,7 @@ def parent_of_workers() -> int:
 
 
 @cache
-def _settled(process: int) -> None:  # noqa: ARG001 - a fork inherits what was frozen, and has imported more since
+def _settled(process: int, modules: int) -> None:  # noqa: ARG001 - a process freezes for a number of modules once
     gc.collect()
     gc.freeze()
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
 from keyscale.jobs.operators.operator_contract import SideBatch
+from keyscale.state.serializers.arrow_columns import column_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -42,7 +43,7 @@ def to_wire(outputs: Iterator[OutputBatch], info: SubtaskInfo) -> Iterator[pa.Re
         if not info.side_outputs:
             yield records
             continue
-        arrays = [pa.array(np.full(records.num_rows, place, np.int32))]
+        arrays = [column_over(np.full(records.num_rows, place, np.int32))]
         for at, field in enumerate(list(schema)[1:]):
             if at == place:
                 arrays.append(pa.StructArray.from_arrays(records.columns, fields=list(field.type)))

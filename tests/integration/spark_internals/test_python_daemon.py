@@ -1,6 +1,6 @@
 """Relied on: Spark's Python daemon.
 
-A failure here means that no Python worker starts, or that workers exchange nothing.
+A failure here means that no Python worker starts, that workers exchange nothing, or that each imports for itself.
 """
 
 from __future__ import annotations
@@ -33,3 +33,13 @@ def test_spark_starts_the_daemon_that_is_set(spark: SparkSession) -> None:
     spark.sparkContext.parallelize([1], 1).foreach(lambda _: None)
     commands = [command_line(process) for process in psutil.Process().children(recursive=True)]
     assert any(MODULE in command for command in commands), f"no process runs {MODULE}: {commands}"
+
+
+def test_workers_inherit_modules_that_are_no_garbage(spark: SparkSession) -> None:
+    def inherited(_: int) -> tuple[bool, bool]:
+        import gc  # noqa: PLC0415 - in the worker
+        import sys  # noqa: PLC0415 - in the worker
+
+        return "keyscale.jobs.runtime.executor.task" in sys.modules, gc.get_freeze_count() > 10_000
+
+    assert spark.sparkContext.parallelize([1], 1).map(inherited).collect() == [(True, True)]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import psutil
@@ -21,6 +23,18 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
+IMPORTS_LATER = """
+import gc
+from keyscale.jobs.spark_internals.worker_processes import settle
+settle()
+first = gc.get_freeze_count()
+settle()
+assert gc.get_freeze_count() == first, "collecting takes as long as a small batch"
+import pyarrow
+settle()
+assert gc.get_freeze_count() > first
+"""
+
 
 def family(_: Iterable[int]) -> list[tuple[str, int, int]]:
     settle()
@@ -34,3 +48,8 @@ def test_all_workers_of_an_executor_have_one_parent_and_the_executor_is_its_pare
     assert executor is not None
     assert executor.name() == "java", "the parent of the workers' parent is no JVM"
     assert name == f"{platform.node()}/{executor.pid}"
+
+
+def test_modules_that_a_worker_imports_later_are_hidden_from_the_garbage_collector_too() -> None:
+    child = subprocess.run([sys.executable, "-c", IMPORTS_LATER], capture_output=True, text=True, check=False)
+    assert child.returncode == 0, child.stderr

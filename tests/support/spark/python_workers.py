@@ -6,6 +6,7 @@ import contextlib
 
 import psutil
 
+from keyscale.jobs.protocol.spark_settings import REQUIRED_SETTINGS
 from tests.support.drivers.driver_process import command_line
 
 
@@ -14,7 +15,7 @@ def kill_python_workers() -> int:
     daemons = [
         process
         for process in psutil.Process().children(recursive=True)
-        if "keyscale.jobs.spark_internals.python_daemon" in command_line(process)
+        if REQUIRED_SETTINGS["spark.python.daemon.module"] in command_line(process)
     ]
     workers = []
     for process in daemons:

@@ -16,7 +16,8 @@ import numpy as np, pyarrow as pa
 import keyscale.jobs.runtime.driver.main
 assert "pandas" not in sys.modules, "by the driver"
 from keyscale.jobs.operators.deduplicate import Deduplicate
-from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
+from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN, SubtaskProgress, run_subtask
+from keyscale.jobs.runtime.executor.side_outputs import to_wire
 from keyscale.jobs.functions.subtask_info import SubtaskInfo
 from keyscale.state.serializers.arrow_columns import column_over
 from keyscale.state.engine.filtered import FilteredEngine
@@ -27,14 +28,13 @@ for width in (36, 35):  # identifiers, and texts that are none
     ends = np.arange(2001, dtype=np.int32) * width
     column = pa.StringArray.from_buffers(2000, pa.py_buffer(ends), pa.py_buffer(ids))
     schema = pa.schema([("id", pa.string())])
-    info = SubtaskInfo("uid", 0, 1, 8, 1, ("id",), ("id",), None, schema)
+    info = SubtaskInfo("uid", 0, 1, 8, 1, ("id",), ("id",), None, schema, side_outputs={"late": schema})
     engine = FilteredEngine(Path(sys.argv[1], str(width)))
     state = KeyedStateBackend(engine, schema, lambda: 0)
     groups = column_over(np.zeros(2000, np.int32))
     batch = pa.RecordBatch.from_arrays([column, groups], ["id", KEY_GROUP_COLUMN])
-    operator = Deduplicate(None).start(state, info)
-    passed = [found.num_rows for _ in range(2) for found in operator.process(batch)]
-    assert passed == [2000, 0], passed
+    records = run_subtask(Deduplicate(None), state, info, [batch, batch], progress=SubtaskProgress())
+    assert [found.num_rows for found in to_wire(records, info)] == [2000, 0]
     engine.write_runs(state.drain())
     engine.close()
 assert "pandas" not in sys.modules, "by a deduplication"
