@@ -294,8 +294,7 @@ class KafkaSink:
         """
         output = self._output_of(context)
         published = Published(context.attempt, context.batch_id)
-        if not self._shared:
-            output.refuse_a_shared_topic()
+        output.claim_topic(published, shared=self._shared)
         output.take_over(published)
         output.repeat(lambda opened: self._take_over_shares(context, opened.shares(), published))
         staged = self._staged(context.job_id, context.uid)

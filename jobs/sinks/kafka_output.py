@@ -27,6 +27,9 @@ logger = logging.getLogger(__name__)
 _TRIES = 3
 _OPEN_MAX = 16
 
+CLAIM_MS = 10_000
+"""How long a claim's transaction may take: less than a reader of markers waits for one whose process was killed."""
+
 WRITTEN = "share int"
 """The schema of what a task returns: its share."""
 
@@ -126,11 +129,18 @@ class KafkaOutput:
         """Returns what to do with the output of a batch."""
         return next_step(self._published, attempt, batch_id)
 
-    def refuse_a_shared_topic(self) -> None:
-        """Refuses the topic that a sink of another job writes to, unless this sink has written to it before.
+    def claim_topic(self, published: Published, *, shared: bool) -> None:
+        """Takes the topic for the job, unless this sink has written to it before.
+
+        Jobs that start at once with one topic claim it one after the other: a claim is a transaction under an id of the
+        topic, and the next one that begins shuts out one that has not ended.
+
+        Args:
+            published: The attempt that starts, with the job's last committed batch.
+            shared: Whether sinks of other jobs may write to the topic, too.
 
         Raises:
-            SinkOccupiedError: A sink of another job writes to this topic.
+            SinkOccupiedError: A sink of another job writes to this topic, or a newer attempt has taken over.
             SinkUnavailableError: The brokers do not answer, or refuse.
         """
 
@@ -138,17 +148,30 @@ class KafkaOutput:
             # A marker of an earlier version does not name the topic; then this one is taken for it.
             if self._marker is not None and self._marker.topic in {self._topic, msgspec.UNSET}:
                 return
-            for name, last in last_markers(self._settings):
-                other = _decoded(last)
-                if other is not None and other.topic == self._topic and other.job_id != self._job_id:
-                    topic = "the topics that its records name" if self._topic is None else f"topic {self._topic}"
-                    raise SinkOccupiedError(
-                        f"sink {other.uid} of job {other.job_id} writes to {topic}: give sink {self._uid} a topic of"
-                        " its own; or, if both jobs are to write there, create it with shared=True; or, if that job is"
-                        f" never to run again, delete topic {name}"
-                    )
+            self._refuse_newer_attempt(published)
+            claim = TransactionalTopic(self._settings, self._name, CLAIM_MS, claimed=self._topic or "")
+            if not shared:
+                self._refuse_other_jobs()
+            marker = self._marker_of(self._published or published)
+            claim.write((), msgspec.json.encode(marker))
+            self._marker = marker
 
         self.repeat(act)
+
+    def _refuse_newer_attempt(self, published: Published) -> None:
+        if self._marker is not None and self._marker.attempt > published.attempt:
+            raise SinkOccupiedError(f"attempt {self._marker.attempt} writes the output of sink {self._uid}")
+
+    def _refuse_other_jobs(self) -> None:
+        for name, last in last_markers(self._settings):
+            other = _decoded(last)
+            if other is not None and other.topic == self._topic and other.job_id != self._job_id:
+                topic = "the topics that its records name" if self._topic is None else f"topic {self._topic}"
+                raise SinkOccupiedError(
+                    f"sink {other.uid} of job {other.job_id} writes to {topic}: give sink {self._uid} a topic of"
+                    " its own; or, if both jobs are to write there, create it with shared=True; or, if that job is"
+                    f" never to run again, delete topic {name}"
+                )
 
     def take_over(self, published: Published) -> None:
         """Sets the marker for an attempt that starts, which shuts out every older one.
@@ -159,8 +182,7 @@ class KafkaOutput:
         """
 
         def act(_opened: TransactionalTopic) -> None:
-            if self._marker is not None and self._marker.attempt > published.attempt:
-                raise SinkOccupiedError(f"attempt {self._marker.attempt} writes the output of sink {self._uid}")
+            self._refuse_newer_attempt(published)
             if self._share is None and is_rewound(self._published, published.batch_id):
                 logger.warning(
                     "sink %s: the job has gone back to batch %d; records of later batches stay in Kafka, and are"
@@ -174,10 +196,13 @@ class KafkaOutput:
 
     def write(self, records: Iterable[Mapping[str, Any]], published: Published) -> None:
         """Writes records and the marker in one transaction. May raise KafkaException."""
-        uid = self._uid if self._share is None else msgspec.UNSET
-        marker = OutputMarker(published.attempt, published.batch_id, self._topic, self._job_id, uid)
+        marker = self._marker_of(published)
         self.opened().write(records, msgspec.json.encode(marker))
         self._marker = marker
+
+    def _marker_of(self, published: Published) -> OutputMarker:
+        uid = self._uid if self._share is None else msgspec.UNSET
+        return OutputMarker(published.attempt, published.batch_id, self._topic, self._job_id, uid)
 
     @property
     def has_begun(self) -> bool:

@@ -59,6 +59,12 @@ def markers_topic(name: str) -> str:
     return f"{_TOPIC}{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:180]}-{digest}"
 
 
+def _transactional_id(name: str, share: int | None, claimed: str | None) -> str:
+    if claimed is not None:
+        return f"keyscale-claim-{claimed}"
+    return f"keyscale-{name}" if share is None else f"keyscale-share-{share}-{name}"
+
+
 class TransactionalTopic:
     """A transactional producer. Opening it fences earlier producers of the same name and aborts their transactions.
 
@@ -70,16 +76,26 @@ class TransactionalTopic:
         name: The name of the job and the sink together.
         timeout_ms: How long a transaction may take.
         share: The share that it writes, which has to have a partition of markers; None for the sink as a whole.
+        claimed: Makes it a claim of this topic of records, which is "" if the records name it: producers of all jobs'
+            claims of a topic have one name. It writes a marker of the sink as a whole.
     """
 
-    def __init__(self, settings: Mapping[str, Any], name: str, timeout_ms: int, share: int | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        name: str,
+        timeout_ms: int,
+        share: int | None = None,
+        *,
+        claimed: str | None = None,
+    ) -> None:
         self._settings = dict(settings)
         self._markers = markers_topic(name)
         self._partition = 0 if share is None else share + 1
         if share is None:
             self._create_markers()
         own = {
-            "transactional.id": f"keyscale-{name}" if share is None else f"keyscale-share-{share}-{name}",
+            "transactional.id": _transactional_id(name, share, claimed),
             "transaction.timeout.ms": timeout_ms,
             "enable.idempotence": True,
             "linger.ms": 5,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +51,22 @@ opened._producer.client.begin_transaction()
 for number in range(3):
     opened._produce({"topic": topic, "value": str(number).encode()})
 opened._producer.client.flush(60)
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+# A driver that is killed when its claim of the topic is in the topic of markers, and is not committed.
+CLAIMING = """
+import sys
+from keyscale.jobs.sinks.kafka_output import CLAIM_MS
+from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic, markers_topic
+servers, topic, name = sys.argv[1:]
+settings = {"bootstrap.servers": servers}
+TransactionalTopic(settings, name, 300_000)
+claim = TransactionalTopic(settings, name, CLAIM_MS, claimed=topic)
+claim._producer.client.begin_transaction()
+claim._produce({"topic": markers_topic(name), "key": b"published", "value": b"a claim", "partition": 0})
+claim._producer.client.flush(60)
 print("written", flush=True)
 sys.stdin.read()
 """
@@ -430,6 +448,48 @@ def test_no_other_job_may_write_to_a_jobs_topic_until_its_marker_is_gone(output:
     markers = str(refused.value).rpartition("delete topic ")[2]
     output.kafka.delete_topic(markers)
     output.sink().recover(replace(another, attempt=2))
+
+
+def test_of_jobs_that_start_at_once_with_one_topic_one_gets_it(output: Output) -> None:
+    settings, starts = {"bootstrap.servers": output.kafka.servers}, threading.Barrier(4)
+
+    def gets_in(job: str) -> bool:
+        sink = KafkaOutput(settings, f"{job}-out", "out", 60_000, topic=output.topic, job_id=job)
+        sink.opened()
+        starts.wait()
+        try:
+            sink.claim_topic(Published(1, -1), shared=False)
+        except (SinkOccupiedError, SinkUnavailableError):  # the second: others shut its claim out three times
+            return False
+        sink.take_over(Published(1, -1))
+        return True
+
+    jobs = [f"{output.topic}-{number}" for number in range(starts.parties)]
+    with ThreadPoolExecutor(starts.parties) as pool:
+        got = list(pool.map(gets_in, jobs))
+    assert sum(got) == 1
+    owner = jobs[got.index(True)]
+    with pytest.raises(SinkOccupiedError, match=f"sink out of job {owner} writes to topic"):
+        KafkaOutput(settings, "new-out", "out", 60_000, topic=output.topic, job_id="new").claim_topic(
+            Published(1, -1), shared=False
+        )
+
+
+@pytest.mark.exhaustive  # as the brokers' time for a claim passes
+@pytest.mark.parametrize("is_other", [True, False], ids=["another job", "the job itself"])
+def test_a_claim_that_is_killed_half_way_stands_in_nobodys_way(output: Output, is_other: bool) -> None:
+    job = f"{output.topic}-killed"
+    command = [sys.executable, "-c", CLAIMING, output.kafka.servers, output.topic, f"{job}-out"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"written\n"
+        child.kill()
+    next_job = f"{output.topic}-next" if is_other else job
+    settings = {"bootstrap.servers": output.kafka.servers}
+    sink = KafkaOutput(settings, f"{next_job}-out", "out", 60_000, topic=output.topic, job_id=next_job)
+    sink.claim_topic(Published(1, -1), shared=False)
+    sink.take_over(Published(1, -1))
+    assert sink.has_begun
 
 
 @pytest.mark.parametrize("is_published", [True, False], ids=["published", "only committed"])
