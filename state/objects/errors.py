@@ -46,7 +46,10 @@ class StoreRefusedError(ObjectStoreError):
 
     code = "STATE_STORE_REFUSED"
     domain = "user"
-    advice = "Check the bucket's name, the credentials and their permissions."
+    advice = (
+        "Check the bucket's name, the credentials and their permissions. On a Spark cluster the workers need the"
+        " credentials, too, in their environment."
+    )
 
 
 class StoreFullError(ObjectStoreError):

@@ -151,7 +151,8 @@ def surroundings(shared: Mapping[str, str], directory: Path, *, is_on_cluster: b
     with ExitStack() as stack:
         settings = dict(shared)
         if is_on_cluster:
-            cluster = running_spark_cluster(directory, workers=2, cores=2, memory_mb=2048)
+            store = {name: value for name, value in shared.items() if name.startswith("AWS_")}
+            cluster = running_spark_cluster(directory, workers=2, cores=2, memory_mb=2048, variables=store)
             settings["KEYSCALE_SPARK_MASTER"] = stack.enter_context(cluster).master
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
         yield stack.enter_context(running_control_plane(settings))

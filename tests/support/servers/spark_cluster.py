@@ -17,7 +17,7 @@ from tests.support.drivers.driver_process import command_line
 from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 SCRIPT = ROOT / "deploy" / "stack" / "spark-cluster"
@@ -29,6 +29,7 @@ class SparkCluster:
 
     directory: Path
     port: int = field(default_factory=free_port)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def master(self) -> str:
@@ -37,6 +38,7 @@ class SparkCluster:
     def run(self, *arguments: str) -> None:
         environment = {
             **os.environ,
+            **self.variables,
             "KEYSCALE_VENV": sys.prefix,
             "KEYSCALE_STACK_DIR": str(self.directory),
             "KEYSCALE_STACK_SPARK_PORT": str(self.port),
@@ -66,9 +68,11 @@ class SparkCluster:
 
 
 @contextmanager
-def running_spark_cluster(directory: Path, *, workers: int, cores: int, memory_mb: int) -> Iterator[SparkCluster]:
-    """A master and workers that are registered with it."""
-    cluster = SparkCluster(directory)
+def running_spark_cluster(
+    directory: Path, *, workers: int, cores: int, memory_mb: int, variables: Mapping[str, str] | None = None
+) -> Iterator[SparkCluster]:
+    """A master and workers that are registered with it; executors have their further environment variables."""
+    cluster = SparkCluster(directory, variables=variables or {})
     try:
         cluster.run("start", "--workers", str(workers), "--cores", str(cores), "--memory-mb", str(memory_mb))
         yield cluster
