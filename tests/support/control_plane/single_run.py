@@ -14,6 +14,7 @@ from keyscale.state.identifiers import JobId
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.opening import open_store
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from keyscale.state.documents.log_entries import LogEntry
@@ -59,9 +60,11 @@ def driver_processes(job_id: str) -> dict[int, list[psutil.Process]]:
 
 
 def kill_driver(job_id: str, attempt: int) -> None:
-    """Kills the processes of an attempt's driver, as when its host runs out of memory."""
-    victims = driver_processes(job_id).get(attempt, [])
-    assert victims, f"attempt {attempt} has no process"
+    """Kills the processes of an attempt's driver, as when its host runs out of memory.
+
+    A driver that has just been launched may have no process yet but the one that watches over it.
+    """
+    victims = wait_until(lambda: driver_processes(job_id).get(attempt), what=f"a process of attempt {attempt}")
     for process in victims:
         try:
             os.kill(process.pid, signal.SIGKILL)
