@@ -14,6 +14,7 @@ import pytest
 
 from keyscale.jobs.protocol.spark_settings import REQUIRED_SETTINGS
 from tests.support.drivers.driver_process import command_line
+from tests.support.spark.python_workers import kill_python_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,4 +43,5 @@ def test_workers_inherit_modules_that_are_no_garbage(spark: SparkSession) -> Non
 
         return "keyscale.jobs.runtime.executor.task" in sys.modules, gc.get_freeze_count() > 10_000
 
+    kill_python_workers()  # idle workers of other tests may have imported it themselves
     assert spark.sparkContext.parallelize([1], 1).map(inherited).collect() == [(True, True)]
