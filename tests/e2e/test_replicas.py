@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +15,11 @@ import pytest
 
 from keyscale.api.cli.process import free_port
 from keyscale.deploy.demo.home_processes import processes_of
+from keyscale.installation import IMPORT_PATH
 from tests.support.control_plane.counts_job import CountsJob
 from tests.support.control_plane.flights_job import FlightsJob
 from tests.support.control_plane.running_control_plane import replicas, running_control_plane
+from tests.support.servers.host_clock import moving_modules, set_clock
 from tests.support.servers.postgres import running_postgres
 from tests.support.servers.s3_server import RestartableS3Server
 from tests.support.servers.spark_cluster import running_spark_cluster
@@ -62,6 +66,42 @@ def test_a_running_job_notices_nothing_of_a_leader_that_is_lost(fault: str) -> N
             wait_until(lambda: not first.leads(), what="the first one's notice that it leads no more")
         shown = job.show()
         assert (shown["attempt"]["number"], shown["attempt"]["pid"], shown["restarts"]) == (1, driver, 0)
+        job.finish()
+        assert job.wrong_checks() == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("ahead_s", [900, -900])
+def test_a_job_is_restarted_and_rescaled_by_leaders_whose_clocks_differ_by_minutes(
+    tmp_path: Path, ahead_s: int
+) -> None:
+    clock = tmp_path / "clock"
+    set_clock(clock, ahead_s)
+    python_path = [moving_modules(tmp_path / "modules", clock), IMPORT_PATH, os.environ.get("PYTHONPATH", "")]
+    with replicas({"PYTHONPATH": os.pathsep.join(map(str, python_path))}) as (first, second):
+        job = FlightsJob(first)
+        job.create(parallelism=1)
+        job.start()
+        job.deliver_and_wait(4)
+        created_s = job.show()["created_at_ms"] / 1000
+        assert abs(created_s - time.time() - ahead_s) < abs(ahead_s) / 2, "the first one's clock differs"
+        psutil.Process(job.show()["attempt"]["pid"]).kill()
+        job.deliver_and_wait(4)
+        before = job.show()
+        first.kill()
+        job.control_plane = second
+        wait_until(second.leads, 120, what="the second one to lead")
+        wait_for_a_heartbeat(job)
+        job.deliver_and_wait(4)
+        shown = job.show()
+        for of in (before, shown):
+            assert (of["attempt"]["number"], of["restarts"]) == (2, 1)
+        assert shown["attempt"]["pid"] == before["attempt"]["pid"]
+        psutil.Process(shown["attempt"]["pid"]).kill()
+        job.deliver_and_wait(4)
+        rescale = job.rescale(2)
+        job.wait("the rescale", lambda: job.show_rescale(rescale)["status"] == "COMPLETED")
+        job.deliver_and_wait(4)
         job.finish()
         assert job.wrong_checks() == []
 
