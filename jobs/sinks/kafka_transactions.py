@@ -32,7 +32,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
 from keyscale.jobs.kafka_client import Held, answered, error_of, is_away, is_passing, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +41,17 @@ _RETRY_SECONDS = 0.1
 _TOPIC = "keyscale-published-"
 _READ_AT_ONCE = 8
 _NEWEST = 100  # records; the last marker is mostly among them
-_UNREADABLE = frozenset(
+_UNKNOWN = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError._NOENT,  # no partition that was asked for has a leader
         KafkaError._UNKNOWN_PARTITION,
         KafkaError._UNKNOWN_TOPIC,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
     }
 )
+"""Errors for a partition that is not there, or so new that the brokers do not all know it or its leader yet."""
 _MARKER_KEY = b"published"
 _MARKER_CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "segment.ms": "3600000"}
 
@@ -123,17 +126,8 @@ class TransactionalTopic:
         except KafkaException as failure:
             if error_of(failure).code() != KafkaError.INVALID_PARTITIONS:  # another driver has added them
                 raise
-        give_up = time.monotonic() + _SECONDS
-        while True:
-            try:
-                for partition in range(shares + 1):
-                    self._end_of(partition)
-            except KafkaException:
-                if time.monotonic() > give_up:
-                    raise
-                time.sleep(_RETRY_SECONDS)
-            else:
-                return
+        for partition in range(shares + 1):
+            self._end_of(partition)
 
     def write(self, records: Iterable[Mapping[str, Any]], marker: bytes) -> None:
         """Writes records and the marker in one transaction, however long it takes as long as brokers take records."""
@@ -178,8 +172,15 @@ class TransactionalTopic:
                 raise
 
     def _end_of(self, number: int) -> int:
-        """Returns the end of a partition of markers, over all transactions."""
-        return _end(self._settings, TopicPartition(self._markers, number), IsolationLevel.READ_UNCOMMITTED)
+        """Returns the end of a partition of markers, over all transactions. One that was just made is waited for."""
+        give_up = time.monotonic() + _SECONDS
+        while True:
+            try:
+                return _end(self._settings, TopicPartition(self._markers, number), IsolationLevel.READ_UNCOMMITTED)
+            except KafkaException as failure:
+                if error_of(failure).code() not in _UNKNOWN or time.monotonic() > give_up:
+                    raise
+            time.sleep(_RETRY_SECONDS)
 
 
 def last_markers(settings: Mapping[str, Any]) -> list[tuple[str, bytes]]:
@@ -188,25 +189,39 @@ def last_markers(settings: Mapping[str, Any]) -> list[tuple[str, bytes]]:
     The sinks may be running: their markers are only read. A topic that is deleted meanwhile, or that the user must not
     read, is left out.
     """
-    admin = Held(AdminClient(dict(settings)))
-    listed = within(_SECONDS, lambda: admin.client.list_topics(timeout=_SECONDS))
-    names = sorted(name for name in listed.topics if name.startswith(_TOPIC))
+    names = sorted(name for name in _topics(settings) if name.startswith(_TOPIC))
     with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix="kafka-marker") as pool:
         found = zip(names, pool.map(lambda name: _last_marker(settings, name), names), strict=True)
         return [(name, marker) for name, marker in found if marker is not None]
 
 
+def _topics(settings: Mapping[str, Any]) -> Collection[str]:
+    admin = Held(AdminClient(dict(settings)))
+    return within(_SECONDS, lambda: admin.client.list_topics(timeout=_SECONDS)).topics.keys()
+
+
 def _last_marker(settings: Mapping[str, Any], topic: str) -> bytes | None:
-    try:
-        end = _end(settings, TopicPartition(topic, 0), IsolationLevel.READ_COMMITTED)
-        start = max(0, end - _NEWEST)
-        newest = _last_before(settings, TopicPartition(topic, 0, start), end)
-        return newest if newest is not None or start == 0 else _last_before(settings, TopicPartition(topic, 0, 0), end)
-    except KafkaException as failure:
-        if error_of(failure).code() not in _UNREADABLE:
-            raise
-        logger.warning("the markers in topic %s cannot be read: %s", topic, error_of(failure).name())
-        return None
+    give_up = time.monotonic() + _SECONDS
+    while True:
+        try:
+            return _newest_marker(settings, topic)
+        except KafkaException as failure:
+            error = error_of(failure)
+        if error.code() not in _UNKNOWN | {KafkaError.TOPIC_AUTHORIZATION_FAILED}:
+            raise KafkaException(error)
+        if error.code() not in _UNKNOWN or topic not in _topics(settings):
+            logger.warning("the markers in topic %s cannot be read: %s", topic, error.name())
+            return None
+        if time.monotonic() > give_up:  # it is there, and has no leader
+            raise KafkaException(error)
+        time.sleep(_RETRY_SECONDS)
+
+
+def _newest_marker(settings: Mapping[str, Any], topic: str) -> bytes | None:
+    end = _end(settings, TopicPartition(topic, 0), IsolationLevel.READ_COMMITTED)
+    start = max(0, end - _NEWEST)
+    newest = _last_before(settings, TopicPartition(topic, 0, start), end)
+    return newest if newest is not None or start == 0 else _last_before(settings, TopicPartition(topic, 0, 0), end)
 
 
 def _end(settings: Mapping[str, Any], partition: TopicPartition, isolation: IsolationLevel) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
 from pyspark.sql import functions as F  # noqa: N812 - as usual in PySpark
 
 from keyscale import FileSink, KafkaSink, KafkaSource, SinkContext
@@ -23,9 +24,10 @@ from keyscale.jobs.errors import (
     SinkRowsRefusedError,
     SinkUnavailableError,
 )
+from keyscale.jobs.sinks import kafka_output, kafka_transactions
 from keyscale.jobs.sinks.kafka import _Token
 from keyscale.jobs.sinks.kafka_output import WRITTEN, KafkaOutput, WriteShare
-from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic, markers_topic
+from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic, last_markers, markers_topic
 from keyscale.jobs.sinks.published import Published
 from tests.support.repository import ROOT
 
@@ -470,6 +472,99 @@ def test_of_jobs_that_start_at_once_with_one_topic_one_gets_it(output: Output) -
     assert sum(got) == 1
     owner = jobs[got.index(True)]
     with pytest.raises(SinkOccupiedError, match=f"sink out of job {owner} writes to topic"):
+        KafkaOutput(settings, "new-out", "out", 60_000, topic=output.topic, job_id="new").claim_topic(
+            Published(1, -1), shared=False
+        )
+
+
+def test_a_topic_of_markers_that_brokers_do_not_know_yet_is_waited_for(
+    output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, end_of = TransactionalTopic._create_markers, kafka_transactions._end
+    settings = {"bootstrap.servers": output.kafka.servers}
+    waiting: list[threading.Timer] = []
+
+    def end_of_a_topic_that_comes(*of: Any) -> int:
+        if not waiting:
+            waiting.append(threading.Timer(2.0, make, [opened]))
+            waiting[0].start()
+        return end_of(*of)
+
+    monkeypatch.setattr(TransactionalTopic, "_create_markers", lambda _: None)
+    opened = TransactionalTopic(settings, f"{output.topic}-out", 60_000)
+    monkeypatch.setattr(kafka_transactions, "_end", end_of_a_topic_that_comes)
+    sink = KafkaOutput(settings, f"{output.topic}-out", "out", 60_000, topic=output.topic, job_id=output.topic)
+    sink.claim_topic(Published(1, -1), shared=False)
+    assert sink.has_begun
+
+
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "just made"])
+def test_the_markers_of_another_sink_are_left_out_only_if_their_topic_is_gone(
+    output: Output, monkeypatch: pytest.MonkeyPatch, is_deleted: bool
+) -> None:
+    settings = {"bootstrap.servers": output.kafka.servers}
+    TransactionalTopic(settings, f"{output.topic}-out", 60_000).write([], b"marker")
+    topic, end_of, asked = markers_topic(f"{output.topic}-out"), kafka_transactions._end, []
+
+    def end_after(settings: dict[str, Any], partition: TopicPartition, isolation: IsolationLevel) -> int:
+        if partition.topic == topic:
+            asked.append(partition)
+            if len(asked) == 1 and is_deleted:
+                output.kafka.delete_topic(topic)
+            elif len(asked) == 1:
+                partition = TopicPartition("not-there", 0)
+        return end_of(settings, partition, isolation)
+
+    monkeypatch.setattr(kafka_transactions, "_end", end_after)
+    found = dict(last_markers(settings))
+    assert found.get(topic) == (None if is_deleted else b"marker")
+    assert asked
+
+
+def test_a_sink_that_claims_a_topic_sees_one_that_shares_it_and_has_claimed_it_meanwhile(
+    output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def of(job: str) -> KafkaOutput:
+        settings = {"bootstrap.servers": output.kafka.servers}
+        return KafkaOutput(settings, f"{job}-out", "out", 60_000, topic=output.topic, job_id=job)
+
+    sharing, looks = of(f"{output.topic}-sharing"), []
+
+    def look_while_another_claims(settings: dict[str, Any]) -> list[tuple[str, bytes]]:
+        found = last_markers(settings)
+        looks.append(len(found))
+        if len(looks) == 1:
+            sharing.claim_topic(Published(1, -1), shared=True)
+        return found
+
+    monkeypatch.setattr(kafka_output, "last_markers", look_while_another_claims)
+    with pytest.raises(SinkOccupiedError, match=f"sink out of job {output.topic}-sharing writes to topic"):
+        of(f"{output.topic}-alone").claim_topic(Published(1, -1), shared=False)
+    assert len(looks) == 2, "it looked again"
+    assert sharing.has_begun
+
+
+def test_of_sinks_that_start_at_once_the_one_that_shares_the_topic_gets_in_whatever_the_other_does(
+    output: Output,
+) -> None:
+    settings, starts = {"bootstrap.servers": output.kafka.servers}, threading.Barrier(2)
+
+    def gets_in(shared: bool) -> bool:
+        job = f"{output.topic}-{shared}"
+        sink = KafkaOutput(settings, f"{job}-out", "out", 60_000, topic=output.topic, job_id=job)
+        sink.opened()
+        starts.wait()
+        try:
+            sink.claim_topic(Published(1, -1), shared=shared)
+        except SinkOccupiedError:
+            return False
+        sink.take_over(Published(1, -1))
+        return sink.has_begun
+
+    with ThreadPoolExecutor(starts.parties) as pool:
+        sharing, _ = pool.map(gets_in, [True, False])
+    assert sharing
+    with pytest.raises(SinkOccupiedError):
         KafkaOutput(settings, "new-out", "out", 60_000, topic=output.topic, job_id="new").claim_topic(
             Published(1, -1), shared=False
         )
