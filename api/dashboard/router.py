@@ -74,7 +74,7 @@ TABS = {
 }
 """The tabs of a job: the last part of the address, and the words on the tab."""
 
-_OWN_PATH = re.compile(r"/ui/[A-Za-z0-9._~%/-]*")
+_OWN_ADDRESS = re.compile(r"/ui/[A-Za-z0-9._~%/-]*(\?[A-Za-z0-9._~%/?&=+!*'(),:@$;-]*)?")
 
 _pages = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined)
 _files = StaticFiles(directory=HERE / "static")
@@ -150,7 +150,7 @@ def log_in(
             cookie = browser_sessions.begin(session, user, token=token, hours=hours)
     except TokenMissingError as error:
         return _refused_sign_in(request, next, note_refusal(request, error))
-    answer = RedirectResponse(_own_path(next), status_code=303, headers=HEADERS)
+    answer = RedirectResponse(_own_address(next), status_code=303, headers=HEADERS)
     _set_cookie(request, answer, cookie, hours)
     return answer
 
@@ -165,7 +165,7 @@ def lead_to_issuer(control: Control, request: Request, next: str = START_PAGE) -
     answer = RedirectResponse(url, status_code=303, headers=HEADERS)
     answer.set_cookie(
         SIGN_IN_COOKIE,
-        ".".join([sign_in.state, sign_in.nonce, sign_in.verifier, quote(_own_path(next), safe="")]),
+        ".".join([sign_in.state, sign_in.nonce, sign_in.verifier, quote(_own_address(next), safe="")]),
         max_age=SIGN_IN_SECONDS,
         path="/ui/signed-in",
         secure=request.url.scheme == "https",
@@ -179,7 +179,7 @@ def lead_to_issuer(control: Control, request: Request, next: str = START_PAGE) -
 def come_from_issuer(control: Control, request: Request, state: str = "", code: str = "") -> Response:
     """Begins a session for the user whom the issuer has sent back, if it is this browser that began the sign-in."""
     kept = request.cookies.get(SIGN_IN_COOKIE, "").split(".", 3)
-    target = _own_path(unquote(kept[3])) if len(kept) == 4 else START_PAGE
+    target = _own_address(unquote(kept[3])) if len(kept) == 4 else START_PAGE
     try:
         user = _redeem(control, request, kept, state, code)
     except (TokenMissingError, RoleMissingError) as error:
@@ -250,20 +250,21 @@ def _page(template: str, values: Mapping[str, object], status: int = 200) -> Res
 def _page_of_session(request: Request, page: str, values: dict[str, str]) -> Response:
     """Returns the page, or a redirect to the login form for a browser without a session."""
     if SESSION_COOKIE not in request.cookies:
-        return RedirectResponse(f"/ui/login?next={quote(request.url.path)}", status_code=303, headers=HEADERS)
+        address = request.url.path + (request.url.query and f"?{request.url.query}")
+        return RedirectResponse(f"/ui/login?next={quote(address)}", status_code=303, headers=HEADERS)
     return _page(f"{page}.html", {"page": page, "tabs": TABS, "chart_library": CHART_LIBRARY, **values})
 
 
-def _own_path(path: str) -> str:
-    """Returns `path` if it is one of our pages: the login form must not redirect to another site."""
-    return path if _OWN_PATH.fullmatch(path) else START_PAGE
+def _own_address(address: str) -> str:
+    """Returns the path with its query if it is one of our pages: the login form must not redirect to another site."""
+    return address if _OWN_ADDRESS.fullmatch(address) else START_PAGE
 
 
 def _login_page(request: Request, target: str, refusal: str = "", status: int = 200) -> Response:
     context = request.app.state.context
     has_issuer = context is not None and context.issuer is not None
-    link = f"/ui/sign-in?next={quote(_own_path(target), safe='')}" if has_issuer else ""
-    return _page("login.html", {"next": _own_path(target), "refusal": refusal, "issuer": link}, status=status)
+    link = f"/ui/sign-in?next={quote(_own_address(target), safe='')}" if has_issuer else ""
+    return _page("login.html", {"next": _own_address(target), "refusal": refusal, "issuer": link}, status=status)
 
 
 def _redeem(control: Context, request: Request, kept: list[str], state: str, code: str) -> Principal:

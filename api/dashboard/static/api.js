@@ -25,11 +25,11 @@ export class ApiError extends Error {
 /** The session has ended; the browser goes to the sign-in page. */
 export class Unauthorized extends ApiError {}
 
-const PATIENCE_MS = 15_000, UPLOAD_PATIENCE_MS = 600_000;
+const TIMEOUT_MS = 15_000, UPLOAD_TIMEOUT_MS = 600_000;
 /** A request that may have the control plane run a program, to see what it declares. */
-const PROGRAM_PATIENCE_MS = 300_000;
+const PROGRAM_TIMEOUT_MS = 300_000;
 
-async function request(method, path, { json, form, headers = {}, patienceMs = PATIENCE_MS } = {}) {
+async function request(method, path, { json, form, headers = {}, timeoutMs = TIMEOUT_MS } = {}) {
   let response;
   try {
     response = await fetch(path, {
@@ -42,13 +42,13 @@ async function request(method, path, { json, form, headers = {}, patienceMs = PA
         ...headers,
       },
       body: form ?? (json && JSON.stringify(json)),
-      signal: AbortSignal.timeout(patienceMs),
+      signal: AbortSignal.timeout(timeoutMs),
     });
   } catch {
     throw new ApiError({});
   }
   if (response.status === 401) {
-    location.assign(`/ui/login?next=${encodeURIComponent(location.pathname)}`);
+    location.assign(`/ui/login?next=${encodeURIComponent(location.pathname + location.search)}`);
     throw new Unauthorized({ title: "Your session has ended." }, 401);
   }
   if (response.status === 204) return null;
@@ -61,18 +61,18 @@ async function request(method, path, { json, form, headers = {}, patienceMs = PA
 export const get = (path) => request("GET", path);
 export const post = (path, json = {}) => request("POST", path, { json });
 /** Asks for the plan of a change of a job. @param {string} path of the job @param {object} change */
-export const plan = (path, change) => request("POST", `${path}/plan`, { json: change, patienceMs: PROGRAM_PATIENCE_MS });
+export const plan = (path, change) => request("POST", `${path}/plan`, { json: change, timeoutMs: PROGRAM_TIMEOUT_MS });
 /** Changes a job, if it still has the revision. @param {string} path of the job @param {object} change @param {number} revision */
 export const changeJob = (path, change, revision) =>
-  request("PATCH", path, { json: change, headers: { "If-Match": `"${revision}"` }, patienceMs: PROGRAM_PATIENCE_MS });
+  request("PATCH", path, { json: change, headers: { "If-Match": `"${revision}"` }, timeoutMs: PROGRAM_TIMEOUT_MS });
 /** Takes a job back to a revision. @param {string} path of the job @param {object} wanted */
 export const rollBack = (path, wanted) =>
-  request("POST", `${path}/rollback`, { json: wanted, patienceMs: PROGRAM_PATIENCE_MS });
+  request("POST", `${path}/rollback`, { json: wanted, timeoutMs: PROGRAM_TIMEOUT_MS });
 export const remove = (path) => request("DELETE", path);
 
 /** Uploads a file as an artifact. @param {File} file */
 export function upload(file) {
   const form = new FormData();
   form.append("file", file);
-  return request("POST", "/artifacts", { form, patienceMs: UPLOAD_PATIENCE_MS });
+  return request("POST", "/artifacts", { form, timeoutMs: UPLOAD_TIMEOUT_MS });
 }

@@ -15,7 +15,7 @@ export function ask({ title, text, action, keep = "Keep it as it is", danger = t
       ...(fields.length ? [element("div", { class: "form ask-fields" }, ...fields)] : []),
       element("div", { class: "actions" },
         element("button", { value: "keep", autofocus: true, formnovalidate: true }, keep),
-        element("button", { value: "act", class: danger ? "danger" : "primary" }, action)));
+        element("button", { value: "act", "data-acts": true, class: danger ? "danger" : "primary" }, action)));
     const dialog = element("dialog", { "aria-labelledby": "ask-head", "aria-describedby": "ask-text" }, form);
     dialog.addEventListener("close", () => {
       const given = dialog.returnValue === "act" ? new FormData(form) : null;

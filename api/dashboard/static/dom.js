@@ -167,7 +167,9 @@ export function row(cells, attributes = {}) {
 
 /** A button that acts: it can be refused with a reason, and is refused while the control plane is away. */
 export function actionButton(label, onclick, attributes = {}) {
-  return element("button", { type: "button", "data-acts": true, onclick, ...attributes }, label);
+  const button = element("button", { type: "button", "data-acts": true, onclick, ...attributes }, label);
+  applyRefusal(button); // a page that is drawn again every second makes its buttons while the control plane is away, too
+  return button;
 }
 
 /** Allows a button, or refuses it and says why. @param {HTMLButtonElement} button @param {string} reason */

@@ -49,12 +49,11 @@ export function ago(atMs, nowMs = Date.now()) {
 /** An instant in UTC, to the millisecond. */
 export const utc = (atMs) => new Date(atMs).toISOString().replace("T", " ").replace("Z", " UTC");
 
-/** An instant as local date and time, with the date only if it is not today. */
+/** An instant as date and time in the viewer's zone. */
 export function time(atMs) {
   if (missing(atMs)) return NONE;
   const at = new Date(atMs);
-  const date = day.format(at);
-  return date === day.format(new Date()) ? clock.format(at) : `${date} ${clock.format(at)}`;
+  return `${day.format(at)} ${clock.format(at)}`;
 }
 
 /** Records per second. */

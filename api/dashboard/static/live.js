@@ -65,7 +65,7 @@ export function live(refresh, { everyMs = 1000, stream = null, topics = [], redr
       close();
       run();
     });
-    source.addEventListener("over", () => location.assign(`/ui/login?next=${encodeURIComponent(location.pathname)}`));
+    source.addEventListener("over", () => location.assign(`/ui/login?next=${encodeURIComponent(location.pathname + location.search)}`));
     source.addEventListener("away", () => showConnection(`${AWAY} What you see may be old. Trying again…`, true));
     source.addEventListener("error", () => {
       const wasStreaming = isStreaming;

@@ -26,9 +26,17 @@ export function changedParameters(before, text) {
   return set.length || removed.length ? Object.fromEntries([...set, ...removed]) : null;
 }
 
+/** Says which line cannot be used; an empty string if all can. */
+export function problemOfLines(text) {
+  const wrong = splitLines(text).find((line) => line.indexOf("=") < 1);
+  return wrong ? `“${wrong}” is not NAME=VALUE.` : "";
+}
+
+const splitLines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
+
 function linesOf(text) {
-  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
-  const wrong = lines.find((line) => line.indexOf("=") < 1);
-  if (wrong) throw new ApiError({ detail: `“${wrong}” is not NAME=VALUE.` });
+  const lines = splitLines(text);
+  const problem = problemOfLines(text);
+  if (problem) throw new ApiError({ detail: problem });
   return lines.map((line) => [line.slice(0, line.indexOf("=")), line.slice(line.indexOf("=") + 1)]);
 }

@@ -6,9 +6,10 @@ import { ask } from "../ask.js";
 import {
   actionButton, byId, copyText, definitions, element, pill, row, setChildren, setRefused, setText, since, tell, when,
 } from "../dom.js";
+import { showFieldProblems } from "../field_problems.js";
 import { bytes, duration, NONE, number, plural } from "../format.js";
 import { jobPage, path, tabPath } from "../job_page.js";
-import { changedParameters, parameterLines } from "../parameters.js";
+import { changedParameters, parameterLines, problemOfLines } from "../parameters.js";
 
 const id = byId("checkpoint").dataset.checkpoint;
 const ENDED = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
@@ -150,6 +151,7 @@ async function attempt(name, act) {
 // --- a job that starts from it ------------------------------------------------------------------------------------------
 
 const dialog = byId("start-from");
+const forgetProblems = showFieldProblems(byId("start-from-form"), { "clone-parameters": problemOfLines });
 
 function openStart() {
   const ended = ENDED.has(job.status);
@@ -162,6 +164,7 @@ function openStart() {
   byId("clone-parallelism").max = job.max_parallelism;
   byId("clone-parameters").value = parameterLines(job.parameters);
   setText(byId("start-from-refusal"), "");
+  forgetProblems();
   showWhich();
   dialog.showModal();
 }
@@ -207,6 +210,7 @@ byId("start-from-form").addEventListener("submit", async (event) => {
 const other = () => new URLSearchParams(location.search).get("with");
 let compared = null;
 byId("with").value = other() ?? "";
+showFieldProblems(byId("compare"));
 
 byId("compare").addEventListener("submit", (event) => {
   event.preventDefault();

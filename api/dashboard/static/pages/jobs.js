@@ -2,9 +2,10 @@
 
 import { ApiError, get, post, upload } from "../api.js";
 import { byId, element, keyed, setChildren, setPill, setRefused, setText, since, tell, words } from "../dom.js";
+import { showFieldProblems } from "../field_problems.js";
 import { bytes, duration, NONE, number, plural, rate } from "../format.js";
 import { live } from "../live.js";
-import { parametersOf } from "../parameters.js";
+import { parametersOf, problemOfLines } from "../parameters.js";
 import { mayActAs, viewer } from "../viewer.js";
 
 const STATUSES = ["RUNNING", "CREATED", "SUBMITTING", "SAVEPOINTING", "RESCALING", "UPGRADING", "RESTARTING", "STOPPING",
@@ -14,7 +15,7 @@ const STATUSES = ["RUNNING", "CREATED", "SUBMITTING", "SAVEPOINTING", "RESCALING
 const COLUMNS = [
   ["Status", null, (job) => job.status, (job, cell) => setPill(cell.firstElementChild, job.status)],
   ["Parallelism", "number", (job) => job.parallelism, (job) => number(job.parallelism)],
-  ["Input", "number", (job) => job.figures.input_rate, (job) => rate(job.figures.input_rate)],
+  ["Input", "number", (job) => job.figures.input_rate, (job, cell) => showRates(job, cell)],
   ["Records waiting", "number", (job) => job.figures.lag_records, (job) => number(job.figures.lag_records)],
   ["Behind", "number", (job) => job.figures.lag_ms, (job) => duration(job.figures.lag_ms)],
   ["State", "number", (job) => job.figures.state_size, (job) => bytes(job.figures.state_size)],
@@ -128,17 +129,28 @@ function updateRow(row, job) {
   });
 }
 
-function showCheckpoint(job, cell) {
-  const latest = job.latest_checkpoint;
-  setChildren(cell, ...(latest
-    ? [element("span", {}, since(latest.completed_at_ms),
-      element("span", { class: "soft" }, ` in ${duration(latest.end_to_end_duration)}`))]
-    : [NONE]));
+function showRates({ figures }, cell) {
+  showTwoLines(cell, rate(figures.input_rate), figures.processed_rate === null ? "" : `could process ${rate(figures.processed_rate)}`);
+}
+
+function showCheckpoint({ latest_checkpoint: latest }, cell) {
+  showTwoLines(cell, since(latest?.completed_at_ms),
+    latest ? `in ${duration(latest.end_to_end_duration)}, wrote ${bytes(latest.checkpointed_size)}` : "");
+}
+
+function showTwoLines(cell, first, second) {
+  setChildren(cell, element("span", {}, first, second ? element("small", { class: "soft why" }, second) : ""));
 }
 
 // --- a new job -------------------------------------------------------------------------------------------------------
 
 const dialog = byId("new-job");
+/** Labels stand in one line, with commas between. */
+const labelLines = (text) => text.replaceAll(",", "\n");
+showFieldProblems(byId("new-job-form"), {
+  "job-parameters": problemOfLines,
+  "job-labels": (text) => problemOfLines(labelLines(text)),
+});
 byId("new").addEventListener("click", () => dialog.showModal());
 byId("new-job-close").addEventListener("click", () => dialog.close());
 byId("program").addEventListener("change", () => {
@@ -167,7 +179,7 @@ async function createJob() {
     artifact_id: artifact.id,
     parallelism: byId("job-parallelism").valueAsNumber,
     parameters: parametersOf(byId("job-parameters").value),
-    labels: parametersOf(byId("job-labels").value.replaceAll(",", "\n")),
+    labels: parametersOf(labelLines(byId("job-labels").value)),
     ...(Number.isNaN(most) ? {} : { max_parallelism: most }),
   });
   if (byId("job-start").checked) await post(`/jobs/${job.id}/start`);

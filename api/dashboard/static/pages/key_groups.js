@@ -2,6 +2,7 @@
 
 import { get } from "../api.js";
 import { byId, element, row, setChildren, setText } from "../dom.js";
+import { showFieldProblems } from "../field_problems.js";
 import { bytes, number, percent } from "../format.js";
 import { jobPage, path } from "../job_page.js";
 import { drawHistory } from "../key_group_history.js";
@@ -16,6 +17,7 @@ let last = null;
 for (const [name, [label]] of Object.entries(MEASURES)) {
   byId("measures").append(element("button", { type: "button", dataset: { name }, onclick: () => setQuery("measure", name) }, label));
 }
+showFieldProblems(byId("choices"));
 byId("operator").addEventListener("change", () => setQuery("operator", byId("operator").value));
 byId("at-parallelism").addEventListener("input", () => {
   const field = byId("at-parallelism");

@@ -2,7 +2,7 @@
 // The address holds the attempt, the text, and the place: `at` is an offset in bytes; without it the end is followed.
 
 import { ApiError, get } from "../api.js";
-import { byId, element, setChildren, setText, words } from "../dom.js";
+import { byId, element, setChildren, setRefused, setText, words } from "../dom.js";
 import { bytes, number, plural } from "../format.js";
 import { jobPage, path } from "../job_page.js";
 
@@ -28,7 +28,7 @@ const page = jobPage(async () => {
     element("option", { value: one.number }, `${number(one.number)}: ${words(one.cause).toLowerCase()}`)));
   if (document.activeElement !== byId("attempt")) byId("attempt").value = query.get("attempt") ?? String(attempts[0]?.number ?? "");
   setText(byId("log-size"), shown ? bytes(size) : "");
-  byId("download").disabled = !shown;
+  setRefused(byId("download"), shown ? "" : "There is no log yet.");
   showHint(refusal);
   showText();
 }, [], 1500);

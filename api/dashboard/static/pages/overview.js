@@ -80,6 +80,7 @@ async function readSeries() {
 /** Title, kind, and the series of each line with its name. */
 const CHARTS = [
   ["Records", "rate", [["input_rate", "Input"], ["output_rate", "Output"]]],
+  ["Records it could process", "rate", [["processed_rate", "Could process"]]],
   ["Records waiting", "number", [["lag_records", "Waiting"]]],
   ["Behind", "duration", [["lag_ms", "Behind"]]],
   ["Batch duration", "duration", [["batch_duration_ms", "Batch"]]],

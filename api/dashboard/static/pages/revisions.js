@@ -5,9 +5,10 @@ import { ask, choice } from "../ask.js";
 import { droppedBy, planParts } from "../change_plan.js";
 import { showCancel, showChange } from "../change_timeline.js";
 import { actionButton, byId, element, pill, row, setChildren, setRefused, setText, tell, when } from "../dom.js";
+import { showFieldProblems } from "../field_problems.js";
 import { duration, NONE, number } from "../format.js";
 import { jobPage, path } from "../job_page.js";
-import { changedParameters, parameterLines } from "../parameters.js";
+import { changedParameters, parameterLines, problemOfLines } from "../parameters.js";
 import { pageQuery, showPages } from "../paging.js";
 
 const PAGE = 20;
@@ -56,6 +57,7 @@ const know = (id, name, version) => programs.has(id) || programs.set(id, `${name
 
 const FIELDS = ["program", "parallelism", "interval", "retained", "parameters", "spark-conf"];
 let filled = null;
+const forgetProblems = showFieldProblems(byId("edit"), { parameters: problemOfLines, "spark-conf": problemOfLines });
 
 /** Shows the job's present specification, unless the user has begun to change it. */
 function fillForm() {
@@ -77,6 +79,7 @@ function fillForm() {
     "spark-conf": parameterLines(job.spark_conf),
   };
   for (const name of FIELDS) byId(name).value = filled[name];
+  forgetProblems();
   if (programs.has(query.get("program"))) byId("program").value = query.get("program");
 }
 

@@ -3,6 +3,7 @@
 import { ApiError, get, post, remove } from "../api.js";
 import { ask } from "../ask.js";
 import { actionButton, byId, definitions, element, row, setChildren, setText, since, when, words } from "../dom.js";
+import { showFieldProblems } from "../field_problems.js";
 import { NONE, number } from "../format.js";
 import { showEvents } from "../event_list.js";
 import { live } from "../live.js";
@@ -89,6 +90,7 @@ async function revoke(token) {
   if (agreed) await attempt(() => remove(`/tokens/${token.id}`));
 }
 
+showFieldProblems(byId("token-form"));
 byId("token-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   await attempt(async () => {

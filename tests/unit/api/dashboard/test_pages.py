@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,6 +25,8 @@ FILES = [path for path in sorted((HERE / "static").rglob("*")) if path.is_file()
 ORIGIN = "http://127.0.0.1:8080"
 JOB_TABS = [f"/ui/jobs/departures/{tab}" for tab in TABS]
 PAGES = ["/ui/", "/ui/artifacts", "/ui/system", "/ui/jobs/departures/checkpoints/7", *JOB_TABS]
+CHOSEN = ["/ui/?q=team%3A+web&sort=-Name", "/ui/jobs/departures/rescale?to=4"]
+"""Pages whose address says more than their path."""
 
 
 class Browser:
@@ -48,13 +51,13 @@ class Browser:
             return await client.request(method, path, **options)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *CHOSEN])
 def test_a_browser_without_a_session_is_led_to_the_login_form_and_back(page: str) -> None:
     answer = Browser(session=False).get(page)
     assert answer.status_code == 303
     assert answer.headers["location"] == f"/ui/login?next={quote(page)}"
     form = Browser(session=False).get(answer.headers["location"])
-    assert f'name="next" value="{page}"' in form.text
+    assert f'name="next" value="{escape(page)}"' in form.text
 
 
 @pytest.mark.parametrize("page", [*PAGES, "/ui/login", "/ui/static/style.css", "/ui/static/api.js"])
@@ -99,7 +102,19 @@ def test_a_hostile_job_in_the_address_becomes_text() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["//evil.example", "https://evil.example/ui/", "/ui/\\evil", "/jobs", "javascript:alert(1)", "/ui/\nx"]
+    "target",
+    [
+        "//evil.example",
+        "https://evil.example/ui/",
+        "/ui/\\evil",
+        "/jobs",
+        "javascript:alert(1)",
+        "/ui/\nx",
+        "/jobs?/ui/",
+        "/ui/?\nx",
+        "/ui/?a=1\\evil",
+        '/ui/?"><script>',
+    ],
 )
 def test_the_login_form_redirects_to_our_own_pages_only(target: str) -> None:
     form = Browser(session=False).get("/ui/login", params={"next": target})
