@@ -237,13 +237,22 @@ class TaskFailedError(JobError):
 
 
 class MissingSecretError(JobError):
-    """The driver's environment lacks a secret that the job's script names."""
+    """The driver's environment lacks a secret that the job's script reads."""
 
     code = "JOB_SECRET_MISSING"
+    domain = "external"
+    retryable = True
+    advice = "Give the secret to the control plane again, to each replica of it; a job that has failed is then started."
+
+
+class SecretNotNamedError(JobError):
+    """The job's script reads a secret that the job does not name."""
+
+    code = "JOB_SECRET_NOT_NAMED"
     domain = "user"
     advice = (
-        "The job must name the secret: `./keyscale jobs update JOB --secret NAME`, with one --secret for each that its "
-        "script reads. If it does, give the secret to the control plane again, and start the job."
+        "Name the secret (`./keyscale jobs update JOB --secret NAME`, with one --secret for each that the script reads)"
+        ", and start the job (`./keyscale jobs start JOB --wait`)."
     )
 
 

@@ -45,7 +45,7 @@ def client_settings(
 
     Raises:
         InvalidTopologyError: The user sets a fixed setting.
-        MissingSecretError: The environment lacks a secret.
+        SecretNotNamedError, MissingSecretError: A secret is not there.
     """
     taken = sorted({*fixed, "bootstrap.servers"} & set(config))
     if taken:

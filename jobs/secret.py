@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from keyscale.jobs.errors import MissingSecretError
-from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX, mask_known
+from keyscale.jobs.errors import MissingSecretError, SecretNotNamedError
+from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX, NAMED_VARIABLE, mask_known
 
 _revealed: dict[str, str] = {}  # by variable; those that this process has read or unpickled
 
@@ -28,6 +28,7 @@ class Secret:
         """Returns the value.
 
         Raises:
+            SecretNotNamedError: The job does not name it.
             MissingSecretError: The environment variable is not set.
         """
         if self._value is not None:
@@ -35,6 +36,9 @@ class Secret:
         variable = JOB_SECRET_PREFIX + self._name
         value = os.environ.get(variable)
         if not value:
+            named = os.environ.get(NAMED_VARIABLE)
+            if named is not None and self._name not in named.split(","):
+                raise SecretNotNamedError(f"the job does not name the secret {self._name}")
             raise MissingSecretError(f"the environment variable {variable} is not set where the driver runs")
         _revealed[variable] = value
         return value

@@ -31,6 +31,7 @@ from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES, JobLibraries
 from keyscale.api.libraries.library_cache import LibraryCache, PlacedLibraries
 from keyscale.db.embedded import let_enter
 from keyscale.directory_tree import remove_tree
+from keyscale.jobs.protocol.redaction import NAMED_VARIABLE
 from keyscale.jobs.protocol.storable_text import is_storable
 
 if TYPE_CHECKING:
@@ -132,6 +133,8 @@ class Launcher:
             libraries=libraries,
         )
         command = driver_command(self._settings, job, revision, attempt, work, libraries=libraries)
+        if revision.secrets is not None:
+            environment[NAMED_VARIABLE] = ",".join(revision.secrets)
         environment["KEYSCALE_ATTEMPT"] = f"{job.id}:{attempt.number}"
         environment["KEYSCALE_JOB_STORE_URL"] = job.store_url
         process: subprocess.Popen[bytes] | None = None

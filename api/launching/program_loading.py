@@ -22,6 +22,7 @@ from keyscale.api.launching.processes import kill_all, processes_of, start_super
 from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES
 from keyscale.directory_tree import remove_tree
 from keyscale.jobs.protocol.program import ANSWER_FILE, QUESTION_FILE, ProgramAnswer
+from keyscale.jobs.protocol.redaction import NAMED_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -122,6 +123,8 @@ class ProgramLoading:
                 variables = self._settings.job_secrets.variables_of(secrets)
                 libraries = self._launcher.place_libraries(brought, directory)
                 environment = loader_environment(work, os.environ, variables, user=user, libraries=libraries)
+                if secrets is not None:
+                    environment[NAMED_VARIABLE] = ",".join(secrets)
                 command = loader_command(self._settings, spark_conf, work, libraries)
                 return self._run(directory, command, environment, user)
         finally:

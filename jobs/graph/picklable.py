@@ -29,7 +29,7 @@ def check_picklable(thing: Any, what: str) -> None:
 
     Raises:
         NotPicklableError: It cannot. The message names the attribute, element or variable that is to blame.
-        MissingSecretError: It holds a secret that is not set.
+        SecretNotNamedError, MissingSecretError: It holds a secret that is not there.
     """
     try:
         pickled(thing)

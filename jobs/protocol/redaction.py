@@ -18,6 +18,8 @@ Span: TypeAlias = tuple[int, int]
 """Where something in a text begins and ends."""
 
 JOB_SECRET_PREFIX = "KEYSCALE_JOB_SECRET_"  # noqa: S105 - the beginning of a variable's name
+NAMED_VARIABLE = "KEYSCALE_REVEALED_NAMES"
+"""The environment variable with the names of the secrets that a driver's job names; its own marks no secret."""
 MASK = "*****"
 SECRET_CHARACTERS_MIN = 6
 """A shorter value is not masked: it would also mask parts of ordinary text."""

@@ -54,7 +54,7 @@ FAILING = PROGRAM.replace("HALF", "row.amount // 0").replace("UID", '.uid("files
 @pytest.fixture(scope="module")
 def platform() -> Iterator[RunningControlPlane]:
     """One control plane for all cases."""
-    with running_control_plane() as running:
+    with running_control_plane({"KEYSCALE_JOB_SECRET_STOCK": "hunter2hunter2"}) as running:
         yield running
 
 
@@ -91,8 +91,9 @@ def follow_update(platform: RunningControlPlane, advice: str, program: Path) -> 
     """Runs all commands of an advice to correct the program."""
     commands = re.findall(r"`\./keyscale ([^`]+)`", advice)
     assert [line.split()[1] for line in commands] == ["update", "start"]
+    values = {"JOB": "corrected", "FILE": str(program), "NAME": "STOCK"}
     for line in commands:
-        done(keyscale(platform, *shlex.split(line.replace("JOB", "corrected").replace("FILE", str(program)))))
+        done(keyscale(platform, *(values.get(word, word) for word in shlex.split(line))))
 
 
 def create(platform: RunningControlPlane, name: str, program: Path, *more: str) -> CommandAnswer:
@@ -184,6 +185,14 @@ def test_a_program_that_fails_is_corrected_by_its_failure(platform: RunningContr
     shown = refused(create(platform, "corrected", program, "--start", "--wait"), "CLI_JOB_FAILED")
     assert "JOB_UID_MISSING" in shown
     assert ".uid(" in shown
+    program.write_text(f"from keyscale import Secret\nSecret('STOCK').reveal()\n{RIGHT}")
+    done(keyscale(platform, "jobs", "update", "corrected", "--file", str(program)))
+    refused(keyscale(platform, "jobs", "start", "corrected", "--wait"), "JOB_SECRET_NOT_NAMED")
+    events = platform.api.get(job_path("corrected", "events"))["events"]
+    assert "ATTEMPT_REPLACED" not in [event["kind"] for event in events], "no restart helps"
+    follow_update(platform, platform.api.get(job_path("corrected"))["failure"]["advice"], program)
+    done(keyscale(platform, "jobs", "stop", "corrected"))
+
     program.write_text(FAILING)
     done(keyscale(platform, "jobs", "update", "corrected", "--file", str(program)))
     started = keyscale(platform, "jobs", "start", "corrected", "--wait")

@@ -5,7 +5,8 @@ import pickle
 import pytest
 
 from keyscale import Secret
-from keyscale.jobs.errors import MissingSecretError
+from keyscale.jobs.errors import MissingSecretError, SecretNotNamedError
+from keyscale.jobs.protocol.restart import FATAL_CODES
 from keyscale.jobs.secret import revealed, without_secrets
 
 
@@ -20,6 +21,17 @@ def test_the_error_of_a_missing_secret_names_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("KEYSCALE_JOB_SECRET_ORDERS", raising=False)
     with pytest.raises(MissingSecretError, match="KEYSCALE_JOB_SECRET_ORDERS"):
         Secret("ORDERS").reveal()
+
+
+def test_a_secret_that_the_job_does_not_name_fails_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KEYSCALE_JOB_SECRET_ORDERS", raising=False)
+    monkeypatch.setenv("KEYSCALE_REVEALED_NAMES", "STOCK,ORDERS")
+    with pytest.raises(MissingSecretError) as gone:
+        Secret("ORDERS").reveal()
+    monkeypatch.setenv("KEYSCALE_REVEALED_NAMES", "")
+    with pytest.raises(SecretNotNamedError) as not_named:
+        Secret("ORDERS").reveal()
+    assert [error.value.code in FATAL_CODES for error in (gone, not_named)] == [False, True]
 
 
 def test_a_pickled_secret_needs_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
