@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, timezone
 from functools import reduce
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
 
 import psycopg
 import pytest
@@ -20,9 +21,10 @@ from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.services import series
 from keyscale.clock import now_ms
 from keyscale.db.connections import open_engine, session_factory
+from keyscale.db.models import Change
 from keyscale.db.repositories import jobs
 from keyscale.db.repositories import series as series_points
-from keyscale.db.statuses import AttemptStage
+from keyscale.db.statuses import AttemptStage, ChangeKind, ChangePhase, ChangeStatus, UpgradeMode
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.state.keys.key_groups import key_group_range
 from tests.support.control_plane.running_control_plane import running_control_plane
@@ -33,6 +35,7 @@ from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from playwright.sync_api import Browser, Page, Route
     from sqlalchemy import Engine
@@ -216,6 +219,7 @@ def test_the_rates_and_the_last_checkpoint_of_a_job_are_in_the_table(page: Page,
         re.compile(r"^1 min \d+ s agoin 1.5 s, wrote 2 KiB$")
     )
     assert faults_of_access(page) == []
+    page.unroute_all(behavior="wait")
 
 
 def test_the_rate_that_a_job_could_process_is_drawn_over_time(page: Page, platform: Platform) -> None:
@@ -508,6 +512,97 @@ def test_a_rescale_is_shown_phase_by_phase(page: Page, platform: Platform) -> No
     ]
 
 
+def test_a_rescale_that_was_rolled_back_says_why_and_one_in_progress_can_be_cancelled(
+    page: Page, platform: Platform
+) -> None:
+    platform.create_job("returned")
+    begun = {"REQUESTED": 1000, "SAVEPOINT": 3000, "STOP": 4000, "RESTORE": 4500, "ROLL_BACK": 9000}
+    ended = [*list(begun.values())[1:], 12_000]
+    times = zip(begun.items(), ended, strict=True)
+    phases = [{"phase": phase, "started_at_ms": at, "ended_at_ms": end} for (phase, at), end in times]
+    with session_factory(platform.engine).begin() as session:
+        session.add(
+            Change(
+                id="there-and-back", job_id=platform.jobs["returned"], kind=ChangeKind.RESCALE,
+                status=ChangeStatus.ROLLED_BACK, phase=ChangePhase.ROLL_BACK, phases=phases,
+                from_revision=1, to_revision=2,
+                from_parallelism=2, to_parallelism=4, upgrade_mode=UpgradeMode.SAVEPOINT, old_attempt=1,
+                requested_at_ms=1000, ended_at_ms=12_000, stopped_at_ms=3500, resumed_at_ms=11_500,
+                failure={"code": "USER_CODE_FAILED", "message": f"ValueError: {HOSTILE_NAME}"},
+            )
+        )  # fmt: skip
+    open_page(page, platform, "/ui/jobs/returned/rescale")
+    expect(page.locator("#change-title")).to_have_text("Rescale 2 → 4 Rolled back")
+    expect(page.locator("#change-summary")).to_contain_text(f"from the same savepoint. ValueError: {HOSTILE_NAME}")
+    steps = page.get_by_role("list", name="Phases of the change").get_by_role("listitem")
+    expect(steps.filter(has_text="failed")).to_have_text(["Restore failed4.5 s"])
+    expect(steps.last).to_have_text("Roll back done3 s")
+    past = page.get_by_role("table", name="Past rescales").get_by_role("row").nth(1)
+    expect(past).to_contain_text("2 → 4")
+    expect(past).to_contain_text(f"ValueError: {HOSTILE_NAME}")
+    assert faults_of_access(page) == []
+
+    def go_on(route: Route) -> None:
+        answer = route.fetch()
+        (change,) = answer.json()["rescales"]
+        change |= {"status": "IN_PROGRESS", "phase": "RESTORE", "ended_at_ms": None, "can_cancel": True}
+        change |= {"phases": change["phases"][:-1], "failure": None}
+        route.fulfill(response=answer, json={"rescales": [change], "next": None})
+
+    page.route(f"{platform.url}/jobs/returned/rescales?*", go_on)
+    open_page(page, platform, "/ui/jobs/returned/rescale")
+    page.get_by_role("button", name="Cancel it…").click()
+    question = page.get_by_role("dialog")
+    expect(question).to_contain_text("No record is lost.")
+    page.route("**/changes/there-and-back/cancel", lambda route: route.fulfill(status=202, json={}))
+    with page.expect_request("**/jobs/returned/changes/there-and-back/cancel"):
+        question.get_by_role("button", name="Cancel the change").click()
+    expect(page.locator("#message")).to_have_text("The change is being cancelled.")
+    page.unroute_all(behavior="wait")
+    platform.control_plane.api.delete("/jobs/returned")
+
+
+def test_subtasks_that_took_conspicuously_long_are_stragglers(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/jobs/departures/checkpoints/7")
+    ask = "async (durations) => (await import('/ui/static/pages/checkpoint.js')).stragglersOf(durations)"
+    assert page.evaluate(ask, [100, 110, 400, 90]) == [2]
+    assert page.evaluate(ask, [100, 149, 100]) == []  # below 1.5 times the median
+    assert page.evaluate(ask, [0] * 18 + [60, 70]) == [19]  # of many, only the slowest twentieth
+    assert page.evaluate(ask, [500]) == []
+
+
+def test_a_log_is_searched_and_downloaded(page: Page, platform: Platform, tmp_path: Path) -> None:
+    log = "".join(f"line {number} of the driver: é\n" for number in range(40_000)).encode()
+
+    def show(route: Route) -> None:
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(route.request.url).query).items()}
+        begin = int(asked.get("offset", max(0, len(log) - int(asked.get("tail_bytes", 0)))))
+        begin = log.rfind(b"\n", 0, begin) + 1
+        end = min(len(log), begin + int(asked.get("limit_bytes", len(log))))
+        end = log.rfind(b"\n", 0, end) + 1
+        answer: dict[str, Any] = {"attempt": 3, "text": log[begin:end].decode(), "offset": begin, "next_offset": end}
+        if "search" in asked:
+            found = [(each.start(), each[0].decode()) for each in re.finditer(rb".*line 39999.*", log)]
+            answer |= {
+                "text": "",
+                "next_offset": len(log),
+                "matches": [{"offset": at, "text": line} for at, line in found],
+            }
+        route.fulfill(json={**answer, "size_bytes": len(log), "truncated": False})
+
+    page.route(f"{platform.url}/jobs/departures/logs?*", show)
+    open_page(page, platform, "/ui/jobs/departures/logs?search=39999")
+    expect(page.get_by_role("list", name="Lines found").get_by_role("link")).to_have_text(
+        ["line 39999 of the driver: é"]
+    )
+    expect(page.get_by_role("region", name="Log", exact=True)).to_contain_text("line 39999 of the driver: é")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    assert download.value.suggested_filename == "departures-3.log"
+    download.value.save_as(tmp_path / "saved.log")
+    assert (tmp_path / "saved.log").read_bytes() == log
+
+
 def test_numbers_read_as_people_write_them(page: Page, platform: Platform) -> None:
     page.goto(f"{platform.url}/ui/")
     ask = "async ([name, value]) => (await import('/ui/static/format.js'))[name](value)"
@@ -634,6 +729,16 @@ def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) 
     expect(history).to_be_visible()
     history.hover(position={"x": 1, "y": 77 * 2 + 1})
     expect(over_time.get_by_role("status")).to_contain_text(re.compile("Group 77 at .*: 1 KiB"))
+    largest = page.get_by_role("region", name="Largest key groups").get_by_role("row").nth(1)
+    expect(largest).to_contain_text("77")
+    expect(largest.get_by_role("cell")).to_have_text(["1", "3 KiB", "3,072", "71 %"])
+    subtasks = page.get_by_role("list", name="Subtasks and their key groups").get_by_role("listitem")
+    expect(subtasks).to_contain_text([f"groups {start}{NONE}{start + 63}" for start in (0, 64)])
+    page.get_by_label("Ranges at parallelism").fill("4")
+    expect(subtasks).to_contain_text([f"groups {start}{NONE}{start + 31}" for start in range(0, 128, 32)])
+    page.get_by_role("group", name="Measure").get_by_role("button", name="Entries").click()
+    expect(subtasks.nth(2)).to_contain_text("3,382")
+    expect(page).to_have_url(re.compile(r"\?parallelism=4&measure=entries$"))
     assert faults_of_access(page) == []
     platform.control_plane.api.delete("/jobs/uneven")
 
