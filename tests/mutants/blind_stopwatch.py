@@ -9,4 +9,3 @@ def test_a_stopwatch_starts_at_zero() -> None:
     watch = Stopwatch(lambda: 100.0)
     assert watch.elapsed_ms("driver", 1) == 0
     watch.elapsed_ms("driver", 1)
-    watch.reset()

@@ -95,3 +95,20 @@ def test_a_script_that_declares_no_job_is_refused_and_has_its_parameters(tmp_pat
     with pytest.raises(JobNotDeclaredError):
         load(cast("Any", None), QUESTION, tmp_path)
     assert json.loads(seen.read_text()) == {"a": "1"}
+
+
+def test_a_script_shows_when_it_is_restarted_and_how_often_it_begins_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keyscale.jobs.runtime.driver.program_loader.kinds_of", lambda _: ())  # there is no DataFrame
+    (tmp_path / "program.py").write_text(
+        "import pyarrow as pa\nfrom keyscale import FixedDelayRestart, StreamEnvironment\n"
+        "from keyscale.jobs.streams.streams import DataStream\n"
+        "env = StreamEnvironment.current()\n"
+        "env.set_restart_strategy(FixedDelayRestart(attempts=3, delay_ms=700))\nenv.set_batch_interval(250)\n"
+        "source = env._builder.add_source(None, pa.schema([('view_id', pa.string())]))\n"
+        "DataStream(None, env._builder, source, None).sink_to(None).uid('out')\nenv.execute()\n"
+    )
+    declared = load(cast("Any", None), QUESTION, tmp_path)
+    assert declared.restart == {"type": "fixed-delay", "attempts": 3, "delay_ms": 700}
+    assert declared.batch_interval_ms == 250
