@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,6 +38,7 @@ def performed(play: Play) -> Iterator[tuple[Verdict, str]]:
         verdict = Demo(home=home, port=free_port(), play=play, console=console, stay=False, settings={}).run()
         assert [check for check in verdict.checks if not check.holds] == []
         assert "EXACT" in shown.getvalue()
+        assert re.search(r"^Open first http://127\.0\.0\.1:\d+/ui/jobs/[\w-]+/\w+$", shown.getvalue(), re.MULTILINE)
         yield verdict, shown.getvalue()
         assert processes_of(home) == []
 
