@@ -601,6 +601,11 @@ def test_a_log_is_searched_and_downloaded(page: Page, platform: Platform, tmp_pa
     assert download.value.suggested_filename == "departures-3.log"
     download.value.save_as(tmp_path / "saved.log")
     assert (tmp_path / "saved.log").read_bytes() == log
+    page.get_by_label("Follow").uncheck()  # the page asks for nothing by itself
+    page.unroute_all(behavior="wait")
+    page.route(f"{platform.url}/jobs/departures/logs?*", lambda route: route.abort())
+    page.get_by_role("button", name="Earlier lines").click()
+    expect(page.locator("#message")).to_contain_text("The control plane does not answer.")
 
 
 def test_numbers_read_as_people_write_them(page: Page, platform: Platform) -> None:

@@ -2,7 +2,7 @@
 // The address holds the attempt, the text, and the place: `at` is an offset in bytes; without it the end is followed.
 
 import { ApiError, get } from "../api.js";
-import { byId, element, setChildren, setRefused, setText, words } from "../dom.js";
+import { byId, element, setChildren, setRefused, setText, tell, words } from "../dom.js";
 import { bytes, number, plural } from "../format.js";
 import { jobPage, path } from "../job_page.js";
 
@@ -124,7 +124,7 @@ function showText() {
   if (follow.checked) log.scrollTop = log.scrollHeight;
 }
 
-byId("earlier").addEventListener("click", async () => {
+byId("earlier").addEventListener("click", () => attempt(async () => {
   const from = Math.max(0, shown.start - CHUNK_BYTES);
   const answers = [];
   for (let at = from; at < shown.start;) {  // an answer ends with a line, so the piece of a line before `start` is another one
@@ -140,13 +140,13 @@ byId("earlier").addEventListener("click", async () => {
   shown.answers.unshift({ start: shown.start, length: text.length });
   showText();
   log.scrollTop = log.scrollHeight - height;
-});
-byId("later").addEventListener("click", async () => {
+}));
+byId("later").addEventListener("click", () => attempt(async () => {
   const answer = await read({ offset: shown.end, limit_bytes: CHUNK_BYTES });
   append(answer);
   size = answer.size_bytes;
   showText();
-});
+}));
 byId("log-form").addEventListener("submit", (event) => {
   event.preventDefault();
   setQuery("search", byId("search").value.trim());
@@ -163,7 +163,7 @@ follow.addEventListener("change", () => {
   if (follow.checked && query.has("at")) location.assign(addressOf(null));
   page.now();
 });
-byId("download").addEventListener("click", async () => {
+byId("download").addEventListener("click", () => attempt(async () => {
   const parts = [];
   for (let from = 0; from < Math.min(size, DOWNLOAD_BYTES_MAX);) {
     const answer = await read({ offset: from, limit_bytes: 1 << 20 });
@@ -174,7 +174,17 @@ byId("download").addEventListener("click", async () => {
   const url = URL.createObjectURL(new Blob(parts, { type: "text/plain" }));
   element("a", { href: url, download: `${byId("name").textContent}-${shown.attempt}.log` }).click();
   URL.revokeObjectURL(url);
-});
+}));
+
+/** Does what a button is for, and says why if it cannot be done. */
+async function attempt(act) {
+  try {
+    await act();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    tell(error.text, "bad");
+  }
+}
 
 function setQuery(name, value) {
   if (value) query.set(name, value);
