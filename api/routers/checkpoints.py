@@ -5,8 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import NUMBER_MAX, CheckpointNumber, Control, DryRun, ListingOf
+from keyscale.api.routers.dependencies import CheckpointNumber, Control, DryRun, ListingOf
 from keyscale.api.routers.guarded_route import GuardedRoute
+from keyscale.api.schemas.base import NUMBER_MAX
 from keyscale.api.schemas.checkpoint import CheckpointConfigAnswer, CheckpointDetailAnswer, CheckpointsAnswer
 from keyscale.api.schemas.operation import OperationAccepted, OperationRequest
 from keyscale.api.schemas.snapshot_care import ComparisonAnswer, DeletionAnswer, VerificationAnswer, VerifyRequest

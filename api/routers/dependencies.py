@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
 
+from keyscale.api.schemas.base import NUMBER_MAX
 from keyscale.api.services.context import Context
 from keyscale.api.services.cursors import Listing
 
@@ -27,8 +28,6 @@ async def _listing(limit: Limit = 100, after: After = None) -> Listing:
 
 ListingOf = Annotated[Listing, Depends(_listing)]
 
-NUMBER_MAX = (1 << 63) - 1
-"""The largest number that a column holds."""
 CheckpointNumber = Annotated[int, Path(ge=1, le=NUMBER_MAX)]
 DryRun = Annotated[bool, Query(description="Only show the effects.")]
 AttemptNumber = Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="Default: the latest one.")]

@@ -5,8 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import NUMBER_MAX, AttemptNumber, Control, ListingOf
+from keyscale.api.routers.dependencies import AttemptNumber, Control, ListingOf
 from keyscale.api.routers.guarded_route import GuardedRoute
+from keyscale.api.schemas.base import NUMBER_MAX
 from keyscale.api.schemas.change_plan import PlanAnswer
 from keyscale.api.schemas.job import (
     AttemptList,

@@ -5,8 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Response
 
 from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import NUMBER_MAX, Control, ListingOf
+from keyscale.api.routers.dependencies import Control, ListingOf
 from keyscale.api.routers.guarded_route import GuardedRoute
+from keyscale.api.schemas.base import NUMBER_MAX
 from keyscale.api.schemas.change import ChangeAnswer, ChangeList
 from keyscale.api.schemas.revision import (
     RevisionAnswer,

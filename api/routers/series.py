@@ -5,7 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from keyscale.api.access.identities import User
-from keyscale.api.routers.dependencies import NUMBER_MAX, Control
+from keyscale.api.routers.dependencies import Control
+from keyscale.api.schemas.base import NUMBER_MAX
 from keyscale.api.schemas.day import DayList
 from keyscale.api.schemas.series import SeriesAnswer, SeriesName
 from keyscale.api.services import days, series

@@ -10,6 +10,8 @@ from keyscale.jobs.protocol.chosen import Chosen
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 OPERATION_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
+NUMBER_MAX = (1 << 63) - 1
+"""The largest number that a column holds."""
 
 OperationId = Annotated[
     str,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from keyscale.api.schemas.base import Request
+from keyscale.api.schemas.base import NUMBER_MAX, Request
 from keyscale.db.statuses import ClaimMode
 
-_NUMBER_MAX: Final = (1 << 63) - 1
 _SOURCES = ("checkpoint_id", "savepoint_id", "location", "before_ms", "latest")
 
 
@@ -19,14 +18,14 @@ class RestoreSource(Request):
     job: Annotated[str, Field(max_length=200)] | None = Field(
         default=None, description="Id or name of the job that took it. Default: the job itself."
     )
-    checkpoint_id: Annotated[int, Field(ge=1, le=_NUMBER_MAX)] | None = Field(
+    checkpoint_id: Annotated[int, Field(ge=1, le=NUMBER_MAX)] | None = Field(
         default=None, description="Number of a COMPLETED checkpoint or savepoint."
     )
     savepoint_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     location: Annotated[str, Field(max_length=2000)] | None = Field(
         default=None, description="Location of a manifest in the job's store."
     )
-    before_ms: Annotated[int, Field(ge=0, le=_NUMBER_MAX)] | None = Field(
+    before_ms: Annotated[int, Field(ge=0, le=NUMBER_MAX)] | None = Field(
         default=None, description="The newest one that was complete before this time, in milliseconds since 1970."
     )
     latest: bool = Field(default=False, description="The newest one.")

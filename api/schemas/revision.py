@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from keyscale.api.libraries.library_set import LIBRARIES_MAX
-from keyscale.api.schemas.base import NAME_PATTERN, Answer, Labels, ListAnswer, OperationId, Request
+from keyscale.api.schemas.base import NAME_PATTERN, NUMBER_MAX, Answer, Labels, ListAnswer, OperationId, Request
 from keyscale.api.schemas.change import ChangeAnswer, UpgradeModeName
 from keyscale.api.schemas.job import CheckpointRequest, JobAnswer, LibraryName, MaskedParameters, SecretName
 from keyscale.api.schemas.restore import RestoreRequest
@@ -82,7 +82,7 @@ class UpdateRequest(SpecificationChange):
 class RollbackRequest(Request):
     """Takes a job back to an earlier revision."""
 
-    revision: int = Field(ge=1, description="Number of the revision.")
+    revision: int = Field(ge=1, le=NUMBER_MAX, description="Number of the revision.")
     state: Literal["savepoint", "current"] = Field(
         default="savepoint",
         description=(

@@ -36,16 +36,15 @@ class RequestLimits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {name: value for name, value in scope["headers"] if name in {b"host", b"content-length"}}
-        host = _host_name(headers.get(b"host", b"").decode("latin-1"))
-        if host not in self._hosts:
+        hosts = {_host_name(value.decode("latin-1")) for name, value in scope["headers"] if name == b"host"}
+        if not hosts or hosts - self._hosts:
             await problem(HostNotAllowedError("the Host header names another host"))(scope, receive, send)
             return
         if not is_storable(scope["path"]):
             await problem(RouteNotFoundError("the path holds a character that no name has"))(scope, receive, send)
             return
         limit = self._limit(scope["path"])
-        length = headers.get(b"content-length", b"0")
+        length = dict(scope["headers"]).get(b"content-length", b"0")
         if not length.isdigit() or int(length) > limit:
             await problem(BodyTooLargeError(f"at most {limit} bytes are accepted here"))(scope, receive, send)
             return

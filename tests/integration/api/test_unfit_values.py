@@ -21,7 +21,7 @@ from keyscale.jobs.protocol.storable_text import storable
 from tests.support.control_plane.served_routes import api_routes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import httpx
     from fastapi import FastAPI
@@ -159,7 +159,38 @@ def refuse(client: httpx.Client, job: dict[str, Any], number: int) -> None:
     new = {"name": "x", "artifact_id": job["artifact_id"]}
     for body in ({"parallelism": number}, {"max_parallelism": number}, {"batch_interval_ms": number}):
         assert client.post("/jobs", json={**new, **body}).status_code == 422, body
-    assert client.post(f"{base}/rescale", json={"parallelism": number}).status_code == 422
+    for action in ("rescale", "clone", "plan"):
+        assert client.post(f"{base}/{action}", json={"name": "x", "parallelism": number}).status_code == 422, action
+    assert client.post(f"{base}/rollback", json={"revision": number}).status_code in {404, 422}
+
+
+def test_every_number_of_a_request_has_bounds(app: FastAPI) -> None:
+    """Those of a parallelism are checked with those of its job, by an error of their own."""
+    document = app.openapi()
+
+    def unbounded(schema: Any, place: str) -> Iterator[str]:
+        if isinstance(schema, list):
+            for part in schema:
+                yield from unbounded(part, place)
+        elif isinstance(schema, dict) and "$ref" in schema:
+            name = schema["$ref"].rpartition("/")[2]
+            yield from unbounded(document["components"]["schemas"][name], place)
+        elif isinstance(schema, dict):
+            is_number = schema.get("type") in ("integer", "number")
+            if is_number and not ({"minimum", "exclusiveMinimum"} & schema.keys() and "maximum" in schema):
+                yield place
+            for name, part in schema.items():
+                yield from unbounded(part, f"{place} {name}")
+
+    found, seen = [], 0
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            asked = [each["schema"] for each in operation.get("parameters", [])]
+            asked.append(operation.get("requestBody", {}).get("content", {}))
+            seen += len(asked)
+            found += unbounded(asked, f"{method} {path}")
+    assert seen > 100
+    assert [place for place in found if "parallelism" not in place] == []
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def settings(tmp_path: Path) -> Settings:
 def send(
     settings: Settings,
     *chunks: bytes,
-    host: bytes | None = b"localhost",
+    host: bytes | tuple[bytes, ...] | None = b"localhost",
     length: bytes | None = None,
     path: str = "/jobs",
     kind: str = "http",
@@ -56,7 +56,8 @@ def send(
             statuses.append(message["status"])
 
     headers = [(b"accept", b"evil.example")]
-    headers += [(b"host", host)] if host is not None else []
+    hosts = host if isinstance(host, tuple) else () if host is None else (host,)
+    headers += [(b"host", each) for each in hosts]
     headers += [(b"content-length", length)] if length is not None else []
     scope: dict[str, Any] = {"type": kind, "path": path, "headers": headers}
     try:
@@ -91,6 +92,12 @@ def test_a_host_is_ours_by_its_name_whatever_its_port_and_case(
     settings: Settings, host: bytes | None, status: int
 ) -> None:
     assert send(settings, host=host) == status
+
+
+@pytest.mark.parametrize("foreign", [(b"evil.example", b"localhost"), (b"localhost", b"evil.example")])
+def test_of_several_hosts_each_has_to_be_ours(settings: Settings, foreign: tuple[bytes, ...]) -> None:
+    assert send(settings, host=foreign) == WRONG_HOST
+    assert send(settings, host=(b"localhost", b"own.example")) == OK
 
 
 @pytest.mark.parametrize(
