@@ -69,6 +69,37 @@ def follows(platform: RunningControlPlane, revision: int) -> bool:
 
 
 @pytest.mark.exhaustive
+def test_a_running_job_goes_back_to_a_revision_with_its_savepoint_and_begins_again_without_state(
+    tmp_path: Path,
+) -> None:
+    with running_control_plane() as platform:
+        job = CountsJob(lambda: platform.api, tmp_path)
+        job.create(1, parallelism=2, checkpoints={"interval_ms": 2000})
+        job.act("start")
+        job.deliver()
+        job.wait_for_all()
+        assert job.ended(job.update(2))["status"] == "COMPLETED"
+        job.deliver()
+        job.wait_for_all()
+        assert {row["version"] for row in job.rows()} == {1, 2}
+
+        back = job.act("rollback", {"revision": 1})["change"]
+        assert job.ended(back["id"])["status"] == "COMPLETED"
+        job.deliver()
+        job.wait_for_all()
+        assert {row["version"] for row in job.rows()} == {1}, "what the second version has counted is counted again"
+
+        anew = {"artifact_id": job.program(2), "upgrade_mode": "stateless"}
+        change = platform.api.patch(job_path("counts"), anew, if_match='"1"')["change"]
+        assert job.ended(change["id"])["status"] == "COMPLETED"
+        job.deliver()
+        job.wait_for_all()
+        assert {row["version"] for row in job.rows()} == {2}, "all input is read again"
+        assert job.show()["status"] == "RUNNING"
+        job.act("cancel")
+
+
+@pytest.mark.exhaustive
 def test_a_job_that_fails_on_every_batch_and_can_take_no_savepoint_is_upgraded_from_its_last_state(
     tmp_path: Path,
 ) -> None:
