@@ -379,3 +379,65 @@ def opens_as_planned(backend, descriptor, change, schema):
     if change.fate is Fate.KEPT:
         assert backend.schema.state(descriptor.name) == known
     return True
+
+
+@pytest.mark.parametrize("kind", ["heap", "rocksdb"])
+@given(data=st.data())
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[*HealthCheck])
+@pytest.mark.filterwarnings("ignore:value state .* holds a map")
+def test_maps_that_move_to_another_name_are_read_as_planned_whether_or_not_they_have_moved(kind, data):
+    directory = Path(tempfile.mkdtemp(dir=SCRATCH))
+    engine = HeapEngine() if kind == "heap" else RocksDbEngine(directory / "0")
+    items, ttl = data.draw(TYPES), data.draw(st.sampled_from([None, Ttl(1000)]))
+    backend = KeyedStateBackend(engine, KEY, BatchClock(10, 10))
+    whole, stored = backend.value_state(moving(items, ttl)[0]), {}
+    for key_group, key in KEYS:
+        backend.set_current_key(key_group, key)
+        stored[key] = ({}, items)
+        if data.draw(st.booleans()):
+            stored[key] = (data.draw(values(pa.map_(pa.string(), items))), items)
+            whole.update(stored[key][0])
+    engine.write_runs(backend.drain())
+    schema = backend.schema
+    try:
+        for _ in range(data.draw(st.integers(1, 3))):
+            items = data.draw(st.sampled_from([items, _wider(items)]) | TYPES)
+            ttl = data.draw(st.sampled_from([None, Ttl(1000)]))
+            schema = moves(engine, schema, moving(items, ttl), stored, data.draw)
+    finally:
+        engine.close()
+        shutil.rmtree(directory)
+
+
+def moving(items, ttl):
+    whole = ValueStateDescriptor("whole", pa.map_(pa.string(), items), ttl)
+    return whole, MapStateDescriptor("entries", pa.string(), items, ttl)
+
+
+def moves(engine, schema, pair, stored, draw):
+    """Runs a program that moves maps, for some keys; returns the schema of what is stored then."""
+    declared = KeyedStateBackend(HeapEngine(), KEY)
+    declared.migrating_map_state(*pair)
+    planned = {each.name: each for each in changes_of(schema, declared.schema)}
+    reasons = {each.reason for each in planned.values() if each.reason is not None}
+    backend = KeyedStateBackend(engine, KEY, BatchClock(10, 10), schema=schema)
+    refused = refusal(partial(backend.migrating_map_state, *pair))
+    event(str(planned["whole"].fate))
+    assert refused in reasons if reasons else refused is None
+    if refused is not None:
+        backend.discard()
+        return schema
+    state, items = backend.migrating_map_state(*pair), pair[1].value_type
+    for key_group, key in KEYS:
+        if draw(st.booleans()):  # the others stay where they are, in their old form
+            backend.set_current_key(key_group, key)
+            value, written = stored[key]
+            expected = {name: read_as(each, written, items) for name, each in value.items()}
+            assert dict(state.items()) == expected
+            if draw(st.booleans()):
+                state.put("new", added := draw(values(items)))
+                expected["new"] = added
+                assert dict(state.items()) == expected
+            stored[key] = (expected, items)
+    engine.write_runs(backend.drain())
+    return backend.schema
