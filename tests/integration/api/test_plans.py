@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from keyscale.api.access.principal import Principal
@@ -22,15 +24,23 @@ from keyscale.db.repositories import revisions
 from keyscale.db.statuses import Role
 from keyscale.jobs.protocol.program import DeclaredSink, DeclaredSource, ProgramAnswer, ProgramDeclaration
 from keyscale.state.documents.manifest import OperatorDeclaration
-from keyscale.state.identifiers import OperatorUid
-from keyscale.state.keyed.descriptors import StateKind
+from keyscale.state.engine.heap import HeapEngine
+from keyscale.state.identifiers import JobId, OperatorUid
+from keyscale.state.keyed.backend import KeyedStateBackend
+from keyscale.state.keyed.descriptors import StateKind, ValueStateDescriptor
 from keyscale.state.keyed.schema import KeyedSchema, StateSchema, ValueFormat
+from keyscale.state.keyed.ttl import Ttl
+from keyscale.state.objects.opening import open_store
 from keyscale.state.restore.program_change import DeclaredOperator
+from tests.support.state.state_job import COUNT, KEY_SCHEMA, StateJob
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import httpx
 
     from keyscale.api.services.context import Context
+    from keyscale.state.keyed.descriptors import StateDescriptor
 
 TOTALS = DeclaredOperator(
     OperatorUid("totals"),
@@ -80,6 +90,75 @@ def test_a_program_is_loaded_with_the_changed_settings_and_shows_its_states(
     assert answers["content"] == b"print(1)\n"
     assert (answers["question"].parameters, answers["question"].parallelism) == ({"a": "b"}, 3)
     assert answers["secrets"] == ["ORDERS"]
+
+
+def declaring(uid: str, *descriptors: StateDescriptor) -> ProgramAnswer:
+    """The answer of a program of one operator with these states, found as a loader finds them."""
+    declared = KeyedStateBackend(HeapEngine(), KEY_SCHEMA)
+    for each in descriptors:
+        declared.state(each)
+    declaration = OperatorDeclaration((("id", "int64"),), declared.schema)
+    return ProgramAnswer(ProgramDeclaration((DeclaredOperator(OperatorUid(uid), declaration),), (), ()))
+
+
+@pytest.mark.parametrize(
+    ("program", "operators", "states", "verdict"),
+    [
+        (declaring("count", COUNT), {"count": "kept"}, {"count": "kept"}, (True, False)),
+        (
+            declaring("count", COUNT, ValueStateDescriptor("more", pa.string())),
+            {"count": "kept"},
+            {"count": "kept", "more": "new"},
+            (True, False),
+        ),
+        (
+            declaring("count", replace(COUNT, ttl=Ttl(1000))),
+            {"count": "kept"},
+            {"count": "migrated"},
+            (True, False),
+        ),
+        (
+            declaring("count", ValueStateDescriptor("count", pa.string())),
+            {"count": "incompatible"},
+            {"count": "incompatible"},
+            (False, False),
+        ),
+        (declaring("other", COUNT), {"count": "dropped", "other": "new"}, {"count": "dropped"}, (True, True)),
+    ],
+    ids=["kept", "new", "migrated", "incompatible", "dropped"],
+)
+def test_the_fate_of_what_is_stored_is_planned_and_nothing_moves_on_one_host(  # noqa: PLR0917 - a program and its plan
+    context: Context,
+    client: httpx.Client,
+    job: dict[str, Any],
+    answers: dict[str, Any],
+    tmp_path: Path,
+    program: ProgramAnswer,
+    operators: dict[str, str],
+    states: dict[str, str],
+    verdict: tuple[bool, bool],
+) -> None:
+    state = StateJob(open_store(context.settings.store_url), tmp_path / "local", JobId(job["id"]))
+    state.start(2)
+    state.run_batch({1: 1, 2: 1})
+    state.checkpoint()
+    answers["answer"] = program
+    plan = client.post("/jobs/flights/plan", json={"parameters": {"a": "b"}, "parallelism": 4}).json()
+    assert (plan["compatible"], plan["requires_allow_non_restored_state"]) == verdict
+    assert {each["uid"]: each["fate"] for each in plan["operators"]} == operators
+    [count] = [each for each in plan["operators"] if each["uid"] == "count"]
+    assert {each["name"]: each["fate"] for each in count["states"]} == states
+    [stored] = [each for each in count["states"] if each["name"] == "count"]
+    assert stored["stored"] == "value of int64"
+    assert bool(stored["rules"]) == (states["count"] == "migrated")
+    assert (stored["reason"] is None) == (states["count"] != "incompatible")
+    if states["count"] == "incompatible":
+        assert stored["declared"] == "value of string"
+    [movement] = plan["movement"]["operators"]
+    assert [each["index"] for each in movement["subtasks"]] == [0, 1, 2, 3]
+    assert plan["movement"]["state_bytes"] > 0
+    assert plan["movement"]["moved_bytes"] == 0
+    assert client.get("/jobs/flights").json() == job
 
 
 @pytest.mark.usefixtures("job")
