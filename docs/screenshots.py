@@ -77,16 +77,11 @@ class Look:
         return f"{self.scheme}-{'wide' if self.width > 600 else 'narrow'}"
 
 
-LOOKS = (Look("light", 1280, 800), Look("dark", 390, 780))
-BOTH_LOOKS_OF = {
-    "overview": Look("dark", 1280, 800),
-    "rescale": Look("light", 390, 780),
-    "revisions": Look("dark", 1280, 800),
-}
+LOOKS = tuple(Look(scheme, *size) for scheme in ("light", "dark") for size in ((1280, 800), (390, 780)))
 
 
 def take_all(connection: Connection, job: str, failed_job: str) -> list[Path]:
-    """Takes a picture of every page in both looks.
+    """Takes a picture of every page in all looks.
 
     Args:
         connection: A running control plane.
@@ -109,15 +104,11 @@ def take_all(connection: Connection, job: str, failed_job: str) -> list[Path]:
     }
     DIRECTORY.mkdir(exist_ok=True)
     cookie = httpx.post(f"{connection.url}/ui/login", data={"token": connection.token}).cookies[SESSION_COOKIE]
-    shots = [
-        (name, path, look)
-        for name, path in pages.items()
-        for look in (*LOOKS, *([BOTH_LOOKS_OF[name]] if name in BOTH_LOOKS_OF else []))
-    ]
     with _browser() as browser:
         return [
             _take(browser, f"{connection.url}/ui/{path}", "" if name == "sign-in" else cookie, name, look)
-            for name, path, look in shots
+            for name, path in pages.items()
+            for look in LOOKS
         ]
 
 
