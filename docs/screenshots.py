@@ -7,8 +7,11 @@ lets another one fail. With --url it photographs a control plane that is running
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
+import shutil
 import tempfile
+import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +28,7 @@ from keyscale.api.cli.connection import Connection
 from keyscale.api.cli.process import ControlPlaneProcess, free_port
 from keyscale.api.dashboard.router import TABS
 from keyscale.deploy.demo.course import JOB_NAME, Course
+from keyscale.deploy.demo.feeder import FILES
 from keyscale.deploy.demo.home_processes import end_processes, processes_of
 from keyscale.deploy.demo.progress import ProgressDisplay
 from keyscale.deploy.demo.reports import departure_reports
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 DIRECTORY = Path(__file__).parent / "screenshots"
+DELIVERY_SECONDS = 2.0
 SETTLE_MS = 1500
 """Time for what moves on a page to come to rest."""
 CHARTS_DRAWN = """() => [...document.querySelectorAll('.charts')].filter((charts) => charts.offsetParent).every(
@@ -92,11 +97,11 @@ def take_all(connection: Connection, job: str, failed_job: str) -> list[Path]:
         The pictures.
     """
     with ControlPlane(connection) as control_plane:
-        newest = control_plane.get(job_path(job, "checkpoints"))["latest"]["completed"]["id"]
+        savepoint = control_plane.get(job_path(job, "checkpoints"))["latest"]["savepoint"]["id"]
     pages = {
         "jobs": "",
         **{tab: f"jobs/{failed_job if tab == 'exceptions' else job}/{tab}" for tab in TABS},
-        "checkpoint": f"jobs/{job}/checkpoints/{newest}",
+        "checkpoint": f"jobs/{job}/checkpoints/{savepoint}",
         "artifacts": "artifacts",
         "system": "system",
         "sign-in": "login",
@@ -148,10 +153,33 @@ def _control_plane_with_history() -> Iterator[Connection]:
             process.start()
             with ControlPlane(process.connection) as control_plane:
                 _make_history(control_plane, home / "data")
-            yield process.connection
+            with _delivered_again(home / "data" / "input"):
+                yield process.connection
         finally:
             process.stop()
             end_processes(processes_of(home))
+
+
+@contextmanager
+def _delivered_again(source: Path) -> Iterator[None]:
+    """Delivers files of reports once more, one after the other, so that the pages show a job at work."""
+    ended = threading.Event()
+
+    def deliver() -> None:
+        for number, file in enumerate(itertools.cycle(sorted(source.glob(FILES)))):
+            copy = source / f".again-{number}"  # hidden from the job until it is whole
+            shutil.copyfile(file, copy)
+            copy.rename(source / f"again-{number}.json")
+            if ended.wait(DELIVERY_SECONDS):
+                return
+
+    thread = threading.Thread(target=deliver, name="deliveries", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _make_history(control_plane: ControlPlane, data: Path) -> None:

@@ -87,13 +87,14 @@ def follow(platform: RunningControlPlane, text: str) -> None:
     done(keyscale(platform, *shlex.split(named[1])))
 
 
-def follow_update(platform: RunningControlPlane, advice: str, program: Path) -> None:
-    """Runs all commands of an advice to correct the program."""
+def follow_update(platform: RunningControlPlane, advice: str, program: Path) -> CommandAnswer:
+    """Runs all commands of an advice to correct the job; returns the answer of the last one, which starts it."""
     commands = re.findall(r"`\./keyscale ([^`]+)`", advice)
     assert [line.split()[1] for line in commands] == ["update", "start"]
     values = {"JOB": "corrected", "FILE": str(program), "NAME": "STOCK"}
-    for line in commands:
-        done(keyscale(platform, *(values.get(word, word) for word in shlex.split(line))))
+    update, start = ([values.get(word, word) for word in shlex.split(line)] for line in commands)
+    done(keyscale(platform, *update))
+    return keyscale(platform, *start)
 
 
 def create(platform: RunningControlPlane, name: str, program: Path, *more: str) -> CommandAnswer:
@@ -185,17 +186,12 @@ def test_a_program_that_fails_is_corrected_by_its_failure(platform: RunningContr
     shown = refused(create(platform, "corrected", program, "--start", "--wait"), "CLI_JOB_FAILED")
     assert "JOB_UID_MISSING" in shown
     assert ".uid(" in shown
-    program.write_text(f"from keyscale import Secret\nSecret('STOCK').reveal()\n{RIGHT}")
+    program.write_text(f"from keyscale import Secret\nSecret('STOCK').reveal()\n{FAILING}")
     done(keyscale(platform, "jobs", "update", "corrected", "--file", str(program)))
     refused(keyscale(platform, "jobs", "start", "corrected", "--wait"), "JOB_SECRET_NOT_NAMED")
     events = platform.api.get(job_path("corrected", "events"))["events"]
     assert "ATTEMPT_REPLACED" not in [event["kind"] for event in events], "no restart helps"
-    follow_update(platform, platform.api.get(job_path("corrected"))["failure"]["advice"], program)
-    done(keyscale(platform, "jobs", "stop", "corrected"))
-
-    program.write_text(FAILING)
-    done(keyscale(platform, "jobs", "update", "corrected", "--file", str(program)))
-    started = keyscale(platform, "jobs", "start", "corrected", "--wait")
+    started = follow_update(platform, platform.api.get(job_path("corrected"))["failure"]["advice"], program)
     if started.exit_code == 0:  # it runs until its first batch fails
         done(keyscale(platform, "jobs", "wait", "corrected", "--for", "FAILED", "--timeout", "500"))
     failed = platform.api.get(job_path("corrected"))
@@ -207,7 +203,7 @@ def test_a_program_that_fails_is_corrected_by_its_failure(platform: RunningContr
     assert 'yield {"user": row.user, "half": row.amount // 0}' in log.partition("the job's last failure")[2]
 
     program.write_text(RIGHT)
-    follow_update(platform, failed["failure"]["advice"], program)
+    done(follow_update(platform, failed["failure"]["advice"], program))
     done(keyscale(platform, "jobs", "stop", "corrected", "--drain"))
     parts = (program.parent / "corrected").glob("batch=*/*.json")
     rows: list[Any] = [json.loads(line) for part in parts for line in part.read_text().splitlines()]

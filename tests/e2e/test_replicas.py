@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tests.support.control_plane.running_control_plane import RunningControlPlane
+    from tests.support.servers.spark_cluster import SparkCluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
@@ -188,11 +189,22 @@ def is_run_by_another(job: Any, before: Mapping[str, int]) -> bool:
 @contextmanager
 def surroundings(shared: Mapping[str, str], directory: Path, *, is_on_cluster: bool) -> Iterator[RunningControlPlane]:
     """A control plane and perhaps a Spark cluster, of which nothing is left afterwards."""
+    of_cluster: list[psutil.Process] = []
     with ExitStack() as stack:
         settings = dict(shared)
+        cluster: SparkCluster | None = None
         if is_on_cluster:
+            stack.callback(
+                shutil.rmtree, directory, ignore_errors=True
+            )  # last: it holds the pid files
             store = {name: value for name, value in shared.items() if name.startswith("AWS_")}
-            cluster = running_spark_cluster(directory, workers=2, cores=2, memory_mb=2048, variables=store)
-            settings["KEYSCALE_SPARK_MASTER"] = stack.enter_context(cluster).master
-            stack.callback(shutil.rmtree, directory, ignore_errors=True)
+            cluster = stack.enter_context(
+                running_spark_cluster(directory, workers=2, cores=2, memory_mb=2048, variables=store)
+            )
+            settings["KEYSCALE_SPARK_MASTER"] = cluster.master
         yield stack.enter_context(running_control_plane(settings))
+        of_cluster = [] if cluster is None else cluster.processes()
+        assert bool(of_cluster) is is_on_cluster
+    psutil.wait_procs(of_cluster, timeout=60)
+    assert not [process for process in of_cluster if process.is_running()]
+    assert not directory.exists()

@@ -199,6 +199,10 @@ export function tell(text, tone = "calm") {
   setText(line, text.trim());
 }
 
+/** The parts of a text whose commands stand between backticks. */
+export const prose = (text) =>
+  text.split("`").map((part, index) => (index % 2 ? element("code", {}, part) : part));
+
 /** Copies a location, and says so. */
 export async function copyText(location) {
   await navigator.clipboard.writeText(location);

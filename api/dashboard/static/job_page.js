@@ -1,7 +1,7 @@
 // The part that all tabs of a job share: its head with status and actions, faults, and the refresh.
 
 import { ApiError, get } from "./api.js";
-import { byId, element, setChildren, setPill, setText, when } from "./dom.js";
+import { byId, element, prose, setChildren, setPill, setText, when } from "./dom.js";
 import { JobActions } from "./job_actions.js";
 import { live } from "./live.js";
 import { mayActAs, viewer } from "./viewer.js";
@@ -80,7 +80,7 @@ export function failureParts({ code, message, traceback, operator_uid: uid, subt
   const where = [uid && `operator ${uid}`, subtask != null && `subtask ${subtask}`].filter(Boolean).join(", ");
   return [
     element("span", { class: "said" }, message), " ", element("code", {}, code), where ? ` (${where})` : "",
-    advice ? ` ${advice}` : "",
+    advice ? element("p", { class: "advice" }, ...prose(advice)) : "",
     traceback
       ? element("details", { open: isOpen }, element("summary", {}, "Traceback"), element("pre", { tabindex: 0 }, traceback))
       : "",
@@ -91,5 +91,6 @@ function showHealth(items) {
   const list = byId("health");
   list.hidden = items.length === 0;
   setChildren(list, ...items.map(({ code, message, since_ms: since, advice }) =>
-    element("li", {}, "Since ", when(since), `: ${message} `, element("code", {}, code), advice ? ` ${advice}` : "")));
+    element("li", {}, "Since ", when(since), `: ${message} `, element("code", {}, code),
+      ...(advice ? [" ", ...prose(advice)] : []))));
 }
