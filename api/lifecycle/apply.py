@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Any
 
 from keyscale.api.lifecycle import steps
 from keyscale.api.lifecycle.change_phases import cause_of
 from keyscale.api.lifecycle.intents import command_stop
 from keyscale.api.lifecycle.job_transaction import JobTransaction, change_command_id
-from keyscale.api.lifecycle.ledger import times_of
+from keyscale.api.lifecycle.ledger import stopped_at_ms, times_of
 from keyscale.api.lifecycle.restoring import restore_of_change, restore_of_roll_back
 from keyscale.api.lifecycle.transitions import enter
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, commands, series
 from keyscale.db.statuses import AttemptStage, ChangePhase, ChangeStatus, DesiredState, JobStatus, UpgradeMode
-
-_BUSY_WITHIN_MS = 10_000  # a job without a batch for this long had no input, and that is no downtime
 
 
 @singledispatch
@@ -134,7 +131,7 @@ def _(step: steps.BeginSavepoint, transaction: JobTransaction) -> None:  # noqa:
 def _(step: steps.SwitchOver, transaction: JobTransaction) -> None:  # noqa: ARG001 - it has no attributes
     change, session, job = transaction.change(), transaction.session, transaction.job
     old = transaction.attempt(change.old_attempt)
-    change.stopped_at_ms = _stopped_at_ms(old.last_commit_at_ms, change.phases, now_ms())
+    change.stopped_at_ms = stopped_at_ms(old, change.phases, now_ms())
     transaction.end_attempt(old.number)
     pending = transaction.pending_restore()
     if change.upgrade_mode is UpgradeMode.LAST_STATE:
@@ -199,13 +196,3 @@ def _count_restart(transaction: JobTransaction) -> None:
     """Counts a restart on its day; last in its transaction, as a heartbeat locks the attempt before the day."""
     transaction.session.flush()
     series.store(transaction.session, transaction.job.id, now_ms(), {"restarts": 1}, samples=0)
-
-
-def _stopped_at_ms(last_commit_at_ms: int | None, phases: list[dict[str, Any]], at_ms: int) -> int:
-    """Returns when the job stopped processing: at its last commit or, without input, when it was told to stop."""
-    commanded_at_ms: int = next(
-        (phase["started_at_ms"] for phase in phases if phase["phase"] == ChangePhase.SAVEPOINT), at_ms
-    )
-    if last_commit_at_ms is None:
-        return commanded_at_ms
-    return last_commit_at_ms if last_commit_at_ms > commanded_at_ms - _BUSY_WITHIN_MS else commanded_at_ms

@@ -10,12 +10,13 @@ from keyscale.db.statuses import ChangePhase
 from keyscale.jobs.protocol.messages import DriverMetrics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from keyscale.db.models import Attempt, Change
 
 SETTLED_MS = 60_000
 """The figures after a change are those of a job that has caught up for so long."""
+_BUSY_WITHIN_MS = 10_000  # a job without a batch for this long had no input, and that is no downtime
 _NUMBER_MAX = 2**53
 _TIMES = ("launched_at_ms", "attached_at_ms", "restored_at_ms", "first_commit_at_ms")
 
@@ -27,6 +28,25 @@ class TimedStep:
     name: LedgerStep
     started_at_ms: int
     ended_at_ms: int
+
+
+def stopped_at_ms(old: Attempt, phases: Sequence[Mapping[str, Any]], at_ms: int) -> int:
+    """Returns when a changed job stopped processing: at its last commit or, without input, when it was told to stop.
+
+    Args:
+        old: The attempt that ran it.
+        phases: The change's phases so far.
+        at_ms: When the attempt ended.
+    """
+    commanded_at_ms = next(
+        (int(phase["started_at_ms"]) for phase in phases if phase["phase"] == ChangePhase.SAVEPOINT), at_ms
+    )
+    last_ms = old.last_commit_at_ms
+    if last_ms is None:
+        return commanded_at_ms
+    if (old.metrics or {}).get("waits_for_input"):
+        return max(last_ms, commanded_at_ms)
+    return last_ms if last_ms > commanded_at_ms - _BUSY_WITHIN_MS else commanded_at_ms
 
 
 def timed_steps(change: Change) -> Iterator[TimedStep]:

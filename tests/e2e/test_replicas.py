@@ -194,9 +194,7 @@ def surroundings(shared: Mapping[str, str], directory: Path, *, is_on_cluster: b
         settings = dict(shared)
         cluster: SparkCluster | None = None
         if is_on_cluster:
-            stack.callback(
-                shutil.rmtree, directory, ignore_errors=True
-            )  # last: it holds the pid files
+            stack.callback(shutil.rmtree, directory, ignore_errors=True)  # last: it holds the pid files
             store = {name: value for name, value in shared.items() if name.startswith("AWS_")}
             cluster = stack.enter_context(
                 running_spark_cluster(directory, workers=2, cores=2, memory_mb=2048, variables=store)
