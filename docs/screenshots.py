@@ -153,8 +153,14 @@ def _control_plane_with_history() -> Iterator[Connection]:
             process.start()
             with ControlPlane(process.connection) as control_plane:
                 _make_history(control_plane, home / "data")
-            with _delivered_again(home / "data" / "input"):
-                yield process.connection
+                with _delivered_again(home / "data" / "input"):
+                    wait_for(
+                        "a batch",
+                        lambda: control_plane.get(job_path(JOB_NAME))["attempt"]["first_commit_at_ms"],
+                        lambda: control_plane.get(job_path(JOB_NAME)),
+                        timeout_s=300,
+                    )
+                    yield process.connection
         finally:
             process.stop()
             end_processes(processes_of(home))

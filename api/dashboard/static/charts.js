@@ -80,7 +80,7 @@ export async function drawChart(title, { kind, lines, span, marks = [] }) {
     hoverlabel: { bgcolor: colour("surface"), bordercolor: colour("line-strong"), font: { color: colour("ink") } },
     dragmode: false,
     xaxis: { type: "date", range: span?.map((at) => new Date(at)), gridcolor: colour("line"), fixedrange: true,
-      hoverformat: "%d %b %H:%M:%S", nticks: 6, zeroline: false },
+      hoverformat: "%d %b %H:%M:%S", nticks: 5, tickangle: 0, zeroline: false },
     yaxis: { rangemode: "tozero", ticksuffix: suffix, gridcolor: colour("line"), fixedrange: true, nticks: 4,
       zeroline: false, range: largest ? undefined : [0, 1] },
     shapes: marks.map(({ at_ms: at, tone = "calm" }) => ({
