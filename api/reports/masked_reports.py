@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from keyscale.jobs.protocol.messages import CheckpointReport, Failure, Heartbeat
+    from keyscale.jobs.protocol.messages import CheckpointReport, Failure, Heartbeat, TopicPosition
     from keyscale.jobs.protocol.redaction import Mask
 
 
@@ -23,6 +23,17 @@ def masked_heartbeat(message: Heartbeat, mask: Mask) -> Heartbeat:
                 update={
                     "last_failure": _masked(metrics.last_failure, mask),
                     "sink_outage": outage and outage.model_copy(update={"reason": mask(outage.reason)}),
+                    "sources": [
+                        source.model_copy(
+                            update={
+                                "earliest": {
+                                    mask(split): _masked_position(first, mask)
+                                    for split, first in source.earliest.items()
+                                }
+                            }
+                        )
+                        for source in metrics.sources
+                    ],
                     "clean_up": clean_up.model_copy(update={"failure": _masked(clean_up.failure, mask)}),
                 }
             ),
@@ -33,6 +44,10 @@ def masked_heartbeat(message: Heartbeat, mask: Mask) -> Heartbeat:
 def masked_checkpoint(report: CheckpointReport, mask: Mask) -> CheckpointReport:
     """Returns a checkpoint's report with secrets masked in its failure."""
     return report.model_copy(update={"failure_message": report.failure_message and mask(report.failure_message)})
+
+
+def _masked_position(position: int | TopicPosition, mask: Mask) -> int | TopicPosition:
+    return position if isinstance(position, int) else position.model_copy(update={"topic_id": mask(position.topic_id)})
 
 
 def _masked(failure: Failure | None, mask: Mask) -> Failure | None:

@@ -44,8 +44,14 @@ class VerificationAnswer(Answer):
     bytes_read: int = 0
     restorable: bool | None = Field(
         default=None,
-        description="Whether all that it names is there, and nothing keeps its job from starting from it. Whether the"
-        " sources still have the records after it is not looked at.",
+        description="Whether all that it names is there, its sources still have the records after it as far as that is"
+        " known, and nothing else keeps its job from starting from it.",
+    )
+    sources_checked: bool = Field(
+        default=False, description="Whether it is known of all of its sources if they still have the records after it."
+    )
+    sources_unchecked: str | None = Field(
+        default=None, description="Why that is not known, such as `the job does not run`."
     )
     problems: list[str] = Field(default_factory=list, description="The first 20 problems.")
     problem_count: int = 0

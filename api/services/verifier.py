@@ -12,14 +12,21 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from keyscale.api.database_clock import shared_now_ms
 from keyscale.api.errors import TooManyInFlightError
+from keyscale.api.services.figures import reports_now
 from keyscale.api.store_check import open_to_read
 from keyscale.clock import now_ms
-from keyscale.db.repositories import checkpoints, events
-from keyscale.db.statuses import CommandStatus
+from keyscale.db.repositories import attempts, checkpoints, events
+from keyscale.db.statuses import AttemptStage, CommandStatus
 from keyscale.errors import KeyscaleError
+from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.jobs.protocol.source_retention import source_retention
+from keyscale.jobs.protocol.storable_text import storable
+from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
 from keyscale.state.documents.claim import claim_path, read_claim
+from keyscale.state.documents.source_positions import SourcePositions, read_positions
 from keyscale.state.inspection.verification import Verification, verify
 from keyscale.state.layout import split_location
+from keyscale.state.objects.errors import ObjectCorruptError, ObjectTooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +34,13 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
 
     from keyscale.db.models import Checkpoint, Job
+    from keyscale.jobs.protocol.messages import SourceMetrics
     from keyscale.state.documents.manifest import Manifest
+    from keyscale.state.objects.object_store import ObjectStore
 
 AT_ONCE = 2
 BEAT_S = 2.0
+PROBLEM_CHARACTERS_MAX = 1000
 
 
 class Verifier:
@@ -78,7 +88,10 @@ class Verifier:
         try:
             store = open_to_read(job.store_url)
             result = verify(store, path, hashes=begun["hashes"], goes_on=goes_on)
+            unchecked: str | None = "its files are damaged or missing"
             if result.manifest is not None:
+                if not result.problem_count:
+                    unchecked = _look_at_sources(store, result.manifest, self._reported_sources(job.id), result)
                 claim = read_claim(store, claim_path(path))
                 if claim is not None and claim.job_id != job.id:
                     result.add("another job has claimed it")  # not everybody who reads this may see that job
@@ -86,13 +99,27 @@ class Verifier:
                     result.add(problem)
         except (KeyscaleError, OSError) as error:
             code = error.code if isinstance(error, KeyscaleError) else type(error).__name__
-            failed = {"status": CommandStatus.FAILED, "problems": [f"{code}: {error}"], "problem_count": 1}
+            failed = {"status": CommandStatus.FAILED, "problems": [_readable(f"{code}: {error}")], "problem_count": 1}
             self._note(found, {**begun, **failed, "ended_at_ms": now_ms()})
             return
         if self._closing.is_set():
             return
-        ended = {"status": CommandStatus.COMPLETED, "restorable": not result.problem_count, "ended_at_ms": now_ms()}
+        ended = {
+            "status": CommandStatus.COMPLETED,
+            "restorable": not result.problem_count,
+            "sources_checked": unchecked is None,
+            "sources_unchecked": unchecked,
+            "ended_at_ms": now_ms(),
+        }
         self._note(found, {**begun, **_shown(result), **ended}, is_end=True)
+
+    def _reported_sources(self, job_id: str) -> list[SourceMetrics] | None:
+        """Returns what a job's sources still have, as far as they say so; None if the job does not run."""
+        with self._sessions() as session:
+            attempt = attempts.of_stage(session, job_id, AttemptStage.ACTIVE)
+            if attempt is None or attempt.metrics is None or not reports_now(attempt, now_ms=shared_now_ms()):
+                return None
+            return DriverMetrics.model_validate(attempt.metrics).sources
 
     def _note(self, found: Checkpoint, verification: dict[str, Any], *, is_end: bool = False) -> None:
         with self._sessions.begin() as session:
@@ -110,6 +137,43 @@ class Verifier:
                 )
 
 
+def _look_at_sources(
+    store: ObjectStore, manifest: Manifest, reported: list[SourceMetrics] | None, result: Verification
+) -> str | None:
+    """Adds the problem of each split whose records after the checkpoint are gone.
+
+    Returns:
+        Why that is not known of all sources; None if it is.
+
+    Raises:
+        KeyscaleError: The store does not answer.
+    """
+    if manifest.positions is None:
+        return "it holds no positions of sources"
+    try:
+        stored = read_positions(store, manifest.positions)
+    except (ObjectCorruptError, ObjectTooLargeError, DocumentCorruptError, FormatTooNewError) as error:
+        result.add(f"{manifest.positions.path} cannot be read: {error}")
+        return "its positions cannot be read"
+    if reported is None:
+        return "the job does not run"
+    if not isinstance(stored, SourcePositions) or not stored.batches:
+        return "its positions have the form of an older version"
+    found = source_retention(stored.sources, stored.batches[-1].ends, reported)
+    for problem in found.problems:
+        result.add(problem)
+    if not found.unknown:
+        return None
+    others = f", nor do {len(found.unknown) - 1} others" if len(found.unknown) > 1 else ""
+    return _readable(f"source {found.unknown[0]!r} does not say which records it still has") + others
+
+
 def _shown(found: Verification) -> dict[str, Any]:
-    names = ("files", "files_checked", "bytes_read", "problems", "problem_count")
-    return {name: getattr(found, name) for name in names}
+    names = ("files", "files_checked", "bytes_read", "problem_count")
+    shown = {name: getattr(found, name) for name in names}
+    return {**shown, "problems": [_readable(problem) for problem in found.problems]}
+
+
+def _readable(text: str) -> str:
+    """Returns text that a job may have chosen, such as names in a manifest, so that it can be stored and shown."""
+    return storable(text[:PROBLEM_CHARACTERS_MAX])

@@ -19,7 +19,7 @@ import math
 from enum import StrEnum
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
 
 from keyscale.jobs.protocol.chosen import Chosen
 from keyscale.jobs.protocol.storable_text import StorableText
@@ -27,6 +27,9 @@ from keyscale.jobs.protocol.storable_text import StorableText
 FAILURE_TIMES_MAX = 100
 DURATION_MS_MAX = 365 * 24 * 3600 * 1000
 COUNT_MAX = 1_000_000
+SPLITS_MAX = 1000
+"""The maximum number of splits of which a driver reports positions."""
+_SPLIT_NAME_MAX = 300
 
 
 def _finite(number: float) -> float:
@@ -417,6 +420,28 @@ class SinkMetrics(Message):
     )
 
 
+class TopicPosition(Message):
+    """A position in a partition of a Kafka topic."""
+
+    offset: Whole = Field(strict=True, description="The next offset to read.")
+    topic_id: Annotated[StorableText, Field(max_length=_SPLIT_NAME_MAX)] = Field(
+        default="", description="The topic's id; empty if the broker provides none."
+    )
+
+
+SplitPosition = Annotated[Whole, Strict()] | TopicPosition
+"""A position that can be compared with another one of its split."""
+
+
+class SourceMetrics(Message):
+    """The beginning of the records that a source still has."""
+
+    uid: StorableText
+    earliest: dict[Annotated[StorableText, Field(max_length=_SPLIT_NAME_MAX)], SplitPosition] = Field(
+        max_length=SPLITS_MAX, description="The earliest position of each split, at most about a minute old."
+    )
+
+
 class GraphNode(Message):
     """A source, operator or sink of the job's graph."""
 
@@ -503,6 +528,11 @@ class DriverMetrics(Message):
     operators: list[OperatorMetrics] = Field(default_factory=list)
     sinks: list[SinkMetrics] = Field(
         default_factory=list, description="Figures of the sinks that may put rows aside as dead letters."
+    )
+    sources: list[SourceMetrics] = Field(
+        default_factory=list,
+        max_length=SPLITS_MAX,
+        description="The sources that say which records they still have; none if all have more than 1,000 splits.",
     )
     graph: list[GraphNode] = Field(
         default_factory=list,

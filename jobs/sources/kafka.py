@@ -155,6 +155,12 @@ class KafkaSource(Source):
                 losses[split] = Loss(_KafkaPosition(left, topic_id).to_json(), left - first.offset)
         return losses
 
+    def earliest(self, splits: Collection[str]) -> Mapping[str, Position]:
+        """Raises SourceUnavailableError if the brokers do not answer."""
+        partitions = [each for each in map(topic_partition, splits) if each.topic in self._topics]
+        # Ids are asked for after the offsets, so that these belong to this topic or to an older one.
+        return self._identified(self._offsets(partitions, _EARLIEST))
+
     def read(self, split: str, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """Raises SourceRecordsLostError if records have expired, SourceUnavailableError if brokers do not answer."""
         settings = client_settings(self._servers, self._config, FIXED)

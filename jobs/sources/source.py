@@ -106,5 +106,14 @@ class Source(ABC):
         """
         return {}
 
+    def earliest(self, splits: Collection[str]) -> Mapping[str, Position]:  # noqa: ARG002
+        """Returns the earliest position that the source still has of each split; by default it is not known.
+
+        Asked after `latest`, once a minute at most. A verification compares it with the positions in a checkpoint, and
+        so finds that records have expired which a job that starts from there would read. Numbers can be compared, and
+        Kafka's positions. Splits that are left out are not. An exception is logged, and does not fail the batch.
+        """
+        return {}
+
     def close(self) -> None:  # noqa: B027 - users may override it
         """Called in the planner's process when the job ends."""

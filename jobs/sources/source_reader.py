@@ -17,6 +17,8 @@ from keyscale.jobs.errors import SourceFunctionError, SourceRecordsLostError
 from keyscale.jobs.graph.picklable import check_picklable
 from keyscale.jobs.graph.schemas import arrow_schema
 from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin, exception_line, user_traceback
+from keyscale.jobs.protocol.messages import SPLITS_MAX
+from keyscale.jobs.protocol.source_retention import comparable_positions
 from keyscale.jobs.sources.positions import (
     BatchPositions,
     dealt,
@@ -29,7 +31,7 @@ from keyscale.jobs.sources.positions import (
 from keyscale.jobs.spark_internals.arrow_schemas import arrow_schema_of, spark_schema_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -41,6 +43,10 @@ RECORDS_BEHIND = "records_behind"
 """How many records are left after the planned batch, in what a source in Python reports; left out if not known."""
 RECORDS_LOST = "records_lost"
 """How many records the source has lost since the query began, in what it reports; left out if there are none."""
+EARLIEST = "earliest"
+"""The earliest position that the source still has of each split, in what it reports; left out if not known."""
+EARLIEST_INTERVAL_MS = 60_000
+"""How often a source is asked for them at most."""
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +139,8 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: Mapping[str, Position] | None = None
         self._records_behind: int | None = None
         self._records_lost = 0
+        self._earliest: dict[str, Any] = {}
+        self._earliest_asked_at: float | None = None
         self._planned: dict[str, Any] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -161,6 +169,7 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 latest = within(latest, ends, self._source.records_between)
             following = next_positions(before, positions, latest)
             self._records_behind = records_behind(following.reached, ends, self._source.records_between)
+            self._ask_for_earliest(positions)
         self._planned = start if following is before else following.to_json()
         return self._planned
 
@@ -168,7 +177,8 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns the figures that Spark passes on in its progress as the latest offset."""
         lost = {RECORDS_LOST: self._records_lost} if self._records_lost else {}
         behind = {} if self._records_behind is None else {RECORDS_BEHIND: self._records_behind}
-        return lost | behind or None
+        earliest = {EARLIEST: self._earliest} if self._earliest else {}
+        return lost | behind | earliest or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: ARG002 - see `end`
         with _failures_carried():
@@ -216,6 +226,20 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             logger.warning("the source has lost %s records of split %s before they were read", number, split)
             self._records_lost += 1 if loss.records is None else loss.records
         return without(ranges, losses)
+
+    def _ask_for_earliest(self, splits: Collection[str]) -> None:
+        """Asks for the earliest positions, unless that was done a moment ago. The batch does not need the answer."""
+        now = time.monotonic()
+        if self._earliest_asked_at is not None and (now - self._earliest_asked_at) * 1000 < EARLIEST_INTERVAL_MS:
+            return
+        self._earliest_asked_at = now
+        self._earliest = {}
+        if len(splits) > SPLITS_MAX:
+            return
+        try:
+            self._earliest = comparable_positions(self._source.earliest(splits))
+        except Exception:  # a user's code may raise anything
+            logger.warning("the source did not say which records it still has", exc_info=True)
 
     def _new_splits(self, known: Mapping[str, Position]) -> Mapping[str, Position]:
         now = time.monotonic()

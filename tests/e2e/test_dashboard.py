@@ -686,6 +686,7 @@ def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, p
     expect(verdict).to_contain_text("was not verified yet")
     actions.get_by_role("button", name="Verify").click()
     expect(verdict).to_contain_text("2 files (3 KiB) were read, and have the right hashes.", timeout=20_000)
+    expect(verdict).to_contain_text("The sources were not asked for the records after it: it holds no positions of")
     made.store.put(f"{shared}a", b"x" * 2048)
     actions.get_by_role("button", name="Verify").click()
     expect(verdict).to_contain_text("No job can start from it.", timeout=20_000)

@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.protocol.messages import OperatorMetrics, SinkMetrics, SubtaskMetrics
-from keyscale.jobs.sources.source_reader import RECORDS_BEHIND, RECORDS_LOST
+from keyscale.jobs.protocol.messages import OperatorMetrics, SinkMetrics, SourceMetrics, SubtaskMetrics
+from keyscale.jobs.protocol.source_retention import reported_sources
+from keyscale.jobs.sources.source_reader import EARLIEST, RECORDS_BEHIND, RECORDS_LOST
 from keyscale.state.documents.job_time import EventTime
 
 if TYPE_CHECKING:
@@ -165,6 +166,19 @@ def lost_records(progress: Any) -> int:
         return 0
     reports = [_document(source["latestOffset"]) for source in progress["sources"]]
     return sum(int(each.get(RECORDS_LOST, 0)) for each in reports if isinstance(each, Mapping))
+
+
+def source_metrics(progress: Any, uids: Sequence[str]) -> list[SourceMetrics]:
+    """Returns what the sources in Python still have, as far as they say so.
+
+    Args:
+        progress: Spark's report of the last trigger; None before the first.
+        uids: The sources, in the order of their inputs.
+    """
+    if progress is None:
+        return []
+    reports = [_document(source["latestOffset"]) for source in progress["sources"]]
+    return reported_sources(uids, [each.get(EARLIEST, {}) if isinstance(each, Mapping) else {} for each in reports])
 
 
 def _behind(source: Any) -> int | None:

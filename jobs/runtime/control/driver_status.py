@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         RestartStrategy,
         SinkMetrics,
         SinkOutage,
+        SourceMetrics,
     )
     from keyscale.jobs.runtime.batch.locality import Locality
     from keyscale.state.retention.deletion import Deleted
@@ -161,6 +162,11 @@ class DriverStatus:
         with self._lock:
             if self._metrics.pending_records != records:
                 self._metrics = self._metrics.model_copy(update={"pending_records": records})
+
+    def sources_still_have(self, sources: list[SourceMetrics]) -> None:
+        """Sets what the sources still have, as far as they say so."""
+        with self._lock:
+            self._metrics = self._metrics.model_copy(update={"sources": sources})
 
     def restarts(self, strategy: RestartStrategy | None, history: FailureHistory, last: Failure | None = None) -> None:
         """Sets the strategy by which the job restarts, and its failures so far."""

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import pickle
 import re
+import time
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from keyscale.jobs.errors import SinkUnavailableError
 from keyscale.jobs.protocol.messages import DriverState
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.batch.job_sources import JobSources
-from keyscale.jobs.runtime.batch.metrics import lost_records, pending_records
+from keyscale.jobs.runtime.batch.metrics import lost_records, pending_records, source_metrics
 from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_specs
 from keyscale.jobs.runtime.batch.shipment import Shipment
 from keyscale.jobs.runtime.batch.source_order import DeclaredSource, order_of, recorded_order
@@ -68,6 +69,7 @@ logger = logging.getLogger(__name__)
 _QUERY_POLL_SECONDS = 1.0
 _ROUNDS_OF_TIMERS = 10
 _FIRST_COMMIT_POLL_SECONDS = 0.2
+_SOURCES_SECONDS = 10.0
 _CLOSE_SECONDS = 30.0
 
 
@@ -189,7 +191,7 @@ class Execution:
         if any(node.logic.uses_timers for node in self._topology.operators):
             timekeeper.start()
         try:
-            self._wait_for_end(query)
+            self._wait_for_end(query, [node.uid for node in sources.nodes])
         finally:
             timekeeper.end()
             watch.end()
@@ -357,17 +359,22 @@ class Execution:
         given_ms = self._context.settings.newest.batch_interval_ms
         return self._topology.batch_interval_ms if given_ms is None else given_ms
 
-    def _wait_for_end(self, query: JobQuery) -> None:
+    def _wait_for_end(self, query: JobQuery, source_uids: Sequence[OperatorUid]) -> None:
         outcome_box, status = self._context.outcome_box, self._context.status
         seen = status.commits
+        sources_seen_at = 0.0
         # Looking takes a busy driver some milliseconds; only the first commit is to be seen at once.
         while outcome_box.wait(_QUERY_POLL_SECONDS if status.commits else _FIRST_COMMIT_POLL_SECONDS) is None:
             status.waits_for_input(is_waiting_for_input(query.current))
             if status.commits != seen:
                 seen = status.commits
+                sources_seen_at = 0.0
                 progress = query.current.lastProgress
                 status.sources_are_behind(pending_records(progress))
                 status.sources_have_lost(lost_records(progress))
+            if time.monotonic() - sources_seen_at > _SOURCES_SECONDS:  # records expire while there is no input, too
+                sources_seen_at = time.monotonic()
+                status.sources_still_have(source_metrics(query.current.lastProgress, source_uids))
             if query.ended_by_itself:
                 failure = query.current.exception()
                 # A failed batch has given its own, better reason before the query ends.

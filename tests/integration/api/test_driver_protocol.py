@@ -431,11 +431,15 @@ def test_a_jobs_secrets_are_masked_in_what_its_driver_reports(
         revisions.current(session, found).secrets = ["ORDERS"]
     number = attempt()
     said = {"code": "X", "message": "of-the-orders and more", "traceback": "raise E('of-the-orders')"}
-    metrics = {"last_failure": said, "sink_outage": {"uid": "s", "since_ms": 1, "reason": "of-the-orders is refused"}}
+    metrics = {
+        "last_failure": said,
+        "sink_outage": {"uid": "s", "since_ms": 1, "reason": "of-the-orders is refused"},
+        "sources": [{"uid": "o", "earliest": {"of-the-orders/0": {"offset": 1, "topic_id": "of-the-orders"}}}],
+    }
     driver(number, "heartbeat", state="FAILED", failure=said, metrics={**metrics, "clean_up": {"failure": said}})
     driver(number, "checkpoints", **report(1, "FAILED", failure_message="X: of-the-orders"))
     shown = client.get("/jobs/flights").text + client.get("/jobs/flights/checkpoints").text
-    assert shown.count("*****") > 4
+    assert shown.count("*****") > 6
     assert "of-the-orders" not in shown
 
 

@@ -7,11 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from sqlalchemy import text
 
 import keyscale.api.services.verifications
 import keyscale.api.services.verifier
+from keyscale.api.access.tokens import token_sha256
 from keyscale.api.cli.root import main
 from keyscale.api.errors import RestoreSourceError
 from keyscale.api.lifecycle.reconciler import ReconcilerPulse
@@ -24,8 +26,11 @@ from keyscale.clock import now_ms
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt, Job
 from keyscale.db.statuses import AttemptStage, JobStatus, Role
+from keyscale.state.documents import source_positions as positions
 from keyscale.state.documents.checked_document import encode_document
 from keyscale.state.documents.claim import FORMAT_VERSION, KIND, Claim, claim_path
+from keyscale.state.documents.manifest import FileHandle, read_manifest, write_manifest
+from keyscale.state.documents.source_positions import BatchEnd, SourcePositions
 from keyscale.state.identifiers import JobId
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.integration.api.conftest import TOKEN, add_token
@@ -334,3 +339,123 @@ def test_the_commands_verify_compare_and_delete(
 def test_what_is_no_number_is_no_checkpoint_that_could_be_deleted(client: httpx.Client, job: dict[str, Any]) -> None:
     answer = client.delete(f"/jobs/{job['id']}/checkpoints/config")
     assert (answer.status_code, answer.headers["Allow"]) == (405, "GET")
+
+
+def positions_of(*ends: str, sources: tuple[str, ...] = ("orders",)) -> bytes:
+    batches = (BatchEnd(6, "v1", "{}", ("-",)), BatchEnd(7, "v1", "{}", ends))
+    return encode_document(positions.KIND, positions.FORMAT_VERSION, SourcePositions(sources, None, batches))
+
+
+@pytest.fixture
+def verified(client: httpx.Client) -> Callable[[int], dict[str, Any]]:
+    def verify(number: int) -> dict[str, Any]:
+        begun = client.post(f"/jobs/flights/checkpoints/{number}/verify", json={"hashes": False})
+        assert begun.status_code == 202, begun.text
+
+        def look() -> dict[str, Any] | None:
+            shown: dict[str, Any] = client.get(f"/jobs/flights/checkpoints/{number}/verification").json()
+            return shown if shown["ended_at_ms"] is not None else None
+
+        found: dict[str, Any] = wait_until(look, 30, what="the end of the verification")
+        return found
+
+    return verify
+
+
+@pytest.fixture
+def report(client: httpx.Client, context: Context, job: dict[str, Any]) -> Callable[..., None]:
+    """Reports what a source of the job still has, as the driver of its attempt does."""
+    with context.sessions.begin() as session:
+        session.add(
+            Attempt(
+                job_id=job["id"], number=1, stage=AttemptStage.ACTIVE, cause="START", parallelism=2, created_at_ms=1,
+                token_sha256=token_sha256("driver-1"),
+            )
+        )  # fmt: skip
+
+    def send(uid: str | None = None, state: str = "RUNNING", **earliest: Any) -> None:
+        sources = [] if uid is None else [{"uid": uid, "earliest": earliest}]
+        heartbeat = {"state": state, "metrics": {"sources": sources}}
+        answer = client.post("/driver/heartbeat", json=heartbeat, headers={"Authorization": "Bearer driver-1"})
+        assert answer.status_code == 200, answer.text
+
+    return send
+
+
+def test_a_verification_says_that_records_after_the_checkpoint_have_expired(
+    snapshots: Snapshots, verified: Callable[[int], dict[str, Any]], report: Callable[..., None]
+) -> None:
+    here = positions_of('{"version":1,"splits":{"orders-3":[0,{"offset":120,"topic_id":"t"}]}}')
+    snapshots.take(5, {}, positions=here)
+    report("orders", **{"orders-3": {"offset": 120, "topic_id": "t"}})
+    there = verified(5)
+    assert (there["restorable"], there["sources_checked"], there["sources_unchecked"]) == (True, True, None)
+    report("orders", **{"orders-3": {"offset": 500, "topic_id": "t"}})
+    gone = verified(5)
+    assert (gone["status"], gone["restorable"], gone["sources_checked"]) == ("COMPLETED", False, True)
+    assert gone["problem_count"] == 1
+    assert "source 'orders': split orders-3 begins at 500, and the checkpoint reads on from 120" in gone["problems"][0]
+
+
+def test_a_verification_says_why_the_sources_were_not_asked(
+    snapshots: Snapshots, verified: Callable[[int], dict[str, Any]], report: Callable[..., None]
+) -> None:
+    snapshots.take(5, {}, positions=positions_of('{"version":1,"splits":{"a":[0,1]}}'))
+    snapshots.take(6, {}, positions=positions_of("{}", "{}", "{}", sources=("a", "b", "c")))
+
+    def why(number: int) -> str:
+        found = verified(number)
+        assert (found["restorable"], found["sources_checked"]) == (True, False)
+        reason: str = found["sources_unchecked"]
+        return reason
+
+    assert why(5) == "the job does not run"
+    report("orders", state="RESTORING", a=9)
+    assert why(5) == "the job does not run"
+    report()
+    assert why(5) == "source 'orders' does not say which records it still has"
+    assert why(6) == "source 'a' does not say which records it still has, nor do 2 others"
+    assert why(1) == "it holds no positions of sources"
+    snapshots.store.delete([f"{snapshots.layout.shared}a"])
+    assert verified(1)["sources_unchecked"] == "its files are damaged or missing"
+
+
+HOSTILE = {
+    "no document": (b"no document", "cannot be read", "its positions cannot be read"),
+    "a claim": (encode_document(KIND, 1, Claim(JobId("b"))), "cannot be read", "its positions cannot be read"),
+    "old": (b'{"offsets/0": "v1"}', None, "its positions have the form of an older version"),
+    "no JSON": (positions_of("x" * 100_000), "source 'orders': its positions cannot be read", None),
+    "deep": (positions_of('{"splits":' + "[" * 100_000), "source 'orders': its positions cannot be read", None),
+    "NUL": (positions_of("{}", sources=("\0" + "x" * 10_000,)), None, "source '\\x00xxx"),
+    "many": (positions_of(sources=("orders",) * 100_000), None, "source 'orders' does not say which"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_positions_that_a_job_has_written_itself_end_a_verification_in_words(
+    snapshots: Snapshots, verified: Callable[[int], dict[str, Any]], report: Callable[..., None], kind: str
+) -> None:
+    written, problem, unchecked = HOSTILE[kind]
+    snapshots.take(5, {}, positions=written)
+    report("orders", a=9)
+    found = verified(5)
+    assert (found["status"], found["restorable"]) == ("COMPLETED", problem is None), found
+    assert problem is None or problem in found["problems"][0]
+    assert (found["sources_unchecked"] or "").startswith(unchecked or "")
+    assert found["sources_checked"] is (unchecked is None)
+    assert len(json.dumps(found)) < 3000
+
+
+def test_names_that_cannot_be_stored_end_a_verification_in_words(
+    snapshots: Snapshots, verified: Callable[[int], dict[str, Any]]
+) -> None:
+    path = snapshots.take(5, {})
+    manifest = read_manifest(snapshots.store, path)
+    snapshots.store.delete([path])
+    named = FileHandle("positions.json", "\0" + "x" * 10_000, 1, "0" * 64)
+    write_manifest(snapshots.store, msgspec.structs.replace(manifest, positions=named))
+    found = verified(5)
+    assert found["ended_at_ms"] is not None
+    assert not found["restorable"]
+    assert "\\x00" in found["problems"][0]
+    assert len(found["problems"][0]) < 2000

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.jobs.protocol.messages import DriverState
+from keyscale import KafkaSource
+from keyscale.jobs.protocol.messages import DriverState, SourceMetrics
+from keyscale.jobs.protocol.source_retention import source_retention
+from keyscale.state.documents.source_positions import SourcePositions, decode_positions
 from tests.support.drivers.assignments import assignment_of
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
 from tests.support.repository import ROOT
@@ -61,3 +64,37 @@ def test_a_job_whose_topic_has_lost_records_fails_and_goes_on_without_them_when_
 
     # Spark's progress tells it with the next batch, or with the next look for input.
     third.wait_for(lambda: lost() == 120, "the number of lost records")
+
+
+def test_records_that_expire_after_a_checkpoint_are_found_by_what_its_job_reports(
+    kafka: Broker, tmp_path: Path, drivers: list[DriverProcess]
+) -> None:
+    topic = kafka.create_topic()
+    kafka.send(topic, [f"a{number}" for number in range(150)])
+    kafka.delete_records(topic, 0, before=20)
+    driver = DriverProcess.start(tmp_path / "driver", artifact=JOB)
+    drivers.append(driver)
+    parameters = {"servers": kafka.servers, "topic": topic}
+    driver.assign(assignment_of(JOB, tmp_path, 1, 1, parameters=parameters, checkpoints={"interval_ms": 1000}))
+
+    def reported() -> list[SourceMetrics]:
+        heartbeat = driver.heartbeat()
+        return heartbeat.metrics.sources if heartbeat else []
+
+    def taken() -> list[SourcePositions]:
+        found = [decode_positions(file.read_bytes(), "") for file in (tmp_path / "store").rglob("positions-*.json")]
+        return [each for each in found if isinstance(each, SourcePositions) and "150," in each.batches[-1].ends[0]]
+
+    [source] = driver.wait_for(reported, "what the source still has")
+    split = f"{topic}/0"
+    assert [source.earliest[split].offset, len(source.earliest)] == [20, 1]
+    checkpoint = driver.wait_for(taken, "a checkpoint after all records")[0]
+    ends = checkpoint.batches[-1].ends
+    assert source_retention(checkpoint.sources, ends, [source]) == ([], [])
+
+    kafka.send(topic, ["b"] * 50)
+    kafka.delete_records(topic, 0, before=151)
+    later = SourceMetrics(uid=source.uid, earliest=KafkaSource(kafka.servers, topic).earliest([split]))
+    [problem] = source_retention(checkpoint.sources, ends, [later]).problems
+    assert f"split {split} begins at 151, and the checkpoint reads on from 150" in problem
+    driver.end()

@@ -53,10 +53,17 @@ class Snapshots:
         number: int,
         contents: dict[str, bytes],
         savepoint_id: str | None = None,
+        *,
         operator_uid: str = "totals",
         key_group_bytes: Sequence[int] = (),
+        positions: bytes | None = None,
     ) -> str:
-        """Writes a snapshot with files by path, and its row; returns the manifest's path."""
+        """Writes a snapshot with files by path and positions as given, and its row; returns the manifest's path."""
+        of_sources = None
+        if positions is not None:
+            path = self.layout.positions(CheckpointId(number), savepoint_id, "x")
+            self.store.put(path, positions)
+            of_sources = FileHandle("positions.json", path, len(positions), hashlib.sha256(positions).hexdigest())
         files = tuple(
             FileHandle(path.rpartition("/")[2], path, len(data), hashlib.sha256(data).hexdigest(), shared=True)
             for path, data in contents.items()
@@ -82,6 +89,7 @@ class Snapshots:
                 created_at_ms=1,
                 operators=(operator,),
                 savepoint_id=savepoint_id,
+                positions=of_sources,
             ),
         )
         size = sum(map(len, contents.values()))

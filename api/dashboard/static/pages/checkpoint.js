@@ -108,8 +108,11 @@ function showVerification(one, found) {
         : `${files} are there, with the right sizes. Verified `, since(found.ended_at_ms), "."]
       : ["bad", element("strong", {}, restorable === false ? "No job can start from it. " : "It could not be verified. "),
         "Looked at ", since(found.ended_at_ms), "."];
+  const sources = !restorable ? ""
+    : found.sources_checked ? "The sources still have the records after it."
+      : `The sources were not asked for the records after it${found.sources_unchecked ? `: ${found.sources_unchecked}` : ""}.`;
   setChildren(byId("restorable"), element("div", { class: "notice", "data-tone": tone },
-    ...said, ...problems.map((text) => element("div", { class: "said" }, text)),
+    ...said, sources ? element("div", {}, sources) : "", ...problems.map((text) => element("div", { class: "said" }, text)),
     count > problems.length ? element("div", {}, `and ${number(count - problems.length)} more`) : ""));
 }
 

@@ -276,3 +276,56 @@ def test_a_small_split_does_not_starve_beside_a_large_one_that_grows() -> None:
         ends["large"] = 100_000 * batch
         positions = limited(positions, ends, 100)
     assert positions["small"] == 5
+
+
+class Expiring(Lists):
+    """The same lists, whose first records expire."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lists = {"a": [1, 2]}
+        self.first: Any = {"a": 1}
+        self.asked = 0
+
+    def earliest(self, splits: Collection[str]) -> Mapping[str, Position]:
+        self.asked += 1
+        if isinstance(self.first, Exception):
+            raise self.first
+        return {split: self.first[split] for split in splits}
+
+
+def test_a_source_is_asked_once_a_minute_for_what_it_still_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("keyscale.jobs.sources.source_reader.time.monotonic", lambda: now)
+    source = Expiring()
+    planner = reader(source)
+    at, _ = batch(planner, planner.initialOffset())
+    assert planner.reportLatestOffset() == {"records_behind": 0, "earliest": {"a": 1}}
+    source.first = {"a": 2}
+    at, _ = batch(planner, at)
+    assert (source.asked, (planner.reportLatestOffset() or {})["earliest"]) == (1, {"a": 1})
+    now += 61
+    at, _ = batch(planner, at)
+    assert (source.asked, (planner.reportLatestOffset() or {})["earliest"]) == (2, {"a": 2})
+    for answer in (ValueError("no answer"), {"a": object()}, {"a": "text"}):
+        source.first = answer
+        source.lists["a"].append(3)
+        now += 61
+        at, values = batch(planner, at)
+        assert values == [3], "a failure of the question fails no batch"
+        assert "earliest" not in (planner.reportLatestOffset() or {}), "what it still has is no longer known"
+    batch(planner, at)
+    assert source.asked == 5, "a source that fails is not asked more often"
+
+
+def test_a_source_that_does_not_say_what_it_still_has_or_has_too_many_splits_is_not_reported() -> None:
+    source = Lists()
+    source.lists = {"a": [1]}
+    silent = reader(source)
+    batch(silent, silent.initialOffset())
+    assert silent.reportLatestOffset() == {"records_behind": 0}
+    many = Expiring()
+    many.lists = {str(number): [] for number in range(1001)}
+    planner = reader(many)
+    batch(planner, planner.initialOffset())
+    assert (many.asked, planner.reportLatestOffset()) == (0, {"records_behind": 0})

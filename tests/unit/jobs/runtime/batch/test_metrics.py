@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from keyscale.jobs.protocol.messages import Commit
+from keyscale.jobs.protocol.messages import Commit, SourceMetrics
 from keyscale.jobs.runtime.batch.metrics import (
     added_up,
     lag_ms,
     operator_metrics,
     pending_records,
     sink_metrics,
+    source_metrics,
     state_bytes_of,
 )
 from keyscale.jobs.runtime.control.driver_status import IDLE_MS, DriverStatus
@@ -176,3 +177,14 @@ def test_the_backlog_is_the_sum_over_sources_that_number_their_offsets(
 ) -> None:
     assert pending_records({"sources": sources}) == behind
     assert pending_records(None) is None
+
+
+def test_what_sources_still_have_is_in_the_heartbeat_by_their_uids() -> None:
+    progress = {"sources": [{"latestOffset": '{"earliest":{"a":5}}'}, {"latestOffset": {"t": {"0": 6}}}]}
+    status = DriverStatus()
+    assert status.heartbeat().metrics.sources == []
+    status.sources_still_have(source_metrics(progress, ["orders", "clicks"]))
+    assert status.heartbeat().metrics.sources == [SourceMetrics(uid="orders", earliest={"a": 5})]
+    status.sources_still_have(source_metrics(progress, ["of two inputs"]))
+    assert status.heartbeat().metrics.sources == []
+    assert source_metrics(None, ["orders"]) == []
