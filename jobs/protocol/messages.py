@@ -27,8 +27,8 @@ from keyscale.jobs.protocol.storable_text import StorableText
 FAILURE_TIMES_MAX = 100
 DURATION_MS_MAX = 365 * 24 * 3600 * 1000
 COUNT_MAX = 1_000_000
-SPLITS_MAX = 1000
-"""The maximum number of splits of which a driver reports positions."""
+SPLITS_MAX = 200
+"""The maximum number of splits of which a driver reports positions: each heartbeat has them."""
 _SPLIT_NAME_MAX = 300
 
 
@@ -532,7 +532,7 @@ class DriverMetrics(Message):
     sources: list[SourceMetrics] = Field(
         default_factory=list,
         max_length=SPLITS_MAX,
-        description="The sources that say which records they still have; none if all have more than 1,000 splits.",
+        description="The sources that say which records they still have; none if all have more than 200 splits.",
     )
     graph: list[GraphNode] = Field(
         default_factory=list,

@@ -229,17 +229,16 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ask_for_earliest(self, splits: Collection[str]) -> None:
         """Asks for the earliest positions, unless that was done a moment ago. The batch does not need the answer."""
-        now = time.monotonic()
-        if self._earliest_asked_at is not None and (now - self._earliest_asked_at) * 1000 < EARLIEST_INTERVAL_MS:
+        asked_at = self._earliest_asked_at
+        if asked_at is not None and (time.monotonic() - asked_at) * 1000 < EARLIEST_INTERVAL_MS:
             return
-        self._earliest_asked_at = now
         self._earliest = {}
-        if len(splits) > SPLITS_MAX:
-            return
-        try:
-            self._earliest = comparable_positions(self._source.earliest(splits))
-        except Exception:  # a user's code may raise anything
-            logger.warning("the source did not say which records it still has", exc_info=True)
+        if len(splits) <= SPLITS_MAX:
+            try:
+                self._earliest = comparable_positions(self._source.earliest(splits))
+            except Exception:  # a user's code may raise anything
+                logger.warning("the source did not say which records it still has", exc_info=True)
+        self._earliest_asked_at = time.monotonic()  # a slow answer does not delay every batch
 
     def _new_splits(self, known: Mapping[str, Position]) -> Mapping[str, Position]:
         now = time.monotonic()
