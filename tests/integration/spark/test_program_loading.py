@@ -28,7 +28,7 @@ class Totals(KeyedProcessFunction):
 
 env = StreamEnvironment.current()
 seen = ["secret" for name in os.environ if name.startswith("KEYSCALE_JOB_SECRET_")]
-hidden = [name for name in os.environ if name.startswith(("AWS_", "KEYSCALE_")) and "JOB_SECRET" not in name]
+hidden = [name for name in sorted(os.environ) if name.startswith(("AWS_", "KEYSCALE_")) and "JOB_SECRET" not in name]
 rows = env.stream(env.spark.readStream.format("rate").load().selectExpr("value AS user"))
 totals = rows.key_by("user").process(Totals(), output={"user": "bigint"})
 totals.uid("-".join(["x", *seen, *hidden, *env.parameters])).sink_to(FileSink("/nowhere")).uid("out")
@@ -53,7 +53,7 @@ def test_a_program_shows_its_declarations_and_sees_only_its_own_secrets(
     assert answer.failure is None
     assert answer.declaration is not None
     [operator] = answer.declaration.operators
-    assert operator.uid == "x-secret-KEYSCALE_WORK_DIR-given"
+    assert operator.uid == "x-secret-KEYSCALE_REVEALED_NAMES-KEYSCALE_WORK_DIR-given"
     assert operator.declaration.schema is not None
     assert [state.name for state in operator.declaration.schema.states] == ["total"]
     assert [(sink.uid, sink.kind) for sink in answer.declaration.sinks] == [("out", "FileSink")]
