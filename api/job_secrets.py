@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from keyscale.api.errors import SecretUnknownError
-from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
+from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX, NAMED_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
 SECRET_NAME_PATTERN = r"^[A-Za-z0-9_]{1,100}$"  # noqa: S105 - the form of a name
@@ -48,6 +48,11 @@ class JobSecrets:
         wanted = self._names() if names is None else set(names)
         found = {name: self._find(name) for name in wanted}
         return {f"{JOB_SECRET_PREFIX}{name}": value for name, value in found.items() if value is not None}
+
+    def environment_of(self, names: Collection[str] | None) -> dict[str, str]:
+        """Returns the variables of `variables_of` and one with the names: a driver then sees which secret is gone."""
+        named = {} if names is None else {NAMED_VARIABLE: ",".join(names)}
+        return {**self.variables_of(names), **named}
 
     def _names(self) -> set[str]:
         of_variables = {name.removeprefix(JOB_SECRET_PREFIX) for name in self.variables}

@@ -31,7 +31,6 @@ from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES, JobLibraries
 from keyscale.api.libraries.library_cache import LibraryCache, PlacedLibraries
 from keyscale.db.embedded import let_enter
 from keyscale.directory_tree import remove_tree
-from keyscale.jobs.protocol.redaction import NAMED_VARIABLE
 from keyscale.jobs.protocol.storable_text import is_storable
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ class Launcher:
         """
         directory = self._run_directory(job.id, attempt.number)
         work = directory / "work"
-        secrets = self._settings.job_secrets.variables_of(revision.secrets)
+        secrets = self._settings.job_secrets.environment_of(revision.secrets)
         token = read_text(directory / "token") or ""
         user = self.isolation.user(job.user_number)
         self._make_directories_of_job(job, work, user)
@@ -133,8 +132,6 @@ class Launcher:
             libraries=libraries,
         )
         command = driver_command(self._settings, job, revision, attempt, work, libraries=libraries)
-        if revision.secrets is not None:
-            environment[NAMED_VARIABLE] = ",".join(revision.secrets)
         environment["KEYSCALE_ATTEMPT"] = f"{job.id}:{attempt.number}"
         environment["KEYSCALE_JOB_STORE_URL"] = job.store_url
         process: subprocess.Popen[bytes] | None = None

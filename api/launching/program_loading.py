@@ -22,10 +22,9 @@ from keyscale.api.launching.processes import kill_all, processes_of, start_super
 from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES
 from keyscale.directory_tree import remove_tree
 from keyscale.jobs.protocol.program import ANSWER_FILE, QUESTION_FILE, ProgramAnswer
-from keyscale.jobs.protocol.redaction import NAMED_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from keyscale.api.launching.isolation import JobUser
@@ -91,7 +90,7 @@ class ProgramLoading:
         content: Iterable[bytes],
         *,
         spark_conf: Mapping[str, str],
-        secrets: Iterable[str] | None,
+        secrets: Collection[str] | None,
         user_number: int,
         brought: JobLibraries = NO_JOB_LIBRARIES,
     ) -> ProgramAnswer:
@@ -120,11 +119,9 @@ class ProgramLoading:
                 (work / QUESTION_FILE).write_bytes(msgspec.json.encode(question))
                 with (work / question.artifact_file).open("wb") as file:
                     file.writelines(content)
-                variables = self._settings.job_secrets.variables_of(secrets)
+                variables = self._settings.job_secrets.environment_of(secrets)
                 libraries = self._launcher.place_libraries(brought, directory)
                 environment = loader_environment(work, os.environ, variables, user=user, libraries=libraries)
-                if secrets is not None:
-                    environment[NAMED_VARIABLE] = ",".join(secrets)
                 command = loader_command(self._settings, spark_conf, work, libraries)
                 return self._run(directory, command, environment, user)
         finally:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 AT_ONCE = 2
 BEAT_S = 2.0
 PROBLEM_CHARACTERS_MAX = 1000
+UIDS_SHOWN_MAX = 20
 
 
 class Verifier:
@@ -164,8 +165,8 @@ def _look_at_sources(
         result.add(problem)
     if not found.unknown:
         return None
-    others = f", nor do {len(found.unknown) - 1} others" if len(found.unknown) > 1 else ""
-    return _readable(f"source {found.unknown[0]!r} does not say which records it still has") + others
+    uids = ", ".join(map(repr, found.unknown[:UIDS_SHOWN_MAX]))
+    return _readable(f"these do not say which records they still have: {uids}")
 
 
 def _shown(found: Verification) -> dict[str, Any]:

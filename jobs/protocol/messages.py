@@ -27,7 +27,7 @@ from keyscale.jobs.protocol.storable_text import StorableText
 FAILURE_TIMES_MAX = 100
 DURATION_MS_MAX = 365 * 24 * 3600 * 1000
 COUNT_MAX = 1_000_000
-SPLITS_MAX = 200
+REPORTED_SPLITS_MAX = 200
 """The maximum number of splits of which a driver reports positions: each heartbeat has them."""
 _SPLIT_NAME_MAX = 300
 
@@ -438,7 +438,7 @@ class SourceMetrics(Message):
 
     uid: StorableText
     earliest: dict[Annotated[StorableText, Field(max_length=_SPLIT_NAME_MAX)], SplitPosition] = Field(
-        max_length=SPLITS_MAX, description="The earliest position of each split, at most about a minute old."
+        max_length=REPORTED_SPLITS_MAX, description="The earliest position of each split, at most about a minute old."
     )
 
 
@@ -531,7 +531,7 @@ class DriverMetrics(Message):
     )
     sources: list[SourceMetrics] = Field(
         default_factory=list,
-        max_length=SPLITS_MAX,
+        max_length=REPORTED_SPLITS_MAX,
         description="The sources that say which records they still have; none if all have more than 200 splits.",
     )
     graph: list[GraphNode] = Field(

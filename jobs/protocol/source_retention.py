@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
-from keyscale.jobs.protocol.messages import SPLITS_MAX, SourceMetrics, SplitPosition, TopicPosition
+from keyscale.jobs.protocol.messages import REPORTED_SPLITS_MAX, SourceMetrics, SplitPosition, TopicPosition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _NOTHING_READ = "-"
 _CHARACTERS_MAX = 4 << 20
-"""The longest positions of a source that are read: more than `SPLITS_MAX` splits need, with the longest names."""
+"""The longest positions of a source that are read: more than all reported splits need, with the longest names."""
 _POSITION: TypeAdapter[int | TopicPosition] = TypeAdapter(SplitPosition)
 
 
@@ -52,7 +52,7 @@ def comparable_positions(positions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reported_sources(uids: Sequence[str], earliest: Sequence[Mapping[str, Any]]) -> list[SourceMetrics]:
-    """Returns what a driver reports of sources, which have at most `SPLITS_MAX` splits together.
+    """Returns what a driver reports of sources, which have at most `REPORTED_SPLITS_MAX` splits together.
 
     Args:
         uids: The sources, in the order of their inputs.
@@ -63,7 +63,7 @@ def reported_sources(uids: Sequence[str], earliest: Sequence[Mapping[str, Any]])
     splits = 0
     for uid, positions in zip(uids, earliest, strict=True) if len(uids) == len(earliest) else ():
         comparable = comparable_positions(positions)
-        if comparable and splits + len(comparable) <= SPLITS_MAX:
+        if comparable and splits + len(comparable) <= REPORTED_SPLITS_MAX:
             splits += len(comparable)
             reported.append(SourceMetrics(uid=uid, earliest=comparable))
     return reported

@@ -17,7 +17,7 @@ from keyscale.jobs.errors import SourceFunctionError, SourceRecordsLostError
 from keyscale.jobs.graph.picklable import check_picklable
 from keyscale.jobs.graph.schemas import arrow_schema
 from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin, exception_line, user_traceback
-from keyscale.jobs.protocol.messages import SPLITS_MAX
+from keyscale.jobs.protocol.messages import REPORTED_SPLITS_MAX
 from keyscale.jobs.protocol.source_retention import comparable_positions
 from keyscale.jobs.sources.positions import (
     BatchPositions,
@@ -233,7 +233,7 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if asked_at is not None and (time.monotonic() - asked_at) * 1000 < EARLIEST_INTERVAL_MS:
             return
         self._earliest = {}
-        if len(splits) <= SPLITS_MAX:
+        if len(splits) <= REPORTED_SPLITS_MAX:
             try:
                 self._earliest = comparable_positions(self._source.earliest(splits))
             except Exception:  # a user's code may raise anything

@@ -89,8 +89,8 @@ def test_a_running_job_goes_back_to_a_revision_with_its_savepoint_and_begins_aga
         job.wait_for_all()
         assert {row["version"] for row in job.rows()} == {1}, "what the second version has counted is counted again"
 
-        anew = {"artifact_id": job.program(2), "upgrade_mode": "stateless"}
-        change = platform.api.patch(job_path("counts"), anew, if_match='"1"')["change"]
+        stateless = {"artifact_id": job.program(2), "upgrade_mode": "stateless"}
+        change = platform.api.patch(job_path("counts"), stateless, if_match='"1"')["change"]
         assert job.ended(change["id"])["status"] == "COMPLETED"
         job.deliver()
         job.wait_for_all()

@@ -241,20 +241,25 @@ def test_a_job_does_not_start_from_what_was_deleted(client: httpx.Client, snapsh
     assert snapshots.paths()
 
 
+def verification_of(client: httpx.Client, number: int, *, hashes: bool = False) -> dict[str, Any]:
+    """Verifies a checkpoint, and waits for the end of that."""
+    begun = client.post(f"/jobs/flights/checkpoints/{number}/verify", json={"hashes": hashes})
+    assert begun.status_code == 202, begun.text
+
+    def look() -> dict[str, Any] | None:
+        shown: dict[str, Any] = client.get(f"/jobs/flights/checkpoints/{number}/verification").json()
+        return shown if shown["ended_at_ms"] is not None else None
+
+    found: dict[str, Any] = wait_until(look, 30, what="the end of the verification")
+    return found
+
+
 @pytest.mark.parametrize("hashes", [False, True])
 def test_a_verification_finds_what_is_missing_or_damaged(
     client: httpx.Client, snapshots: Snapshots, hashes: bool
 ) -> None:
     def verified(number: int) -> dict[str, Any]:
-        begun = client.post(f"/jobs/flights/checkpoints/{number}/verify", json={"hashes": hashes})
-        assert begun.status_code == 202, begun.text
-
-        def look() -> dict[str, Any] | None:
-            shown: dict[str, Any] = client.get(f"/jobs/flights/checkpoints/{number}/verification").json()
-            return shown if shown["ended_at_ms"] is not None else None
-
-        found: dict[str, Any] = wait_until(look, 30, what="the end of the verification")
-        return found
+        return verification_of(client, number, hashes=hashes)
 
     never = client.get("/jobs/flights/checkpoints/1/verification")
     assert (never.status_code, never.json()["code"]) == (404, "VERIFICATION_NOT_FOUND")
@@ -348,18 +353,7 @@ def positions_of(*ends: str, sources: tuple[str, ...] = ("orders",)) -> bytes:
 
 @pytest.fixture
 def verified(client: httpx.Client) -> Callable[[int], dict[str, Any]]:
-    def verify(number: int) -> dict[str, Any]:
-        begun = client.post(f"/jobs/flights/checkpoints/{number}/verify", json={"hashes": False})
-        assert begun.status_code == 202, begun.text
-
-        def look() -> dict[str, Any] | None:
-            shown: dict[str, Any] = client.get(f"/jobs/flights/checkpoints/{number}/verification").json()
-            return shown if shown["ended_at_ms"] is not None else None
-
-        found: dict[str, Any] = wait_until(look, 30, what="the end of the verification")
-        return found
-
-    return verify
+    return lambda number: verification_of(client, number)
 
 
 @pytest.fixture
@@ -413,8 +407,8 @@ def test_a_verification_says_why_the_sources_were_not_asked(
     report("orders", state="RESTORING", a=9)
     assert why(5) == "the job does not run"
     report()
-    assert why(5) == "source 'orders' does not say which records it still has"
-    assert why(6) == "source 'a' does not say which records it still has, nor do 2 others"
+    assert why(5) == "these do not say which records they still have: 'orders'"
+    assert why(6) == "these do not say which records they still have: 'a', 'b', 'c'"
     assert why(1) == "it holds no positions of sources"
     snapshots.store.delete([f"{snapshots.layout.shared}a"])
     assert verified(1)["sources_unchecked"] == "its files are damaged or missing"
@@ -426,8 +420,8 @@ HOSTILE = {
     "old": (b'{"offsets/0": "v1"}', None, "its positions have the form of an older version"),
     "no JSON": (positions_of("x" * 100_000), "source 'orders': its positions cannot be read", None),
     "deep": (positions_of('{"splits":' + "[" * 100_000), "source 'orders': its positions cannot be read", None),
-    "NUL": (positions_of("{}", sources=("\0" + "x" * 10_000,)), None, "source '\\x00xxx"),
-    "many": (positions_of(sources=("orders",) * 100_000), None, "source 'orders' does not say which"),
+    "NUL": (positions_of("{}", sources=("\0" + "x" * 10_000,)), None, "these do not say which"),
+    "many": (positions_of(sources=("orders",) * 100_000), None, "these do not say which"),
 }
 
 

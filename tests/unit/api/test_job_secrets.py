@@ -25,6 +25,13 @@ def test_a_job_gets_the_secrets_that_it_names_from_variables_and_files(tmp_path:
     assert secrets.variables_of([]) == {}
 
 
+def test_a_driver_gets_the_names_too_and_can_tell_a_secret_that_is_gone(tmp_path: Path) -> None:
+    secrets = JobSecrets(VARIABLES, tmp_path)
+    named = {"KEYSCALE_REVEALED_NAMES": "ORDERS,GONE"}
+    assert secrets.environment_of(["ORDERS", "GONE"]) == {"KEYSCALE_JOB_SECRET_ORDERS": "of-a-variable", **named}
+    assert secrets.environment_of(None) == VARIABLES, "a job that names none gets all, and misses none"
+
+
 def test_a_changed_file_is_read_again_and_outranks_a_variable(tmp_path: Path) -> None:
     secrets = JobSecrets(VARIABLES, tmp_path)
     for value in ("first", "second"):

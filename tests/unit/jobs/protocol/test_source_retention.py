@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyscale.jobs.protocol.messages import SPLITS_MAX, Heartbeat, SourceMetrics
+from keyscale.jobs.protocol.messages import REPORTED_SPLITS_MAX, Heartbeat, SourceMetrics
 from keyscale.jobs.protocol.source_retention import comparable_positions, reported_sources, source_retention
 
 offsets = st.integers(0, 2**63 - 1)
@@ -101,8 +101,8 @@ def test_a_driver_reports_only_positions_that_can_be_compared_and_not_too_many()
     assert comparable_positions({"a": at(5)}) == {"a": at(5)}
     for other in ({"a": "text"}, {"a": 2**80}, {"a": True}, {"a": [1]}, {1: 5}, {"a" * 301: 5}, [("a", 5)], None, 5):
         assert comparable_positions(other) == {}, other  # type: ignore[arg-type]  # a user's code may return anything
-    many = {str(number): number for number in range(SPLITS_MAX)}
-    assert len(comparable_positions(many)) == SPLITS_MAX
+    many = {str(number): number for number in range(REPORTED_SPLITS_MAX)}
+    assert len(comparable_positions(many)) == REPORTED_SPLITS_MAX
     assert comparable_positions({**many, "one more": 1}) == {}
     together = reported_sources(["first", "second", "third"], [{"a": 1}, many, {"c": 3}])
     assert [source.uid for source in together] == ["first", "third"]
