@@ -95,5 +95,5 @@ def decode_document(data: bytes, kind: str, format_version_max: int, body_type: 
         if hashlib.sha256(envelope.body).hexdigest() != envelope.sha256:
             raise DocumentCorruptError(f"the checksum of {where} is wrong")
         return json_decoder(body_type).decode(envelope.body)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DocumentCorruptError(f"{where} cannot be read as a {kind}") from error

@@ -102,6 +102,7 @@ def read_positions(store: ObjectStore, handle: FileHandle) -> SourcePositions | 
 
     Raises:
         ObjectCorruptError: They are damaged.
+        DocumentCorruptError: They were written so.
         FormatTooNewError: A newer version of Keyscale wrote them.
     """
     data = store.get(handle.path)
@@ -111,8 +112,13 @@ def read_positions(store: ObjectStore, handle: FileHandle) -> SourcePositions | 
 
 
 def decode_positions(data: bytes, where: str) -> SourcePositions | SparkFiles:
-    """Returns the positions in a document's bytes; `where` names the document in errors. Raises as `read_positions`."""
+    """Returns the positions in a document's bytes; `where` names the document in errors.
+
+    Raises:
+        DocumentCorruptError: They are no such document.
+        FormatTooNewError: A newer version of Keyscale wrote them.
+    """
     try:
         return msgspec.json.decode(data, type=SparkFiles)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return decode_document(data, KIND, FORMAT_VERSION, SourcePositions, where)

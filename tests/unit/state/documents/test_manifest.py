@@ -90,6 +90,13 @@ def test_an_unknown_field_is_ignored_and_a_newer_format_refused() -> None:
         decode_manifest(newer, "here")
 
 
+@pytest.mark.parametrize("place", ['"body":', '"sha256":', '"keyscale":'])
+def test_a_document_that_is_nested_too_deeply_is_damaged(place: str) -> None:
+    good, deep = VECTORS_FILE.read_bytes(), b"[" * 200_000 + b"]" * 200_000
+    with pytest.raises(DocumentCorruptError):
+        decode_manifest(good.replace(place.encode(), b'"more":%s,%s' % (deep, place.encode()), 1), "here")
+
+
 @settings(deadline=None)
 @given(st.data())
 def test_any_changed_or_missing_byte_is_noticed(data: st.DataObject) -> None:

@@ -71,5 +71,7 @@ def test_other_documents_and_newer_ones_are_refused() -> None:
         decode_positions(b'{"offsets/3": 1}', "other")
     with pytest.raises(DocumentCorruptError):
         decode_positions(b"[", "cut off")
+    with pytest.raises(DocumentCorruptError):
+        decode_positions(b'{"offsets/3": "\xff"}', "no UTF-8")
     with pytest.raises(FormatTooNewError):
         decode_positions(encode_document(KIND, 2, POSITIONS), "newer")
