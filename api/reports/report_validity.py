@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyscale.db.statuses import AttemptStage
-from keyscale.jobs.protocol.messages import CheckpointStatus, DriverState
+from keyscale.jobs.protocol.messages import REPORTED_SPLITS_MAX, CheckpointStatus, DriverState
 from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.opening import canonical_url
@@ -91,6 +91,11 @@ def why_not_heartbeat(message: Heartbeat, by: Reporter) -> str | None:
     for commit in (message.first_commit, message.last_commit):
         if commit is not None and not 0 <= commit.batch_id <= _BATCH_ID_MAX:
             return "a batch_id is out of range"
+    sources = message.metrics.sources
+    if sum(len(source.earliest) for source in sources) > REPORTED_SPLITS_MAX:
+        return f"its sources have more than {REPORTED_SPLITS_MAX} splits together"
+    if len({source.uid for source in sources}) < len(sources):
+        return "a source is reported twice"
     return None
 
 

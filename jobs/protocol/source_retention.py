@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _NOTHING_READ = "-"
 _CHARACTERS_MAX = 4 << 20
 """The longest positions of a source that are read: more than all reported splits need, with the longest names."""
+_UID_SHOWN_MAX = 100
+"""So much of a uid is shown: a job may have written a long one, and each of its splits can have a problem."""
 _POSITION: TypeAdapter[int | TopicPosition] = TypeAdapter(SplitPosition)
 
 
@@ -36,7 +38,7 @@ class SourceRetention(NamedTuple):
 
     Attributes:
         problems: The records that are gone, in words.
-        unknown: The uids of the sources that do not say which records they still have.
+        unknown: The uids of the sources that do not say of all their splits which records they still have.
     """
 
     problems: list[str]
@@ -80,7 +82,7 @@ def source_retention(uids: Sequence[str], ends: Sequence[str], reported: Sequenc
     earliest = {source.uid: source.earliest for source in reported}
     problems: list[str] = []
     unknown: list[str] = []
-    if len(uids) != len(ends):
+    if len(uids) != len(ends) or len(set(uids)) != len(uids):
         return SourceRetention(problems, list(uids))
     for uid, end in zip(uids, ends, strict=True):
         if end == _NOTHING_READ:
@@ -88,18 +90,19 @@ def source_retention(uids: Sequence[str], ends: Sequence[str], reported: Sequenc
         if not earliest.get(uid) or len(end) > _CHARACTERS_MAX:
             unknown.append(uid)
             continue
+        shown = uid[:_UID_SHOWN_MAX]
         try:
             ranges = _RANGES.decode(end).splits
         except (ValueError, RecursionError):
-            problems.append(f"source {uid!r}: its positions cannot be read")
+            problems.append(f"source {shown!r}: its positions cannot be read")
             continue
         found = [
             _gone(split, ranges[split][1], first) for split, first in sorted(earliest[uid].items()) if split in ranges
         ]
         problems += [
-            f"source {uid!r}: {gone}; a job starts from it only if it skips lost records" for gone in found if gone
+            f"source {shown!r}: {gone}; a job starts from it only if it skips lost records" for gone in found if gone
         ]
-        if None in found:
+        if None in found or len(found) < len(ranges):
             unknown.append(uid)
     return SourceRetention(problems, unknown)
 

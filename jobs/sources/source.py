@@ -111,7 +111,8 @@ class Source(ABC):
 
         Asked after `latest`, once a minute at most. A verification compares it with the positions in a checkpoint, and
         so finds that records have expired which a job that starts from there would read. Numbers can be compared, and
-        Kafka's positions. Splits that are left out are not. An exception is logged, and does not fail the batch.
+        Kafka's positions. Of splits that are left out it is not known. The next batch waits for the answer. An
+        exception is logged, and does not fail the batch.
         """
         return {}
 

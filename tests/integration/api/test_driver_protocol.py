@@ -16,6 +16,7 @@ from keyscale.db.repositories import exceptions, jobs, revisions
 from keyscale.db.repositories.pages import PageRequest
 from keyscale.db.statuses import AttemptStage, JobStatus
 from keyscale.jobs.protocol.control_address import prove, read_addresses
+from keyscale.jobs.protocol.messages import REPORTED_SPLITS_MAX
 from keyscale.state.documents.manifest import Manifest, SnapshotKind, write_manifest
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId
 from keyscale.state.keys.hashing import HashId
@@ -396,6 +397,22 @@ def test_a_subtask_that_the_attempt_does_not_have_is_refused(attempt: Callable[.
     for wrong in ({**second, "index": 2}, {**second, "index": 0}, {**second, "key_group_end": 16}):
         answer = driver(number, "checkpoints", **report(1, subtasks=[first, wrong]))
         assert answer.json()["code"] == "REPORT_INVALID"
+
+
+def test_a_driver_reports_no_more_splits_than_each_heartbeat_can_hold(
+    attempt: Callable[..., int], driver: Driver
+) -> None:
+    number = attempt()
+
+    def reported(*sources: tuple[str, int]) -> Any:
+        found = [{"uid": uid, "earliest": {str(split): split for split in range(count)}} for uid, count in sources]
+        return driver(number, "heartbeat", state="RUNNING", metrics={"sources": found})
+
+    half = REPORTED_SPLITS_MAX // 2
+    assert reported(("a", half), ("b", half)).status_code == 200
+    for wrong in ([("a", half), ("b", half + 1)], [("a", 1), ("a", 1)]):
+        assert reported(*wrong).json()["code"] == "REPORT_INVALID"
+    assert reported(("a", REPORTED_SPLITS_MAX + 1)).status_code == 422
 
 
 def test_a_savepoint_elsewhere_does_not_complete_a_command(

@@ -416,6 +416,8 @@ def test_a_verification_says_why_the_sources_were_not_asked(
 
 HOSTILE = {
     "no document": (b"no document", "cannot be read", "its positions cannot be read"),
+    "no UTF-8": (b'{"offsets/0": "\xff"}', "cannot be read", "its positions cannot be read"),
+    "deep document": (b'{"more":' + b"[" * 100_000, "cannot be read", "its positions cannot be read"),
     "a claim": (encode_document(KIND, 1, Claim(JobId("b"))), "cannot be read", "its positions cannot be read"),
     "old": (b'{"offsets/0": "v1"}', None, "its positions have the form of an older version"),
     "no JSON": (positions_of("x" * 100_000), "source 'orders': its positions cannot be read", None),

@@ -42,7 +42,7 @@ def test_records_are_gone_where_a_split_begins_after_the_checkpoint(
     )
     gone = [split for split in sorted(stored.keys() & first.keys()) if stored[split] < first[split]]
     assert [problem.split("split ")[1][0] for problem in found.problems] == gone
-    assert found.unknown == ([] if first else ["orders"])
+    assert found.unknown == ([] if first and stored.keys() <= first.keys() else ["orders"])
 
 
 def test_the_reason_is_said_in_words() -> None:
@@ -94,6 +94,19 @@ def test_a_source_that_has_read_nothing_loses_nothing_and_one_that_says_nothing_
     assert source_retention(both, [ends(a=7), ends(a=7)], reported(a=5)) == ([], ["clicks"])
     assert source_retention(both, [ends(a=7)], reported(a=5)) == ([], both), "whose input it is, is not known"
     assert source_retention(["orders"], [" " * (5 << 20)], reported(a=5)) == ([], ["orders"])
+    assert source_retention(["orders"], [ends(a=7, b=7)], reported(a=5)) == ([], ["orders"]), "nothing is known of b"
+
+
+def test_what_is_said_of_hostile_names_is_short() -> None:
+    uid = "u" * 1_000_000
+    splits = {str(number): number + 1 for number in range(REPORTED_SPLITS_MAX)}
+    found = source_retention([uid], [ends(**dict.fromkeys(splits, 0))], [SourceMetrics(uid=uid, earliest=splits)])
+    assert len(found.problems) == REPORTED_SPLITS_MAX
+    assert max(map(len, found.problems)) < 500
+    [damaged] = source_retention([uid], ["{"], [SourceMetrics(uid=uid, earliest={"a": 1})]).problems
+    assert len(damaged) < 500
+    again = source_retention(["orders"] * 1000, [ends(a=1)] * 1000, reported(a=5))
+    assert again == ([], ["orders"] * 1000), "no two sources have the same uid"
 
 
 def test_a_driver_reports_only_positions_that_can_be_compared_and_not_too_many() -> None:
