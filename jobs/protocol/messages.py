@@ -438,7 +438,8 @@ class SourceMetrics(Message):
 
     uid: StorableText
     earliest: dict[Annotated[StorableText, Field(max_length=_SPLIT_NAME_MAX)], SplitPosition] = Field(
-        max_length=REPORTED_SPLITS_MAX, description="The earliest position of each split, at most about a minute old."
+        max_length=REPORTED_SPLITS_MAX,
+        description="The earliest position of each split, at most six minutes old.",
     )
 
 

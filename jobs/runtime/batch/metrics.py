@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from keyscale.state.identifiers import OperatorUid
 
 CLOCKS_APART_MS = 60_000
+PROGRESS_AGE_MAX_MS = 300_000
+"""From older progress, nothing is reported of what the sources still have."""
 
 
 def operator_metrics(
@@ -168,14 +171,20 @@ def lost_records(progress: Any) -> int:
     return sum(int(each.get(RECORDS_LOST, 0)) for each in reports if isinstance(each, Mapping))
 
 
-def source_metrics(progress: Any, uids: Sequence[str]) -> list[SourceMetrics]:
-    """Returns what the sources in Python still have, as far as they say so.
+def source_metrics(progress: Any, uids: Sequence[str], at_ms: int) -> list[SourceMetrics]:
+    """Returns what the sources in Python still have, as far as they say so, and have been asked of late.
+
+    They are asked when a batch is planned. While one runs for long, or waits for a sink, records may expire.
 
     Args:
         progress: Spark's report of the last trigger; None before the first.
         uids: The sources, in the order of their inputs.
+        at_ms: The time now.
     """
     if progress is None:
+        return []
+    triggered_at_ms = dt.datetime.fromisoformat(progress["timestamp"]).timestamp() * 1000
+    if at_ms - triggered_at_ms > PROGRESS_AGE_MAX_MS:
         return []
     reports = [_document(source["latestOffset"]) for source in progress["sources"]]
     return reported_sources(uids, [each.get(EARLIEST, {}) if isinstance(each, Mapping) else {} for each in reports])

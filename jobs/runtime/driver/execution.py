@@ -374,7 +374,7 @@ class Execution:
                 status.sources_have_lost(lost_records(progress))
             if time.monotonic() - sources_seen_at > _SOURCES_SECONDS:  # records expire while there is no input, too
                 sources_seen_at = time.monotonic()
-                status.sources_still_have(source_metrics(query.current.lastProgress, source_uids))
+                status.sources_still_have(source_metrics(query.current.lastProgress, source_uids, now_ms()))
             if query.ended_by_itself:
                 failure = query.current.exception()
                 # A failed batch has given its own, better reason before the query ends.

@@ -6,6 +6,7 @@ import pytest
 
 from keyscale.jobs.protocol.messages import Commit, SourceMetrics
 from keyscale.jobs.runtime.batch.metrics import (
+    PROGRESS_AGE_MAX_MS,
     added_up,
     lag_ms,
     operator_metrics,
@@ -180,11 +181,22 @@ def test_the_backlog_is_the_sum_over_sources_that_number_their_offsets(
 
 
 def test_what_sources_still_have_is_in_the_heartbeat_by_their_uids() -> None:
-    progress = {"sources": [{"latestOffset": '{"earliest":{"a":5}}'}, {"latestOffset": {"t": {"0": 6}}}]}
+    inputs = [{"latestOffset": '{"earliest":{"a":5}}'}, {"latestOffset": {"t": {"0": 6}}}]
+    progress = {"timestamp": "2026-11-26T00:00:00.250Z", "sources": inputs}
+    at_ms = 1_795_651_200_250
     status = DriverStatus()
     assert status.heartbeat().metrics.sources == []
-    status.sources_still_have(source_metrics(progress, ["orders", "clicks"]))
+    status.sources_still_have(source_metrics(progress, ["orders", "clicks"], at_ms))
     assert status.heartbeat().metrics.sources == [SourceMetrics(uid="orders", earliest={"a": 5})]
-    status.sources_still_have(source_metrics(progress, ["of two inputs"]))
+    status.sources_still_have(source_metrics(progress, ["of two inputs"], at_ms))
     assert status.heartbeat().metrics.sources == []
-    assert source_metrics(None, ["orders"]) == []
+    assert source_metrics(None, ["orders"], at_ms) == []
+
+
+@pytest.mark.parametrize(("later_ms", "is_known"), [(PROGRESS_AGE_MAX_MS, True), (PROGRESS_AGE_MAX_MS + 1, False)])
+def test_what_sources_still_have_is_not_known_while_a_batch_runs_or_waits_for_long(
+    later_ms: int, is_known: bool
+) -> None:
+    progress = {"timestamp": "2026-11-26T00:00:00.000Z", "sources": [{"latestOffset": '{"earliest":{"a":5}}'}]}
+    found = source_metrics(progress, ["orders"], 1_795_651_200_000 + later_ms)
+    assert [source.uid for source in found] == (["orders"] if is_known else [])
