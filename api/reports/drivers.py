@@ -291,6 +291,7 @@ def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
             "restart": revision.restart,
             "batch_interval_ms": revision.batch_interval_ms,
             "failures": job.failures or {},
+            "counters": series.totals_before(session, attempt),
         }
     )
 

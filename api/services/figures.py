@@ -46,9 +46,17 @@ def figures_of(
 
 
 def added_totals(before: Mapping[str, Any] | None, metrics: DriverMetrics | None) -> dict[str, int]:
-    """Returns a job's counters: those before an attempt, and what the attempt has counted."""
+    """Returns a job's counters.
+
+    Those that the commit log keeps are as the driver reports them: they have a batch that was committed just before its
+    driver was killed. The others, and those of a driver that has restored nothing yet or is of an earlier version, are
+    what was known before the attempt, and what the attempt has counted.
+    """
     counted = dict(_ZERO) if metrics is None else _counted(metrics)
-    return {name: min((before or _ZERO).get(name, 0) + number, _NUMBER_MAX) for name, number in counted.items()}
+    totals = {name: (before or _ZERO).get(name, 0) + number for name, number in counted.items()}
+    if metrics is not None and metrics.counters is not None:
+        totals |= metrics.counters.model_dump()
+    return {name: max(0, min(total, _NUMBER_MAX)) for name, total in totals.items()}
 
 
 def _counted(metrics: DriverMetrics) -> dict[str, int]:

@@ -56,9 +56,14 @@ def is_sample_due(attempt: Attempt, message: Heartbeat, at_ms: int) -> bool:
 def begin_counting(session: Session, attempt: Attempt) -> None:
     """Sets what the job had counted before an attempt, whose driver counts from zero. The job's counters so go on."""
     if attempt.totals_before is None:
-        before = attempts.counted_before(session, attempt.job_id, attempt.number)
-        metrics = None if before is None else DriverMetrics.model_validate(before.metrics)
-        attempt.totals_before = added_totals(None if before is None else before.totals_before, metrics)
+        attempt.totals_before = totals_before(session, attempt)
+
+
+def totals_before(session: Session, attempt: Attempt) -> dict[str, int]:
+    """Returns what a job's drivers had reported of its counters before an attempt."""
+    before = attempts.counted_before(session, attempt.job_id, attempt.number)
+    metrics = None if before is None else DriverMetrics.model_validate(before.metrics)
+    return added_totals(None if before is None else before.totals_before, metrics)
 
 
 def sample(session: Session, attempt: Attempt, metrics: DriverMetrics, at_ms: int) -> None:

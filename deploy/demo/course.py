@@ -80,6 +80,10 @@ class Course:
         """Returns the statistics of the job's checkpoints."""
         return self._job.checkpoints()
 
+    def figures(self) -> Any:
+        """Returns the figures that the job's page shows."""
+        return self._job.show()["figures"]
+
     def _start_job(self, source: Path) -> None:
         artifact = upload_file(self.control_plane, SCRIPT)
         self.display.step(f"uploaded {SCRIPT.name}, {artifact['size_bytes']:,} bytes")

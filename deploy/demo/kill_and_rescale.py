@@ -10,9 +10,11 @@ from keyscale.deploy.demo.course import JOB_NAME, Course, Recovery
 from keyscale.deploy.demo.errors import DemoError
 from keyscale.deploy.demo.published_output import read_rows
 from keyscale.deploy.demo.reference import Check, compare, equal
+from keyscale.deploy.demo.reports import plan_deliveries
 from keyscale.deploy.demo.verdict import Verdict, show_checkpoints, show_phases
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from rich.console import Console
@@ -73,8 +75,22 @@ class KillAndRescale:
         rows = read_rows(course.output)
         if course.recovery is None:
             raise DemoError("the driver was never killed")
-        checks = [*compare(reports, rows), *course_checks(course, len(reports))]
+        checks = [
+            *compare(reports, rows),
+            *figures_checks(course.figures(), self.scenario, len(reports)),
+            *course_checks(course, len(reports)),
+        ]
         return FaultsVerdict(checks, elapsed_s, course.checkpoints(), course.rescales, course.recovery)
+
+
+def figures_checks(figures: Mapping[str, int], scenario: RescaleScenario, reports: int) -> list[Check]:
+    """Checks that the job's counters on its page have every batch, also the last one of the driver that was killed."""
+    deliveries = plan_deliveries(reports, scenario.files, scenario.seed)
+    sent = sum(len(delivery.first) + len(delivery.again) for delivery in deliveries)
+    return [
+        equal("records read, as its page says", sent, figures["input_records"]),
+        equal("records emitted, as its page says", reports, figures["output_records"]),
+    ]
 
 
 def course_checks(course: Course, reports: int) -> list[Check]:

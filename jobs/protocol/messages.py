@@ -217,6 +217,15 @@ class LibraryFile(Message):
     kind: Literal["PYTHON", "ZIP", "WHEEL", "JAR"]
 
 
+class Counters(Message):
+    """How many records a job has handled in all its committed batches since it was created."""
+
+    input_records: Measured = 0
+    output_records: Measured = 0
+    late_records: Measured = 0
+    dead_letters: Measured = 0
+
+
 class Assignment(Message):
     """All that a driver needs to run one attempt of a job."""
 
@@ -282,6 +291,10 @@ class Assignment(Message):
         description="Least time between the starts of two batches; None for the script's, or for no such time.",
     )
     failures: FailureHistory = FailureHistory()
+    counters: Counters = Field(
+        default=Counters(),
+        description="Those that the control plane knows of. The commit log's are larger, or smaller after a rewind.",
+    )
 
 
 class LiveSettings(Message):
@@ -482,6 +495,10 @@ class CleanUp(Message):
 class DriverMetrics(Message):
     """Rates and sizes since the driver started, or over its last batches."""
 
+    counters: Counters | None = Field(
+        default=None,
+        description="The job's counters, which its commit log keeps; None before the driver has restored its state.",
+    )
     batches: Measured = 0
     input_records: Measured = 0
     output_records: Measured = 0

@@ -7,6 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from keyscale.state.documents.changelog import ChangelogHandle
+from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.documents.manifest import OperatorDeclaration
 from keyscale.state.identifiers import Attempt, BatchId, OperatorUid
@@ -74,6 +75,7 @@ class BatchCommitted(msgspec.Struct, frozen=True, tag="batch_committed"):
         input_records: Records read.
         output_records: Records written.
         time: The job's time after this batch.
+        counters: The job's counters after this batch; left out in what earlier versions have written.
     """
 
     attempt: Attempt
@@ -84,6 +86,7 @@ class BatchCommitted(msgspec.Struct, frozen=True, tag="batch_committed"):
     input_records: int = 0
     output_records: int = 0
     time: JobTime = JobTime()
+    counters: JobCounters | msgspec.UnsetType = msgspec.UNSET
 
 
 LogEntry: TypeAlias = AttemptOpened | BatchPlanned | BatchCommitted

@@ -9,6 +9,7 @@ import msgspec
 
 from keyscale.errors import KeyscaleError
 from keyscale.state.documents.checked_document import decode_document, document_bytes, encode_document
+from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keyed.schema import KeyedSchema
@@ -154,6 +155,8 @@ class Manifest(msgspec.Struct, frozen=True):
         savepoint_id: The savepoint's id; None for a checkpoint.
         time: The job's time; left out where it has none.
         forked_from: The job that took it, if this is another job's own copy of a checkpoint; else left out.
+        counters: The counters of the job that took it, after `batch_id`; left out in what earlier versions have
+            written, and in another job's own copy.
     """
 
     job_id: JobId
@@ -171,6 +174,7 @@ class Manifest(msgspec.Struct, frozen=True):
     savepoint_id: str | None = None
     time: JobTime | msgspec.UnsetType = msgspec.UNSET
     forked_from: JobId | msgspec.UnsetType = msgspec.UNSET
+    counters: JobCounters | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def path(self) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
+from keyscale.state.documents.job_counters import NOTHING_COUNTED, JobCounters
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
 from keyscale.state.documents.state_version import NO_BATCH
@@ -80,6 +81,7 @@ class ResumePoint:
         positions: Source position files since the manifest's own (which come first), including those of the planned
             batch.
         replaces_positions: Whether these files are all, and the manifest's own no longer count.
+        counters: The job's own counters, as far as the history has them.
         operators: Each operator's history, by uid.
         next_position: The position of the next log entry.
         attempt: The highest attempt that was opened; 0 if none was.
@@ -101,6 +103,7 @@ class ResumePoint:
     hash_id: HashId | None
     time: JobTime = field(default_factory=JobTime)
     replaces_positions: bool = False
+    counters: JobCounters = NOTHING_COUNTED
 
 
 def log_start(manifest: Manifest | None, job_id: JobId) -> int:
@@ -186,6 +189,9 @@ class _History:
         # A manifest is taken between two batches: what it names was published before, perhaps by another job's sinks.
         self._sinks: dict[str, str] = {}
         self._time = manifest.time if manifest is not None and isinstance(manifest.time, JobTime) else JobTime()
+        self._counters = NOTHING_COUNTED
+        if manifest is not None and own and isinstance(manifest.counters, JobCounters):
+            self._counters = manifest.counters
         self._planned: BatchPlanned | None = None
         self._positions: dict[str, str] = {}
         self._replaces_positions = False
@@ -231,6 +237,8 @@ class _History:
         self._check(entry)
         self._batch_id, self._planned, self._sinks = entry.batch_id, None, dict(entry.sinks)
         self._time = entry.time
+        if isinstance(entry.counters, JobCounters):
+            self._counters = entry.counters
         for uid, changelogs in entry.operators.items():
             self._changelogs.setdefault(uid, []).extend(changelog for changelog in changelogs if changelog is not None)
             self._commit_operator_state(uid, [each.operator_state if each else None for each in changelogs])
@@ -262,6 +270,7 @@ class _History:
             hash_id=self._hash_id,
             time=self._time,
             replaces_positions=self._replaces_positions,
+            counters=self._counters,
         )
 
     def _check(self, entry: BatchPlanned | BatchCommitted) -> None:

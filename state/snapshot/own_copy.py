@@ -70,6 +70,7 @@ def own_copy(store: ObjectStore, manifest: Manifest, job_id: JobId, savepoint_id
         positions=None if manifest.positions is None else moved(manifest.positions),
         sinks={},
         forked_from=manifest.job_id,
+        counters=msgspec.UNSET,
     )
     write_manifest(store, copy)
     return copy

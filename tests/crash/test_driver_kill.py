@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.jobs.protocol.messages import CheckpointSettings, CheckpointStatus, DriverState, FixedDelayRestart
+from keyscale.jobs.protocol.messages import (
+    CheckpointSettings,
+    CheckpointStatus,
+    Counters,
+    DriverState,
+    FixedDelayRestart,
+)
 from keyscale.jobs.runtime.executor.worker import WARM_IDLE_VARIABLE
 from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
@@ -43,12 +49,13 @@ MOMENTS = (
 COLD_MOMENTS = ("open.marker_taken", "close.flushed")  # seldom reached where stores stay open between batches
 LONGEST_DELAY_SECONDS = 1.5  # about two batches
 FILES = 8
+RECORDS = 15  # of each file
 
 
 def chain_job(home: Path, seed: int) -> ChainJob:
     return ChainJob(
         home,
-        ChainInput.write(home / "in", seed=seed, files=FILES, records=15),
+        ChainInput.write(home / "in", seed=seed, files=FILES, records=RECORDS),
         checkpoints=CheckpointSettings(interval_ms=random.Random(seed).choice([300, 1000, 100_000])),
     )
 
@@ -67,6 +74,11 @@ def latest_checkpoint(driver: DriverProcess) -> str | None:
     return completed[-1].external_path if completed else None
 
 
+def counters(driver: DriverProcess) -> Counters | None:
+    beat = driver.heartbeat()
+    return beat.metrics.counters if beat else None
+
+
 def held_at(directory: Path, moment: str) -> dict[str, str]:
     directory.mkdir()
     return {SYNC_POINT: moment, SYNC_DIRECTORY: str(directory)}
@@ -75,6 +87,8 @@ def held_at(directory: Path, moment: str) -> dict[str, str]:
 def finish(job: ChainJob, survivor: DriverProcess, killed: DriverProcess) -> None:
     survivor.assign(job.assignment(2, restore_from=latest_checkpoint(killed)))
     survivor.wait_for(job.is_complete, "the rest of the output")
+    whole = Counters(input_records=FILES * RECORDS, output_records=len(job.input.expected))
+    survivor.wait_for(lambda: counters(survivor) == whole, f"exact counters, which are {counters(survivor)}")
     survivor.kill()
     job.check_output()
 
@@ -110,6 +124,29 @@ def test_a_driver_killed_at_a_random_point_of_a_batch_loses_and_doubles_nothing(
 
     assert committed_before < len(job.input.expected), "the driver was killed after the end of its work"
     finish(job, second, first)
+
+
+@pytest.mark.parametrize("checkpoint_interval_ms", short_form([300, 100_000], [100_000]))
+def test_the_records_of_a_batch_that_was_committed_when_its_driver_was_killed_are_counted(
+    tmp_path: Path, drivers: list[DriverProcess], checkpoint_interval_ms: int
+) -> None:
+    job = chain_job(tmp_path, seed=104)
+    job.checkpoints = CheckpointSettings(interval_ms=checkpoint_interval_ms)
+    first = start(job, drivers, "first", held_at(tmp_path / "sync", "batch.committed@3"))
+    second = start(job, drivers, "second", held_at(tmp_path / "sync-of-second", "batch.received"))
+    first.assign(job.assignment(1))
+    first.wait_for(lambda: any((tmp_path / "sync").iterdir()), "the third batch, committed and not counted")
+    known = counters(first)
+    assert known is not None
+    assert known.input_records == 2 * RECORDS, "the driver has not reported the third batch"
+    first.kill()
+
+    second.assign(job.assignment(2, restore_from=latest_checkpoint(first)))
+    second.wait_for(lambda: counters(second) is not None, "its restored state")
+    counted = counters(second)
+    assert counted is not None
+    assert counted.input_records == 3 * RECORDS
+    assert counted.output_records == len(sink_rows(job.output))
 
 
 @pytest.mark.exhaustive

@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from keyscale.jobs.protocol.messages import Assignment
+from keyscale.jobs.protocol.messages import Assignment, Counters
 from keyscale.jobs.runtime.batch.source_order import stored_positions
 from keyscale.jobs.runtime.driver.attempt import OpenAttempt, open_attempt, reopen_attempt
+from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
 from keyscale.state.documents.manifest import Manifest, SnapshotKind, write_manifest
 from keyscale.state.documents.source_positions import write_positions
@@ -52,11 +53,15 @@ class Model:
         committed: What its history holds now.
         snapshots: What its snapshots hold, by location; retained ones only.
         done: The wishes that were carried out.
+        counted: How many batches the job has committed, disowned ones too; it counts a record in each.
+        reported: Of these, those that the control plane has heard of.
     """
 
     committed: Trail = ()
     snapshots: dict[str, Trail] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
+    counted: int = 0
+    reported: int = 0
 
 
 @dataclass
@@ -77,6 +82,7 @@ class RunningJob:
     number: int = 0
     checkpoint_id: int = 0
     trail: Trail = ()
+    counters: JobCounters = field(default_factory=JobCounters)
 
     def start(self, dies: str | None = None, **wish: object) -> None:
         """Starts the next attempt; it may die at its opening."""
@@ -90,6 +96,7 @@ class RunningJob:
             artifact_filename="a.py",
             artifact_sha256="0",
             store_url=self.store.url,
+            counters=Counters(input_records=self.model.reported),
         ).model_copy(update=wish)
         self.opened, self.store.dies = None, dies
         try:
@@ -101,6 +108,8 @@ class RunningJob:
         finally:
             self.store.dies = None
         self.trail = _trail_of(self.opened)
+        reported = JobCounters(input_records=self.model.reported)
+        self.counters = self.opened.resume.counters.at_least(reported)
 
     def commit(self) -> None:
         assert self.opened is not None
@@ -113,7 +122,9 @@ class RunningJob:
             after = _trail(planned.positions["trail"])
         else:
             self.opened.journal.append(BatchPlanned(Attempt(self.attempt), batch_id, _positions(after)))
-        self.opened.journal.append(BatchCommitted(Attempt(self.attempt), batch_id, {}, {}, 0))
+        self.counters = self.counters.plus(JobCounters(input_records=1))
+        self.model.counted += 1
+        self.opened.journal.append(BatchCommitted(Attempt(self.attempt), batch_id, {}, {}, 0, counters=self.counters))
         self.trail = self.model.committed = after
 
     def plan(self) -> None:
@@ -151,6 +162,7 @@ class RunningJob:
             operators=(),
             positions=positions,
             savepoint_id=savepoint_id,
+            counters=self.counters,
         )
         location = location_of(self.store.url, write_manifest(self.store, manifest))
         self.model.snapshots[location] = self.trail
@@ -269,12 +281,14 @@ class Rewinds(RuleBasedStateMachine):
         if dies != "before" and name not in self.job.model.done:
             self.job.model.done.add(name)
             self.job.model.committed = trail
+        self.job.model.reported = self.job.model.counted  # the job was stopped before
         self.job.start(dies, **wish)
 
     @invariant()
     def the_attempt_goes_on_from_what_was_committed(self) -> None:
         if hasattr(self, "job") and self.runs:
             assert self.job.trail == self.job.model.committed
+            assert self.job.counters.input_records == self.job.model.counted
 
 
 Rewinds.TestCase.settings = settings(

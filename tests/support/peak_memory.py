@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,24 +21,17 @@ def peak_growth_bytes(prepare: Callable[..., Callable[[], Any]], *args: Any) -> 
         prepare: Returns the function; its own memory does not count. A function of a module, to be pickled.
         args: For `prepare`.
     """
-    context = multiprocessing.get_context("spawn")
-    answer: multiprocessing.Queue[int] = context.Queue()
-    process = context.Process(target=_measure, args=(answer, prepare, args))
-    process.start()
-    try:
-        return answer.get(timeout=_WAIT_SECONDS)
-    finally:
-        process.terminate()
-        process.join()
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as processes:
+        return processes.submit(_measured, prepare, args).result(_WAIT_SECONDS)
 
 
-def _measure(answer: multiprocessing.Queue[int], prepare: Callable[..., Callable[[], Any]], args: Any) -> None:
+def _measured(prepare: Callable[..., Callable[[], Any]], args: Any) -> int:
     function = prepare(*args)
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts again
     before = _bytes_of("VmRSS")
     function()
-    answer.put(_bytes_of("VmHWM") - before)
+    return _bytes_of("VmHWM") - before
 
 
 def _bytes_of(field: str) -> int:

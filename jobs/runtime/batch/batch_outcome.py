@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from keyscale.jobs.runtime.batch.watermarks import time_after
+from keyscale.state.documents.job_counters import JobCounters
 
 if TYPE_CHECKING:
     from keyscale.jobs.runtime.executor.task import BatchTime
@@ -36,6 +37,17 @@ class BatchOutcome:
     reports: dict[OperatorUid, tuple[TaskReport, ...]]
     times: dict[OperatorUid, BatchTime] = field(default_factory=dict)
     dead_letters: dict[OperatorUid, int] = field(default_factory=dict)
+
+    @property
+    def counters(self) -> JobCounters:
+        """The numbers that the batch adds to the job's counters."""
+        reports = [report for of_operator in self.reports.values() for report in of_operator]
+        return JobCounters(
+            input_records=self.input_records,
+            output_records=self.output_records,
+            late_records=sum(report.late_records for report in reports),
+            dead_letters=sum(report.dead_letters for report in reports) + sum(self.dead_letters.values()),
+        )
 
     def time_after(self, time: JobTime, *, of_spark: bool) -> JobTime:
         """Returns the job's time after the batch, given that before it; `of_spark` as for `watermarks.time_after`.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
+from keyscale.state.documents.job_counters import NOTHING_COUNTED, JobCounters
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.log.resolution import OperatorHistory
 from keyscale.state.restore.plan import plan_operator, version_of
@@ -49,6 +50,7 @@ class CommittedState:
         log_position: The last position in the log that the state contains.
         time: The job's event times and number of time batches.
         timers: Each subtask's earliest timers, by operator and index; None where this driver does not know them.
+        counters: The job's counters.
         base: An earlier state of the same attempt from which the log leads to this one; None if there is none.
     """
 
@@ -59,6 +61,7 @@ class CommittedState:
     log_position: int
     time: JobTime = field(default_factory=JobTime)
     timers: dict[OperatorUid, tuple[NextTimers | None, ...]] = field(default_factory=dict)
+    counters: JobCounters = NOTHING_COUNTED
     base: PlanBase | None = None
 
     @property
@@ -83,8 +86,11 @@ class CommittedState:
         specs: Mapping[OperatorUid, Sequence[SubtaskSpec]],
         positions: Mapping[str, str],
         log_position: int,
+        counters: JobCounters = NOTHING_COUNTED,
     ) -> CommittedState:
         """Returns the state that an attempt starts from, divided among its own subtasks.
+
+        The job's counters are at least those given: they have counted what the history no longer has.
 
         Raises:
             CoverError: A key group is in no snapshot of a checkpoint, or in several.
@@ -98,7 +104,16 @@ class CommittedState:
                 for spec, plan in zip(subtasks, plans, strict=True)
             )
         base = PlanBase(log_position, starts)
-        return cls(resume.batch_id, starts, dict(positions), dict(resume.sinks), log_position, resume.time, base=base)
+        return cls(
+            resume.batch_id,
+            starts,
+            dict(positions),
+            dict(resume.sinks),
+            log_position,
+            resume.time,
+            counters=resume.counters.at_least(counters),
+            base=base,
+        )
 
     def after(
         self,
@@ -130,7 +145,10 @@ class CommittedState:
         base = self.base
         if base is not None and log_position - base.log_position > _ENTRIES_AFTER_BASE_MAX:
             base = PlanBase(log_position, starts)
-        return CommittedState(batch_id, starts, dict(positions), sinks, log_position, time or self.time, timers, base)
+        counters = self.counters.plus(outcome.counters)
+        return CommittedState(
+            batch_id, starts, dict(positions), sinks, log_position, time or self.time, timers, counters, base
+        )
 
     def rebased(self, manifest: Manifest) -> CommittedState:
         """Returns the same state, to be rebuilt from a newer checkpoint of this attempt and so by fewer changelogs."""

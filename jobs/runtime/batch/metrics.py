@@ -163,10 +163,8 @@ def lost_records(progress: Any) -> int:
     """Returns how many records the sources in Python have lost since the query began.
 
     Args:
-        progress: Spark's report of the last trigger; None before the first.
+        progress: Spark's report of the last trigger.
     """
-    if progress is None:
-        return 0
     reports = [_document(source["latestOffset"]) for source in progress["sources"]]
     return sum(int(each.get(RECORDS_LOST, 0)) for each in reports if isinstance(each, Mapping))
 

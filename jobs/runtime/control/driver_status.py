@@ -6,8 +6,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from msgspec.structs import asdict
+
 from keyscale.clock import now_ms
-from keyscale.jobs.protocol.messages import CleanUp, Commit, DriverMetrics, DriverState, Failure, Heartbeat
+from keyscale.jobs.protocol.messages import CleanUp, Commit, Counters, DriverMetrics, DriverState, Failure, Heartbeat
 from keyscale.jobs.runtime.batch.metrics import added_up, added_up_sinks, state_bytes_of
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
         SourceMetrics,
     )
     from keyscale.jobs.runtime.batch.locality import Locality
+    from keyscale.state.documents.job_counters import JobCounters
     from keyscale.state.retention.deletion import Deleted
 
 _SMOOTHING = 0.3  # weight of the newest batch in rates and durations
@@ -50,6 +53,7 @@ class DriverStatus:
         self._last_commit: Commit | None = None
         self._restored_at_ms: int | None = None
         self._metrics = DriverMetrics()
+        self._losing_query, self._lost_before = "", 0
         self._results: dict[str, CommandResult] = {}
 
     @property
@@ -84,14 +88,17 @@ class DriverStatus:
         with self._lock:
             self._metrics = self._metrics.model_copy(update={"graph": graph})
 
-    def restored(self, at_ms: int) -> None:
+    def restored(self, at_ms: int, counters: JobCounters) -> None:
+        """Sets that the state of every subtask is restored, and the job's counters then."""
         with self._lock:
             self._restored_at_ms = at_ms
+            self._metrics = self._metrics.model_copy(update={"counters": _reported(counters)})
 
     def committed(
         self,
         commit: Commit,
         *,
+        counters: JobCounters,
         input_records: int,
         output_records: int,
         duration_ms: float,
@@ -100,7 +107,10 @@ class DriverStatus:
         operators: Sequence[OperatorMetrics] = (),
         sinks: Sequence[SinkMetrics] = (),
     ) -> None:
-        """Counts a committed batch; times are those of DriverMetrics, `operators` and `sinks` the batch's figures."""
+        """Counts a committed batch.
+
+        Times are those of DriverMetrics, `counters` the job's after the batch, `operators` and `sinks` its figures.
+        """
         with self._lock:
             self._first_commit = self._first_commit or commit
             self._last_commit = commit
@@ -124,6 +134,7 @@ class DriverStatus:
             self._metrics = old.model_copy(
                 update={
                     **smoothed,
+                    "counters": _reported(counters),
                     "batches": old.batches + 1,
                     "input_records": old.input_records + input_records,
                     "output_records": old.output_records + output_records,
@@ -149,12 +160,15 @@ class DriverStatus:
         with self._lock:
             self._metrics = self._metrics.model_copy(update=counts)
 
-    def sources_have_lost(self, records: int) -> None:
-        """Sets how many records the sources had lost before the job could read them."""
+    def sources_have_lost(self, records: int, of_query: str) -> None:
+        """Sets how many records the sources had lost before a query of Spark could read them; queries add up."""
         with self._lock:
-            if self._metrics.lost_records != records:
+            if of_query != self._losing_query:
+                self._losing_query, self._lost_before = of_query, self._metrics.lost_records
+            lost = self._lost_before + records
+            if self._metrics.lost_records != lost:
                 since_ms = self._metrics.lost_records_since_ms or now_ms()
-                update = {"lost_records": records, "lost_records_since_ms": since_ms}
+                update = {"lost_records": lost, "lost_records_since_ms": since_ms}
                 self._metrics = self._metrics.model_copy(update=update)
 
     def sources_are_behind(self, records: int | None) -> None:
@@ -246,6 +260,10 @@ class DriverStatus:
                 results=list(self._results.values()),
                 failure=self._failure,
             )
+
+
+def _reported(counters: JobCounters) -> Counters:
+    return Counters(**asdict(counters))
 
 
 def _smoothed(old: float, new: float) -> float:

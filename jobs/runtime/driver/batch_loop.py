@@ -275,6 +275,7 @@ class BatchLoop:
         self._status.locality_measured(self._locality)
         self._status.committed(
             commit,
+            counters=self._committed.counters,
             input_records=outcome.input_records,
             output_records=outcome.output_records,
             duration_ms=duration_ms,
@@ -315,6 +316,7 @@ class BatchLoop:
                 input_records=outcome.input_records,
                 output_records=outcome.output_records,
                 time=time_then,
+                counters=self._committed.counters.plus(outcome.counters),
             )
         )
         if of_spark:

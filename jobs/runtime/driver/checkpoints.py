@@ -328,6 +328,7 @@ class _Taking:
             sinks=committed.sinks,
             savepoint_id=self.savepoint_id,
             time=UNSET if committed.time == JobTime() else committed.time,
+            counters=committed.counters,
         )
         reach("checkpoint.publishing")
         write_manifest(context.store, manifest)

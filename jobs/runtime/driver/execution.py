@@ -36,6 +36,7 @@ from keyscale.jobs.runtime.executor.subtask_jobs import RestoreSubtasks, Subtask
 from keyscale.jobs.runtime.retries import Retries
 from keyscale.jobs.spark_internals.affinity import Anchor
 from keyscale.jobs.spark_internals.query_status import is_waiting_for_input
+from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.manifest import OperatorDeclaration
 from keyscale.state.identifiers import Attempt, CheckpointId, JobId, OperatorUid
 from keyscale.state.keys.hashing import HashId
@@ -220,7 +221,11 @@ class Execution:
         while True:
             self._places = with_schemas(self._places, opened.resume)
             committed = CommittedState.resumed(
-                opened.resume, self._places.specs, opened.positions, opened.journal.last_position
+                opened.resume,
+                self._places.specs,
+                opened.positions,
+                opened.journal.last_position,
+                JobCounters(**context.assignment.counters.model_dump()),
             )
             sources = self._sources_of(opened)
             runner = BatchRunner(
@@ -275,7 +280,7 @@ class Execution:
             results = run_per_subtask(self._context.spark, anchor, "restore", task)
             restored = chain.from_iterable(map(pickle.loads, results.values()))  # from our own tasks
             check_restored(restored, self._places.specs, KeyGroupRange(0, self._info.max_parallelism - 1))
-        self._context.status.restored(now_ms())
+        self._context.status.restored(now_ms(), committed.counters)
         logger.info("all state is restored")
         reach("run.restored")
 
@@ -371,7 +376,8 @@ class Execution:
                 sources_seen_at = 0.0
                 progress = query.current.lastProgress
                 status.sources_are_behind(pending_records(progress))
-                status.sources_have_lost(lost_records(progress))
+                if progress is not None:
+                    status.sources_have_lost(lost_records(progress), of_query=str(progress["runId"]))
             if time.monotonic() - sources_seen_at > _SOURCES_SECONDS:  # records expire while there is no input, too
                 sources_seen_at = time.monotonic()
                 status.sources_still_have(source_metrics(query.current.lastProgress, source_uids, now_ms()))

@@ -86,6 +86,22 @@ def test_counters_and_series_go_on_after_a_restart(client: httpx.Client, attempt
     assert answer["step_ms"] == 10_000
 
 
+def test_a_driver_is_told_what_its_job_has_counted_and_its_commit_log_may_know_more(
+    client: httpx.Client, attempt: Callable[[], int]
+) -> None:
+    beat(client, attempt(), **METRICS)
+    second = attempt()
+    request = {"pid": 1, "host": "here"}
+    answer = client.post("/driver/attach", json=request, headers={"Authorization": f"Bearer driver-{second}"})
+    counters = {"input_records": 100, "output_records": 80, "late_records": 4, "dead_letters": 5}
+    assert answer.json()["assignment"]["counters"] == counters
+    beat(client, second, batches=0, counters={**counters, "input_records": 150, "output_records": 120})
+    figures = client.get("/jobs/flights").json()["figures"]
+    assert (figures["input_records"], figures["output_records"], figures["dead_letters"]) == (150, 120, 5)
+    beat(client, attempt(), batches=0)
+    assert client.get("/jobs/flights").json()["figures"]["input_records"] == 150
+
+
 def test_a_rate_is_the_growth_of_its_counter_and_a_gap_is_unknown(
     client: httpx.Client, context: Context, job: dict[str, Any]
 ) -> None:

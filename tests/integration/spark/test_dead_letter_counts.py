@@ -80,13 +80,17 @@ def test_a_batch_that_runs_again_as_a_sink_was_away_counts_its_dead_letters_once
         outcome = rig.run(list(reports))
         status.committed(
             Commit(batch_id=rig.batch_id, at_ms=1),
+            counters=rig.committed.counters,
             input_records=outcome.input_records,
             output_records=outcome.output_records,
             duration_ms=1,
             operators=operator_metrics(outcome.reports, rig.committed.time, 1),
             sinks=sink_metrics(outcome.dead_letters),
         )
-        return counted(status.heartbeat().metrics)
+        metrics = status.heartbeat().metrics
+        assert metrics.counters is not None
+        assert metrics.counters.dead_letters == sum(counted(metrics).values())
+        return counted(metrics)
 
     assert run(("a", "N1", 1), ("b", None, 1), ("c", None, 1), ("d", "N1", -1)) == {"checked": 2, "table": 1}
     assert len(away) == 1, "the batch has run three times"

@@ -113,6 +113,17 @@ def test_a_number_of_dead_letters_that_cannot_be_is_shown_within_its_bounds(sent
     assert shown(hostile, None, now_ms=NOW_MS).dead_letters == shown_as
 
 
+def test_counters_of_the_commit_log_are_shown_as_they_are_and_the_others_added_up() -> None:
+    before = {"input_records": 60, "output_records": 50, "late_records": 5, "dead_letters": 1, "lost_records": 2}
+    counters = {"input_records": 1100, "output_records": 990, "late_records": 13, "dead_letters": 2**64}
+    restored = attempt({"counters": counters, "lost_records": 3}, totals_before=before)
+    figures = shown(restored, None, now_ms=NOW_MS).model_dump()
+    expected = {**counters, "dead_letters": 2**53, "lost_records": 5}
+    assert {name: figures[name] for name in expected} == expected
+    next_one = added_totals(before, DriverMetrics.model_validate(restored.metrics))
+    assert next_one == expected, "what the next attempt begins with"
+
+
 def test_counters_go_on_where_the_attempt_before_had_stopped() -> None:
     first = added_totals(None, DriverMetrics(input_records=100, lost_records=3))
     second = added_totals(first, DriverMetrics(input_records=20))

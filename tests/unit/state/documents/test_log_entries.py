@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
 from keyscale.state.documents.manifest import OperatorDeclaration
 from keyscale.state.identifiers import Attempt, BatchId, JobId, OperatorUid
@@ -45,8 +46,9 @@ ENTRIES: list[LogEntry] = [
         dropped_sources=(OperatorUid("clicks"),),
         positions={"offsets/0": "v1"},
     ),
+    BatchCommitted(Attempt(4), BatchId(0), {}, {}, 6000, 5, 3, counters=JobCounters(10, 6, 2, 1)),
 ]
-"""All but the last two are as the first version of the format has them, without the fields that were added later."""
+"""All but the last three are as the first version of the format has them, without the fields that were added later."""
 
 
 def test_the_golden_entries_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
+from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.manifest import (
     FileHandle,
     Manifest,
@@ -76,6 +78,14 @@ def example(created_at_ms: int = 1_700_000_000_000) -> Manifest:
 
 def test_todays_reader_reads_last_years_manifest() -> None:
     assert decode_manifest(VECTORS_FILE.read_bytes(), "golden") == example()
+
+
+def test_a_jobs_counters_are_in_its_manifest() -> None:
+    counted = msgspec.structs.replace(example(), counters=JobCounters(10, 6, 2, 1))
+    data = encode_manifest(counted)
+    expected = {"input_records": 10, "output_records": 6, "late_records": 2, "dead_letters": 1}
+    assert json.loads(data)["body"]["counters"] == expected
+    assert decode_manifest(data, "here") == counted
 
 
 def test_todays_writer_still_writes_every_field_that_last_years_reader_read() -> None:

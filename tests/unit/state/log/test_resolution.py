@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
+from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
 from keyscale.state.documents.manifest import (
@@ -103,6 +104,18 @@ def test_an_operators_parts_are_its_snapshots_and_the_changelogs_committed_after
     assert history[COUNT] == OperatorHistory(snapshots, (*five, six[1]), declaration, None, (None, None))
     assert history[SEEN] == OperatorHistory((), (seen[0],), None, None, ())
     assert list(history) == [COUNT, SEEN]
+
+
+def test_a_job_s_counters_are_those_of_its_last_batch_or_of_its_own_manifest_and_not_another_job_s() -> None:
+    counters = JobCounters(1000, 900, 7, 3)
+    own = msgspec.structs.replace(manifest(), counters=JobCounters(500, 400, 7, 0))
+    assert resumed(own).counters == own.counters
+    of_earlier_version = committed(1, 6)
+    entries = [msgspec.structs.replace(committed(1, 5), counters=counters), of_earlier_version]
+    assert resumed(own, *entries).counters == counters
+    assert resumed(manifest()).counters == JobCounters()
+    of_another = msgspec.structs.replace(manifest(job_id=OTHER), counters=counters)
+    assert resumed(of_another, opened(1, base=of_another), after=0).counters == JobCounters()
 
 
 def test_what_was_declared_last_counts() -> None:

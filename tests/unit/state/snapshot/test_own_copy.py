@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
+from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.identifiers import JobId
 from keyscale.state.layout import Layout
@@ -37,7 +39,9 @@ def test_a_fork_goes_on_when_the_other_job_has_deleted_its_checkpoint_and_cleans
     owner: StateJob, tmp_path: Path
 ) -> None:
     checkpoint, _ = owner.checkpoint()
+    checkpoint = msgspec.structs.replace(checkpoint, counters=JobCounters(input_records=40))
     copy = own_copy(owner.store, checkpoint, FORK, "copy")
+    assert copy.counters is msgspec.UNSET, "the new job counts from zero"
     assert (copy.job_id, copy.kind, copy.forked_from) == (FORK, SnapshotKind.SAVEPOINT, owner.job_id)
     owner.store.delete([info.path for info in owner.store.list(Layout(owner.job_id).job)])
     assert missing_files(owner.store, copy) == []

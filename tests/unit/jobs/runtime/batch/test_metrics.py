@@ -9,6 +9,7 @@ from keyscale.jobs.runtime.batch.metrics import (
     PROGRESS_AGE_MAX_MS,
     added_up,
     lag_ms,
+    lost_records,
     operator_metrics,
     pending_records,
     sink_metrics,
@@ -17,6 +18,7 @@ from keyscale.jobs.runtime.batch.metrics import (
 )
 from keyscale.jobs.runtime.control.driver_status import IDLE_MS, DriverStatus
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
+from keyscale.state.documents.job_counters import NOTHING_COUNTED
 from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.identifiers import OperatorUid, SubtaskIndex
 
@@ -91,6 +93,7 @@ def test_late_records_and_dead_letters_add_up_over_subtasks_and_batches() -> Non
         operators = operator_metrics({UID: counted}, JobTime(), 0)
         status.committed(
             COMMIT,
+            counters=NOTHING_COUNTED,
             input_records=0,
             output_records=0,
             duration_ms=1,
@@ -113,7 +116,15 @@ def test_a_subtask_that_waits_for_records_or_for_the_reader_of_its_rows_is_not_b
 def test_a_batch_s_plan_commit_and_publishing_are_timed() -> None:
     status = DriverStatus()
     for _ in range(2):
-        status.committed(COMMIT, input_records=1, output_records=0, duration_ms=250, plan_ms=20, append_ms=30)
+        status.committed(
+            COMMIT,
+            counters=NOTHING_COUNTED,
+            input_records=1,
+            output_records=0,
+            duration_ms=250,
+            plan_ms=20,
+            append_ms=30,
+        )
         status.published(40)
     metrics = status.heartbeat().metrics
     assert (metrics.batch_plan_ms, metrics.batch_append_ms, metrics.batch_publish_ms) == (20, 30, 40)
@@ -123,7 +134,7 @@ def test_the_input_rate_counts_waiting_and_the_processed_rate_does_not() -> None
     clock = Clock()
     status = DriverStatus(clock)
     for clock.now in (1.0, 2.0, 3.0):
-        status.committed(COMMIT, input_records=50, output_records=0, duration_ms=250)
+        status.committed(COMMIT, counters=NOTHING_COUNTED, input_records=50, output_records=0, duration_ms=250)
     metrics = status.heartbeat().metrics
     assert metrics.processed_records_per_second == pytest.approx(200)
     assert 50 < metrics.input_records_per_second < 200, "it comes down to 50 from the first batch's 200"
@@ -133,7 +144,7 @@ def test_the_input_rate_counts_waiting_and_the_processed_rate_does_not() -> None
 def test_the_input_rate_is_zero_once_the_query_has_found_no_input_for_a_while() -> None:
     clock = Clock()
     status = DriverStatus(clock)
-    status.committed(COMMIT, input_records=50, output_records=0, duration_ms=250)
+    status.committed(COMMIT, counters=NOTHING_COUNTED, input_records=50, output_records=0, duration_ms=250)
     status.sources_are_behind(7)
     status.waits_for_input(True)
     assert status.heartbeat().metrics.input_records_per_second > 0
@@ -143,13 +154,25 @@ def test_the_input_rate_is_zero_once_the_query_has_found_no_input_for_a_while() 
     assert metrics.processed_records_per_second > 0
 
 
+def test_lost_records_add_up_over_the_queries_of_a_driver_and_are_those_since_it_started() -> None:
+    status = DriverStatus()
+    for query, lost in (("first", 0), ("first", 5), ("first", 5), ("second", 0), ("second", 2), ("third", 2)):
+        progress = {"runId": query, "sources": [{"latestOffset": {"records_lost": lost}}]}
+        status.sources_have_lost(lost_records(progress), of_query=query)
+    metrics = status.heartbeat().metrics
+    assert metrics.lost_records == 9
+    assert metrics.lost_records_since_ms
+
+
 def test_the_state_s_size_is_that_of_the_last_batch() -> None:
     status = DriverStatus()
     assert status.heartbeat().metrics.state_bytes == 0
     operators = operator_metrics({UID: (report(0),)}, JobTime(), 0)
-    status.committed(COMMIT, input_records=10, output_records=5, duration_ms=1, operators=operators)
+    status.committed(
+        COMMIT, counters=NOTHING_COUNTED, input_records=10, output_records=5, duration_ms=1, operators=operators
+    )
     assert status.heartbeat().metrics.state_bytes == 500
-    status.committed(COMMIT, input_records=0, output_records=0, duration_ms=1)
+    status.committed(COMMIT, counters=NOTHING_COUNTED, input_records=0, output_records=0, duration_ms=1)
     assert status.heartbeat().metrics.state_bytes == 500, "no operator has said anything"
 
 

@@ -13,6 +13,7 @@ from keyscale.jobs.protocol.messages import (
     CommandKind,
     CommandResult,
     Commit,
+    Counters,
     DriverState,
     Failure,
     Heartbeat,
@@ -23,6 +24,7 @@ from keyscale.jobs.runtime.control import reporter
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.control.reporter import Reporter
 from keyscale.jobs.runtime.errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
+from keyscale.state.documents.job_counters import JobCounters
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -156,11 +158,18 @@ def test_a_terminal_state_stays() -> None:
 def test_metrics_count_every_batch_and_keep_the_first_commit() -> None:
     status = DriverStatus()
     for batch_id in (4, 5):
-        status.committed(Commit(batch_id=batch_id, at_ms=batch_id), input_records=10, output_records=3, duration_ms=100)
+        status.committed(
+            Commit(batch_id=batch_id, at_ms=batch_id),
+            counters=JobCounters(input_records=100 * batch_id, dead_letters=7),
+            input_records=10,
+            output_records=3,
+            duration_ms=100,
+        )
     beat = status.heartbeat()
     assert beat.first_commit == Commit(batch_id=4, at_ms=4)
     assert beat.last_commit == Commit(batch_id=5, at_ms=5)
     assert (beat.metrics.batches, beat.metrics.input_records, beat.metrics.output_records) == (2, 20, 6)
+    assert beat.metrics.counters == Counters(input_records=500, dead_letters=7), "the job's, not the driver's alone"
     assert beat.metrics.input_records_per_second == pytest.approx(100.0)
     assert beat.metrics.processed_records_per_second == pytest.approx(100.0)
 

@@ -1,0 +1,32 @@
+"""A job's counters, as recorded in the commit log and in manifests: they stay exact when a driver is killed."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class JobCounters(msgspec.Struct, frozen=True):
+    """How many records a job has handled in all its committed batches since it was created.
+
+    Attributes:
+        input_records: Records read.
+        output_records: Records emitted to sinks.
+        late_records: Late records, and records without event time.
+        dead_letters: Records that functions failed on, and rows that sinks put aside.
+    """
+
+    input_records: int = 0
+    output_records: int = 0
+    late_records: int = 0
+    dead_letters: int = 0
+
+    def plus(self, other: JobCounters) -> JobCounters:
+        """Returns the sums."""
+        return JobCounters(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+
+    def at_least(self, other: JobCounters) -> JobCounters:
+        """Returns of each counter the larger one: counters only grow, so it is the newer one."""
+        return JobCounters(**{name: max(getattr(self, name), getattr(other, name)) for name in self.__struct_fields__})
+
+
+NOTHING_COUNTED = JobCounters()
