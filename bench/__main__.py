@@ -16,6 +16,7 @@ from bench.keyed_state import StateSizes, run_state
 from bench.latency import LatencySizes, run_intervals, run_latency
 from bench.machine import describe, load
 from bench.measure import CHECKOUT, ContenderFailedError
+from bench.pages import PageSizes, run_pages
 from bench.scale import ScaleSizes, run_scale
 from bench.small_batches import SmallBatchSizes, run_small_batches
 from bench.timers import TimerSizes, run_timers
@@ -208,6 +209,18 @@ def api(place: tuple[Path, Path | None], /, **sizes: int) -> None:
     """Reads of the REST API, with a long history in the database."""
     _, markdown = place
     show(run_api(ApiSizes(**sizes), _say), sizes["cores"], markdown)
+
+
+@main.command()
+@click.option("--jobs", default=50, show_default=True, help="Jobs in the database.")
+@click.option("--checkpoints", default=5000, show_default=True, help="Checkpoints of each.")
+@click.option("--rounds", default=5, show_default=True, help="How often each page is opened.")
+@cores_option
+@click.pass_obj
+def pages(place: tuple[Path, Path | None], /, **sizes: int) -> None:
+    """How long each page of the dashboard loads, and how much it sends."""
+    _, markdown = place
+    show(run_pages(PageSizes(**sizes), _say), sizes["cores"], markdown)
 
 
 def show(tables: Iterable[Table], cores: int, markdown: Path | None) -> None:

@@ -17,21 +17,17 @@ from urllib.parse import urlsplit
 
 import httpx
 import psutil
-from sqlalchemy import create_engine, text
-from sqlalchemy.engine import make_url
-from sqlalchemy.orm import Session
 
-from bench.api_rows import fill
+from bench.control_plane import fill_database, started
 from bench.measure import ContenderFailedError
 from bench.table import Table, count, decimal
-from keyscale.api.cli.process import ControlPlaneProcess, free_port
-from keyscale.clock import now_ms
 from keyscale.db.embedded import EmbeddedPostgres
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from keyscale.api.cli.connection import Connection
+    from keyscale.api.cli.process import ControlPlaneProcess
 
 SENDERS = 32
 WARM_UP_S = 10
@@ -75,15 +71,15 @@ def run_api(sizes: ApiSizes, say: Callable[[str], None]) -> list[Table]:
         tempfile.TemporaryDirectory(prefix="keyscale-bench-", ignore_cleanup_errors=True) as directory,
         ExitStack() as running,
     ):
-        first = _started(Path(directory) / "home-1", {}, running)
+        first = started(Path(directory) / "home-1", {}, running)
         shared = {
             "KEYSCALE_DATABASE_URL": EmbeddedPostgres(first.home / "postgres").url,
             "KEYSCALE_STORE_URL": (first.home / "store").as_uri(),
         }
         homes = [Path(directory) / f"home-{number}" for number in range(2, sizes.replicas + 1)]
-        members = [first, *(_started(home, shared, running) for home in homes)]
+        members = [first, *(started(home, shared, running) for home in homes)]
         say("filling the database")
-        _fill(first.home, sizes)
+        fill_database(first.home, jobs=sizes.jobs, checkpoints=sizes.checkpoints // sizes.jobs)
         connections = [member.connection for member in members]
         _send(
             connections, replace(sizes, seconds=WARM_UP_S)
@@ -93,24 +89,6 @@ def run_api(sizes: ApiSizes, say: Callable[[str], None]) -> list[Table]:
         took = _send(connections, sizes)
         cpu = {name: seconds - before[name] for name, seconds in _cpu_seconds(members).items()}
         return [_table(took, cpu, sizes)]
-
-
-def _started(home: Path, settings: Mapping[str, str], running: ExitStack) -> ControlPlaneProcess:
-    process = ControlPlaneProcess(home, free_port(), settings)
-    process.start()
-    running.callback(process.stop)
-    return process
-
-
-def _fill(home: Path, sizes: ApiSizes) -> None:
-    url = EmbeddedPostgres(home / "postgres").url
-    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"))  # without limits of time
-    with Session(engine) as session, session.begin():
-        each = sizes.checkpoints // sizes.jobs
-        fill(session, jobs=sizes.jobs, checkpoints=each, subtasks=2, attempts=10, events=20, now_ms=now_ms())
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("VACUUM ANALYZE"))
-    engine.dispose()
 
 
 def _cpu_seconds(members: Sequence[ControlPlaneProcess]) -> dict[str, float]:

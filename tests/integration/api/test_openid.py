@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from playwright.sync_api import expect
 
 from keyscale.api.access import openid
 from keyscale.api.access.browser_sessions import SESSION_COOKIE
@@ -21,6 +22,7 @@ from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.statuses import Role
 from tests.integration.api.conftest import TOKEN
 from tests.support.repository import ROOT
+from tests.support.servers.browser import faults_of_access, new_page, running_browser
 from tests.support.servers.openid_issuer import CLIENT_ID, CLIENT_SECRET
 from tests.support.waiting import wait_until
 
@@ -131,6 +133,23 @@ def test_a_user_signs_in_at_the_issuer_and_has_the_role_of_the_claim(
     assert (signed_in["actor"], signed_in["address"]) == ("oidc:bob", "127.0.0.1")
     anonymous.post("/ui/logout")
     assert anonymous.get("/jobs").status_code == 401
+
+
+def test_the_pages_on_the_way_through_the_issuer_have_no_fault_of_access(
+    anonymous: httpx.Client, issuer: IssuerProcess
+) -> None:
+    issuer.set(user={"sub": "u-7", "preferred_username": "bob", "groups": ["streams"]})
+    with running_browser() as browser, new_page(browser) as page:
+        page.goto(f"{anonymous.base_url}/ui/login?next=/ui/artifacts")
+        assert faults_of_access(page) == []
+        page.route("**/ui/artifacts", lambda route: route.abort("aborted"))  # so that the page in between stays
+        page.get_by_role("link", name="Sign in with").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("You are signed in")
+        assert page.url.startswith(f"{anonymous.base_url}/ui/signed-in?")
+        assert faults_of_access(page) == []
+        page.unroute_all()
+        page.get_by_role("link", name="Go on").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Artifacts")
 
 
 def test_a_code_works_once_and_in_the_browser_that_began_only(anonymous: httpx.Client, issuer: IssuerProcess) -> None:
