@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -85,6 +86,8 @@ def upgrade(session: Session, /, keep: bool | None, **scenario: Any) -> int:
 
 
 def _run(session: Session, play: Play, *, keep: bool | None) -> int:
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a terminal that is closed ends all that the demo has started, too
+        signal.signal(number, lambda received, _: sys.exit(128 + received))
     from keyscale.deploy.demo.run import Demo  # noqa: PLC0415
 
     verdict = Demo(

@@ -120,6 +120,6 @@ class Demo:
         self.console.print(f"Token      {control_plane.connection.token}")
         self.console.print("The control plane stays up until you press Ctrl-C.")
         interrupted = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: interrupted.set())
         interrupted.wait()

@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from playwright.sync_api import expect
 
 from keyscale.api.access.browser_sessions import SESSION_COOKIE
-from keyscale.api.dashboard.router import TABS, router
+from keyscale.api.dashboard.router import CHART_LIBRARY, TABS, router
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.services import series
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Page, Route
+    from playwright.sync_api import Browser, Page, Request, Route
     from sqlalchemy import Engine
 
     from tests.support.control_plane.running_control_plane import RunningControlPlane
@@ -265,6 +265,25 @@ def test_axe_finds_nothing_on_any_page_in_either_theme(page: Page, platform: Pla
     for path in PAGES:
         open_page(page, platform, path)
         assert faults_of_access(page) == [], path
+
+
+def test_no_page_sends_a_megabyte_besides_the_chart_library(browser: Browser, platform: Platform) -> None:
+    for path in PAGES:
+        assert 1000 < bytes_sent(browser, platform, path) < 1_000_000, path
+
+
+def bytes_sent(browser: Browser, platform: Platform, path: str) -> int:
+    """Opens a page with an empty cache; returns the bytes of the answers that have ended, without the chart library."""
+    ended: list[Request] = []
+
+    def end(request: Request) -> None:
+        ended.append(request)
+
+    with new_page(browser) as page:
+        page.on("requestfinished", end)
+        sign_in(page, platform.control_plane.api.connection)
+        open_page(page, platform, path)
+        return sum(each.sizes()["responseBodySize"] for each in ended if not each.url.endswith(CHART_LIBRARY))
 
 
 def test_the_pages_of_these_tests_are_all_that_there_are() -> None:

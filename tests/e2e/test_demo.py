@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 import re
+import signal
+import subprocess
+import sys
 import tempfile
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from playwright.sync_api import expect
 from rich.console import Console
 
 from keyscale.api.cli.process import free_port
 from keyscale.deploy.demo.home_processes import processes_of
-from keyscale.deploy.demo.kill_and_rescale import FaultsVerdict, KillAndRescale
 from keyscale.deploy.demo.run import Demo
-from keyscale.deploy.demo.scenario import RescaleScenario, UpgradeScenario
+from keyscale.deploy.demo.scenario import UpgradeScenario
 from keyscale.deploy.demo.upgrade.upgrade_play import Upgrade, UpgradeVerdict
+from keyscale.installation import IMPORT_PATH
+from tests.support.servers.browser import new_page, running_browser
+from tests.support.short_form import short_form
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from keyscale.deploy.demo.run import Play
     from keyscale.deploy.demo.verdict import Verdict
@@ -43,13 +53,64 @@ def performed(play: Play) -> Iterator[tuple[Verdict, str]]:
         assert processes_of(home) == []
 
 
-def test_a_short_demo_ends_with_every_number_right_and_no_process_left() -> None:
-    scenario = RescaleScenario(reports=40_000, files=24, seconds=20.0, checkpoint_interval_ms=1000)
-    with performed(KillAndRescale(scenario)) as (verdict, _):
-        assert isinstance(verdict, FaultsVerdict)
-        assert verdict.recovery.new_attempt > verdict.recovery.killed_attempt
-        assert [rescale["to_parallelism"] for rescale in verdict.rescales] == [4, 1]
-        assert all(rescale["downtime_ms"] is not None for rescale in verdict.rescales)
+@pytest.mark.parametrize("ending", short_form([signal.SIGINT, signal.SIGHUP], [signal.SIGINT]))
+def test_a_short_demo_on_a_terminal_is_exact_and_stays_with_its_history_until_it_is_ended(
+    ending: signal.Signals,
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="keyscale-demo-", ignore_cleanup_errors=True) as directory:
+        home = Path(directory) / "a home of mine"
+        with on_a_terminal(home, "--reports", "40000", "--files", "24", "--seconds", "20") as (process, shown):
+            wait_until(lambda: "press Ctrl-C" in shown() or process.poll() is not None, 600, what="the end of the demo")
+            assert "EXACT" in shown(), shown()
+            said = re.search(r"^Open first (\S+)\nToken +(\S+)$", shown(), re.MULTILINE)
+            assert said, shown()
+            with running_browser() as browser, new_page(browser) as page:
+                page.goto(said[1])
+                page.get_by_label("Token").fill(said[2])
+                page.get_by_role("button", name="Sign in").click()
+                expect(page).to_have_url(said[1])
+                for rescale in ("2 → 4", "4 → 1"):
+                    expect(page.get_by_role("cell", name=rescale)).to_be_visible()
+            process.send_signal(ending)
+            assert process.wait(60) == 0
+        assert processes_of(home) == []
+
+
+@contextmanager
+def on_a_terminal(home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
+    """Runs the demo on a terminal of its own; gives its process, and what it has shown so far."""
+    leader, follower = pty.openpty()
+    parts: list[bytes] = []
+
+    def read() -> None:
+        with suppress(OSError):  # the other side is closed
+            while part := os.read(leader, 65536):
+                parts.append(part)
+
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "keyscale.deploy.demo", "demo", *options],
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(IMPORT_PATH),
+            "KEYSCALE_HOME": str(home),
+            "TERM": "dumb",
+            "COLUMNS": "200",
+        },
+    ) as process:
+        os.close(follower)
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            yield process, lambda: b"".join(parts).decode(errors="replace").replace("\r\n", "\n")
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait(60)
+            reader.join(10)
+            os.close(leader)
 
 
 @pytest.mark.exhaustive
