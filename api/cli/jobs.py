@@ -11,7 +11,7 @@ import click
 
 from keyscale.api.cli.artifacts import upload_file, upload_libraries
 from keyscale.api.cli.client import job_path, wait_for
-from keyscale.api.cli.errors import InvalidArgumentError
+from keyscale.api.cli.errors import InvalidArgumentError, RefusedError
 from keyscale.api.cli.job_wait import ENDED, LASTING, RUNNING, STARTED, wait_until
 from keyscale.api.cli.output import describe_failure, format_bytes
 from keyscale.api.cli.restore_options import RESTORE_OPTIONS, restore_options, restore_request
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keyscale.api.cli.client import ControlPlane
 
 FOLLOW_S = 0.5
+SEARCH_RETRY_S = 0.5
 COLUMNS = (
     ("ID", "id"),
     ("NAME", "name"),
@@ -363,7 +364,13 @@ def found_lines(control_plane: ControlPlane, job: str, search: str, query: dict[
     matches: list[dict[str, Any]] = []
     offset, size = 0, 1
     while offset < size:
-        answer = control_plane.get(job_path(job, "logs"), search=search, offset=offset, **query)
+        try:
+            answer = control_plane.get(job_path(job, "logs"), search=search, offset=offset, **query)
+        except RefusedError as error:
+            if error.problem.get("code") != "TOO_MANY_IN_FLIGHT":
+                raise
+            time.sleep(SEARCH_RETRY_S)  # only a few logs are searched at once
+            continue
         matches += answer["matches"]
         if answer["next_offset"] <= offset:
             break

@@ -16,11 +16,13 @@ from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.opening import canonical_url
 
 if TYPE_CHECKING:
-    from keyscale.jobs.protocol.messages import CheckpointReport, CommandResult, Heartbeat
+    from keyscale.jobs.protocol.messages import CheckpointReport, CommandResult, DriverMetrics, Heartbeat
 
 CHECKPOINT_ID_STEP_MAX = 1_000_000
 """How far a checkpoint's number may be above all known ones: reports get lost while the control plane is away."""
 OPERATORS_MAX = 1000
+SUBTASKS_MAX = 32_768
+UID_CHARACTERS_MAX = 1000
 _BATCH_ID_MAX = 1 << 53
 
 _AS_STANDBY = frozenset({DriverState.STANDBY, DriverState.FAILED, DriverState.FENCED})
@@ -91,12 +93,35 @@ def why_not_heartbeat(message: Heartbeat, by: Reporter) -> str | None:
     for commit in (message.first_commit, message.last_commit):
         if commit is not None and not 0 <= commit.batch_id <= _BATCH_ID_MAX:
             return "a batch_id is out of range"
-    sources = message.metrics.sources
-    if sum(len(source.earliest) for source in sources) > REPORTED_SPLITS_MAX:
-        return f"its sources have more than {REPORTED_SPLITS_MAX} splits together"
-    if len({source.uid for source in sources}) < len(sources):
-        return "a source is reported twice"
-    return None
+    return _why_not_metrics(message.metrics)
+
+
+def _why_not_metrics(metrics: DriverMetrics) -> str | None:
+    """Returns why a driver's metrics are more than a job can have: they are stored and shown with each heartbeat."""
+    nodes, sources = metrics.graph, metrics.sources
+    uids = [each.uid for part in (metrics.operators, metrics.sinks, sources, nodes) for each in part]
+    rules = (
+        (len(metrics.operators) <= OPERATORS_MAX, f"there are more than {OPERATORS_MAX} operators"),
+        (len(metrics.sinks) <= OPERATORS_MAX, f"there are more than {OPERATORS_MAX} sinks"),
+        (
+            sum(len(each.subtasks) for each in metrics.operators) <= SUBTASKS_MAX,
+            f"its operators have more than {SUBTASKS_MAX} subtasks together",
+        ),
+        (
+            len(nodes) + sum(len(node.inputs) for node in nodes) <= 10 * OPERATORS_MAX,
+            f"its graph has more than {10 * OPERATORS_MAX} nodes and edges",
+        ),
+        (
+            all(len(uid) <= UID_CHARACTERS_MAX for uid in [*uids, *(each for node in nodes for each in node.inputs)]),
+            f"a uid has more than {UID_CHARACTERS_MAX} characters",
+        ),
+        (
+            sum(len(source.earliest) for source in sources) <= REPORTED_SPLITS_MAX,
+            f"its sources have more than {REPORTED_SPLITS_MAX} splits together",
+        ),
+        (len({source.uid for source in sources}) == len(sources), "a source is reported twice"),
+    )
+    return next((reason for holds, reason in rules if not holds), None)
 
 
 def why_not_result(result: CommandResult, savepoint_id: str | None, by: Reporter) -> str | None:

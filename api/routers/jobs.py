@@ -133,13 +133,13 @@ async def _log_part(
 
 @router.get("/{job_id}/logs")
 def show_log(
-    control: Control, _: User, job_id: str, part: Annotated[LogPart, Depends(_log_part)], request: Request
+    control: Control, user: User, job_id: str, part: Annotated[LogPart, Depends(_log_part)], request: Request
 ) -> LogAnswer:
     """Shows the end of a driver's log, the lines from an offset on, or those with a text.
 
     To follow it, ask again with `next_offset`. A log that another replica has is fetched from there.
     """
-    return logs.show(control, job_id, part, request.headers)
+    return logs.show(control, user, job_id, part, request.headers)
 
 
 def _tagged(response: Response, job: JobAnswer) -> JobAnswer:

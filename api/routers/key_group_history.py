@@ -6,10 +6,12 @@ from fastapi import APIRouter, Query
 
 from keyscale.api.access.identities import User
 from keyscale.api.routers.dependencies import Control
+from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.key_group_history import KeyGroupsAnswer
 from keyscale.api.services import key_group_history
+from keyscale.jobs.protocol.storable_text import StorableText
 
-router = APIRouter(prefix="/jobs/{job_id}", tags=["jobs"])
+router = APIRouter(prefix="/jobs/{job_id}", tags=["jobs"], route_class=GuardedRoute)
 
 
 @router.get("/key-groups")
@@ -17,7 +19,9 @@ def show_key_groups(
     control: Control,
     _: User,
     job_id: str,
-    operator: Annotated[str | None, Query(max_length=1000, description="One operator's uid; default: all.")] = None,
+    operator: Annotated[
+        StorableText | None, Query(max_length=1000, description="One operator's uid; default: all.")
+    ] = None,
 ) -> KeyGroupsAnswer:
     """Shows how large each key group was at the latest checkpoints, and which subtask owns it now."""
     return key_group_history.show(control, job_id, operator)

@@ -6,13 +6,14 @@ from fastapi import APIRouter, Depends, Query
 
 from keyscale.api.access.identities import User
 from keyscale.api.routers.dependencies import Control
+from keyscale.api.routers.guarded_route import GuardedRoute
 from keyscale.api.schemas.base import NUMBER_MAX
 from keyscale.api.schemas.day import DayList
 from keyscale.api.schemas.series import SeriesAnswer, SeriesName
 from keyscale.api.services import days, series
 from keyscale.api.services.series import Span
 
-router = APIRouter(prefix="/jobs/{job_id}", tags=["jobs"])
+router = APIRouter(prefix="/jobs/{job_id}", tags=["jobs"], route_class=GuardedRoute)
 
 Names = Annotated[
     list[SeriesName] | None, Query(max_length=50, description="The wanted series, the parameter once per name.")

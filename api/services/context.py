@@ -32,6 +32,8 @@ INSPECTIONS_MAX = 2
 PLANS_MAX = 8
 """Plans at once. Each holds one of the threads that answer requests for as long as it takes, and others need them."""
 PLANS_OF_USER_MAX = 4
+SEARCHES_MAX = 2  # each takes a whole core for a part of a second, which other requests then lack
+SEARCHES_OF_USER_MAX = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,4 +59,5 @@ class Context:
     uploads: InFlight = field(default_factory=lambda: InFlight("uploads", UPLOADS_MAX, UPLOADS_OF_USER_MAX))
     inspections: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(INSPECTIONS_MAX))
     plans: InFlight = field(default_factory=lambda: InFlight("plans", PLANS_MAX, PLANS_OF_USER_MAX))
+    searches: InFlight = field(default_factory=lambda: InFlight("log searches", SEARCHES_MAX, SEARCHES_OF_USER_MAX))
     pulse: ReconcilerPulse = field(default_factory=ReconcilerPulse)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from keyscale.api.schemas.job_exception import JobExceptionAnswer, JobExceptionList
@@ -10,17 +11,31 @@ from keyscale.api.services.jobs import require_job_id
 from keyscale.db.repositories import exceptions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from keyscale.api.services.context import Context
     from keyscale.api.services.cursors import Listing
+    from keyscale.db.models import JobException
+
+ANSWER_CHARACTERS_MAX = 500_000
+"""The texts of a job's 500 exceptions may have sixty times as many."""
 
 
 def list_of(context: Context, reference: str, listing: Listing) -> JobExceptionList:
-    """Lists a job's exceptions.
+    """Lists a job's exceptions; fewer than wanted if they are long.
 
     Raises:
         JobNotFoundError: There is no such job.
     """
     with context.reads() as session:
         found = exceptions.list_page(session, require_job_id(session, reference), listing.page(int))
-    shown = [JobExceptionAnswer.model_validate(each) for each in found.rows]
-    return JobExceptionList(exceptions=shown, next=write_cursor(found.next))
+    rows = found.rows[: rows_that_fit(found.rows)]
+    following = found.next if len(rows) == len(found.rows) else (rows[-1].id,)
+    shown = [JobExceptionAnswer.model_validate(each) for each in rows]
+    return JobExceptionList(exceptions=shown, next=write_cursor(following))
+
+
+def rows_that_fit(rows: Sequence[JobException]) -> int:
+    """Returns how many exceptions one answer has: at least one, and no more than a reader should have to wait for."""
+    sizes = accumulate(len(row.message) + len(row.traceback or "") for row in rows)
+    return max(1, sum(size <= ANSWER_CHARACTERS_MAX for size in sizes))

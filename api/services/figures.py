@@ -55,7 +55,9 @@ def added_totals(before: Mapping[str, Any] | None, metrics: DriverMetrics | None
     counted = dict(_ZERO) if metrics is None else _counted(metrics)
     totals = {name: (before or _ZERO).get(name, 0) + number for name, number in counted.items()}
     if metrics is not None and metrics.counters is not None:
-        totals |= metrics.counters.model_dump()
+        # Counters only grow; a driver that was not told of them begins with those that its log has.
+        known = before or _ZERO
+        totals |= {name: max(known.get(name, 0), number) for name, number in metrics.counters.model_dump().items()}
     return {name: max(0, min(total, _NUMBER_MAX)) for name, total in totals.items()}
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import httpx
 
-from keyscale.api.errors import AttemptNotFoundError, LogNotHereError
+from keyscale.api.errors import AttemptNotFoundError, LogNotHereError, TooManyInFlightError
 from keyscale.api.schemas.job import LogAnswer, LogMatch
 from keyscale.api.services.jobs import require_job
 from keyscale.api.upkeep.announcer import replica_id
@@ -21,16 +21,20 @@ from keyscale.jobs.protocol.redaction import Mask, masked
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from keyscale.api.access.principal import Principal
     from keyscale.api.services.context import Context
     from keyscale.jobs.protocol.redaction import Span
 
 FORWARDED_HEADER = "X-Keyscale-Forwarded"
 MATCHES_MAX = 500
 MATCH_CHARACTERS_MAX = 2000
-SEARCHED_BYTES_MAX = 16 << 20
+SEARCHED_BYTES_MAX = 4 << 20
+"""The bytes that one request searches, which takes half a second of CPU; the next one goes on."""
 CHARACTER_BYTES_MAX = 4
 _UNDECODED = re.compile("[\udc80-\udcff]")
 _WINDOW_BYTES = 1 << 20
+_UNFINISHED_BYTES = 4096
+"""The part of a line that is being written which is not shown before the line has ended, or has grown by as much."""
 _FORWARD_TIMEOUT_S = 10.0
 
 
@@ -88,8 +92,12 @@ class LogText:
         end = _character_end(content, max(begin, min(begin + length, len(content))))
         if end < len(content) or not self._is_whole:  # else the log ends here
             line_end = content.rfind(b"\n", begin, end) + 1
-            if line_end > 0 or first + end >= self.size:
-                end = max(begin, line_end)
+            if line_end > 0:
+                end = line_end
+            elif (
+                first + end >= self.size
+            ):  # a line that is being written: all but its last part, where a secret may begin
+                end = _character_end(content, max(begin, end - max(around, _UNFINISHED_BYTES)))
         text = _decoded(content)
         at = len(_decoded(content[:begin]))
         to = at + len(_decoded(content[begin:end]))
@@ -148,11 +156,12 @@ class LogLines:
         return _UNDECODED.sub("\N{REPLACEMENT CHARACTER}", masked(self.around, self.masked, at, to))
 
 
-def show(context: Context, reference: str, part: LogPart, headers: Mapping[str, str]) -> LogAnswer:
+def show(context: Context, user: Principal, reference: str, part: LogPart, headers: Mapping[str, str]) -> LogAnswer:
     """Shows a part of a driver's log. Its path is made of the job's id and a number, never of text from a client.
 
     Args:
         context: The control plane.
+        user: The sender.
         reference: The job.
         part: The part.
         headers: Those of the request: another replica is asked in the name of its sender.
@@ -161,6 +170,7 @@ def show(context: Context, reference: str, part: LogPart, headers: Mapping[str, 
         JobNotFoundError: There is no such job.
         AttemptNotFoundError: It has no such attempt.
         LogNotHereError: No replica that answers has the log, or it was deleted.
+        TooManyInFlightError: Other searches are in progress.
     """
     with context.reads() as session:
         job = require_job(session, reference)
@@ -177,7 +187,8 @@ def show(context: Context, reference: str, part: LogPart, headers: Mapping[str, 
         return _ask(context, other, job.id, replace(part, attempt=attempt.number), headers)
     secrets = context.launcher.secrets_of(job.id, attempt.number, used)
     mask = Mask({**context.settings.store_environment, **secrets})
-    with context.launcher.log(job.id, attempt.number) as log:
+    place = nullcontext() if part.search is None else context.searches.place(user.id)
+    with place, context.launcher.log(job.id, attempt.number) as log:
         if log.end == 0 and attempt.stage is AttemptStage.ENDED:
             raise LogNotHereError("the driver has written no log, or it was deleted")
         is_whole = attempt.stage is AttemptStage.ENDED or part.search is not None
@@ -260,6 +271,8 @@ def _ask(context: Context, url: str, job_id: str, part: LogPart, headers: Mappin
         if answer.status_code == httpx.codes.OK:
             return LogAnswer.model_validate_json(answer.content)
         reason = answer.json().get("detail", "")
+        if answer.status_code == TooManyInFlightError.status:
+            raise TooManyInFlightError(reason)
     except (httpx.HTTPError, ValueError) as error:
         reason = type(error).__name__
     raise LogNotHereError(f"the control plane at {url}, which has the log, does not show it: {reason}")

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from keyscale.api.settings import Settings
 
 BODY_BYTES_MAX = 1 << 20
-REPORT_BYTES_MAX = 32 << 20  # a driver's report has one row per operator and subtask, up to 32768 of them
+CHECKPOINT_BYTES_MAX = 32 << 20  # a report of a checkpoint has a row per operator and subtask, with its key groups
+HEARTBEAT_BYTES_MAX = 4 << 20  # it is stored every quarter of a second, and other drivers wait while it is read
 MULTIPART_OVERHEAD_BYTES = 64 << 10
 FORM_BYTES_MAX = 16 << 10  # the login form, which everybody may send
 
@@ -65,7 +66,9 @@ class RequestLimits:
             return self._upload_bytes_max
         if path.startswith("/ui/"):
             return FORM_BYTES_MAX
-        return REPORT_BYTES_MAX if path in {"/driver/checkpoints", "/driver/heartbeat"} else BODY_BYTES_MAX
+        return {"/driver/checkpoints": CHECKPOINT_BYTES_MAX, "/driver/heartbeat": HEARTBEAT_BYTES_MAX}.get(
+            path, BODY_BYTES_MAX
+        )
 
 
 def _host_name(header: str) -> str:

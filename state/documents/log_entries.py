@@ -31,6 +31,8 @@ class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
         dropped_operators: Operators whose state is gone from here on, as the program no longer has them.
         dropped_sources: Sources whose positions are gone from here on, likewise.
         positions: With dropped sources: the source positions from here on, in place of all earlier ones.
+        counters: The job's counters until here, also of batches that it disowns; left out in what earlier versions have
+            written.
     """
 
     attempt: Attempt
@@ -46,6 +48,7 @@ class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
     dropped_operators: tuple[OperatorUid, ...] = ()
     dropped_sources: tuple[OperatorUid, ...] = ()
     positions: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    counters: JobCounters | msgspec.UnsetType = msgspec.UNSET
 
 
 class BatchPlanned(msgspec.Struct, frozen=True, tag="batch_planned"):

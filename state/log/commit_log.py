@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,8 @@ from keyscale.state.documents.checked_document import (
     document_bytes,
     encode_document,
 )
-from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, LogEntry
+from keyscale.state.documents.job_counters import NOTHING_COUNTED, JobCounters
+from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
 from keyscale.state.log.resolution import (
     last_rewind,
     log_start,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 KIND = "log-entry"
 FORMAT_VERSION = 1
 _APPEND_TRIES = 4
+_COUNTERS_WITHIN = 3  # an opening or a commit, a plan, and an entry that cannot be read
 _READERS = 8
 
 
@@ -134,6 +137,18 @@ class CommitLog:
         """
         positions = list(self._positions(0))
         return (positions[-1], self._entry(positions[-1])) if positions else None
+
+    def newest_counters(self) -> JobCounters:
+        """Returns the job's counters in the newest entry that has them, whether it counts or not.
+
+        Each opening and each commit has them, so it is one of the last entries. One that cannot be read is passed over.
+        """
+        for position in reversed(list(self._positions(0))[-_COUNTERS_WITHIN:]):
+            with suppress(LogGapError, DocumentCorruptError):
+                entry = self._entry(position)
+                if not isinstance(entry, BatchPlanned) and isinstance(entry.counters, JobCounters):
+                    return entry.counters
+        return NOTHING_COUNTED
 
     def newest_rewind(self) -> AttemptOpened | None:
         """Returns the opening that last rewound the job; None if it was never rewound. It reads few entries."""

@@ -215,6 +215,8 @@ class _History:
             if fixed is not None and fixed != opened:
                 raise HistoryError(f"attempt {entry.attempt} has {opened} where the history has {fixed}")
         self._attempt, self._max_parallelism, self._hash_id = entry.attempt, entry.max_parallelism, entry.hash_id
+        if isinstance(entry.counters, JobCounters):
+            self._counters = self._counters.at_least(entry.counters)
         for uid in entry.dropped_operators:
             self._drop(uid)
         self._declarations.update(entry.operators)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from keyscale.jobs.protocol.messages import Assignment, Counters
+from keyscale.jobs.protocol.messages import Assignment
 from keyscale.jobs.runtime.batch.source_order import stored_positions
 from keyscale.jobs.runtime.driver.attempt import OpenAttempt, open_attempt, reopen_attempt
 from keyscale.state.documents.job_counters import JobCounters
@@ -54,14 +54,12 @@ class Model:
         snapshots: What its snapshots hold, by location; retained ones only.
         done: The wishes that were carried out.
         counted: How many batches the job has committed, disowned ones too; it counts a record in each.
-        reported: Of these, those that the control plane has heard of.
     """
 
     committed: Trail = ()
     snapshots: dict[str, Trail] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
     counted: int = 0
-    reported: int = 0
 
 
 @dataclass
@@ -96,7 +94,6 @@ class RunningJob:
             artifact_filename="a.py",
             artifact_sha256="0",
             store_url=self.store.url,
-            counters=Counters(input_records=self.model.reported),
         ).model_copy(update=wish)
         self.opened, self.store.dies = None, dies
         try:
@@ -108,8 +105,7 @@ class RunningJob:
         finally:
             self.store.dies = None
         self.trail = _trail_of(self.opened)
-        reported = JobCounters(input_records=self.model.reported)
-        self.counters = self.opened.resume.counters.at_least(reported)
+        self.counters = self.opened.resume.counters
 
     def commit(self) -> None:
         assert self.opened is not None
@@ -281,7 +277,6 @@ class Rewinds(RuleBasedStateMachine):
         if dies != "before" and name not in self.job.model.done:
             self.job.model.done.add(name)
             self.job.model.committed = trail
-        self.job.model.reported = self.job.model.counted  # the job was stopped before
         self.job.start(dies, **wish)
 
     @invariant()

@@ -86,11 +86,8 @@ class CommittedState:
         specs: Mapping[OperatorUid, Sequence[SubtaskSpec]],
         positions: Mapping[str, str],
         log_position: int,
-        counters: JobCounters = NOTHING_COUNTED,
     ) -> CommittedState:
         """Returns the state that an attempt starts from, divided among its own subtasks.
-
-        The job's counters are at least those given: they have counted what the history no longer has.
 
         Raises:
             CoverError: A key group is in no snapshot of a checkpoint, or in several.
@@ -111,7 +108,7 @@ class CommittedState:
             dict(resume.sinks),
             log_position,
             resume.time,
-            counters=resume.counters.at_least(counters),
+            counters=resume.counters,
             base=base,
         )
 

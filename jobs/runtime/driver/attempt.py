@@ -25,6 +25,7 @@ from keyscale.jobs.runtime.errors import RestoreRefusedError
 from keyscale.jobs.spark_internals.checkpoint_directory import merged, with_commit
 from keyscale.state.documents.checked_document import DocumentCorruptError
 from keyscale.state.documents.claim import ClaimMode, check_claim, take_claim
+from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.log_entries import AttemptOpened
 from keyscale.state.documents.manifest import SnapshotKind, read_manifest
 from keyscale.state.documents.source_positions import read_positions
@@ -122,6 +123,7 @@ def open_attempt(
         dropped_operators=dropped,
         dropped_sources=dropped_sources,
         positions=kept if dropped_sources else UNSET,
+        counters=_counted(assignment, resume, log if rewinds else None),
     )
     journal = Journal(CommitLog(store, layout), resume.next_position)
     journal.append(opened)
@@ -157,6 +159,16 @@ def _kept_positions(
     check_kinds(positions, sources)
     order_of(uids, recorded_order(positions))
     return positions, gone
+
+
+def _counted(assignment: Assignment, resume: ResumePoint, disowned: CommitLog | None) -> JobCounters:
+    """Returns the job's counters until now. Batches that a rewind disowns have been counted, too.
+
+    A log of an earlier version has no counters; then those count that the control plane knows of.
+    """
+    known = JobCounters(**assignment.counters.model_dump())
+    counted = known.at_least(resume.counters)
+    return counted if disowned is None else counted.at_least(disowned.newest_counters())
 
 
 def _is_carried_out(log: CommitLog, assignment: Assignment) -> bool:

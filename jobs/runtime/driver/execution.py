@@ -6,7 +6,6 @@ import contextlib
 import logging
 import pickle
 import re
-import time
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -18,7 +17,6 @@ from keyscale.jobs.errors import SinkUnavailableError
 from keyscale.jobs.protocol.messages import DriverState
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.batch.job_sources import JobSources
-from keyscale.jobs.runtime.batch.metrics import lost_records, pending_records, source_metrics
 from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_specs
 from keyscale.jobs.runtime.batch.shipment import Shipment
 from keyscale.jobs.runtime.batch.source_order import DeclaredSource, order_of, recorded_order
@@ -27,6 +25,7 @@ from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
 from keyscale.jobs.runtime.driver.checkpoints import Checkpoints, SnapshotContext
 from keyscale.jobs.runtime.driver.coordinator import Coordinator
 from keyscale.jobs.runtime.driver.job_query import JobQuery
+from keyscale.jobs.runtime.driver.progress_watch import ProgressWatch
 from keyscale.jobs.runtime.driver.retention_runner import RetentionRunner
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome
 from keyscale.jobs.runtime.driver.store_watch import StoreWatch
@@ -35,8 +34,6 @@ from keyscale.jobs.runtime.errors import SparkLostError
 from keyscale.jobs.runtime.executor.subtask_jobs import RestoreSubtasks, SubtaskPlaces, check_restored, run_per_subtask
 from keyscale.jobs.runtime.retries import Retries
 from keyscale.jobs.spark_internals.affinity import Anchor
-from keyscale.jobs.spark_internals.query_status import is_waiting_for_input
-from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.manifest import OperatorDeclaration
 from keyscale.state.identifiers import Attempt, CheckpointId, JobId, OperatorUid
 from keyscale.state.keys.hashing import HashId
@@ -70,7 +67,6 @@ logger = logging.getLogger(__name__)
 _QUERY_POLL_SECONDS = 1.0
 _ROUNDS_OF_TIMERS = 10
 _FIRST_COMMIT_POLL_SECONDS = 0.2
-_SOURCES_SECONDS = 10.0
 _CLOSE_SECONDS = 30.0
 
 
@@ -221,11 +217,7 @@ class Execution:
         while True:
             self._places = with_schemas(self._places, opened.resume)
             committed = CommittedState.resumed(
-                opened.resume,
-                self._places.specs,
-                opened.positions,
-                opened.journal.last_position,
-                JobCounters(**context.assignment.counters.model_dump()),
+                opened.resume, self._places.specs, opened.positions, opened.journal.last_position
             )
             sources = self._sources_of(opened)
             runner = BatchRunner(
@@ -366,25 +358,16 @@ class Execution:
 
     def _wait_for_end(self, query: JobQuery, source_uids: Sequence[OperatorUid]) -> None:
         outcome_box, status = self._context.outcome_box, self._context.status
-        seen = status.commits
-        sources_seen_at = 0.0
+        watch = ProgressWatch(query, source_uids, status)
         # Looking takes a busy driver some milliseconds; only the first commit is to be seen at once.
         while outcome_box.wait(_QUERY_POLL_SECONDS if status.commits else _FIRST_COMMIT_POLL_SECONDS) is None:
-            status.waits_for_input(is_waiting_for_input(query.current))
-            if status.commits != seen:
-                seen = status.commits
-                sources_seen_at = 0.0
-                progress = query.current.lastProgress
-                status.sources_are_behind(pending_records(progress))
-                if progress is not None:
-                    status.sources_have_lost(lost_records(progress), of_query=str(progress["runId"]))
-            if time.monotonic() - sources_seen_at > _SOURCES_SECONDS:  # records expire while there is no input, too
-                sources_seen_at = time.monotonic()
-                status.sources_still_have(source_metrics(query.current.lastProgress, source_uids, now_ms()))
+            watch.look()
             if query.ended_by_itself:
                 failure = query.current.exception()
                 # A failed batch has given its own, better reason before the query ends.
                 outcome_box.give(RunOutcome.by(failure or SparkLostError("the streaming query ended by itself")))
+        with contextlib.suppress(Exception):  # Spark may be gone
+            watch.look_a_last_time()
 
     def _go_down(self, loop: BatchLoop, query: JobQuery, coordinator: Coordinator) -> None:
         """Ends between two batches, never in a commit; a batch that nothing waits for is cancelled."""

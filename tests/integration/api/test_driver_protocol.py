@@ -11,6 +11,7 @@ from keyscale.api.access.tokens import token_sha256
 from keyscale.api.lifecycle.intents import SNAPSHOTS_MAX
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
+from keyscale.api.services import exceptions as exceptions_service
 from keyscale.api.upkeep.announcer import Announcer
 from keyscale.db.repositories import exceptions, jobs, revisions
 from keyscale.db.repositories.pages import PageRequest
@@ -303,6 +304,28 @@ def test_a_heartbeat_may_report_thousands_of_subtasks(attempt: Callable[..., int
     subtasks = [{"index": index, "read_records": 10**9, "input_ms": 1234.56789} for index in range(20_000)]
     metrics = {"operators": [{"uid": "counts", "subtasks": subtasks}]}
     assert driver(attempt(), "heartbeat", state="RUNNING", metrics=metrics).status_code == 200
+
+
+TOO_MUCH: list[dict[str, Any]] = [
+    {"operators": [{"uid": "a", "subtasks": [{"index": at} for at in range(32_769)]}]},
+    {"operators": [{"uid": str(at)} for at in range(1001)]},
+    {"sinks": [{"uid": str(at)} for at in range(1001)]},
+    {"graph": [{"uid": str(at), "kind": "SINK"} for at in range(10_001)]},
+    {"graph": [{"uid": "a", "kind": "SINK", "inputs": ["b"] * 10_000}]},
+    {"graph": [{"uid": "a", "kind": "SINK", "inputs": ["b" * 1001]}]},
+    {"operators": [{"uid": "a" * 1001}]},
+]
+
+
+@pytest.mark.parametrize("metrics", TOO_MUCH, ids=range(len(TOO_MUCH)))
+def test_a_heartbeat_that_is_more_than_a_job_can_have_is_refused_and_not_kept(
+    client: httpx.Client, attempt: Callable[..., int], driver: Driver, metrics: dict[str, Any]
+) -> None:
+    number = attempt()
+    answer = driver(number, "heartbeat", state="RUNNING", metrics=metrics)
+    assert (answer.status_code, answer.json()["code"]) == (422, "REPORT_INVALID")
+    assert driver(number, "heartbeat", state="RUNNING", metrics={"input_records": 5}).status_code == 200
+    assert client.get("/jobs/flights").json()["figures"]["input_records"] == 5
 
 
 def test_a_complete_checkpoint_stays_complete_and_numbers_are_never_used_again(
@@ -643,6 +666,12 @@ def test_a_limited_number_of_failures_is_kept(
             exceptions.record(session, job["id"], 1, number, {"code": "DRIVER_LOST", "message": "x" * 100_000})
     found = client.get("/jobs/flights/exceptions").json()["exceptions"]
     assert [each["at_ms"] for each in found] == [5, 4, 3]
+    monkeypatch.setattr(exceptions_service, "ANSWER_CHARACTERS_MAX", 2 * exceptions.TEXT_MAX)
+    first = client.get("/jobs/flights/exceptions").json()
+    rest = client.get("/jobs/flights/exceptions", params={"after": first["next"]}).json()
+    assert [len(first["exceptions"]), len(rest["exceptions"]), rest["next"]] == [2, 1, None]
+    monkeypatch.setattr(exceptions_service, "ANSWER_CHARACTERS_MAX", 1)
+    assert client.get("/jobs/flights/exceptions").json()["exceptions"] == found[:1], "a long one alone"
     assert len(found[0]["message"]) == exceptions.TEXT_MAX
     assert client.delete("/jobs/flights").status_code == 204
     with context.sessions() as session:

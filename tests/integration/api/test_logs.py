@@ -68,6 +68,21 @@ def test_a_log_is_followed_by_offsets_and_searched(
     assert client.get("/jobs/secretive/logs", params={"search": ""}).status_code == 422
 
 
+def test_a_few_logs_are_searched_at_once_and_one_of_a_user(
+    client: httpx.Client, context: Context, settings: Settings, secretive: str
+) -> None:
+    write_log(settings.home, secretive)
+    launch(context, secretive, context.launcher.place)
+    me = client.get("/whoami").json()["id"]
+    with context.searches.place(me):
+        refused = client.get("/jobs/secretive/logs", params={"search": "key"})
+        assert (refused.status_code, refused.json()["code"]) == (429, "TOO_MANY_IN_FLIGHT")
+        assert client.get("/jobs/secretive/logs").status_code == 200, "reading is no search"
+    with context.searches.place("ada"), context.searches.place("bob"):
+        assert client.get("/jobs/secretive/logs", params={"search": "key"}).status_code == 429
+    assert client.get("/jobs/secretive/logs", params={"search": "key"}).json()["matches"]
+
+
 def test_another_replica_fetches_the_log_in_the_name_of_its_reader(
     client: httpx.Client, context: Context, settings: Settings, secretive: str
 ) -> None:

@@ -84,13 +84,25 @@ async function search() {
   matches = [];
   let from = 0;
   do {
-    const answer = await read({ offset: from, search: query.get("search") });
+    const answer = await readOnceFree({ offset: from, search: query.get("search") });
     matches.push(...answer.matches);
     if (answer.next_offset <= from) break;
     [from, size] = [answer.next_offset, answer.size_bytes];
   } while (from < size && matches.length < LINES_FOUND_MAX);
   byId("matches").hidden = matches.length === 0;
   setChildren(byId("matches"), ...matches.map((one) => element("li", {}, element("a", { href: addressOf(one.offset) }, one.text))));
+}
+
+/** Only a few logs are searched at once: waits until it is this one's turn. */
+async function readOnceFree(parameters) {
+  for (;;) {
+    try {
+      return await read(parameters);
+    } catch (error) {
+      if (error.code !== "TOO_MANY_IN_FLIGHT") throw error;
+      await new Promise((resolve) => setTimeout(resolve, 500));
+    }
+  }
 }
 
 /** The page at another place of the log. */

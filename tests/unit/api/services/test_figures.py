@@ -124,6 +124,13 @@ def test_counters_of_the_commit_log_are_shown_as_they_are_and_the_others_added_u
     assert next_one == expected, "what the next attempt begins with"
 
 
+def test_counters_never_fall() -> None:
+    before = {"input_records": 100, "output_records": 50}
+    untold = DriverMetrics.model_validate({"counters": {"input_records": 7, "output_records": 51}})
+    totals = added_totals(before, untold)
+    assert (totals["input_records"], totals["output_records"]) == (100, 51)
+
+
 def test_counters_go_on_where_the_attempt_before_had_stopped() -> None:
     first = added_totals(None, DriverMetrics(input_records=100, lost_records=3))
     second = added_totals(first, DriverMetrics(input_records=20))

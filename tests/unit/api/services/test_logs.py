@@ -78,6 +78,16 @@ def test_the_end_of_a_line_that_is_being_written_is_left_for_later() -> None:
     assert [log.part(begin, 20).text for begin in (0, 6, 46)] == ["first\n", "x" * 20, ""]
 
 
+def test_a_long_line_that_is_being_written_is_shown_but_for_its_last_part() -> None:
+    progress = b"".join(b"\rprogress %d" % number for number in range(20_000))
+    log = log_of(b"first\n" + progress, SECRET, is_whole=False)
+    shown = log.end(64 << 10)
+    assert shown.text.endswith("progress 19600")
+    assert log.part(shown.end, 1000).text == "", "it is left for later"
+    ended = log_of(b"first\n" + progress + b"\n", SECRET, is_whole=False)
+    assert shown.text + ended.part(shown.end, 64 << 10).text == ended.part(shown.begin, 128 << 10).text
+
+
 def test_an_offset_beyond_the_end_is_the_end() -> None:
     assert lines(10_000, 10) == (len(LOG), len(LOG), "")
 

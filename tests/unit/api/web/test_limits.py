@@ -9,7 +9,13 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from keyscale.api.settings import Settings
-from keyscale.api.web.limits import BODY_BYTES_MAX, MULTIPART_OVERHEAD_BYTES, REPORT_BYTES_MAX, RequestLimits
+from keyscale.api.web.limits import (
+    BODY_BYTES_MAX,
+    CHECKPOINT_BYTES_MAX,
+    HEARTBEAT_BYTES_MAX,
+    MULTIPART_OVERHEAD_BYTES,
+    RequestLimits,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,8 +111,8 @@ def test_of_several_hosts_each_has_to_be_ours(settings: Settings, foreign: tuple
     [
         ("/jobs", BODY_BYTES_MAX),
         ("/driver", BODY_BYTES_MAX),
-        ("/driver/checkpoints", REPORT_BYTES_MAX),
-        ("/driver/heartbeat", REPORT_BYTES_MAX),
+        ("/driver/checkpoints", CHECKPOINT_BYTES_MAX),
+        ("/driver/heartbeat", HEARTBEAT_BYTES_MAX),
         ("/artifacts", UPLOAD_BYTES_MAX + MULTIPART_OVERHEAD_BYTES),
     ],
 )

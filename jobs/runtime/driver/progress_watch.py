@@ -1,0 +1,77 @@
+"""The watch over what Spark tells of a query's progress: records that wait, were lost, or are still in the sources."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from keyscale.clock import now_ms
+from keyscale.jobs.runtime.batch.metrics import lost_records, pending_records, source_metrics
+from keyscale.jobs.spark_internals.query_status import is_waiting_for_input
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from keyscale.jobs.runtime.control.driver_status import DriverStatus
+    from keyscale.jobs.runtime.driver.job_query import JobQuery
+    from keyscale.state.identifiers import OperatorUid
+
+_LOOKS_AFTER_COMMIT = 2  # Spark tells of a batch's progress a moment after its commit
+_SOURCES_SECONDS = 10.0
+
+
+class ProgressWatch:
+    """Passes on to the driver's status what Spark tells. It is not for several threads.
+
+    Args:
+        query: The job's query.
+        source_uids: The sources, in the order of the query's inputs.
+        status: The status.
+        clock: Returns seconds.
+    """
+
+    def __init__(
+        self,
+        query: JobQuery,
+        source_uids: Sequence[OperatorUid],
+        status: DriverStatus,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._query = query
+        self._source_uids = source_uids
+        self._status = status
+        self._clock = clock
+        self._running = query.current
+        self._commits = status.commits
+        self._looks = 0
+        self._sources_seen_at: float | None = None
+
+    def look(self) -> None:
+        """Looks at what has changed since the last look; does nothing costly if nothing was committed."""
+        current = self._query.current
+        self._status.waits_for_input(is_waiting_for_input(current))
+        if current is not self._running:
+            self._pass_on(self._running)  # the last that the query before has told
+            self._running = current
+        if self._status.commits != self._commits:
+            self._commits, self._looks, self._sources_seen_at = self._status.commits, _LOOKS_AFTER_COMMIT, None
+        if self._looks:
+            self._looks -= 1
+            self._pass_on(current)
+        now = self._clock()
+        if self._sources_seen_at is None or now - self._sources_seen_at > _SOURCES_SECONDS:
+            self._sources_seen_at = now  # records expire while there is no input, too
+            self._status.sources_still_have(source_metrics(current.lastProgress, self._source_uids, now_ms()))
+
+    def look_a_last_time(self) -> None:
+        """Looks when the run has ended: its last batch may have told of its progress since."""
+        for query in dict.fromkeys((self._running, self._query.current)):
+            self._pass_on(query)
+
+    def _pass_on(self, query: StreamingQuery) -> None:
+        progress = query.lastProgress
+        self._status.sources_are_behind(pending_records(progress))
+        if progress is not None:
+            self._status.sources_have_lost(lost_records(progress), of_query=str(progress["runId"]))

@@ -1,0 +1,85 @@
+"""The watch over a query's progress: Spark tells of a batch after its commit, and queries are replaced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from keyscale.jobs.protocol.messages import Commit
+from keyscale.jobs.runtime.control.driver_status import DriverStatus
+from keyscale.jobs.runtime.driver import progress_watch
+from keyscale.jobs.runtime.driver.progress_watch import ProgressWatch
+from keyscale.state.documents.job_counters import NOTHING_COUNTED
+
+
+class Query:
+    """A query of Spark, as far as the watch looks at it."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.looked = 0
+        self._told: dict[str, Any] | None = None
+
+    def tell(self, lost: int) -> None:
+        sources = [{"latestOffset": {"records_lost": lost}, "endOffset": None}]
+        self._told = {"runId": self.run_id, "sources": sources, "timestamp": "2026-11-26T04:00:00.000Z"}
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        self.looked += 1
+        return self._told
+
+
+@dataclass
+class Queries:
+    """The job's query, which may be replaced."""
+
+    current: Query
+
+
+@pytest.fixture
+def status(monkeypatch: pytest.MonkeyPatch) -> DriverStatus:
+    monkeypatch.setattr(progress_watch, "is_waiting_for_input", lambda _: False)
+    return DriverStatus()
+
+
+def commit(status: DriverStatus) -> None:
+    found = Commit(batch_id=status.commits, at_ms=1)
+    status.committed(found, counters=NOTHING_COUNTED, input_records=1, output_records=1, duration_ms=1)
+
+
+def lost(status: DriverStatus) -> int:
+    return status.heartbeat().metrics.lost_records
+
+
+def test_lost_records_are_seen_that_spark_tells_of_after_the_commit_was_seen(status: DriverStatus) -> None:
+    queries = Queries(Query("first"))
+    watch = ProgressWatch(queries, [], status, lambda: 0.0)  # type: ignore[arg-type]  # as far as it looks
+    commit(status)
+    watch.look()
+    queries.current.tell(120)
+    watch.look()
+    assert lost(status) == 120
+    looked = queries.current.looked
+    watch.look()
+    assert queries.current.looked == looked, "nothing was committed since"
+
+
+def test_what_a_query_has_told_last_counts_when_another_one_has_taken_over_or_the_run_has_ended(
+    status: DriverStatus,
+) -> None:
+    first, second = Query("first"), Query("second")
+    queries = Queries(first)
+    watch = ProgressWatch(queries, [], status, lambda: 0.0)  # type: ignore[arg-type]  # as far as it looks
+    commit(status)
+    watch.look()
+    watch.look()
+    first.tell(120)
+    queries.current = second
+    watch.look()
+    assert lost(status) == 120
+    second.tell(3)
+    watch.look_a_last_time()
+    assert lost(status) == 123
