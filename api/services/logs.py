@@ -94,10 +94,9 @@ class LogText:
             line_end = content.rfind(b"\n", begin, end) + 1
             if line_end > 0:
                 end = line_end
-            elif (
-                first + end >= self.size
-            ):  # a line that is being written: all but its last part, where a secret may begin
-                end = _character_end(content, max(begin, end - max(around, _UNFINISHED_BYTES)))
+            elif first + end >= self.size:  # a line that is being written; in its last part a secret may have begun
+                drawn = content.rfind(b"\r", begin, end) + 1  # a progress bar draws itself again and again
+                end = drawn or _character_end(content, max(begin, end - max(around, _UNFINISHED_BYTES)))
         text = _decoded(content)
         at = len(_decoded(content[:begin]))
         to = at + len(_decoded(content[begin:end]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,13 +79,15 @@ def test_the_end_of_a_line_that_is_being_written_is_left_for_later() -> None:
     assert [log.part(begin, 20).text for begin in (0, 6, 46)] == ["first\n", "x" * 20, ""]
 
 
-def test_a_long_line_that_is_being_written_is_shown_but_for_its_last_part() -> None:
-    progress = b"".join(b"\rprogress %d" % number for number in range(20_000))
+@pytest.mark.parametrize("between", [b"\r", b" "])
+def test_a_long_line_that_is_being_written_is_shown_but_for_its_last_part(between: bytes) -> None:
+    progress = b"".join(b"progress %d%s" % (number, between) for number in range(20_000)) + b"of-the-ord"
     log = log_of(b"first\n" + progress, SECRET, is_whole=False)
     shown = log.end(64 << 10)
-    assert shown.text.endswith("progress 19600")
+    assert len(shown.text) > 10_000
+    assert shown.text.endswith("progress 19999\r") == (between == b"\r")
     assert log.part(shown.end, 1000).text == "", "it is left for later"
-    ended = log_of(b"first\n" + progress + b"\n", SECRET, is_whole=False)
+    ended = log_of(b"first\n" + progress + b"ers\n", SECRET, is_whole=False)
     assert shown.text + ended.part(shown.end, 64 << 10).text == ended.part(shown.begin, 128 << 10).text
 
 
