@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.api.lifecycle.change_phases import CANCELLED
 from keyscale.api.lifecycle.intents import described, settle_command
+from keyscale.api.lifecycle.job_totals import totals_before
 from keyscale.api.lifecycle.outcomes import failure
 from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.lifecycle.transitions import enter
@@ -65,6 +66,7 @@ class JobTransaction:
         )
         if stage is AttemptStage.ACTIVE:
             self.tell_restore(attempt)
+        attempt.totals_before = totals_before(self.session, self.job.id, attempt.number)
         self.session.add(attempt)
         self.session.flush()
         self.record(

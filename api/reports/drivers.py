@@ -13,6 +13,7 @@ from keyscale.api.database_clock import shared_now_ms
 from keyscale.api.errors import AttemptOverError, ReportInvalidError, StoreRoleMissingError, StoreUnavailableError
 from keyscale.api.libraries.job_libraries import libraries_of
 from keyscale.api.lifecycle.intents import settle_command
+from keyscale.api.lifecycle.job_totals import totals_before
 from keyscale.api.lifecycle.ledger import figures_of_change, note_progress
 from keyscale.api.reports.masked_reports import masked_checkpoint, masked_heartbeat
 from keyscale.api.reports.report_validity import (
@@ -291,7 +292,7 @@ def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
             "restart": revision.restart,
             "batch_interval_ms": revision.batch_interval_ms,
             "failures": job.failures or {},
-            "counters": series.totals_before(session, attempt),
+            "counters": totals_before(session, attempt.job_id, attempt.number),
         }
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from keyscale.api.lifecycle.job_totals import NUMBER_MAX, added_totals
 from keyscale.api.schemas.figures import FiguresAnswer
 from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.messages import DriverState
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 SILENT_MS = 15_000
 """The figures of a driver that has been silent for longer are no longer those of now."""
-_NUMBER_MAX = 2**53  # a watermark may stand at the end of its range; what is beyond this is no time
-_ZERO = {"input_records": 0, "output_records": 0, "late_records": 0, "dead_letters": 0, "lost_records": 0}
 
 
 def reports_now(attempt: Attempt | AttemptSummaryAnswer, *, now_ms: int) -> bool:
@@ -45,34 +44,6 @@ def figures_of(
     return FiguresAnswer(**gauges, **added_totals(before, metrics), state_size=state_size)
 
 
-def added_totals(before: Mapping[str, Any] | None, metrics: DriverMetrics | None) -> dict[str, int]:
-    """Returns a job's counters.
-
-    Those that the commit log keeps are as the driver reports them: they have a batch that was committed just before its
-    driver was killed. The others, and those of a driver that has restored nothing yet or is of an earlier version, are
-    what was known before the attempt, and what the attempt has counted.
-    """
-    counted = dict(_ZERO) if metrics is None else _counted(metrics)
-    totals = {name: (before or _ZERO).get(name, 0) + number for name, number in counted.items()}
-    if metrics is not None and metrics.counters is not None:
-        # Counters only grow; a driver that was not told of them begins with those that its log has.
-        known = before or _ZERO
-        totals |= {name: max(known.get(name, 0), number) for name, number in metrics.counters.model_dump().items()}
-    return {name: max(0, min(total, _NUMBER_MAX)) for name, total in totals.items()}
-
-
-def _counted(metrics: DriverMetrics) -> dict[str, int]:
-    counted = {
-        "input_records": metrics.input_records,
-        "output_records": metrics.output_records,
-        "late_records": sum(operator.late_records for operator in metrics.operators),
-        "dead_letters": sum(operator.dead_letters for operator in metrics.operators)
-        + sum(sink.dead_letters for sink in metrics.sinks),
-        "lost_records": metrics.lost_records,
-    }
-    return {name: max(0, number) for name, number in counted.items()}
-
-
 def _gauges(metrics: DriverMetrics | None) -> dict[str, Any]:
     has_run = metrics is not None and metrics.batches > 0
     is_idle = metrics is not None and metrics.waits_for_input
@@ -94,9 +65,9 @@ def _lag_ms(metrics: DriverMetrics | None) -> int | None:
 
 def _watermark_ms(metrics: DriverMetrics | None) -> int | None:
     known = [] if metrics is None else [operator.watermark_ms for operator in metrics.operators]
-    return min((each for each in known if each is not None and abs(each) < _NUMBER_MAX), default=None)
+    return min((each for each in known if each is not None and abs(each) < NUMBER_MAX), default=None)
 
 
 def _plausible(number: int | None) -> int | None:
     """Returns what is waited for; None for a number that is none, as of events ahead of the clock."""
-    return number if number is not None and 0 <= number < _NUMBER_MAX else None
+    return number if number is not None and 0 <= number < NUMBER_MAX else None

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keyscale.api.errors import RequestInvalidError
+from keyscale.api.lifecycle.job_totals import totals_before
 from keyscale.api.schemas.series import MarkAnswer, MarkKind, SeriesAnswer, SeriesName
-from keyscale.api.services.figures import added_totals, figures_of, reports_now
+from keyscale.api.services.figures import figures_of, reports_now
 from keyscale.api.services.jobs import require_job_id
 from keyscale.clock import now_ms
-from keyscale.db.repositories import attempts, checkpoints, events, series
+from keyscale.db.repositories import checkpoints, events, series
 from keyscale.db.repositories.series import COLUMNS, LARGEST, LATEST, RINGS, SMALLEST, SUMMED, Ring
-from keyscale.jobs.protocol.messages import DriverMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
     from keyscale.db.models import Attempt, Checkpoint, Event, SeriesPoint
-    from keyscale.jobs.protocol.messages import Heartbeat
+    from keyscale.jobs.protocol.messages import DriverMetrics, Heartbeat
 
 SAMPLE_MS = RINGS[0].step_ms
 SPAN_MS = 3_600_000
@@ -55,15 +55,8 @@ def is_sample_due(attempt: Attempt, message: Heartbeat, at_ms: int) -> bool:
 
 def begin_counting(session: Session, attempt: Attempt) -> None:
     """Sets what the job had counted before an attempt, whose driver counts from zero. The job's counters so go on."""
-    if attempt.totals_before is None:
-        attempt.totals_before = totals_before(session, attempt)
-
-
-def totals_before(session: Session, attempt: Attempt) -> dict[str, int]:
-    """Returns what a job's drivers had reported of its counters before an attempt."""
-    before = attempts.counted_before(session, attempt.job_id, attempt.number)
-    metrics = None if before is None else DriverMetrics.model_validate(before.metrics)
-    return added_totals(None if before is None else before.totals_before, metrics)
+    if attempt.metrics is None:  # until now the attempt before it may have counted on
+        attempt.totals_before = totals_before(session, attempt.job_id, attempt.number)
 
 
 def sample(session: Session, attempt: Attempt, metrics: DriverMetrics, at_ms: int) -> None:

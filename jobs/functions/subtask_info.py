@@ -54,7 +54,7 @@ class SubtaskInfo:
         side_outputs: Schemas of the declared side outputs, by tag name.
         hash_id: How keys are hashed to key groups.
         origins: Names of the sources and operators that the records come from; a record's `__origin` is an index into
-            them. Empty if origins do not matter.
+            them. Empty if there is only one.
         splits: How records name their split, by the source or operator that they come from; only of those in splits.
         broadcast_columns: Names of the broadcast records' columns; empty if there is no broadcast stream.
         second: Describes the second keyed input; None if there is none.

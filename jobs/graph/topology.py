@@ -114,6 +114,24 @@ class Topology:
         """Returns whether no record that an operator emits arrives at `operator`."""
         return all(isinstance(origin.node, SourceNode) for each in operator.inputs for origin in self.origins(each))
 
+    def meets_others(self, node: NodeId) -> bool:
+        """Returns whether what `node` emits is put together with other records before the next operator reads it."""
+        for reader in self.consumers(node):
+            if isinstance(reader, UnionNode) or (isinstance(reader, OperatorNode) and reader.second is not None):
+                return True
+            if not isinstance(reader, OperatorNode | SinkNode) and self.meets_others(reader.id):
+                return True
+        return False
+
+    def passes_all_on(self, node: NodeId, source: NodeId) -> bool:
+        """Returns whether `node` emits every record of a source: nothing in between may drop one."""
+        at = self.nodes[node]
+        if isinstance(at, SourceNode):
+            return at.id == source
+        return isinstance(at, TimestampsNode | UnionNode) and any(
+            self.passes_all_on(each, source) for each in at.inputs
+        )
+
     def reader_of_all(self) -> OperatorNode | None:
         """Returns the operator that directly, and alone, reads the job's only source; None if there is none."""
         node: Node = self.sources[0]

@@ -106,6 +106,7 @@ class SubtaskProgress:
 
     Attributes:
         input_records: Number of records received.
+        records_of_origins: The same from each origin, by its name; empty if there is only one.
         output_records: Number of records emitted to all outputs.
         latest_event_ms: The latest event time among the records; None if there was none.
         latest_of_origins: The latest event time of the records from each origin that has any, by the origin's name.
@@ -117,6 +118,7 @@ class SubtaskProgress:
     """
 
     input_records: int = 0
+    records_of_origins: dict[str, int] = field(default_factory=dict)
     output_records: int = 0
     late_records: int = 0
     dead_letters: int = 0
@@ -153,6 +155,10 @@ class SubtaskProgress:
             more, less = less, more
         more[: len(less)] += less
         self.key_group_records = more
+        if info.origins:
+            counts = np.bincount(fixed_values(batch.column(ORIGIN_COLUMN)), minlength=len(info.origins))
+            for origin, count in zip(info.origins, counts.tolist(), strict=True):
+                self.records_of_origins[origin] = self.records_of_origins.get(origin, 0) + count
         if timestamp_column is None:
             return
         if not info.origins:

@@ -23,7 +23,7 @@ class BatchOutcome:
     Attributes:
         changelogs: The changelogs of each operator, by subtask; None where nothing changed.
         sinks: The token of each sink, by which its output is published.
-        input_records: Records read by operators that directly follow a source, or transforms of one.
+        input_records: Records read from the sources; see `metrics.records_read`.
         output_records: Records emitted by operators that a sink follows, or transforms before one.
         reports: The tasks' reports, by operator and subtask.
         times: The times that the batch ran with, by operator.

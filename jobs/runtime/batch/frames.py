@@ -93,7 +93,7 @@ class BatchFrames:
 
     def _built(self, node: Node) -> Branches:
         if isinstance(node, OperatorNode):
-            return {node.id: main_output(self._wire(node)) if node.side_outputs else self._operator_frame(node)}
+            return {node.id: main_output(self._wire(node)) if node.side_outputs else self._alone(node)}
         if isinstance(node, SourceNode):
             return {node.id: self._sources[node.id]}
         if isinstance(node, TransformNode):
@@ -106,8 +106,19 @@ class BatchFrames:
     def _wire(self, node: OperatorNode) -> DataFrame:
         """Returns all outputs of an operator in one frame."""
         if node.id not in self._wires:
-            self._wires[node.id] = self.keep(self._operator_frame(node))
+            self._wires[node.id] = self.keep(self._alone(node))
         return self._wires[node.id]
+
+    def _alone(self, node: OperatorNode) -> DataFrame:
+        """Returns the frame of an operator, computed by a Spark job of its own if it meets others in a later one.
+
+        In a stage that puts several frames together, tasks are numbered on from one frame to the next. A subtask is its
+        task's number, so the operators of the later frames would run with the numbers of other subtasks.
+        """
+        frame = self._operator_frame(node)
+        if self._topology.meets_others(node.id):
+            self.keep(frame).count()
+        return frame
 
     def _operator_frame(self, node: OperatorNode) -> DataFrame:
         return self._operator(node, lambda: self._inputs(node))
@@ -159,6 +170,5 @@ def tagged(branches: Branches, arrivals: Sequence[Arrival], port: int) -> DataFr
 
 
 def tags_of(arrivals: Sequence[Arrival]) -> tuple[str, ...]:
-    """Returns the names of arrivals that an operator's records are distinguished by; none if that is not needed."""
-    is_timed = any(each.timestamp_column is not None for each in arrivals)
-    return tuple(each.name for each in arrivals) if is_timed and len(arrivals) > 1 else ()
+    """Returns the names of arrivals that an operator's records are distinguished by; none if there is only one."""
+    return tuple(each.name for each in arrivals) if len(arrivals) > 1 else ()

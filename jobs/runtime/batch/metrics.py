@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from keyscale.jobs.graph.nodes import SourceNode
 from keyscale.jobs.protocol.messages import OperatorMetrics, SinkMetrics, SourceMetrics, SubtaskMetrics
 from keyscale.jobs.protocol.source_retention import reported_sources
 from keyscale.jobs.sources.source_reader import EARLIEST, RECORDS_BEHIND, RECORDS_LOST
@@ -15,6 +17,8 @@ from keyscale.state.documents.job_time import EventTime
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keyscale.jobs.graph.nodes import NodeId
+    from keyscale.jobs.graph.topology import Topology
     from keyscale.jobs.runtime.executor.task_reports import TaskReport
     from keyscale.state.documents.job_time import JobTime
     from keyscale.state.identifiers import OperatorUid
@@ -54,6 +58,31 @@ def operator_metrics(
             )
         )
     return found
+
+
+def records_read(topology: Topology, reports: Mapping[OperatorUid, Sequence[TaskReport]]) -> int:
+    """Returns how many records a batch has read from the sources: each once, however many operators get it.
+
+    Records that transforms leave out are not seen. Of a source that is read through transforms alone, each of these
+    branches counts: they may be different records.
+    """
+    whole: dict[NodeId, int] = {}
+    branches: Counter[NodeId] = Counter()
+    for node in topology.operators:
+        arrivals = topology.arrivals(node)
+        for arrival in arrivals:
+            source = arrival.origin.node
+            if not isinstance(source, SourceNode):
+                continue
+            read = sum(
+                each.input_records if len(arrivals) == 1 else each.records_of_origins.get(arrival.name, 0)
+                for each in reports[node.uid]
+            )
+            if any(topology.passes_all_on(each, source.id) for each in node.inputs):
+                whole[source.id] = max(read, whole.get(source.id, 0))
+            else:
+                branches[source.id] += read
+    return sum({**branches, **whole}.values())
 
 
 def sink_metrics(dead_letters: Mapping[OperatorUid, int]) -> list[SinkMetrics]:

@@ -16,7 +16,6 @@ from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError
 from keyscale.jobs.functions.subtask_info import SplitInfo
-from keyscale.jobs.graph.nodes import OperatorNode, SinkNode, SourceNode
 from keyscale.jobs.operators.broadcast_rows import check_alike, collected
 from keyscale.jobs.operators.column_values import rehearse_conversion
 from keyscale.jobs.operators.failures import origin_of, shown_message, typed_failure, with_origin
@@ -26,6 +25,7 @@ from keyscale.jobs.runtime.batch.direct_edges import carries_no_rows, direct_edg
 from keyscale.jobs.runtime.batch.frames import BatchFrames, OperatorInputs, tags_of
 from keyscale.jobs.runtime.batch.job_sources import JobSources
 from keyscale.jobs.runtime.batch.keyed_records import KeyedRecords
+from keyscale.jobs.runtime.batch.metrics import records_read
 from keyscale.jobs.runtime.batch.shipment import Shipment
 from keyscale.jobs.runtime.batch.watermarks import Activity, batch_times, due_subtasks
 from keyscale.jobs.runtime.executor.side_outputs import wire_schema
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from keyscale.jobs.functions.timer_service import NextTimers
-    from keyscale.jobs.graph.nodes import NodeId
+    from keyscale.jobs.graph.nodes import NodeId, OperatorNode, SinkNode
     from keyscale.jobs.graph.topology import Topology
     from keyscale.jobs.runtime.batch.committed_state import CommittedState
     from keyscale.jobs.runtime.executor.subtask_starts import ShippedStarts
@@ -220,7 +220,7 @@ class BatchRunner:
         outcome = BatchOutcome(
             changelogs={uid: tuple(report.changelog for report in found) for uid, found in reports.items()},
             sinks=tokens,
-            input_records=sum(report.input_records for uid in self._first_uids() for report in reports[uid]),
+            input_records=records_read(self._topology, reports),
             output_records=sum(report.output_records for uid in self._last_uids() for report in reports[uid]),
             reports=reports,
             times=plan.times,
@@ -413,12 +413,6 @@ class BatchRunner:
 
     def _sink_context(self, node: SinkNode, batch_id: BatchId, unique: str) -> SinkContext:
         return SinkContext(self._info.job_id, node.uid, batch_id, self._info.attempt, unique)
-
-    def _first_uids(self) -> set[OperatorUid]:
-        arrivals = {node.uid: self._topology.arrivals(node) for node in self._topology.operators}
-        return {
-            uid for uid, found in arrivals.items() if any(isinstance(each.origin.node, SourceNode) for each in found)
-        }
 
     def _last_uids(self) -> set[OperatorUid]:
         return {node.uid for sink in self._topology.sinks for node in self._topology.operators_before(sink.input)}

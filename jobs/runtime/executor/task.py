@@ -163,6 +163,7 @@ class OperatorTask:
             subtask=index,
             changelog=changelog,
             input_records=progress.input_records,
+            records_of_origins=progress.records_of_origins,
             output_records=progress.output_records,
             input_ms=watch.ms(Activity.INPUT),
             open_ms=watch.ms(Activity.OPEN),

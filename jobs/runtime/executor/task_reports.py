@@ -32,6 +32,7 @@ class TaskReport(msgspec.Struct, frozen=True):
         subtask: Its subtask.
         changelog: The changes of its state; None if there were none.
         input_records: Records that it read.
+        records_of_origins: The same by the source or operator that they come from; empty if there is only one.
         output_records: Records that it emitted.
         input_ms: Time waiting for records, and so for the shuffle.
         open_ms: Time to open or rebuild the state.
@@ -60,6 +61,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     subtask: SubtaskIndex
     changelog: ChangelogHandle | None = None
     input_records: int = 0
+    records_of_origins: dict[str, int] = {}
     output_records: int = 0
     input_ms: float = 0.0
     open_ms: float = 0.0

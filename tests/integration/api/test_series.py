@@ -67,6 +67,8 @@ def beat(client: httpx.Client, number: int, **metrics: Any) -> None:
 def test_counters_and_series_go_on_after_a_restart(client: httpx.Client, attempt: Callable[[], int]) -> None:
     beat(client, attempt(), **METRICS)
     second = attempt()
+    launching = client.get("/jobs/flights").json()["figures"]
+    assert (launching["input_records"], launching["dead_letters"]) == (100, 5), "before its driver says anything"
     beat(client, second, batches=0)
     figures = client.get("/jobs/flights").json()["figures"]
     assert (figures["input_records"], figures["output_records"]) == (100, 80)

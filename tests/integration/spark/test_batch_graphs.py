@@ -20,7 +20,7 @@ from keyscale.jobs.errors import BroadcastDivergedError
 from keyscale.jobs.runtime.batch.job_sources import JobSources
 from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo
 from keyscale.jobs.spark_internals.affinity import Anchor
-from keyscale.state.identifiers import Attempt, BatchId, JobId
+from keyscale.state.identifiers import Attempt, BatchId, JobId, OperatorUid
 from keyscale.state.keys.hashing import HashId
 from tests.support.spark.batch_rig import nothing_committed
 
@@ -132,6 +132,67 @@ def test_two_keyed_streams_meet_in_one_state(spark: SparkSession, tmp_path: Path
     assert outcome.input_records == 15
     rig.run(payments=[(f"o{number}", number, 200) for number in range(5, 8)])
     assert rig.output() == [(number, "book", f"o{number}") for number in range(5, 8)]
+
+
+def test_a_record_that_is_read_counts_once_however_many_operators_get_it(spark: SparkSession, tmp_path: Path) -> None:
+    rig = Rig(spark, tmp_path)
+    left, right = rig.source("left", ORDERS), rig.source("right", ORDERS)
+    by_order = left.key_by("order").deduplicate().uid("by-order")
+    dear = left.where("at > 5").key_by("item").deduplicate().uid("dear")
+    mixed = by_order.union(left).union(right).key_by("item").deduplicate().uid("mixed")
+    branches = [right.where(f"at % 2 = {rest}").key_by("item").deduplicate().uid(f"right-{rest}") for rest in (0, 1)]
+    rig.begin(mixed.union(dear).union(branches[0]).union(branches[1]))
+    outcome = rig.run(
+        left=[(f"o{number}", f"i{number}", number) for number in range(10)],
+        right=[(f"p{number}", f"i{number}", number) for number in range(7)],
+    )
+    assert sum(report.input_records for report in outcome.reports[OperatorUid("mixed")]) == 10 + 10 + 7
+    assert outcome.input_records == 10 + 7
+
+
+def test_of_a_source_that_is_read_through_transforms_alone_each_branch_counts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rig = Rig(spark, tmp_path)
+    orders = rig.source("orders", ORDERS)
+    even, odd = (orders.where(f"at % 2 = {rest}").key_by("item").deduplicate().uid(f"rest-{rest}") for rest in (0, 1))
+    rig.begin(even.union(odd))
+    assert rig.run(orders=[(f"o{number}", f"i{number}", number) for number in range(10)]).input_records == 10
+
+
+def test_operators_whose_records_meet_keep_their_own_state(spark: SparkSession, tmp_path: Path) -> None:
+    rig = Rig(spark, tmp_path, parallelism=3)
+    left, right = (
+        rig.source(uid, ORDERS).key_by("order").deduplicate().uid(f"{uid}-once") for uid in ("left", "right")
+    )
+    both = left.union(right.where("at >= 0")).union(left.where("item = 'x'"))
+    rig.begin(both.union(both.key_by("order").deduplicate().uid("order")))
+    orders = [(f"o{number}", f"i{number}", number) for number in range(20)]
+
+    def shown(*records: tuple[str, str, int]) -> list[tuple[Any, ...]]:
+        return sorted(((at, item, order) for order, item, at in records), key=repr)
+
+    rig.run(left=orders[:15], right=orders[10:])
+    assert rig.output() == shown(*orders[:15], *orders[10:], *orders)
+    rig.run(left=orders, right=orders)
+    assert rig.output() == shown(*orders[15:], *orders[:10])
+    rig.run(left=orders, right=orders)
+    assert rig.output() == []
+
+
+def test_operators_meet_in_one_state(spark: SparkSession, tmp_path: Path) -> None:
+    rig = Rig(spark, tmp_path)
+    orders = rig.source("orders", ORDERS).key_by("order").deduplicate().uid("ordered")
+    payments = rig.source("payments", PAYMENTS).key_by("paid_for").deduplicate().uid("paid-once")
+    output = {"amount": "bigint", "item": "string", "order": "string"}
+    together = orders.key_by("order").connect(payments.key_by("paid_for"))
+    rig.begin(together.process(Paid(), output=output).uid("paid"))
+    outcome = rig.run(
+        orders=[(f"o{number}", "book", number) for number in range(10)] * 2,
+        payments=[(f"o{number}", number, 100 + number) for number in range(5)] * 2,
+    )
+    assert rig.output() == [(number, "book", f"o{number}") for number in range(5)]
+    assert outcome.input_records == 30
 
 
 class Limited(KeyedBroadcastProcessFunction):

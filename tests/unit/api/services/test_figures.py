@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyscale.api.services.figures import SILENT_MS, added_totals, figures_of, reports_now
+from keyscale.api.lifecycle.job_totals import added_totals
+from keyscale.api.services.figures import SILENT_MS, figures_of, reports_now
 from keyscale.db.models import Attempt
 from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.messages import DriverMetrics, Heartbeat

@@ -1,0 +1,52 @@
+"""A job's counters since it was created, over all its attempts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keyscale.db.repositories import attempts
+from keyscale.jobs.protocol.messages import DriverMetrics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy.orm import Session
+
+NUMBER_MAX = 2**53
+"""Larger numbers are none: JSON's readers would round them, and no time is beyond."""
+_ZERO = {"input_records": 0, "output_records": 0, "late_records": 0, "dead_letters": 0, "lost_records": 0}
+
+
+def totals_before(session: Session, job_id: str, number: int) -> dict[str, int]:
+    """Returns what a job's drivers have reported of its counters before the attempt with a number."""
+    before = attempts.counted_before(session, job_id, number)
+    metrics = None if before is None else DriverMetrics.model_validate(before.metrics)
+    return added_totals(None if before is None else before.totals_before, metrics)
+
+
+def added_totals(before: Mapping[str, Any] | None, metrics: DriverMetrics | None) -> dict[str, int]:
+    """Returns a job's counters.
+
+    Those that the commit log keeps are as the driver reports them: they have a batch that was committed just before its
+    driver was killed. The others, and those of a driver that has restored nothing yet or is of an earlier version, are
+    what was known before the attempt, and what the attempt has counted.
+    """
+    counted = dict(_ZERO) if metrics is None else _counted(metrics)
+    totals = {name: (before or _ZERO).get(name, 0) + number for name, number in counted.items()}
+    if metrics is not None and metrics.counters is not None:
+        # Counters only grow; a driver that was not told of them begins with those that its log has.
+        known = before or _ZERO
+        totals |= {name: max(known.get(name, 0), number) for name, number in metrics.counters.model_dump().items()}
+    return {name: max(0, min(total, NUMBER_MAX)) for name, total in totals.items()}
+
+
+def _counted(metrics: DriverMetrics) -> dict[str, int]:
+    counted = {
+        "input_records": metrics.input_records,
+        "output_records": metrics.output_records,
+        "late_records": sum(operator.late_records for operator in metrics.operators),
+        "dead_letters": sum(operator.dead_letters for operator in metrics.operators)
+        + sum(sink.dead_letters for sink in metrics.sinks),
+        "lost_records": metrics.lost_records,
+    }
+    return {name: max(0, number) for name, number in counted.items()}
