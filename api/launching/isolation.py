@@ -7,6 +7,7 @@ import logging
 import os
 import pwd
 import shutil
+import stat
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -35,16 +36,25 @@ _UID_MAX = (1 << 32) - 2
 
 @dataclass(frozen=True, slots=True)
 class JobUser:
-    """A job's user: its number, its group, and a further group that all jobs share, if there is one."""
+    """A job's user.
+
+    Attributes:
+        uid: Its number.
+        gid: Its group.
+        shared_gid: A further group that all jobs share; None: there is none.
+        further_gids: The groups that may read the snapshots of other jobs that the job restores from.
+    """
 
     uid: int
     gid: int
     shared_gid: int | None = None
+    further_gids: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
         """The user as the supervisor reads it: uid, gid and further groups."""
-        return ":".join(str(number) for number in (self.uid, self.gid, self.shared_gid) if number is not None)
+        numbers = (self.uid, self.gid, self.shared_gid, *self.further_gids)
+        return ":".join(str(number) for number in numbers if number is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +153,14 @@ def isolation_here(settings: Settings) -> Isolation:
     return Isolation(why_not=reason)
 
 
-def make_directory(path: Path, *, owner: JobUser | None = None, enter: bool = False) -> None:
+def make_directory(path: Path, *, owner: JobUser | None = None, enter: bool = False, is_shared: bool = False) -> None:
     """Makes a directory that only its owner may read, or corrects one that exists.
 
     Args:
         path: The directory; its parent must be a directory of ours.
         owner: The job whose directory it is; None: ours.
         enter: Whether jobs' users may enter it, without listing it.
+        is_shared: Whether its group may go on to read it, if that is so.
 
     Raises:
         JobUserError: Something else has its name, such as a link.
@@ -161,9 +172,10 @@ def make_directory(path: Path, *, owner: JobUser | None = None, enter: bool = Fa
     except OSError as error:
         raise JobUserError(f"{path} is not a directory of ours: {error.strerror}") from error
     try:
+        readers = stat.S_IMODE(os.fstat(descriptor).st_mode) & (stat.S_IRGRP | stat.S_IXGRP) if is_shared else 0
         if owner is not None:
-            os.fchown(descriptor, owner.uid, owner.gid)
-        os.fchmod(descriptor, 0o711 if enter else 0o700)
+            os.fchown(descriptor, owner.uid, -1 if readers else owner.gid)
+        os.fchmod(descriptor, (0o711 if enter else 0o700) | readers)
     finally:
         os.close(descriptor)
 

@@ -27,11 +27,12 @@ from keyscale.api.launching.processes import (
     strays_of,
 )
 from keyscale.api.launching.run_files import read_text
-from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES, JobLibraries
+from keyscale.api.launching.shared_snapshots import let_delete, member_of_readers
 from keyscale.api.libraries.library_cache import LibraryCache, PlacedLibraries
 from keyscale.db.embedded import let_enter
 from keyscale.directory_tree import remove_tree
 from keyscale.jobs.protocol.storable_text import is_storable
+from keyscale.state.layout import CONTROL_PLANES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -39,8 +40,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from keyscale.api.launching.driver_log import DriverLog
+    from keyscale.api.libraries.job_libraries import JobLibraries
     from keyscale.api.settings import Settings
     from keyscale.db.models import Attempt, Job, Revision
+    from keyscale.state.objects.s3_grant import Grant
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +104,7 @@ class Launcher:
             fresh.replace(directory / "token")
         return token_sha256(token)
 
-    def launch(self, job: Job, revision: Revision, attempt: Attempt, brought: JobLibraries = NO_JOB_LIBRARIES) -> None:
+    def launch(self, job: Job, revision: Revision, attempt: Attempt, brought: JobLibraries, granted: Grant) -> None:
         """Starts an attempt's driver. A second call has no effect: only the first supervisor can register.
 
         Args:
@@ -109,8 +112,10 @@ class Launcher:
             revision: The revision that the attempt runs.
             attempt: Its attempt.
             brought: The libraries of the attempt's revision.
+            granted: The job's rights to the objects of the store.
 
         Raises:
+            JobUserError: The job cannot have a user of its own, or one that may read what it restores from.
             LibraryUnavailableError: A library cannot be copied to this host.
             LibraryInvalidError: A package of jars is gone.
         """
@@ -120,6 +125,8 @@ class Launcher:
         token = read_text(directory / "token") or ""
         user = self.isolation.user(job.user_number)
         self._make_directories_of_job(job, work, user)
+        if user is not None and (objects := local_directory(job.store_url)) is not None:
+            user = _reader_of_others(objects, granted, user)
         libraries = self.place_libraries(brought, directory)
         environment = driver_environment(
             self._settings,
@@ -216,7 +223,8 @@ class Launcher:
                 with contextlib.suppress(OSError):
                     remove_tree(place)
         if (objects := local_directory(self._settings.store_url)) is not None and (objects / job_id).is_dir():
-            make_directory(objects / job_id, owner=JobUser(os.geteuid(), os.getegid()))  # its savepoints stay
+            # Its savepoints stay, also for those jobs that restore from them.
+            make_directory(objects / job_id, owner=JobUser(os.geteuid(), os.getegid()), is_shared=True)
         return remove_tree(directory)
 
     def runs(self) -> dict[str, list[int]]:
@@ -264,7 +272,8 @@ class Launcher:
         for directory in directories:
             if user is not None:
                 give_to(directory, user)
-            make_directory(directory, owner=user or JobUser(os.geteuid(), os.getegid()))
+            is_shared = directory.parent == objects  # other jobs may restore from its snapshots
+            make_directory(directory, owner=user or JobUser(os.geteuid(), os.getegid()), is_shared=is_shared)
 
     def secrets_of(self, job_id: str, attempt: int, revisions: Iterable[Revision]) -> dict[str, str]:
         """Returns the variables with an attempt's secrets: those of some revisions and, while it runs here, its token.
@@ -307,3 +316,14 @@ def _attempts_in(directory: Path) -> list[int]:
     except OSError as error:
         logger.warning("%s cannot be listed: %s", directory, error)
         return []
+
+
+def _reader_of_others(objects: Path, granted: Grant, user: JobUser) -> JobUser:
+    """Returns a job's user with the right to read the snapshots of other jobs that it restores from."""
+    for prefix in granted.readable:
+        if prefix != CONTROL_PLANES:
+            user = member_of_readers(objects, prefix.strip("/"), user)
+    _, *claimed = granted.own
+    for prefix in claimed:
+        let_delete(objects, prefix.strip("/").split("/"))
+    return user

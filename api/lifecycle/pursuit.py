@@ -15,6 +15,7 @@ from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.restoring import restore_of_roll_back
 from keyscale.api.lifecycle.stopwatch import Stopwatch
+from keyscale.api.lifecycle.store_grant import grant_of
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, changes, commands, jobs, revisions
 from keyscale.db.statuses import CommandStatus, RestoreMode
@@ -135,8 +136,9 @@ class Pursuit:
             attempt.launched_at_ms = now_ms()
             revision = revisions.of_attempt(session, attempt)
             brought = libraries_of(session, revision.libraries)
+            granted = grant_of(job, attempts.restored_from(session, job_id))
         _reach(step, "recorded")
-        launcher.launch(job, revision, attempt, brought)
+        launcher.launch(job, revision, attempt, brought, granted)
         return True
 
     def _check_savepoint(self, job_id: str, step: steps.CheckSavepoint) -> bool:

@@ -15,6 +15,7 @@ from keyscale.api.libraries.job_libraries import libraries_of
 from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.job_totals import totals_before
 from keyscale.api.lifecycle.ledger import figures_of_change, note_progress
+from keyscale.api.lifecycle.store_grant import grant_of
 from keyscale.api.reports.masked_reports import masked_checkpoint, masked_heartbeat
 from keyscale.api.reports.report_validity import (
     Reporter,
@@ -36,7 +37,7 @@ from keyscale.db.repositories import (
     jobs,
     revisions,
 )
-from keyscale.db.statuses import AttemptStage, ChangePhase, CheckpointStatus, ClaimMode, CommandStatus
+from keyscale.db.statuses import AttemptStage, ChangePhase, CheckpointStatus, CommandStatus
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.messages import (
     Assignment,
@@ -50,12 +51,10 @@ from keyscale.jobs.protocol.messages import (
     StoreCredentials,
 )
 from keyscale.jobs.protocol.redaction import Mask
-from keyscale.state.identifiers import JobId
-from keyscale.state.layout import CONTROL_PLANES, Layout, job_of_manifest, split_location
-from keyscale.state.objects.s3_grant import Grant, assume
+from keyscale.state.objects.s3_grant import assume
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from sqlalchemy.orm import Session
 
@@ -147,25 +146,6 @@ def store_credentials(context: Context, driver: DriverIdentity) -> StoreCredenti
         logger.warning("job %s: no credentials for attempt %d: %s", job.id, driver.attempt, error)
         raise StoreUnavailableError(f"{error.code}: {error}") from error
     return StoreCredentials.model_validate(asdict(made))
-
-
-def grant_of(job: Job, restored_from: Iterable[tuple[str, ClaimMode]]) -> Grant:
-    """Returns what a job's driver may do in the store. Pure.
-
-    Args:
-        job: The job.
-        restored_from: The locations that its attempts restored from, and whether they claimed them.
-    """
-    own, readable = [Layout(JobId(job.id)).job], [CONTROL_PLANES]
-    begun = [(job.rewound_to, ClaimMode.NO_CLAIM)] if job.rewound_to else []
-    for location, claim_mode in sorted({*restored_from, *begun}):
-        path = split_location(location)[1]
-        if (owner := job_of_manifest(path)) == job.id:
-            continue
-        readable.append(Layout(owner).job)
-        if claim_mode is ClaimMode.CLAIM:
-            own.append(f"{path.rpartition('/')[0]}/")
-    return Grant(job.store_url, tuple(dict.fromkeys(own)), tuple(dict.fromkeys(readable)))
 
 
 def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> HeartbeatResponse:

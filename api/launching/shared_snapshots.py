@@ -1,0 +1,97 @@
+"""Snapshots in a local store that a job restores from and another job has taken: its user may read them.
+
+Each job's directory in the store is closed to the users of other jobs. It is opened to its group, and the driver of the
+job that restores from it is a member of that group. So another job gets nothing unless the control plane starts it so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from keyscale.api.errors import JobUserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from keyscale.api.launching.isolation import JobUser
+
+_READ = stat.S_IRGRP | stat.S_IXGRP
+_WRITE = _READ | stat.S_IWGRP
+
+
+def member_of_readers(objects: Path, job_id: str, user: JobUser) -> JobUser:
+    """Lets a job's user read the objects of another job.
+
+    Args:
+        objects: The store's directory.
+        job_id: The other job.
+        user: The user of the job that restores from it.
+
+    Returns:
+        The user, with the group that may read them; unchanged if there are none.
+
+    Raises:
+        JobUserError: They are not in a directory of ours.
+    """
+    with _opened(objects, (job_id,)) as descriptor:
+        if descriptor is None:
+            return user
+        gid = os.fstat(descriptor).st_gid
+        if gid == os.getegid():  # the other job has run as the control plane's user, or was deleted
+            gid = user.gid
+            os.fchown(descriptor, -1, gid)
+        _allow(descriptor, _READ)
+    return user if gid == user.gid else replace(user, further_gids=tuple(dict.fromkeys((*user.further_gids, gid))))
+
+
+def let_delete(objects: Path, parts: Sequence[str]) -> None:
+    """Lets the members of the group of a job's directory change the objects below a part of it: a claimed savepoint.
+
+    Args:
+        objects: The store's directory.
+        parts: The names of the directories that lead there, the job's first.
+
+    Raises:
+        JobUserError: They are not in a directory of ours.
+    """
+    with _opened(objects, parts[:1]) as of_job, _opened(objects, parts) as descriptor:
+        if of_job is None or descriptor is None:
+            return
+        gid = os.fstat(of_job).st_gid
+        for _, _, _, directory in os.fwalk(dir_fd=descriptor):
+            os.fchown(directory, -1, gid)
+            _allow(directory, _WRITE)
+
+
+@contextlib.contextmanager
+def _opened(objects: Path, parts: Sequence[str]) -> Iterator[int | None]:
+    """Opens a directory below the store's, step by step: the job owns it, and may put links in the way.
+
+    Gives None if it is not there.
+    """
+    descriptor = os.open(objects, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in parts:
+            below = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+    except FileNotFoundError:
+        os.close(descriptor)
+        yield None
+        return
+    except OSError as error:
+        os.close(descriptor)
+        raise JobUserError(f"{'/'.join(parts)} in {objects} is not a directory of ours: {error.strerror}") from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _allow(descriptor: int, rights: int) -> None:
+    os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) | rights)

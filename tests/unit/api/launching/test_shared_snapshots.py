@@ -1,0 +1,84 @@
+"""A job's user may read the snapshots that it restores from, whoever's links are in the way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyscale.api.errors import JobUserError
+from keyscale.api.launching.isolation import JobUser, make_directory
+from keyscale.api.launching.shared_snapshots import let_delete, member_of_readers
+from keyscale.db.embedded import let_enter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+
+OWNER, READER, OTHER = (JobUser(uid, uid) for uid in (59_981, 59_982, 59_983))
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Path:
+    """A store with a savepoint of a job."""
+    let_enter(tmp_path)
+    savepoint = tmp_path / "owner" / "savepoints" / "sp"
+    savepoint.mkdir(parents=True)
+    (savepoint / "manifest.json").touch()
+    for path in (tmp_path / "owner", *(tmp_path / "owner").rglob("*")):
+        os.chown(path, OWNER.uid, OWNER.gid)
+    make_directory(tmp_path / "owner", owner=OWNER)
+    return tmp_path
+
+
+def can(user: JobUser, program: str) -> bool:
+    _, _, *groups = map(int, user.text.split(":"))
+    command = [sys.executable, "-I", "-c", f"import os; {program}"]
+    done = subprocess.run(
+        command, user=user.uid, group=user.gid, extra_groups=groups, stderr=subprocess.DEVNULL, cwd="/", check=False
+    )
+    return done.returncode == 0
+
+
+def test_the_user_of_a_job_that_restores_reads_and_changes_nothing_and_others_get_nothing(objects: Path) -> None:
+    manifest = objects / "owner" / "savepoints" / "sp" / "manifest.json"
+    reading, writing = f"open({str(manifest)!r}).read()", f"open({str(manifest)!r} + '-claim', 'x')"
+    assert not can(READER, reading)
+    member = member_of_readers(objects, "owner", READER)
+    assert can(member, reading)
+    assert not can(member, writing)
+    assert not can(READER, reading), "not before it is started so"
+    assert not can(OTHER, reading)
+    make_directory(objects / "owner", owner=OWNER, is_shared=True)  # its own job is started again
+    assert can(member, reading)
+    let_delete(objects, ("owner", "savepoints", "sp"))
+    assert can(member, writing)
+    assert not can(OTHER, reading)
+
+
+def test_snapshots_of_a_deleted_job_which_are_the_control_planes_are_read_by_several(objects: Path) -> None:
+    make_directory(objects / "owner", owner=JobUser(os.geteuid(), os.getegid()), is_shared=True)
+    first, second = (member_of_readers(objects, "owner", user) for user in (READER, OTHER))
+    reading = f"os.listdir({str(objects / 'owner' / 'savepoints')!r})"
+    assert can(first, reading)
+    assert can(second, reading)
+    assert second.further_gids == (READER.gid,)
+
+
+def test_a_directory_that_is_not_there_gives_nothing_and_a_link_is_not_followed(objects: Path) -> None:
+    assert member_of_readers(objects, "gone", READER) == READER
+    let_delete(objects, ("gone", "savepoints", "sp"))
+    secret = objects / "secret"
+    secret.mkdir(mode=0o700)
+    (objects / "link").symlink_to(secret)
+    (objects / "owner" / "savepoints" / "link").symlink_to(secret)
+    with pytest.raises(JobUserError, match="not a directory of ours"):
+        member_of_readers(objects, "link", READER)
+    with pytest.raises(JobUserError, match="not a directory of ours"):
+        let_delete(objects, ("owner", "savepoints", "link"))
+    let_delete(objects, ("owner", "savepoints"))
+    assert secret.stat().st_mode & 0o777 == 0o700
