@@ -348,6 +348,23 @@ def test_a_program_is_uploaded_and_becomes_a_job_on_the_page(page: Page, platfor
     expect(page.get_by_role("link", name="my-job")).to_have_count(0)
 
 
+def test_the_form_of_a_new_job_keeps_nothing_of_what_was_corrected(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/")
+    page.get_by_role("button", name="New job").click()
+    form = page.get_by_role("dialog", name="New job")
+    expect(form).to_contain_text("a .zip with a main.py at its top")
+    name, refusal = form.get_by_label("Name", exact=True), form.get_by_role("alert")
+    for file, expected in (("bad.txt.py", "bad.txt"), ("departures.py", "departures")):
+        form.get_by_label("Program").set_input_files({"name": file, "mimeType": "text/x-python", "buffer": SCRIPT})
+        expect(name).to_have_value(expected)
+    form.get_by_role("button", name="Create the job").click()
+    expect(refusal).to_have_text(re.compile(r"there is a job called departures\. [A-Z].*\.$"))
+    name.fill("arrivals")
+    expect(refusal).to_have_text("")
+    form.get_by_label("Program").set_input_files({"name": "more.py", "mimeType": "text/x-python", "buffer": SCRIPT})
+    expect(name).to_have_value("arrivals")  # the user's own
+
+
 UNUSABLE = [
     (
         "/ui/?",
@@ -578,6 +595,9 @@ def test_a_rescale_that_was_rolled_back_says_why_and_one_in_progress_can_be_canc
         question.get_by_role("button", name="Cancel the change").click()
     expect(page.locator("#message")).to_have_text("The change is being cancelled.")
     page.unroute_all(behavior="wait")
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator("#change-title")).to_have_text("Rescale 2 → 4 Rolled back")
+    expect(page.locator("#message")).to_be_hidden()
     platform.control_plane.api.delete("/jobs/returned")
 
 
@@ -662,6 +682,7 @@ def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platf
     form.get_by_role("button", name="Show the plan").click()
     expect(form.get_by_role("alert")).to_have_text("Nothing differs from the job as it is now.")
     form.get_by_label("Parallelism").fill("3")
+    expect(form.get_by_role("alert")).to_have_text("")
     form.get_by_label("Checkpoint every").fill("2.5")
     form.get_by_label("Why").fill("more of it")
     form.get_by_role("button", name="Show the plan").click()
@@ -691,6 +712,26 @@ def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platf
     platform.control_plane.api.delete("/jobs/revised")
 
 
+def test_no_plan_is_made_before_the_chosen_file_is_uploaded(page: Page, platform: Platform) -> None:
+    waiting: list[Route] = []
+
+    def hold(route: Route) -> None:
+        waiting.append(route)
+
+    page.route("**/artifacts", hold)
+    open_page(page, platform, "/ui/jobs/departures/revisions?edit=yes")
+    make_plan = page.get_by_role("button", name="Show the plan")
+    program = {"name": "departures-2.py", "mimeType": "text/x-python", "buffer": SCRIPT + b"# 2\n"}
+    page.get_by_label("or upload another one:").set_input_files(program)
+    expect(make_plan).to_be_disabled()
+    expect(make_plan).to_have_attribute("title", "The file is being uploaded.")
+    for route in waiting:
+        route.continue_()
+    expect(make_plan).to_be_enabled()
+    expect(page.get_by_label("Program", exact=True).locator("option:checked")).to_have_text("departures-2, version 1")
+    page.unroute_all(behavior="wait")
+
+
 def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, platform: Platform) -> None:
     platform.create_job("careful")
     made = platform.snapshots_of("careful")
@@ -705,6 +746,7 @@ def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, p
     expect(verdict).to_contain_text("was not verified yet")
     actions.get_by_role("button", name="Verify").click()
     expect(verdict).to_contain_text("2 files (3 KiB) were read, and have the right hashes.", timeout=20_000)
+    expect(page.locator("#message")).to_be_hidden()
     expect(verdict).to_contain_text("The sources were not asked for the records after it: it holds no positions of")
     made.store.put(f"{shared}a", b"x" * 2048)
     actions.get_by_role("button", name="Verify").click()
@@ -741,6 +783,31 @@ def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, p
     actions.get_by_role("button", name="Delete…").click()
     expect(page.locator("#message")).to_contain_text("cannot be deleted: it is the newest one of the job careful")
     platform.control_plane.api.delete("/jobs/careful")
+
+
+def test_a_form_of_a_checkpoint_forgets_what_was_said_of_an_earlier_entry(page: Page, platform: Platform) -> None:
+    platform.create_job("branched")
+    made = platform.snapshots_of("branched")
+    made.take(1, {})
+    made.take(2, {})
+    open_page(page, platform, "/ui/jobs/branched/checkpoints/1?with=2")
+    comparison = page.get_by_role("region", name="Compared with another one")
+    expect(comparison.get_by_role("table")).to_be_visible()
+    comparison.get_by_label("with checkpoint or savepoint").fill("0")
+    expect(comparison.get_by_role("table")).to_be_hidden()
+    expect(comparison.locator("#compare-note")).to_have_text(re.compile("^Enter the number of another one"))
+
+    page.get_by_role("button", name="Start a job from it…").click()
+    form = page.get_by_role("dialog", name="Start a job from it")
+    button = form.get_by_role("radio").first.bounding_box()
+    assert button is not None
+    assert button["width"] == button["height"] < 20
+    form.get_by_label("Name", exact=True).fill("departures")
+    form.get_by_role("button", name="Start it").click()
+    expect(form.get_by_role("alert")).to_contain_text("there is a job called departures. ")
+    form.get_by_label("Name", exact=True).fill("departures-2")
+    expect(form.get_by_role("alert")).to_have_text("")
+    platform.control_plane.api.delete("/jobs/branched")
 
 
 def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) -> None:

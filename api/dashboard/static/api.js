@@ -13,7 +13,8 @@ export class ApiError extends Error {
 
   /** The message with what can be done about it. */
   get text() {
-    return `${this.message} ${this.advice}`.trim();
+    const ends = !this.advice || /[.!?…]$/.test(this.message);
+    return `${this.message}${ends ? "" : "."} ${this.advice}`.trim();
   }
 
   /** Whether the control plane itself is away, or cannot do its work now. */

@@ -2,7 +2,7 @@
 
 import { ApiError, post } from "./api.js";
 import { ask } from "./ask.js";
-import { actionButton, byId, definitions, element, keyed, pill, setChildren, setRefused, setText, tell, when, words } from "./dom.js";
+import { actionButton, byId, definitions, element, keyed, pill, setChildren, setRefused, setText, tell, untell, when, words } from "./dom.js";
 import { duration, number, percent, rate } from "./format.js";
 import { path } from "./job_page.js";
 
@@ -24,6 +24,7 @@ export const STEPS = {
   first_batch: "First batch",
   caught_up: "Catching up",
 };
+const BEING_CANCELLED = "The change is being cancelled.";
 const OUTCOMES = {
   COMPLETED: "completed",
   ROLLED_BACK: "was rolled back; the job runs as before",
@@ -77,6 +78,7 @@ const busyOf = (figures) => (figures?.busy_ratio == null ? "" : `${percent(figur
 
 /** Shows the button that cancels a change, while that is possible. */
 export function showCancel(change, mayOperate, page) {
+  if (change && change.status !== "IN_PROGRESS") untell(BEING_CANCELLED);
   const inProgress = mayOperate && change?.status === "IN_PROGRESS";
   setChildren(byId("change-actions"), ...(inProgress ? [cancelButton(change, page)] : []));
 }
@@ -93,7 +95,7 @@ function cancelButton(change, page) {
     if (!agreed) return;
     try {
       await post(`${path}/changes/${encodeURIComponent(change.id)}/cancel`);
-      tell("The change is being cancelled.");
+      tell(BEING_CANCELLED);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       tell(`Cancel: ${error.text}`, "bad");

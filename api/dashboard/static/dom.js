@@ -199,6 +199,11 @@ export function tell(text, tone = "calm") {
   setText(line, text.trim());
 }
 
+/** Takes back what was told, unless something else has been told since: it is no longer so. */
+export function untell(text) {
+  if (byId("message").textContent === text) tell("");
+}
+
 /** The parts of a text whose commands stand between backticks. */
 export const prose = (text) =>
   text.split("`").map((part, index) => (index % 2 ? element("code", {}, part) : part));

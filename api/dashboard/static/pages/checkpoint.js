@@ -4,7 +4,7 @@
 import { ApiError, get, post, remove } from "../api.js";
 import { ask } from "../ask.js";
 import {
-  actionButton, byId, copyText, definitions, element, pill, row, setChildren, setRefused, setText, since, tell, when,
+  actionButton, byId, copyText, definitions, element, pill, row, setChildren, setRefused, setText, since, tell, untell, when,
 } from "../dom.js";
 import { showFieldProblems } from "../field_problems.js";
 import { bytes, duration, NONE, number, plural } from "../format.js";
@@ -13,7 +13,7 @@ import { changedParameters, parameterLines, problemOfLines } from "../parameters
 
 const id = byId("checkpoint").dataset.checkpoint;
 const ENDED = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
-const VERIFYING_MS = 1000;
+const VERIFYING_MS = 1000, BEING_READ = "Every file is being read. The result appears below.";
 let job = null;
 let checkpoint = null;
 
@@ -94,6 +94,7 @@ const WHY_NOT = {
 };
 
 function showVerification(one, found) {
+  if (found && found.status !== "IN_PROGRESS") untell(BEING_READ);
   if (!isThere(one) || !found) {
     setChildren(byId("restorable"), WHY_NOT[isThere(one) || one.status !== "COMPLETED" ? one.status : "DISCARDED"]);
     return;
@@ -118,7 +119,7 @@ function showVerification(one, found) {
 
 async function verify() {
   await post(`${path}/checkpoints/${id}/verify`, { hashes: true });
-  tell("Every file is being read. The result appears below.");
+  tell(BEING_READ);
 }
 
 async function removeIt() {
@@ -179,6 +180,7 @@ function showWhich() {
 }
 
 byId("start-from-form").addEventListener("change", showWhich);
+byId("start-from-form").addEventListener("input", () => setText(byId("start-from-refusal"), ""));
 byId("start-from-close").addEventListener("click", () => dialog.close());
 byId("start-from-form").addEventListener("submit", async (event) => {
   event.preventDefault();
@@ -211,6 +213,7 @@ byId("start-from-form").addEventListener("submit", async (event) => {
 
 /** The number of the other one, as the address has it. */
 const other = () => new URLSearchParams(location.search).get("with");
+const COMPARE_NOTE = byId("compare-note").textContent;
 let compared = null;
 byId("with").value = other() ?? "";
 showFieldProblems(byId("compare"));
@@ -221,15 +224,26 @@ byId("compare").addEventListener("submit", (event) => {
   showComparison();
 });
 
+// A comparison does not stay below a number that cannot be compared with.
+byId("with").addEventListener("input", () => {
+  if (byId("with").validity.valid) return;
+  compared = null;
+  history.replaceState(null, "", location.pathname);
+  byId("compare-scroll").hidden = true;
+  setText(byId("compare-note"), COMPARE_NOTE);
+});
+
 /** Compares with the other one, if that was not done yet: what is in two checkpoints does not change. */
 async function showComparison() {
   const wanted = other();
   if (!wanted || compared === wanted) return;
   compared = wanted;
   try {
-    drawComparison(await get(`${path}/checkpoints/${encodeURIComponent(wanted)}/compare?to=${id}`));
+    const found = await get(`${path}/checkpoints/${encodeURIComponent(wanted)}/compare?to=${id}`);
+    if (compared === wanted) drawComparison(found);
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
+    if (compared !== wanted) return;
     if (error.isOutage) compared = null;
     byId("compare-scroll").hidden = true;
     setText(byId("compare-note"), error.text);

@@ -145,6 +145,8 @@ function showTwoLines(cell, first, second) {
 // --- a new job -------------------------------------------------------------------------------------------------------
 
 const dialog = byId("new-job");
+/** The name that the chosen file gave the job. */
+let suggested = "";
 /** Labels stand in one line, with commas between. */
 const labelLines = (text) => text.replaceAll(",", "\n");
 showFieldProblems(byId("new-job-form"), {
@@ -153,9 +155,14 @@ showFieldProblems(byId("new-job-form"), {
 });
 byId("new").addEventListener("click", () => dialog.showModal());
 byId("new-job-close").addEventListener("click", () => dialog.close());
+byId("new-job-form").addEventListener("input", () => setText(byId("new-job-refusal"), ""));
 byId("program").addEventListener("change", () => {
   const [file] = byId("program").files;
-  if (file && !byId("job-name").value) byId("job-name").value = file.name.replace(/\.\w+$/, "").replaceAll("_", "-");
+  const name = byId("job-name");
+  // Another file gives another name, unless the user has written one.
+  if (!file || (name.value && name.value !== suggested)) return;
+  suggested = name.value = file.name.replace(/\.\w+$/, "").replaceAll("_", "-");
+  name.dispatchEvent(new Event("input", { bubbles: true }));
 });
 byId("new-job-form").addEventListener("submit", async (event) => {
   event.preventDefault();

@@ -19,7 +19,12 @@ let revisions = [];
 const programs = new Map();
 /** The change that the shown plan is of. */
 let planned = null;
+let planning = false;
 let sending = false;
+/** The file that is being uploaded, of which the form's program is made once that is done. */
+let uploading = null;
+/** Counts what is done to the form, so that no plan of an earlier one is shown. */
+let edition = 0;
 
 const page = jobPage(
   () => Promise.all([get(`${path}/revisions?${pageQuery(PAGE)}`), get(`${path}/changes?limit=1`), knowPrograms()]),
@@ -105,7 +110,9 @@ byId("edit").addEventListener("submit", async (event) => {
   await refusable("edit-refusal", makePlan);
 });
 byId("edit").addEventListener("input", () => {
+  edition += 1;
   forgetPlan();
+  setText(byId("edit-refusal"), "");
   const chosen = byId("program").value;
   setQuery("program", chosen === job?.artifact_id ? "" : chosen);
 });
@@ -123,7 +130,9 @@ function showEdit(isOpen) {
 
 /** Closes the form; when it is opened again, it shows the job as it then is. */
 function closeEdit() {
-  filled = null;
+  filled = uploading = null;
+  edition += 1;
+  showMakePlan();
   setQuery("program", "");
   setQuery("edit", "");
   forgetPlan();
@@ -135,8 +144,18 @@ function closeEdit() {
 byId("program-file").addEventListener("change", () => refusable("edit-refusal", async () => {
   const [file] = byId("program-file").files;
   if (!file) return;
-  const artifact = await upload(file);
-  know(artifact.id, artifact.name, artifact.version);
+  uploading = file;
+  showMakePlan();
+  let artifact;
+  try {
+    artifact = await upload(file);
+    know(artifact.id, artifact.name, artifact.version);
+    if (uploading !== file) return;
+  } finally {
+    if (uploading === file) uploading = null;
+    showMakePlan();
+  }
+  edition += 1;
   fillForm();
   byId("program").value = artifact.id;
   setQuery("program", artifact.id === job.artifact_id ? "" : artifact.id);
@@ -146,16 +165,24 @@ byId("program-file").addEventListener("change", () => refusable("edit-refusal", 
 async function makePlan() {
   const change = changeOfForm();
   if (!Object.keys(change).length) throw new ApiError({ detail: "Nothing differs from the job as it is now." });
-  setText(byId("make-plan"), "Planning…");
-  setRefused(byId("make-plan"), "The plan is being made.");
+  const { revision } = job, begun = edition;
+  planning = true;
+  showMakePlan();
+  let plan;
   try {
-    const plan = await planOf(path, change);
-    planned = { change, revision: job.revision, plan };
+    plan = await planOf(path, change);
   } finally {
-    setRefused(byId("make-plan"));
-    setText(byId("make-plan"), "Show the plan");
+    planning = false;
+    showMakePlan();
   }
+  if (edition !== begun) return;
+  planned = { change, revision, plan };
   showPlan();
+}
+
+function showMakePlan() {
+  setText(byId("make-plan"), planning ? "Planning…" : "Show the plan");
+  setRefused(byId("make-plan"), uploading ? "The file is being uploaded." : planning ? "The plan is being made." : "");
 }
 
 function showPlan() {
