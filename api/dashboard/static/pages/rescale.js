@@ -11,10 +11,12 @@ import { keyGroupRanges } from "../key_group_ranges.js";
 
 /** Above these numbers of segments there is no room for their numbers, for gaps, or for segments at all. */
 const NUMBERED_MAX = 32, SPACED_MAX = 96, DRAWN_MAX = 512;
-const LEDGER_MAX = 50, PLAN_AFTER_MS = 250;
+const LEDGER_MAX = 50, PLAN_AFTER_MS = 250, STOPS_APART = 1.05;
 
 const input = byId("parallelism"), slider = byId("slider"), button = byId("rescale");
 let job = null;
+/** The numbers that the slider's positions stand for. */
+let stops = [1];
 let edited = false;
 let chosen = Number(new URLSearchParams(location.search).get("to")) || null;
 let sending = false;
@@ -26,6 +28,11 @@ const page = jobPage(() => get(`${path}/rescales?limit=${LEDGER_MAX}`), (shown, 
   mayOperate = may;
   const [latest] = rescales;
   input.max = job.max_parallelism;
+  if (stops.at(-1) !== job.max_parallelism) {
+    stops = stopsUpTo(job.max_parallelism);
+    slider.max = stops.length - 1;
+    slider.value = positionOf(input.valueAsNumber);
+  }
   // A number that the user has chosen is kept; otherwise the field follows the job.
   if (!edited && !sending) setWanted(chosen ?? (latest?.status === "IN_PROGRESS" ? latest.to_parallelism : job.parallelism));
   showForm();
@@ -41,7 +48,7 @@ input.addEventListener("input", () => {
   choose();
 });
 slider.addEventListener("input", () => {
-  input.value = parallelismAt(Number(slider.value));
+  input.value = stops[Number(slider.value)];
   choose();
 });
 byId("rescale-form").addEventListener("submit", (event) => {
@@ -49,14 +56,16 @@ byId("rescale-form").addEventListener("submit", (event) => {
   send();
 });
 
-/** The slider is logarithmic, because 1 to 8 matters more than 121 to 128. */
-function parallelismAt(position) {
-  return Math.round(job.max_parallelism ** (position / Number(slider.max)));
+/** What the slider can be set to: first every number, then each some percent more, because 1 to 8 matters more than 121 to 128. */
+function stopsUpTo(most) {
+  const found = [1];
+  while (found.at(-1) < most) found.push(Math.min(most, Math.max(found.at(-1) + 1, Math.round(found.at(-1) * STOPS_APART))));
+  return found;
 }
 
+/** The last stop that is not above a number. */
 function positionOf(parallelism) {
-  if (!(parallelism >= 1) || job.max_parallelism < 2) return 0;
-  return Math.round(Number(slider.max) * (Math.log(parallelism) / Math.log(job.max_parallelism)));
+  return Math.max(0, stops.findLastIndex((stop) => stop <= parallelism));
 }
 
 function setWanted(parallelism) {
@@ -122,6 +131,7 @@ function showForm() {
   const hint = byId("parallelism-hint");
   setText(hint, refusal || (reason && job.parallelism !== input.valueAsNumber ? `${bounds} ${reason}` : bounds));
   hint.classList.toggle("refused", Boolean(refusal) || !input.validity.valid);
+  slider.setAttribute("aria-valuetext", number(input.validity.valid ? input.valueAsNumber : stops[Number(slider.value)]));
   showRanges(input.validity.valid ? input.valueAsNumber : job.parallelism);
 }
 
