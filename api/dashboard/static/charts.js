@@ -16,6 +16,7 @@ let library = null;
 const scheme = matchMedia("(prefers-color-scheme: dark)");
 /** The latest drawing of each figure. @type {WeakMap<Element, Promise<unknown>>} */
 const turns = new WeakMap();
+const POINT_PX = 7, LONE_POINT_PX = 6;
 /** The content of each figure. @type {WeakMap<Element, string>} */
 const drawn = new WeakMap();
 
@@ -40,8 +41,9 @@ function loadLibrary() {
 /**
  * Draws a chart, or draws it again with other values.
  * @param {string} title
- * @param {{kind: "bytes"|"duration"|"rate"|"number", lines: {name: string, points: [number, number|null][], mode?: string, symbols?: string[]}[], span?: [number, number], marks?: {at_ms: number,
- *   tone?: string}[]}} chart points are [ms since the epoch, value]; null is a gap.
+ * @param {{kind: "bytes"|"duration"|"rate"|"number", lines: {name: string, points: [number, number|null][], mode?: string, symbols?: string[], joined?: boolean, over?: boolean}[], span?: [number, number], marks?: {at_ms: number,
+ *   tone?: string}[]}} chart points are [ms since the epoch, value]; null is a gap, unless the line is `joined`. The last value of a line that
+ *   is `over` is not that of now.
  */
 export async function drawChart(title, { kind, lines, span, marks = [] }) {
   const figure = figureOf(title);
@@ -58,15 +60,16 @@ export async function drawChart(title, { kind, lines, span, marks = [] }) {
   const colour = (name) => colours.getPropertyValue(`--${name}`).trim();
   const traces = lines.map((line, index) => ({
     type: "scatter",
-    mode: line.mode ?? "lines",
+    mode: line.mode ?? "lines+markers",
     name: line.name,
     x: line.points.map(([at]) => new Date(at)),
     y: line.points.map(([, value]) => (value === null ? null : value / divisor)),
     text: line.points.map(([, value]) => format(value)),
     hovertemplate: "%{text}",
     line: { color: colour(["accent", "second", "busy"][index] ?? "calm"), width: 1.8 },
-    marker: { color: colour(["accent", "second", "busy"][index] ?? "calm"), size: 7, symbol: line.symbols },
-    connectgaps: false,
+    marker: { color: colour(["accent", "second", "busy"][index] ?? "calm"), line: { width: 0 },
+      size: line.mode ? POINT_PX : sizesOf(line), symbol: line.symbols },
+    connectgaps: Boolean(line.joined),
   }));
   const layout = {
     height: 170,
@@ -95,6 +98,13 @@ export async function drawChart(title, { kind, lines, span, marks = [] }) {
   await turn;
 }
 
+/** Of a line only the points are drawn that are joined to no other one. */
+function sizesOf({ points, joined }) {
+  const isKnown = (index) => (points[index]?.[1] ?? null) !== null;
+  const isOnly = points.filter((_, index) => isKnown(index)).length === 1;
+  return points.map((_, index) => (isOnly || (!joined && !isKnown(index - 1) && !isKnown(index + 1)) ? LONE_POINT_PX : 0));
+}
+
 function figureOf(title) {
   const charts = byId("charts");
   let figure = Array.from(charts.children).find((one) => one.dataset.title === title);
@@ -113,7 +123,7 @@ function describe(figure, title, lines, format) {
   for (const line of lines) {
     const known = line.points.map(([, value]) => value).filter((value) => value !== null);
     const named = lines.length > 1 ? `${line.name.toLowerCase()} ` : "";
-    now.push(`${named}${known.length ? format(known.at(-1)) : NONE}`);
+    if (!line.over) now.push(`${named}${known.length ? format(known.at(-1)) : NONE}`);
     if (known.length) {
       const [least, most] = [Math.min(...known), Math.max(...known)].map(format);
       spoken.push(`${line.name}: from ${least} to ${most}, last ${format(known.at(-1))}`);

@@ -1,32 +1,37 @@
 // The graph of a job's sources, operators and sinks, with what flows between them.
 
 import { definitions, element, setChildren, setText } from "./dom.js";
-import { duration, number, percent, rate } from "./format.js";
+import { duration, NONE, number, percent, rate } from "./format.js";
 
 /** The places of the nodes in pixels; the style sheet gives nodes the same size. */
-const WIDTH = 208, HEIGHT = 148, GAP = 88, SPACE = 18;
+const WIDTH = 224, HEIGHT = 190, GAP = 88, SPACE = 18;
 /** Rates are those of the last half minute. */
 const WINDOW_MS = 30_000;
 const SVG = "http://www.w3.org/2000/svg";
 
 /** The records that an attempt's operators had read and emitted at past commits, the oldest first. */
 let samples = [];
+/** The nodes that were drawn last: a driver that has just started tells of none before its first batch. */
+let lastNodes = [];
 
 /**
  * Draws the graph into `box`.
  * @param {Element} box @param {object} job of the API
+ * @returns {boolean} whether there is one
  */
 export function drawGraph(box, job) {
   const metrics = job.attempt?.metrics;
-  const nodes = metrics?.graph.length ? metrics.graph
+  const told = metrics?.graph.length ? metrics.graph
     : (metrics?.operators ?? []).map((one) => ({ uid: one.uid, kind: "OPERATOR", inputs: [] }));
+  const nodes = lastNodes = told.length ? told : lastNodes;
   remember(job.attempt);
   const places = placesOf(nodes);
   const rates = new Map(nodes.map((node) => [node.uid, emitted(node, nodes, job)]));
+  const flows = (from, to) => flow(from, to, nodes, rates, job);
   const [columns, rows] = [0, 1].map((axis) => Math.max(0, ...[...places.values()].map((at) => at[axis])) + 1);
   setChildren(box,
-    edges(nodes, places, rates, columns * (WIDTH + GAP) - GAP, rows * (HEIGHT + SPACE) - SPACE),
-    element("ol", { class: "graph-nodes", role: "list" }, ...nodes.map((node) => nodeOf(node, job, places.get(node.uid), rates.get(node.uid)))));
+    edges(nodes, places, flows, columns * (WIDTH + GAP) - GAP, rows * (HEIGHT + SPACE) - SPACE),
+    element("ol", { class: "graph-nodes", role: "list" }, ...nodes.map((node) => nodeOf(node, places.get(node.uid), contentOf(node, nodes, job, rates.get(node.uid), flows)))));
   return nodes.length > 0;
 }
 
@@ -62,7 +67,7 @@ function rateOf(uid, index, job) {
   const [first, last] = [samples[0], samples.at(-1)];
   const before = first?.totals.get(uid), now = last?.totals.get(uid);
   if (!now || job.figures.input_rate === null) return null;
-  if (Date.now() - last.at > WINDOW_MS) return 0;
+  if (Date.now() - last.at > WINDOW_MS && !job.figures.input_rate) return 0; // idle, and not only a long batch
   if (before && last.at > first.at) return (1000 * (now[index] - before[index])) / (last.at - first.at);
   // Only one commit was seen so far: its share of the job's input since the driver started.
   const all = job.attempt.metrics.input_records;
@@ -73,54 +78,71 @@ function rateOf(uid, index, job) {
 function emitted(node, nodes, job) {
   if (node.kind === "OPERATOR") return rateOf(node.uid, 1, job);
   if (node.kind === "SINK") return null;
-  const only = nodes.filter((one) => one.kind === "SOURCE").length === 1;
-  return only ? job.figures.input_rate : null;
+  return isOnlySource(nodes) ? job.figures.input_rate : null;
 }
 
-function nodeOf(node, job, [column, row], flows) {
+const isOnlySource = (nodes) => nodes.filter((one) => one.kind === "SOURCE").length === 1;
+
+/** Records per second from one node to another; null where that is not known: an operator counts all its outputs together. */
+function flow(from, to, nodes, rates, job) {
+  const isOperator = (uid) => nodes.find((one) => one.uid === uid)?.kind === "OPERATOR";
+  if (!isOperator(from) || nodes.filter((one) => one.inputs.includes(from)).length === 1) return rates.get(from) ?? null;
+  return isOperator(to.uid) && to.inputs.length === 1 ? rateOf(to.uid, 0, job) : null;
+}
+
+function nodeOf(node, [column, row], content) {
   const place = element("li", { class: "graph-node", "data-kind": node.kind.toLowerCase() },
-    element("strong", { class: "mono" }, node.uid), ...contentOf(node, job, flows));
+    element("strong", { class: "mono", title: node.uid }, node.uid), ...content);
   place.style.left = `${column * (WIDTH + GAP)}px`;
   place.style.top = `${row * (HEIGHT + SPACE)}px`;
   return place;
 }
 
-function contentOf(node, job, flows) {
-  const metrics = job.attempt.metrics;
+function contentOf(node, nodes, job, emits, flows) {
+  const metrics = job.attempt?.metrics;
+  const isNow = job.figures.input_rate !== null;
   if (node.kind === "SOURCE") {
     return [element("small", { class: "soft" }, "source"), element("dl", {}, ...definitions([
-      ["Arriving", rate(flows)], ["Records waiting", number(job.figures.lag_records)],
+      ["Arriving", rate(emits)],
+      ...(isOnlySource(nodes) ? [["Records waiting", number(job.figures.lag_records)]] : []),
     ]))];
   }
   if (node.kind === "SINK") {
-    const outage = metrics.sink_outage?.uid === node.uid;
-    const refusing = metrics.sinks.find((one) => one.uid === node.uid);
+    const outage = metrics?.sink_outage?.uid === node.uid;
+    const refusing = metrics?.sinks.find((one) => one.uid === node.uid);
     return [element("small", { class: "soft" }, "sink"), element("dl", {}, ...definitions([
-      ["Arriving", rate(sum(node.inputs.map((uid) => rateOf(uid, 1, job))))], ["System", outage ? "away" : "answers"],
-      ...(refusing ? [["Dead letters", number(refusing.dead_letters)]] : [])]))];
+      ["Arriving", rate(sum(node.inputs.map((uid) => flows(uid, node))))],
+      ["System", isNow ? (outage ? "away" : "answers") : NONE]])),
+    ...(refusing ? sinceStart([["Dead letters", number(refusing.dead_letters)]]) : [])];
   }
-  const operator = metrics.operators.find((one) => one.uid === node.uid);
+  const operator = metrics?.operators.find((one) => one.uid === node.uid);
   if (!operator) return [element("small", { class: "soft" }, "no batch yet")];
-  const busy = Math.max(0, ...operator.subtasks.map((one) => one.busy_ratio));
+  const busy = isNow ? Math.max(0, ...operator.subtasks.map((one) => one.busy_ratio)) : null;
   return [
-    element("meter", { min: 0, max: 1, high: 0.8, value: busy.toFixed(2), "aria-label": `Busiest subtask ${percent(busy)}` }),
+    busy === null ? null
+      : element("meter", { min: 0, max: 1, high: 0.8, value: busy.toFixed(2), "aria-label": `Busiest subtask ${percent(busy)}` }),
     element("dl", {}, ...definitions([
       ["Busiest subtask", percent(busy)],
-      ["In, out", `${rate(rateOf(node.uid, 0, job))}, ${rate(flows)}`],
-      ["Behind events", duration(operator.event_time_lag_ms)],
-      ["Late, dead letters", `${number(operator.late_records)}, ${number(operator.dead_letters)}`],
+      ["In, out", `${rate(rateOf(node.uid, 0, job))}, ${rate(emits)}`],
+      ["Behind events", duration(isNow ? operator.event_time_lag_ms : null)],
     ])),
+    ...sinceStart([["Late", number(operator.late_records)], ["Dead letters", number(operator.dead_letters)]]),
   ];
 }
 
+/** Counters of the driver, which begins with none; those of the whole job are on top of the page. */
+const sinceStart = (pairs) => [element("small", { class: "soft since-start" }, "since the driver started"),
+  element("dl", {}, ...definitions(pairs))];
+
 const sum = (values) => (values.length && values.every((value) => value !== null) ? values.reduce((all, one) => all + one, 0) : null);
 
-function edges(nodes, places, rates, width, height) {
+function edges(nodes, places, flows, width, height) {
   const svg = document.createElementNS(SVG, "svg");
   for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true", class: "graph-edges" })) {
     svg.setAttribute(name, value);
   }
-  for (const { uid, inputs } of nodes) {
+  for (const node of nodes) {
+    const { uid, inputs } = node;
     for (const input of inputs.filter((each) => places.has(each))) {
       const [fromColumn, fromRow] = places.get(input), [toColumn, toRow] = places.get(uid);
       const x0 = fromColumn * (WIDTH + GAP) + WIDTH, y0 = fromRow * (HEIGHT + SPACE) + HEIGHT / 2;
@@ -129,8 +151,8 @@ function edges(nodes, places, rates, width, height) {
       svg.append(shape("path", { d: `M${x0} ${y0} C${x0 + bend} ${y0} ${x1 - bend} ${y1} ${x1 - 6} ${y1}` }),
         shape("path", { class: "tip", d: `M${x1 - 8} ${y1 - 5} L${x1} ${y1} L${x1 - 8} ${y1 + 5} Z` }));
       const label = shape("text", { x: x0 + GAP / 2, y: (y0 + (toColumn - fromColumn === 1 ? y1 : y0)) / 2 - 8 });
-      const flows = rates.get(input);
-      setText(label, flows === null ? "" : rate(flows));
+      const known = flows(input, node);
+      setText(label, known === null ? "" : rate(known));
       svg.append(label);
     }
   }

@@ -2,7 +2,7 @@
 
 import { get } from "../api.js";
 import { drawChart } from "../charts.js";
-import { byId, definitions, element, setChildren, since, words } from "../dom.js";
+import { byId, definitions, element, setChildren, setText, since, words } from "../dom.js";
 import { bytes, duration, NONE, number, percent, plural, rate } from "../format.js";
 import { drawGraph } from "../job_graph.js";
 import { jobPage, path, tabPath } from "../job_page.js";
@@ -21,9 +21,14 @@ let readAtMs = 0;
 const page = jobPage(() => readSeries(), (job) => {
   showFigures(job);
   const operators = job.attempt?.metrics?.operators ?? [];
-  byId("no-operators").hidden = drawGraph(byId("graph"), job);
+  const isDrawn = drawGraph(byId("graph"), job);
+  byId("no-operators").hidden = isDrawn;
+  for (const id of ["no-operators", "no-subtasks"]) {
+    setText(byId(id), job.figures.input_records ? "No batch since the driver started." : "No batch yet.");
+  }
+  byId("graph-scroll").hidden = !isDrawn;
   showSubtasks(operators);
-  showCharts();
+  showCharts(job.figures.input_rate !== null);
 }, ["figures", "checkpoints"]);
 
 // --- what matters now ------------------------------------------------------------------------------------------------
@@ -32,7 +37,8 @@ function showFigures({ figures, latest_checkpoint: checkpoint, running_since_ms:
   const up = sinceMs !== null;
   setChildren(byId("figures"), ...definitions([
     ["Input", rate(figures.input_rate), up ? `could process ${rate(figures.processed_rate)}` : "not running now"],
-    ["Records waiting", number(figures.lag_records), "not read from the sources yet"],
+    ["Records waiting", number(figures.lag_records), figures.lag_records !== null ? "not read from the sources yet"
+      : figures.input_rate !== null ? "the sources do not say" : ""],
     ["Behind", duration(figures.lag_ms), "from an event to its result"],
     ["Last checkpoint", since(checkpoint?.completed_at_ms), checkpoint ? element("span", {},
       element("a", { href: tabPath(`checkpoints/${checkpoint.id}`) }, `#${checkpoint.id}`),
@@ -77,6 +83,10 @@ async function readSeries() {
   readAtMs = toMs;
 }
 
+/** Series whose values hold until the next one. */
+const HELD = new Set(["state_size", "checkpoint_duration_ms", "lag_ms"]);
+/** Series whose last value is still true of a job that does not run. */
+const LASTING = new Set(["state_size", "checkpoint_duration_ms", "late_records", "dead_letters", "lost_records"]);
 /** Title, kind, and the series of each line with its name. */
 const CHARTS = [
   ["Records", "rate", [["input_rate", "Input"], ["output_rate", "Output"]]],
@@ -91,7 +101,7 @@ const CHARTS = [
     [["late_records", "Late"], ["dead_letters", "Dead letters"], ["lost_records", "Lost"]]],
 ];
 
-function showCharts() {
+function showCharts(isNow) {
   const { at_ms: times, series: known, marks } = series;
   const pointsOf = (name) => times.map((at, index) => {
     const value = known[name]?.[index] ?? null;
@@ -104,7 +114,7 @@ function showCharts() {
   for (const [title, kind, lines] of drawable) {
     drawChart(title, {
       kind,
-      lines: lines.map(([name, label]) => ({ name: label, points: pointsOf(name) })),
+      lines: lines.map(([name, label]) => ({ name: label, points: pointsOf(name), joined: HELD.has(name), over: !isNow && !LASTING.has(name) })),
       span: [series.from_ms, series.to_ms],
       marks: shown,
     });
