@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, timezone
 from functools import reduce
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -231,7 +232,83 @@ def test_the_rate_that_a_job_could_process_is_drawn_over_time(page: Page, platfo
     open_page(page, platform, "/ui/jobs/drawn/overview")
     chart = page.get_by_role("figure").filter(has_text="Records it could process")
     expect(chart.get_by_role("img", name="Could process: from 800/s to 930/s, last 930/s")).to_be_visible()
+    expect(chart.locator("figcaption")).to_have_text("Records it could process")  # the job does not run
     platform.control_plane.api.delete("/jobs/drawn")
+
+
+def test_values_that_hold_are_joined_across_gaps_and_a_lone_point_is_seen(page: Page, platform: Platform) -> None:
+    platform.create_job("sparse")
+    with session_factory(platform.engine).begin() as session:
+        for steps_ago, values in (
+            (20, {"state_size": 4096.0}),
+            (9, {}),
+            (4, {"state_size": 8192.0, "lag_records": 7.0}),
+        ):
+            at_ms = now_ms() - steps_ago * series.SAMPLE_MS
+            series_points.store(session, platform.jobs["sparse"], at_ms, {"busy_ratio": 0.5, **values}, samples=1)
+    open_page(page, platform, "/ui/jobs/sparse/overview")
+    state = page.get_by_role("figure").filter(has_text="State")
+    expect(state.locator("figcaption")).to_have_text("State8 KiB")
+    expect(state.locator(".lines path")).to_have_attribute("d", re.compile(r"^M[^M]+[LHV][^M]+$"), timeout=60_000)
+    waiting = page.get_by_role("figure").filter(has_text="Records waiting")
+    point = waiting.locator(".points path").last.bounding_box()
+    assert point is not None
+    assert point["width"] > 3
+    platform.control_plane.api.delete("/jobs/sparse")
+
+
+def test_the_graph_shows_a_rate_only_where_it_is_known_and_says_what_is_of_now(page: Page, platform: Platform) -> None:
+    graph = [
+        {"uid": "views", "kind": "SOURCE", "inputs": []},
+        {"uid": "counts", "kind": "OPERATOR", "inputs": ["views"]},
+        {"uid": "windows", "kind": "OPERATOR", "inputs": ["views"]},
+        {"uid": "count-files", "kind": "SINK", "inputs": ["counts"]},
+        {"uid": "dead-files", "kind": "SINK", "inputs": ["counts"]},
+        {"uid": "window-files", "kind": "SINK", "inputs": ["windows"]},
+    ]
+    subtask = {"index": 0, "read_records": 200, "write_records": 198, "busy_ratio": 0.4}
+    operators = [
+        {"uid": uid, "read_records": 1000, "write_records": 900, "event_time_lag_ms": 84_000, "subtasks": [subtask]}
+        for uid in ("counts", "windows")
+    ]
+    platform.create_job("fanned")
+    platform.note_figures("fanned", [{"batches": 3, "graph": graph, "operators": operators, "input_records": 1000}])
+    shown: dict[str, Any] = {"input_rate": 200.0, "metrics": {}}
+
+    def run(route: Route) -> None:
+        answer = route.fetch()
+        job = answer.json()
+        job["attempt"]["last_commit_at_ms"] = now_ms()
+        job["attempt"]["metrics"] |= shown["metrics"]
+        job["figures"]["input_rate"] = shown["input_rate"]
+        route.fulfill(response=answer, json=job)
+
+    page.route("**/jobs/fanned", run)
+    page.route("**/jobs/fanned/stream", lambda route: route.abort())
+    open_page(page, platform, "/ui/jobs/fanned/overview")
+    now = page.get_by_role("region", name="Now")
+    expect(now).to_contain_text(f"Records waiting{NONE}the sources do not say")
+    nodes = page.get_by_role("group", name="Graph of the operators").get_by_role("listitem")
+    expect(nodes.filter(has_text="windows").first).to_contain_text("In, out200/s, 180/sBehind events1 min 24 s")
+    for sink in ("count-files", "dead-files"):
+        expect(nodes.filter(has_text=sink)).to_contain_text(f"Arriving{NONE}Systemanswers")
+    expect(nodes.filter(has_text="window-files")).to_contain_text("Arriving180/s")
+    expect(page.locator(".graph-edges text")).to_have_text(["200/s", "200/s", "", "", "180/s"])
+    for node in nodes.all():  # what is in a box stays in it, one below the other
+        name, *rest = node.locator("> *").all()
+        edges = [each.bounding_box() for each in (name, *rest, node)]
+        tops = [(box["y"], box["y"] + box["height"]) for box in edges if box is not None]
+        assert all(upper[1] <= lower[0] + 1 for upper, lower in pairwise(tops[:-1]))
+        assert tops[-1][0] < tops[0][0] < tops[-2][1] < tops[-1][1]
+    assert faults_of_access(page) == []
+
+    shown["metrics"] = {"graph": [], "operators": []}
+    expect(nodes.filter(has_text="windows").first).to_contain_text("no batch yet")
+    shown |= {"input_rate": None, "metrics": {}}
+    expect(nodes.filter(has_text="window-files")).to_contain_text(f"Arriving{NONE}System{NONE}")
+    expect(nodes.filter(has_text="windows").first).to_contain_text(f"Busiest subtask{NONE}")
+    page.unroute_all(behavior="wait")
+    platform.control_plane.api.delete("/jobs/fanned")
 
 
 def test_a_page_is_usable_by_keyboard(page: Page, platform: Platform) -> None:
@@ -484,8 +561,8 @@ def test_late_records_and_dead_letters_are_shown_as_numbers_in_the_graph_and_ove
         term = now.locator("dl > div").filter(has=page.get_by_text(name, exact=True))
         expect(term.get_by_role("definition").first).to_have_text(value)
     nodes = page.get_by_role("group", name="Graph of the operators").get_by_role("listitem")
-    expect(nodes.filter(has_text="checked")).to_contain_text("Late, dead letters2,200, 14")
-    expect(nodes.filter(has_text="table")).to_contain_text("Dead letters1,200")
+    expect(nodes.filter(has_text="checked")).to_contain_text("since the driver startedLate2,200Dead letters14")
+    expect(nodes.filter(has_text="table")).to_contain_text(f"System{NONE}since the driver startedDead letters1,200")
     expect(nodes.filter(has_text="files")).not_to_contain_text("Dead letters")
     chart = page.get_by_role("figure").filter(has_text="Late, dead-letter and lost records")
     expect(chart).to_contain_text("late 2,300, dead letters 1,214, lost 0")
@@ -520,6 +597,21 @@ def test_the_preview_assigns_key_groups_exactly_as_the_runtime_does(page: Page, 
     for most, parallelism in [(128, 1), (128, 2), (128, 3), (128, 127), (128, 128), (200, 7), (32768, 5000)]:
         ours = [key_group_range(most, parallelism, index) for index in range(parallelism)]
         assert page.evaluate(ask, [most, parallelism]) == [[one.start, one.end] for one in ours]
+
+
+def test_the_slider_says_its_parallelism_and_each_key_moves_it(page: Page, platform: Platform) -> None:
+    open_page(page, platform, "/ui/jobs/departures/rescale")
+    slider = page.get_by_label("Parallelism, by slider")
+    expect(slider).to_have_attribute("aria-valuetext", "2")
+    slider.press("Home")
+    for expected in ("2", "3", "4"):
+        slider.press("ArrowRight")
+        expect(slider).to_have_attribute("aria-valuetext", expected)
+        expect(page.get_by_label("Parallelism", exact=True)).to_have_value(expected)
+    slider.press("End")
+    expect(slider).to_have_attribute("aria-valuetext", "128")
+    page.get_by_label("Parallelism", exact=True).fill("97")
+    expect(slider).to_have_attribute("aria-valuetext", "97")
 
 
 def test_a_rescale_is_shown_phase_by_phase(page: Page, platform: Platform) -> None:
@@ -903,6 +995,24 @@ def test_the_system_page_lists_the_replicas(page: Page, platform: Platform) -> N
     assert faults_of_access(page) == []
 
 
+def test_the_events_of_the_system_name_their_job(page: Page, platform: Platform) -> None:
+    platform.create_job("gone")
+    platform.control_plane.api.delete("/jobs/gone")
+    open_page(page, platform, "/ui/system")
+    created = page.locator("#events li").filter(has_text="Job created")
+    link = created.get_by_role("link", name="departures", exact=True)
+    expect(link.first).to_have_attribute("href", f"/ui/jobs/{platform.jobs['departures']}/overview")
+    expect(created.get_by_role("link", name=HOSTILE_NAME).first).to_have_text(HOSTILE_NAME)
+    expect(created.filter(has_text=platform.jobs["gone"]).locator(".mono")).to_have_text(platform.jobs["gone"])
+
+
+def test_a_specification_is_readable_in_a_narrow_window(page: Page, platform: Platform) -> None:
+    page.set_viewport_size({"width": 400, "height": 800})
+    open_page(page, platform, "/ui/jobs/departures/revisions")
+    expect(page.get_by_role("row", name="checkpoints.tolerable_failed_checkpoints 10", exact=True)).to_be_visible()
+    assert page.locator("#difference-scroll").evaluate("box => box.scrollWidth - box.clientWidth") == 0
+
+
 ACTING = {
     "/ui/": ["Create the job"],
     "/ui/artifacts": ["Upload a file"],
@@ -928,6 +1038,8 @@ def test_every_button_that_acts_is_refused_while_the_control_plane_is_away(page:
         for button in buttons:
             expect(button).to_be_disabled()
             expect(button).to_have_attribute("title", "The control plane is away.")
+        if path == "/ui/":
+            expect(page.locator("#new")).to_be_disabled()
         page.context.set_offline(False)
     made_while_away = """async () => {
       const { actionButton, setAway } = await import('/ui/static/dom.js');

@@ -2,12 +2,23 @@
 
 import { byId, element, keyed, when, words } from "./dom.js";
 
-/** Shows events, the newest first. */
-export function showEvents(events) {
+/**
+ * Shows events, the newest first.
+ * @param {object[]} events of the API
+ * @param {Map<string, string | null>} names of jobs by id, to say of which job each event is; null of one that is no more
+ */
+export function showEvents(events, names = new Map()) {
   keyed(byId("events"), events, (event) => event.id,
     (event) => element("li", {},
       element("span", { class: "soft nowrap" }, when(event.at_ms)),
       element("span", {}, element("strong", {}, words(event.kind)), " ", element("span", { class: "soft" }, `by ${event.actor}`)),
-      element("span", {}, event.message)),
+      element("span", {}, ...jobOf(event, names), event.message)),
     () => {});
+}
+
+function jobOf({ job_id: id }, names) {
+  if (!names.has(id)) return [];
+  const name = names.get(id);
+  return [name === null ? element("span", { class: "mono soft" }, id)
+    : element("a", { href: `/ui/jobs/${encodeURIComponent(id)}/overview` }, name), ": "];
 }

@@ -1,6 +1,7 @@
 // The page of all jobs: live, filtered and sorted as the address says, with a form for a new job.
 
-import { ApiError, get, post, upload } from "../api.js";
+import { allJobs } from "../all_jobs.js";
+import { ApiError, post, upload } from "../api.js";
 import { byId, element, keyed, setChildren, setPill, setRefused, setText, since, tell, words } from "../dom.js";
 import { showFieldProblems } from "../field_problems.js";
 import { bytes, duration, NONE, number, plural, rate } from "../format.js";
@@ -46,16 +47,6 @@ const page = live(async () => {
   byId("new").hidden = !mayActAs(user, "OPERATOR");
   show();
 }, { everyMs: 2000, stream: "/stream", topics: ["job", "figures"], redraw: () => show() });
-
-async function allJobs() {
-  const found = [];
-  for (let after = ""; after !== null;) {
-    const answer = await get(`/jobs?limit=500${after && `&after=${encodeURIComponent(after)}`}`);
-    found.push(...answer.jobs);
-    after = answer.next;
-  }
-  return found;
-}
 
 function show() {
   byId("table").hidden = byId("filters").hidden = jobs.length === 0;

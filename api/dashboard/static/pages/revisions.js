@@ -347,13 +347,16 @@ function drawDifferences(before, after) {
   byId("difference-scroll").hidden = isEmpty;
   byId("no-difference").hidden = !isEmpty;
   setText(byId("no-difference"), refusal ?? "These two revisions do not differ.");
-  const label = (name) => (name === "artifact_id" ? "program" : name);
+  const label = (name) => breakable(name === "artifact_id" ? "program" : name);
   setChildren(byId("differences"),
     ...[...changed.values()].map((one) => row([[label(one.field), "mono"],
       [valueOf(one.field, one.before), "mono removed"], [valueOf(one.field, one.after), "mono added"]])),
     ...others.map(([name, value]) => row([[label(name), "mono"],
       ...(before === after ? [] : [[valueOf(name, value), "mono soft"]]), [valueOf(name, value), "mono"]])));
 }
+
+/** A name that may go on in another line after its dots and underscores. */
+const breakable = (name) => element("span", {}, ...name.split(/(?<=[._])/).flatMap((part) => [part, element("wbr")]));
 
 /** The settings of a revision under the names that the differences have. */
 function fieldsOf(one) {

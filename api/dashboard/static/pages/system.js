@@ -1,5 +1,6 @@
 // The platform itself: its parts, the viewer, tokens for administrators, and the events of everything.
 
+import { allJobs } from "../all_jobs.js";
 import { ApiError, get, post, remove } from "../api.js";
 import { ask } from "../ask.js";
 import { actionButton, byId, definitions, element, row, setChildren, setText, since, when, words } from "../dom.js";
@@ -30,9 +31,21 @@ const page = live(async () => {
   ]));
   byId("tokens-panel").hidden = !isAdmin;
   if (tokens) showTokens(tokens.tokens);
-  showEvents(happened.events);
+  await knowJobs(happened.events);
+  showEvents(happened.events, jobNames);
   showPages(happened.next);
 }, { everyMs: 5000 });
+
+/** The names of the jobs that events are of, by id; null of one that is no more. @type {Map<string, string | null>} */
+const jobNames = new Map();
+
+async function knowJobs(events) {
+  const unknown = events.map((event) => event.job_id).filter((id) => id !== null && !jobNames.has(id));
+  if (!unknown.length) return;
+  const jobs = await allJobs();
+  for (const id of unknown) jobNames.set(id, null);
+  for (const job of jobs) jobNames.set(job.id, job.name);
+}
 
 /** A part that does not work is shown, too: the refusal names the state of each part. */
 function unhealthy(error) {
