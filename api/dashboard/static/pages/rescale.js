@@ -56,7 +56,7 @@ byId("rescale-form").addEventListener("submit", (event) => {
   send();
 });
 
-/** What the slider can be set to: first every number, then each some percent more, because 1 to 8 matters more than 121 to 128. */
+/** The numbers of the slider: first every one, then each some percent more, because 1 to 8 matters more than 121 to 128. */
 function stopsUpTo(most) {
   const found = [1];
   while (found.at(-1) < most) found.push(Math.min(most, Math.max(found.at(-1) + 1, Math.round(found.at(-1) * STOPS_APART))));
