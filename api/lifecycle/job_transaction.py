@@ -12,7 +12,7 @@ from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.lifecycle.transitions import enter
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Revision
-from keyscale.db.repositories import attempts, changes, checkpoints, commands, events, exceptions
+from keyscale.db.repositories import attempts, changes, checkpoints, commands, events, exceptions, series
 from keyscale.db.statuses import (
     AttemptStage,
     ChangePhase,
@@ -129,13 +129,15 @@ class JobTransaction:
             if why["code"] != CANCELLED:  # which is no failure
                 exceptions.record(self.session, self.job.id, number, now, why)
         self.session.flush()
-        checkpoints.fail_unfinished(
+        failed = checkpoints.fail_unfinished(
             self.session,
             self.job.id,
             number,
             at_ms=now,
             message=f"attempt {number} ended before the checkpoint was complete",
         )
+        if failed:  # no driver reports them any more
+            series.store(self.session, self.job.id, now, {"checkpoints_failed": failed}, samples=0)
         cause = failure("DRIVER_LOST", f"attempt {number} ended before the command was done")
         for command in commands.pending(self.session, self.job.id, number):
             if command.kind is not CommandKind.STOP_WITH_SAVEPOINT:

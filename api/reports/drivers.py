@@ -225,7 +225,7 @@ def report_checkpoint(context: Context, driver: DriverIdentity, report: Checkpoi
         if found is not None and (found.attempt > driver.attempt or found.status in _FINAL):
             return
         status = CheckpointStatus(report.status)
-        is_news = found is None or found.status is not status
+        failed_at_ms = found.failure_timestamp if found is not None else None
         if attempt.stage is AttemptStage.ENDED and not driver.over:  # it has ended since, and nobody asked the store
             raise AttemptOverError("another attempt runs the job, or none")
         mask = Mask(_secrets(context, session, job, attempt))  # a query: it would flush a new row without values
@@ -238,8 +238,10 @@ def report_checkpoint(context: Context, driver: DriverIdentity, report: Checkpoi
         checkpoints.mark_subsumed(session, job.id, report.subsumed_checkpoint_ids)
         if status is CheckpointStatus.COMPLETED:
             series.note_checkpoint(session, found, now_ms())
-        elif status is CheckpointStatus.FAILED and is_news:
-            series.note_failed_checkpoint(session, job.id, now_ms())
+        if status is CheckpointStatus.FAILED and failed_at_ms is None:
+            series.note_failed_checkpoint(session, job.id, found.failure_timestamp or now_ms())
+        elif status is not CheckpointStatus.FAILED and failed_at_ms is not None:
+            series.take_back_failed_checkpoint(session, job.id, failed_at_ms)
 
 
 def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
@@ -408,7 +410,8 @@ def _store_checkpoint(checkpoint: Checkpoint, attempt: int, status: CheckpointSt
         setattr(checkpoint, name, getattr(report, name))
     checkpoint.num_subtasks = len(report.subtasks)
     checkpoint.num_acknowledged_subtasks = sum(subtask.ack_timestamp is not None for subtask in report.subtasks)
-    checkpoint.failure_timestamp = now_ms() if status is CheckpointStatus.FAILED else None
+    failed_at_ms = now_ms() if checkpoint.failure_timestamp is None else checkpoint.failure_timestamp
+    checkpoint.failure_timestamp = failed_at_ms if status is CheckpointStatus.FAILED else None
 
 
 def _subtask(report: SubtaskCheckpointReport) -> dict[str, Any]:

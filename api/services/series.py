@@ -86,6 +86,11 @@ def note_failed_checkpoint(session: Session, job_id: str, at_ms: int) -> None:
     series.store(session, job_id, at_ms, {"checkpoints_failed": 1}, samples=0)
 
 
+def take_back_failed_checkpoint(session: Session, job_id: str, at_ms: int) -> None:
+    """Counts a checkpoint or savepoint no longer among those that failed at a time: a late report knows better."""
+    series.store(session, job_id, at_ms, {"checkpoints_failed": -1}, samples=0)
+
+
 def note_restart(session: Session, job_id: str, at_ms: int) -> None:
     """Counts a restart that a driver has made itself."""
     series.store(session, job_id, at_ms, {"restarts": 1}, samples=0)

@@ -241,9 +241,9 @@ def mark_subsumed(session: Session, job_id: str, checkpoint_ids: Sequence[int]) 
     )
 
 
-def fail_unfinished(session: Session, job_id: str, attempt: int, *, at_ms: int, message: str) -> None:
-    """Records that the unfinished checkpoints of an attempt failed with it."""
-    session.execute(
+def fail_unfinished(session: Session, job_id: str, attempt: int, *, at_ms: int, message: str) -> int:
+    """Records that the unfinished checkpoints of an attempt failed with it; returns how many."""
+    failed = session.scalars(
         update(Checkpoint)
         .where(
             Checkpoint.job_id == job_id,
@@ -251,7 +251,9 @@ def fail_unfinished(session: Session, job_id: str, attempt: int, *, at_ms: int, 
             Checkpoint.status == CheckpointStatus.IN_PROGRESS,
         )
         .values(status=CheckpointStatus.FAILED, failure_timestamp=at_ms, failure_message=message)
+        .returning(Checkpoint.checkpoint_id)
     )
+    return len(failed.all())
 
 
 def find_savepoint(session: Session, job_id: str, savepoint_id: str) -> Checkpoint | None:

@@ -367,6 +367,31 @@ def test_a_late_report_of_an_ended_attempt_counts_only_if_its_manifest_is_publis
     assert statuses == {1: "COMPLETED", 2: "COMPLETED"}, "of 4 there is no manifest, and 5 is another attempt's"
 
 
+def test_a_day_counts_a_checkpoint_that_failed_with_its_attempt_until_a_late_report_completes_it(
+    client: httpx.Client,
+    attempt: Callable[..., int],
+    driver: Driver,
+    end: Callable[[int], None],
+    publish: Callable[..., None],
+) -> None:
+    def counted() -> tuple[int, int]:
+        [today] = client.get("/jobs/flights/days").json()["days"]
+        counts = client.get("/jobs/flights/checkpoints").json()["counts"]
+        both = (today["checkpoints_completed"], today["checkpoints_failed"])
+        assert both == (counts["completed"], counts["failed"])
+        return both
+
+    number = attempt()
+    for unfinished in (report(1, "IN_PROGRESS"), report(2, "IN_PROGRESS"), report(3, "FAILED")):
+        driver(number, "checkpoints", **unfinished)
+    end(number)
+    assert counted() == (0, 3)
+    publish(number, 2)
+    for _ in range(2):
+        assert driver(number, "checkpoints", **report(2)).status_code == 204
+    assert counted() == (1, 2)
+
+
 def test_a_late_success_of_an_older_attempt_does_not_replace_a_newer_attempts_checkpoint(
     client: httpx.Client,
     attempt: Callable[..., int],
