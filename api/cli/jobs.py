@@ -333,7 +333,7 @@ def delete(session: Session, job: str, keep_objects: bool) -> None:
 
 @click.command()
 @click.argument("job")
-@click.option("--attempt", type=int, help="The attempt (default: the latest).")
+@click.option("--attempt", type=int, help="The attempt (default: the one that runs the job, or ran it last).")
 @click.option(
     "--tail-bytes", default=1 << 16, show_default=True, help="Bytes to print from the end of the log, at most 1 MiB."
 )

@@ -222,7 +222,7 @@ def change(
     rewind_to: str | None = None,
 ) -> Change:
     """Stores that a running job should go on with another revision; call `require_changeable` first."""
-    active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE) or attempts.latest(session, job.id)
+    active = attempts.latest(session, job.id)
     now = now_ms()
     wanted = Change(
         id=change_id,

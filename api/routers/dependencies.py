@@ -30,4 +30,6 @@ ListingOf = Annotated[Listing, Depends(_listing)]
 
 CheckpointNumber = Annotated[int, Path(ge=1, le=NUMBER_MAX)]
 DryRun = Annotated[bool, Query(description="Only show the effects.")]
-AttemptNumber = Annotated[int | None, Query(ge=1, le=NUMBER_MAX, description="Default: the latest one.")]
+AttemptNumber = Annotated[
+    int | None, Query(ge=1, le=NUMBER_MAX, description="Default: the one that runs the job, or ran it last.")
+]

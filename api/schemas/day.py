@@ -17,7 +17,7 @@ class DayAnswer(Answer):
     output_records: int | None = Field(description="Records that it has written.")
     restarts: int = Field(description="How often it was started again after a failure.")
     checkpoints_completed: int = Field(description="Checkpoints and savepoints.")
-    checkpoints_failed: int = Field(description="Those that failed, also those that had not ended when their driver did.")
+    checkpoints_failed: int = Field(description="Those that failed, also by the end of their driver.")
     checkpointed_bytes: int = Field(description="Bytes uploaded for the completed ones.")
     checkpoint_duration_min_ms: int | None
     checkpoint_duration_avg_ms: int | None

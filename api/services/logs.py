@@ -43,7 +43,7 @@ class LogPart:
     """The part of a log that a client asks for.
 
     Attributes:
-        attempt: The attempt; None: the latest one.
+        attempt: The attempt; None: the one that runs the job, else the last that ran it.
         tail_bytes: How much of the end, if there is no offset.
         offset: Where the part begins; None: with the first line that begins in the end.
         limit_bytes: How long the part may be, if there is an offset.

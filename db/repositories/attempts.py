@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import bindparam, exists, func, select
 from sqlalchemy.orm import lazyload
 
-from keyscale.db.models import Attempt, LastHeartbeat
+from keyscale.db.models import Attempt, Change, LastHeartbeat
 from keyscale.db.repositories.pages import Page, PageRequest, read_page
 from keyscale.db.statuses import AttemptStage
 
@@ -134,10 +134,12 @@ def ran_before(session: Session, job_id: str, number: int, *, since_ms: int, lim
 
 
 def latest(session: Session, job_id: str) -> Attempt | None:
-    """Returns a job's newest attempt."""
-    return session.scalars(
-        select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number.desc()).limit(1)
-    ).first()
+    """Returns the attempt that runs a job, else the newest one that was to run it, and did more than warm up."""
+    only_warmed_up = exists().where(
+        Change.job_id == job_id, Change.new_attempt == Attempt.number, Change.stopped_at_ms.is_(None)
+    )
+    preference = (Attempt.stage != AttemptStage.ACTIVE, only_warmed_up, Attempt.number.desc())
+    return session.scalars(select(Attempt).where(Attempt.job_id == job_id).order_by(*preference).limit(1)).first()
 
 
 def next_number(session: Session, job_id: str) -> int:

@@ -739,6 +739,19 @@ def test_a_log_is_searched_and_downloaded(page: Page, platform: Platform, tmp_pa
     expect(page.locator("#message")).to_contain_text("The control plane does not answer.")
 
 
+def test_the_log_of_the_driver_that_runs_the_job_is_chosen_and_marked(page: Page, platform: Platform) -> None:
+    stages = [(6, "rescale", "ENDED"), (5, "recover", "ACTIVE"), (4, "start", "ENDED")]
+    attempts = [{"number": number, "cause": cause, "stage": stage} for number, cause, stage in stages]
+    answer = {"attempt": 5, "text": "from 5\n", "offset": 0, "next_offset": 7, "size_bytes": 7, "truncated": False}
+    page.route(f"{platform.url}/jobs/departures/attempts?*", lambda route: route.fulfill(json={"attempts": attempts}))
+    page.route(f"{platform.url}/jobs/departures/logs?*", lambda route: route.fulfill(json=answer))
+    open_page(page, platform, "/ui/jobs/departures/logs")
+    chosen = page.get_by_label("Attempt")
+    expect(chosen.get_by_role("option")).to_have_text(["6: rescale", "5: recover, runs the job", "4: start"])
+    expect(chosen).to_have_value("5")
+    page.unroute_all(behavior="wait")
+
+
 def test_numbers_read_as_people_write_them(page: Page, platform: Platform) -> None:
     page.goto(f"{platform.url}/ui/")
     ask = "async ([name, value]) => (await import('/ui/static/format.js'))[name](value)"

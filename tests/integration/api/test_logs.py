@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keyscale.api.lifecycle import steps
+from keyscale.api.lifecycle.apply import apply
+from keyscale.api.lifecycle.change_phases import CANCELLED
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.upkeep.announcer import replica_id
 from keyscale.api.web.app import create_app, make_context
 from keyscale.db.job_scope import JobScope
 from keyscale.db.repositories import jobs, replicas
-from keyscale.db.statuses import Role
+from keyscale.db.statuses import JobStatus, Role
 from tests.integration.api.conftest import add_token, served
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import httpx
@@ -27,18 +32,25 @@ if TYPE_CHECKING:
 LOG = "first\nthe key is of-the-orders\nthird\n"
 
 
-def write_log(home: Path, job_id: str) -> None:
-    directory = home / "runs" / job_id / "1"
+def write_log(home: Path, job_id: str, number: int = 1) -> None:
+    directory = home / "runs" / job_id / str(number)
     directory.mkdir(parents=True)
     (directory / "driver.log").write_text(LOG)
 
 
-def launch(context: Context, job_id: str, place: str) -> None:
-    """Stores an attempt that was launched somewhere."""
+@contextmanager
+def locked(context: Context, job_id: str) -> Iterator[JobTransaction]:
+    """A transaction on the locked job."""
     with context.sessions.begin() as session:
         found = jobs.lock(session, job_id)
         assert found is not None
-        attempt = JobTransaction(session, found).create_attempt(found.revision, Cause.START)
+        yield JobTransaction(session, found)
+
+
+def launch(context: Context, job_id: str, place: str) -> None:
+    """Stores an attempt that was launched somewhere."""
+    with locked(context, job_id) as transaction:
+        attempt = transaction.create_attempt(transaction.job.revision, Cause.START)
         attempt.launched_on, attempt.launched_at_ms = place, 1
 
 
@@ -66,6 +78,45 @@ def test_a_log_is_followed_by_offsets_and_searched(
     assert found["matches"] == [{"offset": 6, "text": "the key is *****"}]
     assert client.get("/jobs/secretive/logs", params={"search": "of-the"}).json()["matches"] == []
     assert client.get("/jobs/secretive/logs", params={"search": ""}).status_code == 422
+
+
+def test_without_an_attempt_the_log_is_that_of_the_driver_that_runs_the_job_or_ran_it_last(
+    client: httpx.Client, context: Context, settings: Settings, job: dict[str, Any]
+) -> None:
+    def take(step: steps.Step) -> None:
+        with locked(context, job["id"]) as transaction:
+            apply(step, transaction)
+
+    def rescale() -> None:
+        with locked(context, job["id"]) as transaction:
+            transaction.job.status = JobStatus.RUNNING
+        assert client.post("/jobs/flights/rescale", json={"parallelism": 3}).status_code == 202
+        take(steps.CreateAttempt(2, Cause.RESCALE, standby=True))
+
+    def shown() -> int:
+        return int(client.get("/jobs/flights/logs").json()["attempt"])
+
+    for number in (1, 2, 3, 4):
+        write_log(settings.home, job["id"], number)
+    failure = {"code": "DRIVER_LOST", "message": "gone"}
+    take(steps.CreateAttempt(1, Cause.START))
+    rescale()
+    assert shown() == 1, "the new driver only warms up"
+    take(steps.AbandonChange({"code": CANCELLED, "message": "cancelled"}))
+    assert shown() == 1, "the change was cancelled"
+    take(steps.EndAttempt(1))
+    assert shown() == 1, "nothing runs"
+    take(steps.CreateAttempt(1, Cause.RECOVER))
+    take(steps.EndAttempt(3))
+    assert shown() == 3, "its log says why it has not come so far as to run the job"
+    take(steps.CreateAttempt(1, Cause.RECOVER))
+    rescale()
+    assert shown() == 4
+    write_log(settings.home, job["id"], 5)
+    take(steps.SwitchOver())
+    assert shown() == 5
+    take(steps.FailJob(failure))
+    assert shown() == 5, "it was to run the job, and has died"
 
 
 def test_a_few_logs_are_searched_at_once_and_one_of_a_user(

@@ -25,13 +25,20 @@ const page = jobPage(async () => {
   return [attempts, refusal];
 }, (job, [attempts, refusal]) => {
   setChildren(byId("attempt"), ...attempts.map((one) =>
-    element("option", { value: one.number }, `${number(one.number)}: ${words(one.cause).toLowerCase()}`)));
-  if (document.activeElement !== byId("attempt")) byId("attempt").value = query.get("attempt") ?? String(attempts[0]?.number ?? "");
+    element("option", { value: one.number },
+      `${number(one.number)}: ${words(one.cause).toLowerCase()}${one.stage === "ACTIVE" ? ", runs the job" : ""}`)));
+  if (document.activeElement !== byId("attempt")) byId("attempt").value = query.get("attempt") ?? String(defaultOf(attempts));
   setText(byId("log-size"), shown ? bytes(size) : "");
   setRefused(byId("download"), shown ? "" : "There is no log yet.");
   showHint(refusal);
   showText();
 }, [], 1500);
+
+/** The attempt whose log is shown as none was chosen; while none can be read, the one that runs the job, else the newest. */
+function defaultOf(attempts) {
+  const running = attempts.find((one) => one.stage === "ACTIVE") ?? attempts[0];
+  return shown?.attempt ?? running?.number ?? "";
+}
 
 /** A log that cannot be read is not a fault of the page. */
 function explain(error) {

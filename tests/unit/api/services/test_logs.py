@@ -15,7 +15,6 @@ from keyscale.jobs.protocol.redaction import MASK, SECRET_CHARACTERS_MIN, Mask, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
 LOG = b"first\nsecond line\nthird\nunfinished"
 SECRET = {"KEYSCALE_JOB_SECRET_ORDERS": "of-the-orders"}
 ALPHABET = "abé\n 𝄞"
