@@ -102,13 +102,18 @@ def figures_of_change(reported: Mapping[str, Any] | None) -> dict[str, float | N
 
 
 def note_progress(attempt: Attempt, metrics: DriverMetrics, at_ms: int) -> bool:
-    """Notes in an attempt that it has caught up, or has done so for a while; returns whether that is news."""
-    if attempt.caught_up_at_ms is None:
-        if _has_caught_up(attempt, metrics):
-            attempt.caught_up_at_ms = at_ms
-            return True
-        return False
-    if attempt.settled_at_ms is None and at_ms - attempt.caught_up_at_ms >= SETTLED_MS:
+    """Notes in an attempt that it has caught up, or has settled; returns whether that is news.
+
+    It has settled when it has caught up for a while. Files never say how many records are left, so a job with a steady
+    input from them is not known to have caught up: it has settled a while after its first batch.
+    """
+    if attempt.caught_up_at_ms is None and _has_caught_up(attempt, metrics):
+        attempt.caught_up_at_ms = at_ms
+        return True
+    since_ms = attempt.caught_up_at_ms
+    if since_ms is None and metrics.pending_records is None:
+        since_ms = attempt.first_commit_at_ms
+    if attempt.settled_at_ms is None and since_ms is not None and at_ms - since_ms >= SETTLED_MS:
         attempt.settled_at_ms = at_ms
         return True
     return False

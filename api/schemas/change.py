@@ -109,7 +109,8 @@ class RescaleAnswer(Answer):
     downtime_ms: int | None = Field(
         description=(
             "From the last committed batch of the old attempt to the first one of the new attempt. Without input "
-            "around the rescale: from the command to stop to the restored state."
+            "around the rescale: from the command to stop to the restored state. null: not known yet, or the change"
+            " has not stopped the job."
         )
     )
     steps: list[StepAnswer] = Field(
@@ -119,7 +120,13 @@ class RescaleAnswer(Answer):
         default=None, description="How long the new driver was started while the old one still ran."
     )
     before: ChangeFiguresAnswer | None = Field(default=None, description="When the change was requested.")
-    after: ChangeFiguresAnswer | None = Field(default=None, description="A minute after the job had caught up.")
+    after: ChangeFiguresAnswer | None = Field(
+        default=None,
+        description=(
+            "A minute after the job had caught up; after its first batch if its sources do not say how many records"
+            " are left."
+        ),
+    )
     cancel_requested_at_ms: int | None = None
     can_cancel: bool = Field(default=False, description="Whether a cancel would be accepted now.")
     failure: FailureAnswer | None

@@ -61,7 +61,7 @@ class Attempt(Base):
     first_commit_batch_id: Mapped[int | None]
     first_commit_at_ms: Mapped[int | None]
     caught_up_at_ms: Mapped[int | None]  # when its sources first had as little left as before it
-    settled_at_ms: Mapped[int | None]  # when its figures were kept for the change that began it
+    settled_at_ms: Mapped[int | None]  # when its figures were kept for the change that made it
     lag_before: Mapped[int | None]  # records that the attempt before it had left in the sources
     totals_before: Mapped[dict[str, Any] | None]  # the job's counters when the attempt began to count its own
     failure: Mapped[dict[str, Any] | None]

@@ -19,6 +19,7 @@ from keyscale.api.access.browser_sessions import SESSION_COOKIE
 from keyscale.api.dashboard.router import CHART_LIBRARY, TABS, router
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
+from keyscale.api.schemas.change import ChangeFiguresAnswer
 from keyscale.api.services import series
 from keyscale.clock import now_ms
 from keyscale.db.connections import open_engine, session_factory
@@ -700,6 +701,35 @@ def test_subtasks_that_took_conspicuously_long_are_stragglers(page: Page, platfo
     assert page.evaluate(ask, [100, 149, 100]) == []  # below 1.5 times the median
     assert page.evaluate(ask, [0] * 18 + [60, 70]) == [19]  # of many, only the slowest twentieth
     assert page.evaluate(ask, [500]) == []
+
+
+def test_a_rescale_that_was_cancelled_before_it_stopped_the_job_shows_no_downtime_and_no_savepoint(
+    page: Page, platform: Platform
+) -> None:
+    platform.create_job("untouched")
+    base = {
+        "job_id": platform.jobs["untouched"], "kind": ChangeKind.RESCALE, "status": ChangeStatus.ROLLED_BACK,
+        "phase": ChangePhase.REQUESTED, "from_revision": 1, "to_revision": 2, "from_parallelism": 3,
+        "to_parallelism": 5, "upgrade_mode": UpgradeMode.SAVEPOINT, "old_attempt": 1,
+        "figures_before": {**dict.fromkeys(ChangeFiguresAnswer.model_fields), "processed_rate": 130.0},
+        "failure": {"code": "CHANGE_CANCELLED", "message": "a user has cancelled the rescale"},
+    }  # fmt: skip
+    begun = {"phase": "REQUESTED", "started_at_ms": 1000, "ended_at_ms": 12_300}
+    failed = {"phase": "SAVEPOINT", "started_at_ms": 12_300, "ended_at_ms": 13_000}
+    with session_factory(platform.engine).begin() as session:
+        session.add(Change(id="unstopped", phases=[begun], requested_at_ms=1000, ended_at_ms=12_300, **base))
+    open_page(page, platform, "/ui/jobs/untouched/rescale")
+    summary = page.locator("#change-summary")
+    expect(summary).to_contain_text("The job runs as before: the change had not stopped it. a user has cancelled")
+    expect(summary).not_to_contain_text("savepoint")
+    expect(summary).to_contain_text("Downtimenone")
+    past = page.get_by_role("table", name="Past rescales").get_by_role("row").nth(1).get_by_role("cell")
+    expect(past).to_have_text(["3 → 5", re.compile("Rolled back"), "none", "11.3 s", "130/s", "none"])
+    with session_factory(platform.engine).begin() as session:
+        session.get_one(Change, "unstopped").phases = [begun, failed]
+    open_page(page, platform, "/ui/jobs/untouched/rescale")
+    expect(summary).to_contain_text("The job runs as before: no savepoint was taken. a user has cancelled")
+    expect(past.last).to_have_text(NONE)
 
 
 def test_a_log_is_searched_and_downloaded(page: Page, platform: Platform, tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ export function showChange(change) {
   setChildren(summary, ...(inProgress
     ? ["Requested at ", when(change.requested_at_ms), ". The job goes on until the savepoint; each bar is as long as its phase."]
     : [element("dl", { class: "definitions" }, ...definitions([
-      ["Downtime", duration(change.downtime_ms), "from the last batch before to the first one after"],
+      ["Downtime", downtime(change), hasStopped(change) ? "from the last batch before to the first one after" : ""],
       ["The whole", duration(change.duration_ms), "from the click to the end"],
       ...(change.before ? [["Could process, before", rate(change.before.processed_rate), busyOf(change.before)]] : []),
       ...(change.after ? [["and after", rate(change.after.processed_rate), busyOf(change.after)]] : []),
@@ -73,6 +73,12 @@ export function showChange(change) {
   showTimeline(change, rows);
   announce(change, rows);
 }
+
+/** Whether a change has gone as far as to stop the job. */
+const hasStopped = (change) => change.phases.some((one) => one.phase !== "REQUESTED");
+
+/** The downtime of a change that has ended, in words. */
+export const downtime = (change) => (hasStopped(change) ? duration(change.downtime_ms) : "none");
 
 const busyOf = (figures) => (figures?.busy_ratio == null ? "" : `${percent(figures.busy_ratio)} busy`);
 
@@ -131,26 +137,34 @@ function showTimeline(change, rows) {
 function announce(change, rows) {
   const text = change.status === "IN_PROGRESS"
     ? `${changeTitle(change)}: ${PHASES[change.phase] ?? change.phase}`
-    : `${changeTitle(change)} ${OUTCOMES[change.status]}. Downtime ${duration(change.downtime_ms)}.`;
+    : `${changeTitle(change)} ${OUTCOMES[change.status]}. Downtime ${downtime(change)}.`;
   const spoken = byId("change-live");
   // A change that ended before the page was opened is not announced.
   const isNews = change.status === "IN_PROGRESS" || rows.some((one) => one.state === "running");
   if (spoken.textContent || isNews) setText(spoken, text);
 }
 
-function failureNotice({ failure, status }) {
+/** How the job went on after a change that was given up. */
+function wayBack(change) {
+  const begun = new Set(change.phases.map((one) => one.phase));
+  if (!hasStopped(change)) return "The job runs as before: the change had not stopped it.";
+  if (!begun.has("ROLL_BACK")) return "The job runs as before: no savepoint was taken.";
+  return begun.has("STOP") ? "The job runs as before, from the same savepoint." : "The job runs as before.";
+}
+
+function failureNotice(change) {
+  const { failure, status } = change;
   if (!failure) return [];
-  const back = status === "ROLLED_BACK" ? "The job runs as before, from the same savepoint. " : "";
+  const back = status === "ROLLED_BACK" ? `${wayBack(change)} ` : "";
   return [element("div", { class: "notice", "data-tone": "bad" }, back, element("span", { class: "said" }, failure.message),
     " ", element("code", {}, failure.code),
     failure.traceback ? element("details", {}, element("summary", {}, "Traceback"), element("pre", { tabindex: 0 }, failure.traceback)) : "")];
 }
 
-/** Where the time of a past change went, as one bar; the times are in its text. */
+/** Where the downtime of a past change went, as one bar; the times are in its text. */
 export function shareBar(change) {
-  const parts = change.steps?.length
-    ? change.steps.map((step) => [step.name, STEPS[step.name] ?? step.name, step.duration_ms])
-    : change.phases.map((phase) => [phase.phase, PHASES[phase.phase] ?? phase.phase, phase.duration_ms]);
+  if (!change.steps.length) return element("span", {}, downtime(change));
+  const parts = change.steps.map((step) => [step.name, STEPS[step.name] ?? step.name, step.duration_ms]);
   const known = parts.filter(([, , ms]) => ms); // a step that took no time was done before
   const bar = element("span", { class: "shares", "aria-hidden": "true" }, ...known.map(([name, label, ms]) => {
     const part = element("span", { dataset: { part: name }, title: `${label}: ${duration(ms)}` });

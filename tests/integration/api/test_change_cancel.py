@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keyscale.api.access.tokens import token_sha256
+from keyscale.api.lifecycle.ledger import SETTLED_MS
+from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Change, Job
 from keyscale.db.repositories import changes
 from keyscale.db.statuses import AttemptStage, ChangePhase, ChangeStatus, JobStatus
@@ -108,3 +111,20 @@ def test_a_change_keeps_where_its_downtime_went_and_what_the_job_did(
     assert sum(in_downtime) == shown["downtime_ms"] == 1390
     assert shown["prepared_ms"] == 790
     assert (shown["before"]["input_rate"], shown["before"]["lag_records"], shown["after"]) == (7.0, 5, None)
+
+
+def test_a_change_says_how_much_the_job_could_process_afterwards_though_its_files_do_not_say_what_is_left(
+    client: httpx.Client, anonymous: httpx.Client, context: Context, rescale: str, job: dict[str, Any]
+) -> None:
+    set_change(context, new_attempt=1)
+    with context.sessions.begin() as session:
+        attempt = session.get_one(Attempt, (job["id"], 1))
+        attempt.token_sha256 = token_sha256("the-driver")
+        attempt.restored_at_ms, attempt.first_commit_at_ms = 1, now_ms() - SETTLED_MS
+    report = {"state": "RUNNING", "restored_at_ms": 1, "metrics": {"batches": 9, "processed_records_per_second": 130}}
+    for _ in range(2):
+        headers = {"Authorization": "Bearer the-driver"}
+        assert anonymous.post("/driver/heartbeat", json=report, headers=headers).status_code == 200
+    shown = client.get(f"/jobs/flights/rescales/{rescale}").json()
+    assert shown["after"]["processed_rate"] == 130
+    assert "caught_up" not in {step["name"] for step in shown["steps"]}

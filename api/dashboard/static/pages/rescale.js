@@ -3,7 +3,7 @@
 import { ApiError, get, plan as planOf, post } from "../api.js";
 import { ask } from "../ask.js";
 import { planBySubtask, planFigures } from "../change_plan.js";
-import { shareBar, showCancel, showChange } from "../change_timeline.js";
+import { downtime, shareBar, showCancel, showChange } from "../change_timeline.js";
 import { byId, definitions, element, keyed, pill, row, setChildren, setRefused, setText, when } from "../dom.js";
 import { duration, NONE, number, rate } from "../format.js";
 import { jobPage, path } from "../job_page.js";
@@ -205,9 +205,15 @@ function showLedger(past) {
     when(one.requested_at_ms),
     `${number(one.from_parallelism)} → ${number(one.to_parallelism)}`,
     element("span", {}, pill(one.status), one.failure ? element("small", { class: "why" }, one.failure.message) : ""),
-    [duration(one.downtime_ms), "number"],
+    [downtime(one), "number"],
     [duration(one.duration_ms), "number"],
-    [`${rate(one.before?.processed_rate)} → ${rate(one.after?.processed_rate)}`, "number"],
+    [couldProcess(one), "number"],
     [shareBar(one), "wide-cell"],
   ])));
+}
+
+/** The rates that the job could process before a rescale and after it; one that did not take place has no after. */
+function couldProcess(one) {
+  const before = rate(one.before?.processed_rate);
+  return one.status === "COMPLETED" ? `${before} → ${rate(one.after?.processed_rate)}` : before;
 }

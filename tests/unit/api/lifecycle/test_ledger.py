@@ -1,11 +1,14 @@
-"""The downtime of a change begins when the job stops processing, and a job without input was not stopped by that."""
+"""When a job stops processing for a change, and when it has caught up after it."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from keyscale.api.lifecycle.ledger import stopped_at_ms
+from keyscale.api.lifecycle.ledger import note_progress, stopped_at_ms
 from keyscale.db.models import Attempt
+from keyscale.jobs.protocol.messages import DriverMetrics
 
 PHASES = [{"phase": "REQUESTED", "started_at_ms": 60_000}, {"phase": "SAVEPOINT", "started_at_ms": 100_000}]
 
@@ -26,6 +29,30 @@ def test_a_job_stops_processing_at_its_last_batch_or_when_it_is_told_to(
 ) -> None:
     old = Attempt(last_commit_at_ms=last_commit_at_ms, metrics={"waits_for_input": waits_for_input})
     assert stopped_at_ms(old, PHASES, 105_000) == expected
+
+
+def steps_of(attempt: Attempt, *reports: tuple[int, dict[str, Any]]) -> list[tuple[int | None, int | None]]:
+    """Returns when an attempt had caught up and settled, after each report at a time."""
+    seen = []
+    for at_ms, metrics in reports:
+        note_progress(attempt, DriverMetrics(batches=1, **metrics), at_ms)
+        seen.append((attempt.caught_up_at_ms, attempt.settled_at_ms))
+    return seen
+
+
+def test_a_job_has_settled_a_minute_after_it_had_as_few_records_left_as_before() -> None:
+    attempt = Attempt(restored_at_ms=1, first_commit_at_ms=1000, lag_before=5)
+    left = [(99_000, 9), (100_000, 5), (159_999, 9), (160_000, 9)]
+    seen = steps_of(attempt, *((at_ms, {"pending_records": records}) for at_ms, records in left))
+    assert seen == [(None, None), (100_000, None), (100_000, None), (100_000, 160_000)]
+
+
+def test_a_job_whose_sources_do_not_say_what_is_left_has_settled_a_minute_after_its_first_batch() -> None:
+    attempt = Attempt(restored_at_ms=1, first_commit_at_ms=1000)
+    assert steps_of(attempt, (60_999, {}), (61_000, {})) == [(None, None), (None, 61_000)]
+    assert not note_progress(attempt, DriverMetrics(batches=1), 99_000), "it is noted once"
+    assert steps_of(attempt, (99_000, {"waits_for_input": True})) == [(99_000, 61_000)]
+    assert steps_of(Attempt(restored_at_ms=1), (99_000, {})) == [(None, None)], "it has run no batch"
 
 
 def test_a_job_that_no_savepoint_stops_is_stopped_by_its_end() -> None:
