@@ -48,7 +48,7 @@ class EndpointPlan(Answer):
 
 
 class SettingPlan(Answer):
-    """A setting that changes. Values that are secret are masked."""
+    """A setting that changes. Values that are secret are masked, and artifacts have their name and version."""
 
     name: str
     before: str | None

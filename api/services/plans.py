@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from keyscale.api.errors import (
@@ -29,8 +30,9 @@ from keyscale.api.schemas.change_plan import (
 from keyscale.api.services.jobs import check_specification, require_job, require_program
 from keyscale.api.specification import Specification, changed, differences
 from keyscale.api.store_check import open_to_read, read_within
-from keyscale.db.repositories import artifacts, changes, checkpoints, revisions
+from keyscale.db.repositories import artifacts, attempts, changes, checkpoints, revisions
 from keyscale.db.statuses import ChangeKind, DesiredState
+from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.program import ProgramQuestion
 from keyscale.jobs.protocol.redaction import Mask, redact_named
 from keyscale.state.identifiers import JobId
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from keyscale.api.access.principal import Principal
     from keyscale.api.schemas.revision import SpecificationChange
     from keyscale.api.services.context import Context
-    from keyscale.db.models import Artifact, Job
+    from keyscale.db.models import Artifact, Attempt, Job
     from keyscale.jobs.protocol.program import ProgramAnswer, ProgramDeclaration
     from keyscale.state.inspection.stored_state import StoredState
     from keyscale.state.restore.program_change import OperatorChange
@@ -69,6 +71,8 @@ class _Facts:
         location: Its latest completed checkpoint or savepoint.
         key_group_bytes: Each operator's bytes per key group, where they are known.
         downtimes_ms: The downtimes of its last changes, the newest first.
+        artifact_names: The name and version of each artifact in the specifications, by its id.
+        sinks: The sinks in the graph that its driver has reported last.
     """
 
     job: Job
@@ -78,6 +82,8 @@ class _Facts:
     location: str | None
     key_group_bytes: dict[str, list[int]]
     downtimes_ms: list[int]
+    artifact_names: dict[str, str]
+    sinks: frozenset[str]
 
 
 def plan(context: Context, user: Principal, reference: str, change: SpecificationChange) -> PlanAnswer:
@@ -147,6 +153,7 @@ def _facts(  # noqa: PLR0917 - a job before and after
     sizes: dict[str, list[tuple[int, list[int]]]] = {}
     for each in [] if latest is None else checkpoints.subtasks(session, job.id, latest.checkpoint_id):
         sizes.setdefault(each.operator_uid, []).append((each.key_group_start, each.key_group_bytes))
+    used = {each for one in (before, after) for each in (one.artifact_id, *one.libraries)}
     only_parallelism = {each.field for each in differences(before, after)} == {"parallelism"}
     kind = ChangeKind.RESCALE if only_parallelism else ChangeKind.UPGRADE
     return _Facts(
@@ -157,7 +164,16 @@ def _facts(  # noqa: PLR0917 - a job before and after
         location=None if latest is None else latest.external_path,
         key_group_bytes={uid: [size for _, part in sorted(parts) for size in part] for uid, parts in sizes.items()},
         downtimes_ms=changes.last_downtimes(session, job.id, kind, _SAMPLES_MAX),
+        artifact_names={
+            each.id: f"{each.name} version {each.version}" for each in artifacts.find_all(session, used).values()
+        },
+        sinks=_sinks_of(attempts.latest(session, job.id)),
     )
+
+
+def _sinks_of(attempt: Attempt | None) -> frozenset[str]:
+    metrics = DriverMetrics.model_validate((None if attempt is None else attempt.metrics) or {})
+    return frozenset(node.uid for node in metrics.graph if node.kind == "SINK")
 
 
 def _read_stored(context: Context, facts: _Facts) -> StoredState:
@@ -232,8 +248,8 @@ def _answer(facts: _Facts, stored: StoredState, loaded: ProgramAnswer | None, co
         hash_id=job.hash_id,
         operators=operators,
         sources=sources,
-        sinks=[] if declaration is None else _sinks(stored, declaration),
-        settings=settings_changed(facts.before, facts.after, runs=runs),
+        sinks=[] if declaration is None else _sinks({*facts.sinks, *stored.sinks}, declaration),
+        settings=settings_changed(facts.before, facts.after, runs=runs, names=facts.artifact_names),
         movement=_movement(facts, stored, single_host=context.settings.spark_master.startswith("local")),
         downtime=downtime(facts.downtimes_ms, runs=runs, restarts=restarts),
     )
@@ -283,8 +299,8 @@ def _sources(stored: StoredState, declaration: ProgramDeclaration) -> list[Endpo
     return found
 
 
-def _sinks(stored: StoredState, declaration: ProgramDeclaration) -> list[EndpointPlan]:
-    before, kinds = set(stored.resume.sinks), {sink.uid: sink.kind for sink in declaration.sinks}
+def _sinks(before: set[str], declaration: ProgramDeclaration) -> list[EndpointPlan]:
+    kinds = {sink.uid: sink.kind for sink in declaration.sinks}
     return [
         EndpointPlan(
             uid=uid,
@@ -295,22 +311,35 @@ def _sinks(stored: StoredState, declaration: ProgramDeclaration) -> list[Endpoin
     ]
 
 
-def settings_changed(before: Specification, after: Specification, *, runs: bool) -> list[SettingPlan]:
-    """Returns the settings that a change touches. Pure."""
+def settings_changed(
+    before: Specification, after: Specification, *, runs: bool, names: Mapping[str, str] = MappingProxyType({})
+) -> list[SettingPlan]:
+    """Returns the settings that a change touches. Pure.
+
+    Args:
+        before: The specification now.
+        after: The one after the change.
+        runs: Whether the job runs, or is to.
+        names: What artifacts are called, by their ids.
+    """
     return [
         SettingPlan(
             name=each.field,
-            before=_shown(each.field, each.before),
-            after=_shown(each.field, each.after),
+            before=_shown(each.field, each.before, names),
+            after=_shown(each.field, each.after, names),
             needs_restart=runs and each.needs_restart,
         )
         for each in differences(before, after)
     ]
 
 
-def _shown(name: str, value: Any) -> str | None:
+def _shown(name: str, value: Any, names: Mapping[str, str]) -> str | None:
     if value is None:
         return None
+    if name == "artifact_id":
+        return names.get(str(value), str(value))
+    if name == "libraries":
+        return ", ".join(names.get(each, each) for each in value)
     if isinstance(value, dict) and value.keys() == {"secret"}:
         return f"secret {value['secret']}"
     plain = ", ".join(map(str, value)) if isinstance(value, list) else str(value)

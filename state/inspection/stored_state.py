@@ -35,12 +35,14 @@ class StoredState:
         resume: The point of its history that it would resume from.
         operator_state: The operator states of each operator that has any, by uid and name.
         sources: The sources whose positions are stored: the kinds of their inputs, if they are known, by uid.
+        sinks: The uids of the sinks that the last batch has written to.
     """
 
     manifest: Manifest | None
     resume: ResumePoint
     operator_state: dict[OperatorUid, dict[str, StoredOperatorState]]
     sources: dict[str, tuple[str, ...]]
+    sinks: frozenset[str]
 
 
 def read_stored_state(store: ObjectStore, job_id: JobId, hint: str | None) -> StoredState:
@@ -61,7 +63,9 @@ def read_stored_state(store: ObjectStore, job_id: JobId, hint: str | None) -> St
         }
         if states:
             operator_state[uid] = states
-    return StoredState(manifest, resume, operator_state, _sources(store, manifest, resume))
+    # A batch writes to all sinks of its job. Before the first one after a snapshot, the log knows none.
+    sinks = resume.sinks or ({} if manifest is None else manifest.sinks)
+    return StoredState(manifest, resume, operator_state, _sources(store, manifest, resume), frozenset(sinks))
 
 
 def _sources(store: ObjectStore, manifest: Manifest | None, resume: ResumePoint) -> dict[str, tuple[str, ...]]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -20,12 +21,14 @@ from keyscale.api.services import plans
 from keyscale.api.services.context import PLANS_OF_USER_MAX
 from keyscale.api.services.jobs import require_job
 from keyscale.api.specification import Specification, changed
+from keyscale.db.models import Attempt
 from keyscale.db.repositories import revisions
-from keyscale.db.statuses import Role
+from keyscale.db.statuses import AttemptStage, Role
+from keyscale.jobs.protocol.messages import DriverMetrics, GraphNode
 from keyscale.jobs.protocol.program import DeclaredSink, DeclaredSource, ProgramAnswer, ProgramDeclaration
-from keyscale.state.documents.manifest import OperatorDeclaration
+from keyscale.state.documents.manifest import OperatorDeclaration, write_manifest
 from keyscale.state.engine.heap import HeapEngine
-from keyscale.state.identifiers import JobId, OperatorUid
+from keyscale.state.identifiers import CheckpointId, JobId, OperatorUid
 from keyscale.state.keyed.backend import KeyedStateBackend
 from keyscale.state.keyed.descriptors import StateKind, ValueStateDescriptor
 from keyscale.state.keyed.schema import KeyedSchema, StateSchema, ValueFormat
@@ -35,6 +38,7 @@ from keyscale.state.restore.program_change import DeclaredOperator
 from tests.support.state.state_job import COUNT, KEY_SCHEMA, StateJob
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import httpx
@@ -159,6 +163,46 @@ def test_the_fate_of_what_is_stored_is_planned_and_nothing_moves_on_one_host(  #
     assert plan["movement"]["state_bytes"] > 0
     assert plan["movement"]["moved_bytes"] == 0
     assert client.get("/jobs/flights").json() == job
+
+
+@pytest.mark.parametrize("knows", ["manifest", "graph"])
+def test_a_sink_that_the_job_has_had_is_kept_though_no_batch_follows_its_latest_checkpoint(  # noqa: PLR0917 - a job
+    context: Context, client: httpx.Client, job: dict[str, Any], answers: dict[str, Any], tmp_path: Path, knows: str
+) -> None:
+    state = StateJob(open_store(context.settings.store_url), tmp_path / "local", JobId(job["id"]))
+    state.start(2)
+    state.run_batch({1: 1})
+    manifest, _ = state.checkpoint()
+    if knows == "manifest":
+        newer = CheckpointId(manifest.checkpoint_id + 1)
+        sinks = {"out": "the token of the last batch", "old": "another one"}
+        write_manifest(state.store, msgspec.structs.replace(manifest, checkpoint_id=newer, sinks=sinks))
+    else:
+        nodes = [GraphNode(uid="source", kind="SOURCE")]
+        nodes += [GraphNode(uid=uid, kind="SINK", inputs=["source"]) for uid in ("out", "old")]
+        with context.sessions.begin() as session:
+            session.add(Attempt(job_id=job["id"], number=1, stage=AttemptStage.ENDED, cause="start", parallelism=2,
+                                created_at_ms=1, metrics=DriverMetrics(graph=nodes).model_dump()))  # fmt: skip
+    more = (*DECLARATION.sinks, DeclaredSink("more", "FileSink"))
+    answers["answer"] = ProgramAnswer(msgspec.structs.replace(DECLARATION, sinks=more))
+    plan = client.post("/jobs/flights/plan", json={"parameters": {"a": "b"}}).json()
+    assert [(each["uid"], each["kind"], each["fate"]) for each in plan["sinks"]] == [
+        ("more", "FileSink", "new"),
+        ("old", None, "dropped"),
+        ("out", "FileSink", "kept"),
+    ]
+
+
+@pytest.mark.usefixtures("job")
+def test_a_plan_names_artifacts_by_name_and_version(
+    client: httpx.Client, answers: dict[str, Any], upload: Callable[..., Any]
+) -> None:
+    newer = upload(b"print(2)\n").json()
+    plan = client.post("/jobs/flights/plan", json={"artifact_id": newer["id"]}).json()
+    assert [(each["name"], each["before"], each["after"]) for each in plan["settings"]] == [
+        ("artifact_id", "job version 1", "job version 2"),
+    ]
+    assert answers["content"] == b"print(2)\n"
 
 
 @pytest.mark.usefixtures("job")

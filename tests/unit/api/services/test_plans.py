@@ -59,6 +59,18 @@ def test_changed_settings_are_named_one_by_one_and_secrets_are_masked() -> None:
     ]
 
 
+def test_artifacts_are_shown_by_name_and_version_and_one_that_is_gone_by_its_id() -> None:
+    known, gone = "a" * 32, "b" * 32
+    names = {"second": "flights version 2", known: "shapes version 1"}
+    found = settings_changed(present(), after(artifact_id="second", libraries=[known, gone]), runs=True, names=names)
+    assert [(each.name, each.before, each.after) for each in found] == [
+        ("artifact_id", "first", "flights version 2"),
+        ("libraries", "", f"shapes version 1, {gone}"),
+    ]
+    [named_alike] = settings_changed(present(), after(parameters={"input": "second"}), runs=True, names=names)
+    assert named_alike.after == "second"
+
+
 @pytest.mark.parametrize("runs", [True, False])
 def test_only_a_running_job_is_restarted_for_a_setting(runs: bool) -> None:
     [setting] = settings_changed(present(), after(parallelism=4), runs=runs)
