@@ -58,15 +58,21 @@ class VerificationAnswer(Answer):
 
 
 class OperatorComparison(Answer):
-    """One operator in two checkpoints. Numbers of files and bytes are null if a manifest is gone."""
+    """One operator in two checkpoints. Numbers of files and bytes are null if a manifest is gone.
+
+    Files are compared by their content. As in the sizes, all files of each subtask count, even if two subtasks have one
+    with the same content.
+    """
 
     uid: str
     from_state_size: int | None = Field(description="null: the operator is not in it.")
     to_state_size: int | None
-    from_entries: int | None
+    from_entries: int | None = Field(description="Approximate number of entries of the state.")
     to_entries: int | None
     to_checkpointed_size: int | None = Field(description="The increment of the second one: bytes uploaded for it.")
-    shared_files: int | None = None
+    shared_files: int | None = Field(
+        default=None, description="Files of the second one whose content the first one has."
+    )
     shared_bytes: int | None = None
     only_from_files: int | None = None
     only_from_bytes: int | None = None

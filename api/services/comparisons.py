@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keyscale.api.errors import CheckpointNotFoundError
 from keyscale.api.schemas.snapshot_care import ComparisonAnswer, OperatorComparison
@@ -12,18 +13,18 @@ from keyscale.api.services.jobs import require_job
 from keyscale.api.store_check import open_to_read
 from keyscale.db.repositories import checkpoints
 from keyscale.errors import KeyscaleError
-from keyscale.state.documents.manifest import read_manifest
+from keyscale.state.documents.manifest import FileHandle, read_manifest
 from keyscale.state.layout import split_location
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from keyscale.api.services.context import Context
     from keyscale.db.models import Checkpoint, CheckpointSubtask, Job
     from keyscale.state.documents.manifest import Manifest
 
-Files = dict[str, int]
-"""The files of an operator: their sizes by hash, as a savepoint has copies of its own."""
+Files = Sequence[FileHandle]
+"""The files of all subtasks of an operator, in which two subtasks may have the same content."""
 
 
 def compare(context: Context, reference: str, first_id: int, second_id: int) -> ComparisonAnswer:
@@ -70,18 +71,22 @@ def operators_compared(
             from_entries=first.get(uid, {}).get("entries"),
             to_entries=second.get(uid, {}).get("entries"),
             to_checkpointed_size=second.get(uid, {}).get("checkpointed_size"),
-            **({} if files is None else _compared_files(files[0].get(uid, {}), files[1].get(uid, {}))),
+            **({} if files is None else _compared_files(files[0].get(uid, ()), files[1].get(uid, ()))),
         )
         for uid in sorted(uids)
     ]
 
 
 def _compared_files(first: Files, second: Files) -> dict[str, int]:
-    sets = {"shared": second.keys() & first.keys(), "only_from": first.keys() - second.keys()}
-    sets["only_to"] = second.keys() - first.keys()
-    sizes = {**first, **second}
-    return {f"{name}_files": len(names) for name, names in sets.items()} | {
-        f"{name}_bytes": sum(sizes[each] for each in names) for name, names in sets.items()
+    """Compares files by their content, as a savepoint has copies of its own."""
+    in_first, in_second = ({file.sha256 for file in files} for files in (first, second))
+    parts = {
+        "shared": [file for file in second if file.sha256 in in_first],
+        "only_from": [file for file in first if file.sha256 not in in_second],
+        "only_to": [file for file in second if file.sha256 not in in_first],
+    }
+    return {f"{name}_files": len(files) for name, files in parts.items()} | {
+        f"{name}_bytes": sum(file.size_bytes for file in files) for name, files in parts.items()
     }
 
 
@@ -121,9 +126,7 @@ def _files(
 
 
 def _files_of(manifest: Manifest) -> dict[str, Files]:
-    found: dict[str, Any] = {}
-    for operator in manifest.operators:
-        of = found.setdefault(operator.uid, {})
-        for snapshot in operator.subtasks:
-            of |= {file.sha256: file.size_bytes for file in snapshot.files()}
-    return found
+    return {
+        operator.uid: [file for snapshot in operator.subtasks for file in snapshot.files()]
+        for operator in manifest.operators
+    }

@@ -321,6 +321,23 @@ def test_two_checkpoints_are_compared_by_operator(client: httpx.Client, snapshot
     assert "STATE_OBJECT_NOT_FOUND" in without["reason"]
 
 
+def test_files_of_two_subtasks_with_the_same_content_count_twice_in_a_comparison_as_in_the_sizes(
+    client: httpx.Client, snapshots: Snapshots
+) -> None:
+    own = {number: snapshots.layout.savepoint(f"s{number}") for number in (5, 6)}
+    for number, letter in ((5, b"d"), (6, b"e")):
+        contents = {f"{own[number]}files/{subtask}-OPTIONS": b"o" * 50 for subtask in range(3)}
+        contents |= {f"{own[number]}files/{subtask}-CURRENT": letter * 16 for subtask in range(3)}
+        snapshots.take(number, contents, f"s{number}")
+    [operator] = client.get("/jobs/flights/checkpoints/5/compare", params={"to": 6}).json()["operators"]
+    assert (operator["from_state_size"], operator["to_state_size"]) == (198, 198)
+    assert [(operator[f"{name}_files"], operator[f"{name}_bytes"]) for name in ("shared", "only_from", "only_to")] == [
+        (3, 150),
+        (3, 48),
+        (3, 48),
+    ]
+
+
 @pytest.mark.usefixtures("snapshots")
 def test_the_commands_verify_compare_and_delete(
     client: httpx.Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -254,7 +254,7 @@ function drawComparison({ from_checkpoint: from, to_checkpoint: to, operators, r
   byId("compare-scroll").hidden = false;
   const apartMs = Math.abs(to.trigger_timestamp - from.trigger_timestamp);
   setText(byId("compare-note"), reason ? `The files cannot be compared: ${reason}.`
-    : `${duration(apartMs)} lie between them. A shared file has the same content in both.`);
+    : `${duration(apartMs)} lie between them. A shared file has the same content in both. Entries are estimates.`);
   const columns = ["Operator", `Size at ${from.id}`, `Size at ${to.id}`, `Entries at ${from.id}`, `Entries at ${to.id}`, "Shared",
     `Only in ${from.id}`, `Only in ${to.id}`];
   setChildren(byId("compare-columns"), ...columns.map((name, index) =>
@@ -277,7 +277,7 @@ const COLUMNS = [
   ["Uploaded (async)", (one) => duration(one.checkpoint.async), "number"],
   ["Increment", (one) => bytes(one.checkpointed_size), "number"],
   ["Full size", (one) => bytes(one.state_size), "number"],
-  ["Entries", (one) => number(one.entries), "number"],
+  ["Entries (estimated)", (one) => number(one.entries), "number"],
   ["Files", (one) => number(one.files), "number"],
 ];
 
