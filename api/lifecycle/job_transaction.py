@@ -137,6 +137,7 @@ class JobTransaction:
             message=f"attempt {number} ended before the checkpoint was complete",
         )
         if failed:  # no driver reports them any more
+            attempts.lock_unended(self.session, self.job.id)  # first, as a heartbeat locks its attempt before the day
             series.store(self.session, self.job.id, now, {"checkpoints_failed": failed}, samples=0)
         cause = failure("DRIVER_LOST", f"attempt {number} ended before the command was done")
         for command in commands.pending(self.session, self.job.id, number):

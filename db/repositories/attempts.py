@@ -102,6 +102,12 @@ def find(session: Session, job_id: str, number: int, *, lock: bool = False) -> A
     return session.get(Attempt, (job_id, number), options=[later], with_for_update=True, populate_existing=True)
 
 
+def lock_unended(session: Session, job_id: str) -> None:
+    """Locks the attempts of a job that have not ended."""
+    unended = (Attempt.job_id == job_id, Attempt.stage != AttemptStage.ENDED)
+    session.execute(select(Attempt.number).where(*unended).order_by(Attempt.number).with_for_update())
+
+
 def find_by_token(session: Session, token_sha256: str) -> Attempt | None:
     """Returns the attempt whose driver has the token with this hash."""
     return session.scalars(select(Attempt).where(Attempt.token_sha256 == token_sha256)).first()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,21 @@ from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause, ReplaceAttempt
 from keyscale.clock import now_ms
-from keyscale.db.models import Change, SeriesPoint
-from keyscale.db.repositories import jobs, series
+from keyscale.db.models import Change, Checkpoint, Job, SeriesPoint
+from keyscale.db.repositories import attempts, jobs, series
 from keyscale.db.repositories.series import DAYS, RINGS
-from keyscale.db.statuses import ChangeKind, ChangePhase, ChangeStatus, JobStatus, UpgradeMode
+from keyscale.db.statuses import (
+    AttemptStage,
+    ChangeKind,
+    ChangePhase,
+    ChangeStatus,
+    CheckpointStatus,
+    JobStatus,
+    UpgradeMode,
+)
 from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import Layout, location_of
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -280,6 +290,39 @@ def test_a_day_shows_what_the_job_did_on_it(
         "state_size": 73,
         "lag_ms_max": None,
     }
+
+
+def test_a_checkpoint_that_fails_with_its_attempt_locks_the_days_after_the_attempts_as_heartbeats_do(
+    context: Context, job: dict[str, Any], attempt: Callable[[], int]
+) -> None:
+    number = attempt()
+    with context.sessions.begin() as session:
+        found = session.get_one(Job, job["id"])
+        transaction = JobTransaction(session, found)
+        standby = transaction.create_attempt(found.revision, Cause.RESCALE, stage=AttemptStage.STANDBY).number
+        session.add(
+            Checkpoint(job_id=found.id, checkpoint_id=1, attempt=number, status=CheckpointStatus.IN_PROGRESS,
+                       is_savepoint=False, trigger_timestamp=1, end_to_end_duration=0, checkpointed_size=0,
+                       state_size=0, processed_records=0, num_subtasks=0, num_acknowledged_subtasks=0)
+        )  # fmt: skip
+
+    def settle() -> None:
+        with context.sessions.begin() as session:
+            found = jobs.lock(session, job["id"])
+            assert found is not None
+            JobTransaction(session, found).settle(JobStatus.FAILED, {"code": "X", "message": "no"})
+
+    def waits() -> bool:
+        with context.sessions() as session:
+            return bool(session.scalar(text("SELECT count(*) FROM pg_locks WHERE NOT granted")))
+
+    with ThreadPoolExecutor(1) as other, context.sessions.begin() as heartbeat:
+        assert attempts.find(heartbeat, job["id"], standby, lock=True) is not None
+        settled = other.submit(settle)
+        wait_until(waits, what="the end of the attempts to wait for the heartbeat")
+        series.store(heartbeat, job["id"], now_ms(), {"input_records": 1}, samples=1)
+        heartbeat.commit()
+        settled.result(30)
 
 
 def test_a_days_records_are_those_since_the_last_known_day(
