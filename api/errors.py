@@ -220,7 +220,7 @@ class BodyTooLargeError(ApiError):
 
 
 class TooManyInFlightError(ApiError):
-    """As many uploads, plans, verifications, streams, or snapshots of a job, as are allowed at once are in progress."""
+    """As many uploads, plans, verifications, streams, log searches or snapshots of a job as may be are in progress."""
 
     code = "TOO_MANY_IN_FLIGHT"
     title = "Too many of these are in progress"

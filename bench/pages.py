@@ -59,7 +59,7 @@ class PageSizes:
 
 @dataclass(slots=True)
 class Loads:
-    """What loads of one page took: milliseconds, and bytes over the network with and without the chart library."""
+    """The loads of one page: milliseconds, and bytes over the network with and without the chart library."""
 
     first_ms: list[float] = field(default_factory=list)
     painted_ms: list[float] = field(default_factory=list)

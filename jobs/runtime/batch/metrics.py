@@ -61,7 +61,7 @@ def operator_metrics(
 
 
 def records_read(topology: Topology, reports: Mapping[OperatorUid, Sequence[TaskReport]]) -> int:
-    """Returns how many records a batch has read from the sources: each once, however many operators get it.
+    """Returns the number of records that a batch has read from the sources: each once, however many operators get it.
 
     Records that transforms leave out are not seen. Of a source that is read through transforms alone, each of these
     branches counts: they may be different records.
