@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.exhaustive,
     pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can give each job a user of its own"),
 ]
