@@ -293,7 +293,7 @@ class Assignment(Message):
     failures: FailureHistory = FailureHistory()
     counters: Counters = Field(
         default=Counters(),
-        description="Those that the control plane knows of. The commit log's are larger, or smaller after a rewind.",
+        description="Those that the control plane knows of. They count where a commit log of an earlier version has none.",
     )
 
 

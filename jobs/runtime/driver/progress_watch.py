@@ -72,6 +72,6 @@ class ProgressWatch:
 
     def _pass_on(self, query: StreamingQuery) -> None:
         progress = query.lastProgress
-        self._status.sources_are_behind(pending_records(progress))
-        if progress is not None:
+        if progress is not None:  # a query that has just begun knows nothing that is newer
+            self._status.sources_are_behind(pending_records(progress))
             self._status.sources_have_lost(lost_records(progress), of_query=str(progress["runId"]))

@@ -23,7 +23,7 @@ class Query:
         self._told: dict[str, Any] | None = None
 
     def tell(self, lost: int) -> None:
-        sources = [{"latestOffset": {"records_lost": lost}, "endOffset": None}]
+        sources = [{"latestOffset": {"records_lost": lost, "records_behind": 7}, "endOffset": None}]
         self._told = {"runId": self.run_id, "sources": sources, "timestamp": "2026-11-26T04:00:00.000Z"}
 
     @property
@@ -80,6 +80,8 @@ def test_what_a_query_has_told_last_counts_when_another_one_has_taken_over_or_th
     queries.current = second
     watch.look()
     assert lost(status) == 120
+    watch.look_a_last_time()
+    assert status.heartbeat().metrics.pending_records == 7, "the second query has told nothing yet"
     second.tell(3)
     watch.look_a_last_time()
     assert lost(status) == 123
