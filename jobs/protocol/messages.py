@@ -293,7 +293,7 @@ class Assignment(Message):
     failures: FailureHistory = FailureHistory()
     counters: Counters = Field(
         default=Counters(),
-        description="Those that the control plane knows of. They count where a commit log of an earlier version has none.",
+        description="Those that the control plane knows of; they count if an earlier version has left none in the log.",
     )
 
 
