@@ -180,6 +180,7 @@ def test_the_command_that_a_status_conflict_names_makes_the_request_possible(
     done(keyscale(platform, "jobs", "delete", "halves"))
 
 
+@pytest.mark.exhaustive
 def test_a_program_that_fails_is_corrected_by_its_failure(platform: RunningControlPlane, program: Path) -> None:
     """A fault of the code is given up the third time, is shown all the while, and is gone with the next program."""
     program.write_text(WITHOUT_UID)

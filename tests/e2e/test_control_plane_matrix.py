@@ -155,10 +155,7 @@ def driver_cases() -> Iterator[Case]:
             yield Case(operation, (moment,), leader=leader, driver=driver, end=end, after=after)
 
 
-SHORT = {
-    Case(RESCALE, RECORDED, 1, Loss.KILLED),
-    Case(UPGRADE, ("run.restored",), driver="new", after="SwitchOver.decided"),
-}
+SHORT = {Case(RESCALE, RECORDED, 1, Loss.KILLED)}
 
 
 def parameters(cases: Iterable[Case]) -> list[Any]:

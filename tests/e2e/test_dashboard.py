@@ -250,7 +250,7 @@ def test_values_that_hold_are_joined_across_gaps_and_a_lone_point_is_seen(page: 
     open_page(page, platform, "/ui/jobs/sparse/overview")
     state = page.get_by_role("figure").filter(has_text="State")
     expect(state.locator("figcaption")).to_have_text("State8 KiB")
-    expect(state.locator(".lines path")).to_have_attribute("d", re.compile(r"^M[^M]+[LHV][^M]+$"), timeout=60_000)
+    expect(state.locator(".lines path")).to_have_attribute("d", re.compile(r"^M[^M]+[LHV][^M]+$"))
     waiting = page.get_by_role("figure").filter(has_text="Records waiting")
     point = waiting.locator(".points path").last.bounding_box()
     assert point is not None
@@ -569,7 +569,7 @@ def test_late_records_and_dead_letters_are_shown_as_numbers_in_the_graph_and_ove
     expect(chart).to_contain_text("late 2,300, dead letters 1,214, lost 0")
     expect(chart.get_by_role("img", name="Dead letters: from 607 to 1,214, last 1,214")).to_be_visible()
     legend = chart.locator(".legendtext")  # drawn once the library of the charts is there
-    expect(legend).to_have_text(["Late", "Dead letters", "Lost"], timeout=60_000)
+    expect(legend).to_have_text(["Late", "Dead letters", "Lost"])
     assert faults_of_access(page) == []
     platform.control_plane.api.delete("/jobs/refused")
 
@@ -880,12 +880,12 @@ def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, p
     verdict = page.locator("#restorable")
     expect(verdict).to_contain_text("was not verified yet")
     actions.get_by_role("button", name="Verify").click()
-    expect(verdict).to_contain_text("2 files (3 KiB) were read, and have the right hashes.", timeout=20_000)
+    expect(verdict).to_contain_text("2 files (3 KiB) were read, and have the right hashes.")
     expect(page.locator("#message")).to_be_hidden()
     expect(verdict).to_contain_text("The sources were not asked for the records after it: it holds no positions of")
     made.store.put(f"{shared}a", b"x" * 2048)
     actions.get_by_role("button", name="Verify").click()
-    expect(verdict).to_contain_text("No job can start from it.", timeout=20_000)
+    expect(verdict).to_contain_text("No job can start from it.")
     expect(verdict).to_contain_text("shared/a")
 
     comparison = page.get_by_role("region", name="Compared with another one")
@@ -1083,7 +1083,7 @@ def test_every_button_that_acts_is_refused_while_the_control_plane_is_away(page:
         for _ in range(2):  # one lost request is not worth a message
             with page.expect_event("requestfailed", lambda request: request.resource_type == "fetch"):
                 page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-        expect(page.locator("#connection")).to_contain_text("does not answer", timeout=20_000)
+        expect(page.locator("#connection")).to_contain_text("does not answer")
         for button in buttons:
             expect(button).to_be_disabled()
             expect(button).to_have_attribute("title", "The control plane is away.")
@@ -1103,11 +1103,11 @@ def test_a_page_reports_that_the_control_plane_does_not_answer_and_recovers(page
     expect(page.get_by_role("heading", level=1)).to_have_text("departures")
     platform.control_plane.kill()
     notice = page.locator("#connection")
-    expect(notice).to_contain_text("The control plane does not answer.", timeout=20_000)
+    expect(notice).to_contain_text("The control plane does not answer.")
     start = page.get_by_role("button", name="Start")
     expect(start).to_be_disabled()
     expect(start).to_have_attribute("title", "The control plane is away.")
     platform.control_plane.start_again()
-    expect(notice).to_be_hidden(timeout=30_000)
+    expect(notice).to_be_hidden()
     expect(start).to_be_enabled()
     expect(page.get_by_role("heading", level=1)).to_have_text("departures")

@@ -27,7 +27,7 @@ VIEWS = 500
 PROGRAM = """
 import pyarrow as pa
 
-from keyscale import FileSink, KeyedProcessFunction, StreamEnvironment, ValueStateDescriptor
+from keyscale import FileSink, FixedDelayRestart, KeyedProcessFunction, StreamEnvironment, ValueStateDescriptor
 
 
 class Count(KeyedProcessFunction):
@@ -44,6 +44,7 @@ class Count(KeyedProcessFunction):
 
 VERSION = 1
 env = StreamEnvironment.current()
+env.set_restart_strategy(FixedDelayRestart(attempts=2, delay_ms=100))
 views = env.stream(env.spark.readStream.schema("page string").json(env.parameters["input"]))
 output = {"page": "string", "seen": "bigint", "version": "int"}
 counts = views.key_by("page").process(Count(), output=output).uid("views-by-page")

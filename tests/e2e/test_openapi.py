@@ -112,7 +112,7 @@ def try_requests(served: RunningControlPlane, directory: Path, document: Any, *o
     return finished.returncode, int(made[1]) if made else 0, finished.stdout[-10_000:]
 
 
-@pytest.mark.parametrize("examples", [2, pytest.param(60, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("examples", [1, pytest.param(60, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])])
 def test_every_answer_is_one_that_the_document_names(
     served: RunningControlPlane, tmp_path: Path, examples: int
 ) -> None:

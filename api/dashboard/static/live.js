@@ -6,6 +6,8 @@ import { byId, setAway, setText } from "./dom.js";
 
 /** A lost stream is opened again after a while; with one, the page still asks now and then, to be sure. */
 const SLOWEST_MS = 10_000, REOPEN_MS = 10_000, SURE_MS = 15_000, REDRAW_MS = 1000;
+/** How long a page waits for the stream's first message, which comes at once and starts the first refresh. */
+const FIRST_MS = 300;
 const AWAY = "The control plane does not answer.";
 
 /**
@@ -93,8 +95,9 @@ export function live(refresh, { everyMs = 1000, stream = null, topics = [], redr
       close();
       return;
     }
-    run();
     open();
+    if (source) timer = setTimeout(run, FIRST_MS);
+    else run();
     if (redraw) clock = setInterval(() => known && redraw(), REDRAW_MS);
   }
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from keyscale.db.models import Token
 
 TOKEN = "the-admin-token"  # noqa: S105 - a test's own
+REQUEST_SECONDS = 60.0  # uploads are synced to a disk that other tests share
 
 
 def add_token(
@@ -119,7 +120,8 @@ def served(app: FastAPI, listener: socket.socket | None = None) -> Iterator[http
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
-    with listener, httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", trust_env=False) as client:
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    with listener, httpx.Client(base_url=url, timeout=REQUEST_SECONDS, trust_env=False) as client:
         yield client
         server.should_exit = True
         thread.join()

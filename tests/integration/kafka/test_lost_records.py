@@ -24,6 +24,7 @@ pytestmark = pytest.mark.spark
 JOB = ROOT / "tests" / "support" / "jobs" / "kafka_ids_job.py"
 
 
+@pytest.mark.exhaustive
 def test_a_job_whose_topic_has_lost_records_fails_and_goes_on_without_them_when_it_is_started_so(
     kafka: Broker, tmp_path: Path, drivers: list[DriverProcess]
 ) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 import httpx
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 from keyscale.api.access.browser_sessions import SESSION_COOKIE
 from tests.support.repository import ROOT
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request
 
     from keyscale.api.cli.connection import Connection
+
+# How fast a page is, `python -m bench pages` says: a test on a busy machine waits for what will be there in the end.
+TIMEOUT_SECONDS = 60.0
+expect.set_options(timeout=1000 * TIMEOUT_SECONDS)
 
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text()
 ColorScheme = Literal["light", "dark"]
@@ -50,6 +54,7 @@ def running_browser() -> Iterator[Browser]:
 def new_page(browser: Browser) -> Iterator[Page]:
     """Opens a page that shares nothing with others; fails afterwards if it did what no page of ours should."""
     context = browser.new_context()
+    context.set_default_timeout(1000 * TIMEOUT_SECONDS)
     page = context.new_page()
     complaints = Complaints()
     complaints.watch(page)
@@ -60,7 +65,8 @@ def new_page(browser: Browser) -> Iterator[Page]:
 
 def sign_in(page: Page, connection: Connection) -> None:
     """Gives the page's browser the cookie that the login form gives it."""
-    answer = httpx.post(f"{connection.url}/ui/login", data={"token": connection.token}, trust_env=False)
+    url, form = f"{connection.url}/ui/login", {"token": connection.token}
+    answer = httpx.post(url, data=form, timeout=TIMEOUT_SECONDS, trust_env=False)
     cookie = answer.cookies[SESSION_COOKIE]
     page.context.add_cookies([{"name": SESSION_COOKIE, "value": cookie, "url": connection.url}])
 

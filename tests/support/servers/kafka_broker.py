@@ -7,7 +7,7 @@ import struct
 import subprocess
 import tempfile
 import uuid
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 SCRIPT = ROOT / "deploy" / "stack" / "kafka"
 JARS = ROOT / ".keyscale" / "stack" / "kafka-jars"  # fetched once for all tests and the local stack
 SECONDS = 60.0
+STARTS = 3
+"""Other programs may take a port, or the one after it, between the search for it and the start."""
 TRANSACTIONS = "__transaction_state"
 """The topic in which a broker keeps the state of each transactional id."""
 
@@ -33,14 +35,24 @@ TRANSACTIONS = "__transaction_state"
 @contextmanager
 def running_broker() -> Iterator[Broker]:
     """Starts a broker, fetching its jars at first use; stops it and deletes its data afterwards."""
-    with tempfile.TemporaryDirectory(prefix="keyscale-kafka-") as directory:
+    with ExitStack() as exits:
+        yield _started(exits)
+
+
+def _started(exits: ExitStack) -> Broker:
+    for attempts_left in reversed(range(STARTS)):
+        directory = exits.enter_context(tempfile.TemporaryDirectory(prefix="keyscale-kafka-"))
         broker = Broker(directory, free_port())
         broker.control("install")
+        exits.callback(broker.control, "stop")
         try:
             broker.control("start")
-            yield broker
-        finally:
-            broker.control("stop")
+        except subprocess.CalledProcessError:
+            if not attempts_left:
+                raise
+        else:
+            return broker
+    raise AssertionError("unreachable")
 
 
 @dataclass(frozen=True, slots=True)
