@@ -28,6 +28,7 @@ from keyscale.api.access.openid import SignIn
 from keyscale.api.access.principal import authenticate_token
 from keyscale.api.access.refusals import note_refusal
 from keyscale.api.access.tokens import new_token
+from keyscale.api.dashboard.page_modules import STATIC, imported_modules
 from keyscale.api.errors import (
     RateLimitedError,
     RoleMissingError,
@@ -77,7 +78,7 @@ TABS = {
 _OWN_ADDRESS = re.compile(r"/ui/[A-Za-z0-9._~%/-]*(\?[A-Za-z0-9._~%/?&=+!*'(),:@$;-]*)?")
 
 _pages = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined)
-_files = StaticFiles(directory=HERE / "static")
+_files = StaticFiles(directory=STATIC)
 _LIBRARY_FILE = Path(str(files("plotly"))) / "package_data" / "plotly.min.js"
 CHART_LIBRARY = f"plotly-{sha256(_LIBRARY_FILE.read_bytes()).hexdigest()[:16]}.js"
 """The name under which the chart library is served; it is not a file of ours."""
@@ -243,7 +244,8 @@ def unknown_page(request: Request) -> Response:
 
 
 def _page(template: str, values: Mapping[str, object], status: int = 200) -> Response:
-    body = _pages.get_template(template).render(values)
+    modules = imported_modules(template.removesuffix(".html"))
+    body = _pages.get_template(template).render({"modules": modules, **values})
     return Response(body, status_code=status, media_type="text/html; charset=utf-8", headers=HEADERS)
 
 

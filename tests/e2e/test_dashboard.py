@@ -1017,6 +1017,24 @@ def test_a_page_follows_the_stream_and_asks_again_and_again_while_there_is_none(
     platform.control_plane.api.delete("/jobs/followed")
 
 
+def test_a_page_reads_when_its_stream_has_begun_and_waits_for_that_for_a_moment_only(
+    page: Page, platform: Platform
+) -> None:
+    """The stream's first message names all topics: a page that had read before would read everything twice."""
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(urlsplit(request.url).path))
+    page.clock.install()
+    page.clock.pause_at(datetime.now(UTC) + timedelta(days=1))
+    open_page(page, platform, "/ui/jobs/departures/rescale")
+    assert asked.index("/jobs/departures/stream") < asked.index("/whoami")
+
+    page.route("**/jobs/departures/stream", lambda _: None)
+    with page.expect_request("**/jobs/departures/stream"):
+        page.goto(f"{platform.url}/ui/jobs/departures/rescale")
+    page.clock.run_for(1000)
+    expect(page.get_by_role("heading", level=1)).to_have_text("departures")
+
+
 def test_a_page_that_is_left_ends_its_stream_and_follows_again_when_it_comes_back(
     page: Page, platform: Platform
 ) -> None:

@@ -93,6 +93,20 @@ def test_every_module_imports_existing_files_and_looks_up_ids_that_a_template_ha
     assert set(re.findall(r'byId\("([\w-]+)"\)', text)) <= ids
 
 
+@pytest.mark.parametrize("page", [*PAGES, "/ui/login", "/ui/nothing"])
+def test_a_page_names_all_modules_that_its_own_one_needs(page: str) -> None:
+    text = Browser(session=True).get(page).text
+    own = re.findall(r'src="/ui/static/([\w/.]+)"', text)
+    needed, left = set[Path](), [(HERE / "static" / name).resolve() for name in own]
+    while left:
+        module = left.pop()
+        imported = {(module.parent / name).resolve() for name in re.findall(r'"(\.[\w./]+\.js)"', module.read_text())}
+        left += imported - needed
+        needed |= imported
+    named = re.findall(r'rel="modulepreload" href="/ui/static/([\w/.]+)"', text)
+    assert {(HERE / "static" / name).resolve() for name in named} == needed
+
+
 def test_a_hostile_job_in_the_address_becomes_text() -> None:
     hostile = quote('"><img src=x onerror=alert(1)>')
     answer = Browser(session=True).get(f"/ui/jobs/{hostile}/overview")
