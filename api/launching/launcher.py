@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from keyscale.api.access.tokens import new_token, token_sha256
+from keyscale.api.errors import JobUserError
 from keyscale.api.launching.driver_command import driver_command, driver_environment
 from keyscale.api.launching.driver_log import open_log
 from keyscale.api.launching.isolation import Isolation, JobUser, give_to, local_directory, make_directory, owner_of
@@ -223,8 +224,9 @@ class Launcher:
                 with contextlib.suppress(OSError):
                     remove_tree(place)
         if (objects := local_directory(self._settings.store_url)) is not None and (objects / job_id).is_dir():
-            # Its savepoints stay, also for those jobs that restore from them.
-            make_directory(objects / job_id, owner=JobUser(os.geteuid(), os.getegid()), is_shared=True)
+            # Its savepoints stay, also for those jobs that restore from them, and so does its group: no other job's.
+            group = (objects / job_id).lstat().st_gid
+            make_directory(objects / job_id, owner=JobUser(os.geteuid(), group), is_shared=True)
         return remove_tree(directory)
 
     def runs(self) -> dict[str, list[int]]:
@@ -325,5 +327,8 @@ def _reader_of_others(objects: Path, granted: Grant, user: JobUser) -> JobUser:
             user = member_of_readers(objects, prefix.strip("/"), user)
     _, *claimed = granted.own
     for prefix in claimed:
-        let_delete(objects, prefix.strip("/").split("/"))
+        try:
+            let_delete(objects, prefix.strip("/").split("/"), user)
+        except JobUserError:  # of all that it has ever claimed, the other job still owns the directories
+            logger.exception("a savepoint that the user %d has claimed cannot be given to it", user.uid)
     return user

@@ -49,23 +49,28 @@ def member_of_readers(objects: Path, job_id: str, user: JobUser) -> JobUser:
     return user if gid == user.gid else replace(user, further_gids=tuple(dict.fromkeys((*user.further_gids, gid))))
 
 
-def let_delete(objects: Path, parts: Sequence[str]) -> None:
-    """Lets the members of the group of a job's directory change the objects below a part of it: a claimed savepoint.
+def let_delete(objects: Path, parts: Sequence[str], user: JobUser) -> None:
+    """Lets a job's user change the objects below a part of another job's directory: a savepoint that it has claimed.
+
+    The part gets the user's own group, so that other jobs which may read it cannot change it.
 
     Args:
         objects: The store's directory.
         parts: The names of the directories that lead there, the job's first.
+        user: The user of the job that has claimed it.
 
     Raises:
         JobUserError: They are not in a directory of ours.
     """
-    with _opened(objects, parts[:1]) as of_job, _opened(objects, parts) as descriptor:
-        if of_job is None or descriptor is None:
+    with _opened(objects, parts) as descriptor:
+        if descriptor is None:
             return
-        gid = os.fstat(of_job).st_gid
-        for _, _, _, directory in os.fwalk(dir_fd=descriptor):
-            os.fchown(directory, -1, gid)
-            _allow(directory, _WRITE)
+        try:
+            for _, _, _, directory in os.fwalk(dir_fd=descriptor):
+                os.fchown(directory, -1, user.gid)
+                _allow(directory, _WRITE)
+        except RecursionError as error:  # its owner can make directories to any depth
+            raise JobUserError(f"{'/'.join(parts)} in {objects} has more levels than a savepoint") from error
 
 
 @contextlib.contextmanager

@@ -14,6 +14,12 @@ REQUIRED_SETTINGS = MappingProxyType(
         # Adaptive execution and broadcast joins would change which partition is which subtask.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.autoBroadcastJoinThreshold": "-1",
+        # With these rules, which are private, a filter that is never true (or no longer, by the clock) removes the
+        # operators before and behind it from the plan, and so their tasks.
+        "spark.sql.optimizer.excludedRules": (
+            "org.apache.spark.sql.catalyst.optimizer.PruneFilters,"
+            "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
+        ),
         # Undocumented. On, the locality of map outputs outranks the cached anchor, and state wanders between executors.
         "spark.shuffle.reduceLocality.enabled": "false",
         # A second, concurrent try of a task would open the same state twice.

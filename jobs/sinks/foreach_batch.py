@@ -33,7 +33,8 @@ class ForeachBatchSink:
 
     def prepare(self, frame: DataFrame, context: SinkContext) -> str:
         try:
-            self._function(frame, context)
+            # A frame of its own: what it unpersists may have other readers. Spark takes `select("*")` for the same one.
+            self._function(frame.where("true"), context)
         except KeyscaleError:
             raise
         except Exception as error:  # noqa: BLE001 - a user's code may raise anything

@@ -10,6 +10,7 @@ import pytest
 
 from keyscale import (
     FileSink,
+    ForeachBatchSink,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     MapStateDescriptor,
@@ -25,12 +26,20 @@ from keyscale.state.keys.hashing import HashId
 from tests.support.spark.batch_rig import nothing_committed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from keyscale import BroadcastContext, DataStream, KeyedReadOnlyContext, ProcessContext, Row, RuntimeContext
+    from keyscale import (
+        BroadcastContext,
+        DataStream,
+        KeyedReadOnlyContext,
+        ProcessContext,
+        Row,
+        RuntimeContext,
+        SinkContext,
+    )
     from keyscale.jobs.graph.topology import Topology
     from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
     from keyscale.jobs.runtime.batch.committed_state import CommittedState
@@ -178,6 +187,47 @@ def test_operators_whose_records_meet_keep_their_own_state(spark: SparkSession, 
     assert rig.output() == shown(*orders[15:], *orders[:10])
     rig.run(left=orders, right=orders)
     assert rig.output() == []
+
+
+NEVER_TRUE = {
+    "constant": lambda stream: stream.where("1 = 0"),
+    "together": lambda stream: stream.where("at = 1").where("not (at = 1)"),
+    "by a column": lambda stream: stream.with_column("kind", "'a'").where("kind = 'b'").select("order", "item", "at"),
+    "by the clock": lambda stream: stream.where("current_timestamp() < timestamp'2026-01-01'"),
+}
+"""Steps after which Spark's optimizer knows that no record is left."""
+
+
+@pytest.mark.parametrize("step", NEVER_TRUE.values(), ids=NEVER_TRUE)
+def test_an_operator_before_or_behind_a_filter_that_is_never_true_has_its_tasks(
+    spark: SparkSession, tmp_path: Path, step: Callable[[DataStream], DataStream]
+) -> None:
+    rig = Rig(spark, tmp_path)
+    orders = rig.source("orders", ORDERS)
+    none = step(orders).key_by("order").deduplicate().uid("none")
+    once = orders.key_by("order").deduplicate().uid("once")
+    rig.begin(once.union(none).union(step(once).key_by("item").deduplicate().uid("behind")))
+    rig.run(orders=[(f"o{number}", "book", number) for number in range(5)] * 2)
+    assert rig.output() == [(number, "book", f"o{number}") for number in range(5)]
+
+
+def test_a_function_for_batches_that_caches_its_frame_takes_it_from_no_other_sink(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    counts = []
+
+    def count(frame: DataFrame, _: SinkContext) -> None:
+        frame.persist()
+        counts.append(frame.count())
+        frame.unpersist()
+
+    rig = Rig(spark, tmp_path)
+    orders = rig.source("orders", ORDERS).key_by("order").deduplicate().uid("once")
+    orders.sink_to(ForeachBatchSink(count)).uid("counts")
+    rig.begin(orders.where("at >= 0"))
+    rig.run(orders=[(f"o{number}", "book", number) for number in range(5)] * 2)
+    assert rig.output() == [(number, "book", f"o{number}") for number in range(5)]
+    assert counts == [5]
 
 
 def test_operators_meet_in_one_state(spark: SparkSession, tmp_path: Path) -> None:

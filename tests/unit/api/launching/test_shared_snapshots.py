@@ -11,7 +11,9 @@ import pytest
 
 from keyscale.api.errors import JobUserError
 from keyscale.api.launching.isolation import JobUser, make_directory
+from keyscale.api.launching.launcher import Launcher
 from keyscale.api.launching.shared_snapshots import let_delete, member_of_readers
+from keyscale.api.settings import Settings
 from keyscale.db.embedded import let_enter
 
 if TYPE_CHECKING:
@@ -55,23 +57,51 @@ def test_the_user_of_a_job_that_restores_reads_and_changes_nothing_and_others_ge
     assert not can(OTHER, reading)
     make_directory(objects / "owner", owner=OWNER, is_shared=True)  # its own job is started again
     assert can(member, reading)
-    let_delete(objects, ("owner", "savepoints", "sp"))
+    further = member_of_readers(objects, "owner", OTHER)
+    let_delete(objects, ("owner", "savepoints", "sp"), READER)
+    assert can(further, reading)
+    assert not can(further, writing), "another job has claimed it"
+    assert can(member, reading)
     assert can(member, writing)
     assert not can(OTHER, reading)
 
 
-def test_snapshots_of_a_deleted_job_which_are_the_control_planes_are_read_by_several(objects: Path) -> None:
-    make_directory(objects / "owner", owner=JobUser(os.geteuid(), os.getegid()), is_shared=True)
+def test_jobs_that_start_from_a_deleted_jobs_snapshots_get_no_right_to_each_other(
+    objects: Path, tmp_path: Path
+) -> None:
+    settings = Settings(home=tmp_path / "home", store_url=objects.as_uri())
+    Launcher(settings).forget("owner")
+    assert (objects / "owner").stat().st_uid == os.geteuid()
     first, second = (member_of_readers(objects, "owner", user) for user in (READER, OTHER))
     reading = f"os.listdir({str(objects / 'owner' / 'savepoints')!r})"
     assert can(first, reading)
     assert can(second, reading)
-    assert second.further_gids == (READER.gid,)
+    assert first.further_gids == second.further_gids == (OWNER.gid,)
+
+
+def test_snapshots_of_a_job_that_ran_as_the_control_plane_are_read_by_several(objects: Path) -> None:
+    make_directory(objects / "owner", owner=JobUser(os.geteuid(), os.getegid()))
+    first, second = (member_of_readers(objects, "owner", user) for user in (READER, OTHER))
+    reading = f"os.listdir({str(objects / 'owner' / 'savepoints')!r})"
+    assert can(first, reading)
+    assert can(second, reading)
+
+
+def test_a_claimed_savepoint_that_its_owner_has_made_endless_is_not_walked(objects: Path) -> None:
+    deep = os.open(objects / "owner" / "savepoints" / "sp", os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=deep)
+        below = os.open("d", os.O_RDONLY, dir_fd=deep)
+        os.close(deep)
+        deep = below
+    os.close(deep)
+    with pytest.raises(JobUserError, match="more levels than a savepoint"):
+        let_delete(objects, ("owner", "savepoints", "sp"), READER)
 
 
 def test_a_directory_that_is_not_there_gives_nothing_and_a_link_is_not_followed(objects: Path) -> None:
     assert member_of_readers(objects, "gone", READER) == READER
-    let_delete(objects, ("gone", "savepoints", "sp"))
+    let_delete(objects, ("gone", "savepoints", "sp"), READER)
     secret = objects / "secret"
     secret.mkdir(mode=0o700)
     (objects / "link").symlink_to(secret)
@@ -79,6 +109,6 @@ def test_a_directory_that_is_not_there_gives_nothing_and_a_link_is_not_followed(
     with pytest.raises(JobUserError, match="not a directory of ours"):
         member_of_readers(objects, "link", READER)
     with pytest.raises(JobUserError, match="not a directory of ours"):
-        let_delete(objects, ("owner", "savepoints", "link"))
-    let_delete(objects, ("owner", "savepoints"))
+        let_delete(objects, ("owner", "savepoints", "link"), READER)
+    let_delete(objects, ("owner", "savepoints"), READER)
     assert secret.stat().st_mode & 0o777 == 0o700
