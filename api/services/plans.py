@@ -35,6 +35,7 @@ from keyscale.db.statuses import ChangeKind, DesiredState
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.program import ProgramQuestion
 from keyscale.jobs.protocol.redaction import Mask, redact_named
+from keyscale.state.documents.manifest import size_bytes_of
 from keyscale.state.identifiers import JobId
 from keyscale.state.inspection.stored_state import UNNAMED_SOURCE, read_stored_state
 from keyscale.state.keyed.schema_change import Fate
@@ -371,7 +372,7 @@ def _movement(facts: _Facts, stored: StoredState, *, single_host: bool) -> Movem
         operators.append(
             OperatorMovement(
                 uid=operator.uid,
-                state_bytes=sum(each.state_size_bytes for each in operator.subtasks),
+                state_bytes=size_bytes_of([operator]),
                 moved_bytes=sum(each.moved_bytes for each in subtasks),
                 subtasks=subtasks,
                 skew_ratio=None if uneven is None else round(uneven.ratio, 3),

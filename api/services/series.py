@@ -146,7 +146,7 @@ def show(context: Context, reference: str, span: Span, names: Collection[SeriesN
         to_ms=end_ms,
         step_ms=step_ms,
         at_ms=times,
-        series={name: _values(steps, times, step_ms, name) for name in chosen},
+        series={name: _values(steps, times, step_ms, now, name) for name in chosen},
         marks=sorted(marks, key=lambda mark: mark.at_ms)[-MARKS_MAX:],
     )
 
@@ -184,19 +184,27 @@ def _merged_value(name: str, members: Sequence[SeriesPoint]) -> float | None:
 
 
 def _values(
-    steps: dict[int, dict[str, Any]], times: Sequence[int], step_ms: int, name: SeriesName
+    steps: dict[int, dict[str, Any]], times: Sequence[int], step_ms: int, now: int, name: SeriesName
 ) -> list[float | None]:
     if (counter := _RATES.get(name)) is None:
         return [steps[at_ms][name] if at_ms in steps else None for at_ms in times]
-    return [_rate(steps.get(at_ms - step_ms), steps.get(at_ms), counter, step_ms) for at_ms in times]
+    return [
+        _rate(steps.get(at_ms - step_ms), steps.get(at_ms), counter, min(step_ms, now - at_ms))
+        if 4 * (now - at_ms) >= step_ms  # too little of a step says nothing
+        else None
+        for at_ms in times
+    ]
 
 
-def _rate(before: dict[str, Any] | None, here: dict[str, Any] | None, counter: str, step_ms: int) -> float | None:
-    """Returns how many records there were per second; None beside a step of which nothing is known."""
+def _rate(before: dict[str, Any] | None, here: dict[str, Any] | None, counter: str, duration_ms: int) -> float | None:
+    """Returns how many records there were per second; None beside a step of which nothing is known.
+
+    The newest step may not be over: then its duration is the part of it that has passed.
+    """
     if before is None or here is None or before[counter] is None or here[counter] is None:
         return None
     grown: int = here[counter] - before[counter]
-    return max(0.0, grown * 1000 / step_ms)
+    return max(0.0, grown * 1000 / duration_ms)
 
 
 def _mark_of_event(event: Event) -> MarkAnswer:

@@ -123,14 +123,16 @@ class Topology:
                 return True
         return False
 
-    def passes_all_on(self, node: NodeId, source: NodeId) -> bool:
-        """Returns whether `node` emits every record of a source: nothing in between may drop one."""
+    def times_passed_on(self, node: NodeId, source: NodeId) -> int:
+        """Returns how often `node` emits each record of a source; 0 if that is not the same for all of them."""
         at = self.nodes[node]
         if isinstance(at, SourceNode):
-            return at.id == source
-        return isinstance(at, TimestampsNode | UnionNode) and any(
-            self.passes_all_on(each, source) for each in at.inputs
-        )
+            return int(at.id == source)
+        if not isinstance(at, TimestampsNode | UnionNode):
+            return 0
+        ways = [each for each in at.inputs if any(origin.node.id == source for origin in self.origins(each))]
+        times = [self.times_passed_on(each, source) for each in ways]
+        return sum(times) if all(times) else 0
 
     def reader_of_all(self) -> OperatorNode | None:
         """Returns the operator that directly, and alone, reads the job's only source; None if there is none."""

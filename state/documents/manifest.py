@@ -183,7 +183,8 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def state_size_bytes(self) -> int:
-        return sum(snapshot.state_size_bytes for operator in self.operators for snapshot in operator.subtasks)
+        """The size of all state; a file that several subtasks read, as after a rescale, counts once."""
+        return size_bytes_of(self.operators)
 
     def operator(self, uid: OperatorUid) -> OperatorSnapshot | None:
         return next((operator for operator in self.operators if operator.uid == uid), None)
@@ -195,6 +196,12 @@ class Manifest(msgspec.Struct, frozen=True):
                 yield from snapshot.files()
         if self.positions is not None:
             yield self.positions
+
+
+def size_bytes_of(operators: Iterable[OperatorSnapshot]) -> int:
+    """Returns the size of the distinct objects that hold the state of operators."""
+    subtasks = (snapshot for operator in operators for snapshot in operator.subtasks)
+    return sum({file.path: file.size_bytes for snapshot in subtasks for file in snapshot.files()}.values())
 
 
 def known_files(manifests: Iterable[Manifest], job_id: JobId, *, claimed: bool = False) -> dict[str, str]:

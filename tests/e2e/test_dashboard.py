@@ -756,7 +756,11 @@ def test_a_log_is_searched_and_downloaded(page: Page, platform: Platform, tmp_pa
     expect(page.get_by_role("list", name="Lines found").get_by_role("link")).to_have_text(
         ["line 39999 of the driver: é"]
     )
-    expect(page.get_by_role("region", name="Log", exact=True)).to_contain_text("line 39999 of the driver: é")
+    shown = page.get_by_role("region", name="Log", exact=True)
+    expect(shown).to_contain_text("line 39999 of the driver: é")
+    from_end = "log => log.scrollHeight - log.clientHeight - log.scrollTop"
+    assert shown.evaluate("log => log.scrollHeight > log.clientHeight")
+    assert shown.evaluate(from_end) < 2
     with page.expect_download() as download:
         page.get_by_role("button", name="Download").click()
     assert download.value.suggested_filename == "departures-3.log"

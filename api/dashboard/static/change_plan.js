@@ -14,7 +14,8 @@ export function planFigures({ movement, downtime }) {
     ["Bytes to move", bytes(movement.moved_bytes), movement.same_host
       ? `of ${bytes(movement.state_bytes)}: files are linked on the same host` : `of ${bytes(movement.state_bytes)}`],
     ["Files to open", number(files)],
-    ["Largest subtask", skews.length ? percent(Math.max(...skews)) : NONE, "of the average subtask's state"],
+    ["Largest subtask", skews.length ? percent(Math.max(...skews)) : NONE, skews.length > 1
+      ? "of the average subtask's state, of the most uneven operator" : "of the average subtask's state"],
   ]);
 }
 

@@ -32,8 +32,8 @@ export function jobPage(read, show, topics = [], everyMs = 1000) {
       shown = [job, found, mayActAs(user, "OPERATOR")];
       showHead(job);
       if (shown[2]) actions.show(job);
+      byId("body").hidden = false; // before it is filled: what is hidden cannot be scrolled to its end
       show(...shown);
-      byId("body").hidden = false;
     } catch (error) {
       explainMissing(error);
       throw error;

@@ -63,8 +63,8 @@ def operator_metrics(
 def records_read(topology: Topology, reports: Mapping[OperatorUid, Sequence[TaskReport]]) -> int:
     """Returns the number of records that a batch has read from the sources: each once, however many operators get it.
 
-    Records that transforms leave out are not seen. Of a source that is read through transforms alone, each of these
-    branches counts: they may be different records.
+    Records that transforms leave out are not seen, nor those that reach only sinks or are only broadcast. Of a source
+    that is read through transforms alone, each of these branches counts: they may be different records.
     """
     whole: dict[NodeId, int] = {}
     branches: Counter[NodeId] = Counter()
@@ -78,8 +78,8 @@ def records_read(topology: Topology, reports: Mapping[OperatorUid, Sequence[Task
                 each.input_records if len(arrivals) == 1 else each.records_of_origins.get(arrival.name, 0)
                 for each in reports[node.uid]
             )
-            if any(topology.passes_all_on(each, source.id) for each in node.inputs):
-                whole[source.id] = max(read, whole.get(source.id, 0))
+            if times := topology.times_passed_on(node.inputs[arrival.port], source.id):
+                whole[source.id] = max(read // times, whole.get(source.id, 0))
             else:
                 branches[source.id] += read
     return sum({**branches, **whole}.values())

@@ -126,6 +126,18 @@ class Paid(KeyedCoProcessFunction):
             yield amount, item, order
 
 
+class Nothing(KeyedCoProcessFunction):
+    def process_element1(self, row: Row, _: ProcessContext) -> Iterator[tuple[Any, ...]]:
+        yield from self._of(row)
+
+    def process_element2(self, row: Row, _: ProcessContext) -> Iterator[tuple[Any, ...]]:
+        yield from self._of(row)
+
+    def _of(self, row: Row) -> list[tuple[Any, ...]]:
+        assert row.amount >= 0
+        return []
+
+
 def test_two_keyed_streams_meet_in_one_state(spark: SparkSession, tmp_path: Path) -> None:
     rig = Rig(spark, tmp_path)
     orders = rig.source("orders", ORDERS).with_timestamps("at").key_by("order")
@@ -167,6 +179,23 @@ def test_of_a_source_that_is_read_through_transforms_alone_each_branch_counts(
     even, odd = (orders.where(f"at % 2 = {rest}").key_by("item").deduplicate().uid(f"rest-{rest}") for rest in (0, 1))
     rig.begin(even.union(odd))
     assert rig.run(orders=[(f"o{number}", f"i{number}", number) for number in range(10)]).input_records == 10
+
+
+def test_a_source_that_arrives_more_than_once_counts_once(spark: SparkSession, tmp_path: Path) -> None:
+    rig = Rig(spark, tmp_path)
+    orders, payments = rig.source("orders", ORDERS), rig.source("payments", PAYMENTS)
+    twice = orders.union(orders).key_by("order").deduplicate().uid("twice")
+    tripled = payments.transform(lambda frame: frame.selectExpr("explode(array(1, 2, 3))", "*").drop("col"))
+    both = payments.key_by("paid_for").connect(tripled.key_by("paid_for"))
+    output = {"amount": "bigint", "item": "string", "order": "string"}
+    nothing = both.process(Nothing(), output=output).uid("nothing")
+    rig.begin(twice.with_column("amount", "at").select("amount", "item", "order").union(nothing))
+    outcome = rig.run(
+        orders=[(f"o{number}", "book", number) for number in range(10)],
+        payments=[(f"o{number}", number, 100 + number) for number in range(7)],
+    )
+    assert rig.output() == [(number, "book", f"o{number}") for number in range(10)]
+    assert outcome.input_records == 10 + 7
 
 
 def test_operators_whose_records_meet_keep_their_own_state(spark: SparkSession, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ function showFigures({ figures, latest_checkpoint: checkpoint, running_since_ms:
     ["State", bytes(figures.state_size), "in the object store"],
     ["Busy", percent(figures.busy_ratio), figures.batch_duration_ms === null ? "" : `${duration(figures.batch_duration_ms)} per batch`],
     ["Records read", number(figures.input_records), "since the job was created"],
-    ["Emitted", number(figures.output_records)],
+    ["Emitted", number(figures.output_records), "by the operators before sinks, with side outputs and dead letters"],
     ["Late", number(figures.late_records)],
     ["Dead letters", number(figures.dead_letters)],
     ["Lost by sources", number(figures.lost_records)],
@@ -102,10 +102,11 @@ const CHARTS = [
 ];
 
 function showCharts(isNow) {
-  const { at_ms: times, series: known, marks } = series;
+  const { at_ms: times, series: known, marks, step_ms: stepMs, to_ms: toMs } = series;
   const pointsOf = (name) => times.map((at, index) => {
     const value = known[name]?.[index] ?? null;
-    return [at, name === "watermark_ms" && value !== null ? Math.max(0, at - value) : value];
+    // The watermark is that of the step's end; the newest step may not be over.
+    return [at, name === "watermark_ms" && value !== null ? Math.max(0, Math.min(at + stepMs, toMs) - value) : value];
   });
   const drawable = CHARTS.filter(([, , lines]) => lines.some(([name]) => known[name]?.some((value) => value !== null)));
   byId("no-series").hidden = drawable.length > 0;

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from keyscale.api.schemas.series import SeriesName
+from keyscale.api.services import series
 from keyscale.api.services.series import choose_step, merged
 from keyscale.db.models import SeriesPoint
 from keyscale.db.repositories.series import COLUMNS, RINGS
@@ -71,3 +73,12 @@ def test_of_several_points_counts_are_added_and_the_shortest_duration_counts() -
     ]
     [step] = merged(points, 40_000).values()
     assert (step["checkpoints_completed"], step["checkpoint_duration_min_ms"], step["restarts"]) == (5, 20, 1)
+
+
+@pytest.mark.parametrize(("passed_ms", "newest"), [(60_000, 5.0), (30_000, 10.0), (15_000, 20.0), (14_000, None)])
+def test_the_rate_of_a_step_that_is_not_over_is_that_of_the_part_that_has_passed(
+    passed_ms: int, newest: float | None
+) -> None:
+    steps: dict[int, dict[str, Any]] = {at: {"input_records": total} for at, total in ((0, 100), (60_000, 400))}
+    rates = series._values(steps, [0, 60_000], 60_000, 60_000 + passed_ms, SeriesName.INPUT_RATE)
+    assert rates == [None, newest]

@@ -76,6 +76,15 @@ def example(created_at_ms: int = 1_700_000_000_000) -> Manifest:
     )
 
 
+def test_a_file_that_two_subtasks_read_counts_once_in_the_size_of_the_state() -> None:
+    manifest = example()
+    (operator,) = manifest.operators
+    (subtask,) = operator.subtasks
+    halves = (subtask, msgspec.structs.replace(subtask, subtask=SubtaskIndex(1)))
+    rescaled = msgspec.structs.replace(operator, subtasks=halves)
+    assert msgspec.structs.replace(manifest, operators=(rescaled,)).state_size_bytes == 1016
+
+
 def test_todays_reader_reads_last_years_manifest() -> None:
     assert decode_manifest(VECTORS_FILE.read_bytes(), "golden") == example()
 
