@@ -46,8 +46,7 @@ _READ_ALL_ONCE = frozenset(
 def reads_once(step: DataFrame) -> bool:
     """Whether Spark computes every partition of a step's input once, and each in a task of its own.
 
-    A limit, a sort, a join, a filter that is always false, or fewer partitions without a shuffle are such that it does
-    not.
+    A limit, a sort, a join, or fewer partitions without a shuffle are such that it does not.
 
     Args:
         step: The result of the step for a frame of `SparkSession.createDataFrame` whose rows are not known.

@@ -83,10 +83,11 @@ class Platform:
     def token(self) -> str:
         return self.control_plane.api.connection.token
 
-    def create_job(self, name: str) -> str:
+    def create_job(self, name: str, **labels: str) -> str:
         api = self.control_plane.api
         artifact = api.upload("/artifacts", filename="job.py", content=SCRIPT)
-        self.jobs[name] = api.post("/jobs", {"name": name, "artifact_id": artifact["id"], "parallelism": 2})["id"]
+        body = {"name": name, "artifact_id": artifact["id"], "parallelism": 2, "labels": labels}
+        self.jobs[name] = api.post("/jobs", body)["id"]
         return self.jobs[name]
 
     def note_figures(self, name: str, reports: Sequence[dict[str, Any]]) -> None:
@@ -949,6 +950,13 @@ def test_a_form_of_a_checkpoint_forgets_what_was_said_of_an_earlier_entry(page: 
     platform.control_plane.api.delete("/jobs/branched")
 
 
+def test_jobs_are_found_by_a_label_as_the_form_takes_it(page: Page, platform: Platform) -> None:
+    platform.create_job("labelled", team="web")
+    open_page(page, platform, "/ui/?q=team%3Dweb")
+    expect(page.locator("#jobs").get_by_role("link")).to_have_text(["labelled"])
+    platform.control_plane.api.delete("/jobs/labelled")
+
+
 def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) -> None:
     platform.create_job("uneven")
     made = platform.snapshots_of("uneven")
@@ -965,6 +973,7 @@ def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) 
     expect(largest.get_by_role("cell")).to_have_text(["1", "3 KiB", "3,072", "71 %"])
     subtasks = page.get_by_role("list", name="Subtasks and their key groups").get_by_role("listitem")
     expect(subtasks).to_contain_text([f"groups {start}{NONE}{start + 63}" for start in (0, 64)])
+    expect(page.get_by_role("region", name="Key groups", exact=True)).to_contain_text("Estimates: what a file holds")
     page.get_by_label("Ranges at parallelism").fill("4")
     expect(subtasks).to_contain_text([f"groups {start}{NONE}{start + 31}" for start in range(0, 128, 32)])
     page.get_by_role("group", name="Measure").get_by_role("button", name="Entries").click()

@@ -40,7 +40,9 @@ def running_broker() -> Iterator[Broker]:
 
 
 def _started(exits: ExitStack) -> Broker:
-    for attempts_left in reversed(range(STARTS)):
+    starts_left = STARTS
+    while True:
+        starts_left -= 1
         directory = exits.enter_context(tempfile.TemporaryDirectory(prefix="keyscale-kafka-"))
         broker = Broker(directory, free_port())
         broker.control("install")
@@ -48,11 +50,10 @@ def _started(exits: ExitStack) -> Broker:
         try:
             broker.control("start")
         except subprocess.CalledProcessError:
-            if not attempts_left:
+            if not starts_left:
                 raise
         else:
             return broker
-    raise AssertionError("unreachable")
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ function show() {
 function fits(job) {
   const wanted = byId("filter-text").value.trim().toLowerCase();
   const status = byId("filter-status").value;
-  const texts = [job.name, ...Object.entries(job.labels).map(([name, value]) => `${name}: ${value}`)];
+  const texts = [job.name, ...Object.entries(job.labels).flatMap(([name, value]) => [`${name}: ${value}`, `${name}=${value}`])];
   return (!status || job.status === status) && (!wanted || texts.some((text) => text.toLowerCase().includes(wanted)));
 }
 

@@ -11,10 +11,11 @@ import pytest
 
 from keyscale.api.errors import JobUserError
 from keyscale.api.launching.isolation import JobUser, make_directory
-from keyscale.api.launching.launcher import Launcher
+from keyscale.api.launching.launcher import Launcher, _reader_of_others
 from keyscale.api.launching.shared_snapshots import let_delete, member_of_readers
 from keyscale.api.settings import Settings
 from keyscale.db.embedded import let_enter
+from keyscale.state.objects.s3_grant import Grant
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,6 +98,16 @@ def test_a_claimed_savepoint_that_its_owner_has_made_endless_is_not_walked(objec
     os.close(deep)
     with pytest.raises(JobUserError, match="more levels than a savepoint"):
         let_delete(objects, ("owner", "savepoints", "sp"), READER)
+
+
+def test_a_job_starts_though_the_owner_of_a_savepoint_that_it_once_claimed_has_put_a_link_in_its_place(
+    objects: Path,
+) -> None:
+    (objects / "owner" / "savepoints" / "link").symlink_to(objects)
+    claimed = ("reader/", "owner/savepoints/link/", "owner/savepoints/sp/")
+    user = _reader_of_others(objects, Grant(objects.as_uri(), claimed, ("owner/",)), READER)
+    assert user.further_gids == (OWNER.gid,)
+    assert can(user, f"open({str(objects / 'owner' / 'savepoints' / 'sp' / 'manifest.json-claim')!r}, 'x')")
 
 
 def test_a_directory_that_is_not_there_gives_nothing_and_a_link_is_not_followed(objects: Path) -> None:
