@@ -15,6 +15,7 @@ from keyscale.api.launching.launcher import Launcher, _reader_of_others
 from keyscale.api.launching.shared_snapshots import let_delete, member_of_readers
 from keyscale.api.settings import Settings
 from keyscale.db.embedded import let_enter
+from keyscale.directory_tree import remove_tree
 from keyscale.state.objects.s3_grant import Grant
 
 if TYPE_CHECKING:
@@ -96,8 +97,11 @@ def test_a_claimed_savepoint_that_its_owner_has_made_endless_is_not_walked(objec
         os.close(deep)
         deep = below
     os.close(deep)
-    with pytest.raises(JobUserError, match="more levels than a savepoint"):
-        let_delete(objects, ("owner", "savepoints", "sp"), READER)
+    try:
+        with pytest.raises(JobUserError, match="more levels than a savepoint"):
+            let_delete(objects, ("owner", "savepoints", "sp"), READER)
+    finally:
+        remove_tree(objects / "owner")  # pytest's own clean-up does not go so deep
 
 
 def test_a_job_starts_though_the_owner_of_a_savepoint_that_it_once_claimed_has_put_a_link_in_its_place(
