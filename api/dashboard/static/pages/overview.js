@@ -51,7 +51,7 @@ function showFigures({ figures, latest_checkpoint: checkpoint, running_since_ms:
     ["State", bytes(figures.state_size), "in the object store"],
     ["Busy", percent(figures.busy_ratio), figures.batch_duration_ms === null ? "" : `${duration(figures.batch_duration_ms)} per batch`],
     ["Records read", number(figures.input_records), "since the job was created"],
-    ["Emitted", number(figures.output_records), "by the operators before sinks, with side outputs and dead letters"],
+    ["Emitted", number(figures.output_records), "side outputs and dead letters too"],
     ["Late", number(figures.late_records)],
     ["Dead letters", number(figures.dead_letters)],
     ["Lost by sources", number(figures.lost_records)],
