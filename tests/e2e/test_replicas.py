@@ -23,7 +23,6 @@ from tests.support.servers.host_clock import moving_modules, set_clock
 from tests.support.servers.postgres import running_postgres
 from tests.support.servers.s3_server import RestartableS3Server
 from tests.support.servers.spark_cluster import running_spark_cluster
-from tests.support.short_form import short_form
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -44,7 +43,8 @@ def wait_for_a_heartbeat(job: FlightsJob) -> None:
     job.wait("the driver to be heard", lambda: heartbeat(job) > before)
 
 
-@pytest.mark.parametrize("fault", short_form(["killed", "stopped"], ["killed"]))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("fault", ["killed", "stopped"])
 def test_a_running_job_notices_nothing_of_a_leader_that_is_lost(fault: str) -> None:
     with replicas() as (first, second):
         wait_until(first.leads, what="the first one to lead")

@@ -12,7 +12,7 @@ Observed = TypeVar("Observed")
 
 
 def wait_until(
-    observe: Callable[[], Observed], timeout: float = 30.0, *, what: str = "the condition", poll: float = 0.05
+    observe: Callable[[], Observed], timeout: float = 60.0, *, what: str = "the condition", poll: float = 0.05
 ) -> Observed:
     """Polls `observe` until it returns something truthy and returns that.
 

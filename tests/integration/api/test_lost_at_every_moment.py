@@ -23,7 +23,6 @@ from keyscale.db.repositories import attempts, jobs, revisions
 from keyscale.db.statuses import AttemptStage, ChangeKind, ChangeStatus, Role, UpgradeMode
 from keyscale.state import syncpoint
 from tests.support.control_plane.rehearsed_drivers import Committed, RehearsedLauncher, World
-from tests.support.short_form import short_form
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -263,7 +262,8 @@ def test_one_revision_runs_in_the_end_whatever_is_lost_at_whichever_moment(
             raise
 
 
-@pytest.mark.parametrize("seed", short_form(range(10), [0]))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(10))
 def test_one_revision_runs_in_the_end_when_things_are_lost_at_two_moments(
     rehearse: Callable[..., Rehearsal], seed: int
 ) -> None:

@@ -66,7 +66,7 @@ class Reader:
         def look() -> tuple[str, Any] | None:
             return next((message for message in self.messages[after:] if found(*message)), None)
 
-        seen: tuple[str, Any] = wait_until(look, 15, what=what)
+        seen: tuple[str, Any] = wait_until(look, what=what)
         return seen
 
 
@@ -198,7 +198,7 @@ def test_the_stream_of_an_operation_shows_it_and_ends_with_it(
         reader.wait("the operation", lambda event, data: event == "operation" and data["status"] == "IN_PROGRESS")
         with context.sessions.begin() as session:
             session.execute(text("UPDATE commands SET status = 'COMPLETED', location = 'file:///x', ended_at_ms = 2"))
-        wait_until(lambda: reader.has_ended, 15, what="the end of the stream")
+        wait_until(lambda: reader.has_ended, what="the end of the stream")
         assert reader.messages[-1][1] == client.get("/operations/nightly").json()
         assert reader.messages[-1][1]["status"] == "COMPLETED"
     done = client.get("/operations/nightly/stream")  # it ends by itself
@@ -209,7 +209,7 @@ def test_a_stream_ends_when_its_job_is_deleted(client: httpx.Client, job: dict[s
     with reading(client, f"/jobs/{job['id']}/stream") as reader:
         settled(reader)
         assert client.delete(f"/jobs/{job['id']}").status_code == 204
-        wait_until(lambda: reader.has_ended, 15, what="the end of the stream")
+        wait_until(lambda: reader.has_ended, what="the end of the stream")
         assert reader.messages[-1] == ("gone", {})
 
 
@@ -234,7 +234,7 @@ def test_a_stream_ends_with_the_validity_of_its_token_or_session(
                 found.revoked_at_ms = now_ms()
         if how == "signed out":
             httpx.post(f"{client.base_url}/ui/logout", headers={"Cookie": headers["Cookie"]})
-        wait_until(lambda: reader.has_ended, 15, what="the end of the stream")
+        wait_until(lambda: reader.has_ended, what="the end of the stream")
         assert reader.messages[-1] == ("over", {})
         assert not other.has_ended
 
@@ -245,7 +245,7 @@ def test_listeners_hold_no_connection_and_share_the_looks(
     with reading(client, f"/jobs/{job['id']}/stream") as one, reading(client, "/stream") as another:
         settled(one)
         settled(another)
-        wait_until(lambda: context.engine.pool.checkedout() == 0, 10, what="no connection in use")  # type: ignore[attr-defined]
+        wait_until(lambda: context.engine.pool.checkedout() == 0, what="no connection in use")  # type: ignore[attr-defined]
         with statements(context) as sent:
             context.news.look()
         with reading(client, f"/jobs/{job['id']}/stream") as third:
@@ -256,7 +256,7 @@ def test_listeners_hold_no_connection_and_share_the_looks(
         # The thread looks, too, meanwhile.
         assert 1 <= len([statement for statement in sent if "FROM jobs j LEFT JOIN" in statement]) <= 3
         assert len(set(sent_for_three)) <= 4
-    wait_until(lambda: context.news.streams == 0, 10, what="the readers to be forgotten")
+    wait_until(lambda: context.news.streams == 0, what="the readers to be forgotten")
 
 
 def test_too_many_streams_are_refused(client: httpx.Client, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,14 +264,14 @@ def test_too_many_streams_are_refused(client: httpx.Client, context: Context, mo
     with reading(client, "/stream"):
         answer = client.get("/stream")
         assert (answer.status_code, answer.json()["code"]) == (429, "TOO_MANY_IN_FLIGHT")
-    wait_until(lambda: context.news.streams == 0, 10, what="the reader to be forgotten")
+    wait_until(lambda: context.news.streams == 0, what="the reader to be forgotten")
     assert client.get("/stream", params={"seconds": 0}).status_code == 200
 
 
 def test_a_quiet_stream_has_heartbeats(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "HEARTBEAT_S", 0.05)
     with reading(client, "/stream") as reader:
-        wait_until(lambda: reader.comments > 2, 10, what="heartbeats")
+        wait_until(lambda: reader.comments > 2, what="heartbeats")
 
 
 def test_readers_are_told_when_the_database_is_away_and_when_it_is_back(
@@ -378,5 +378,5 @@ def test_a_reader_that_stops_reading_loses_its_stream(
             f"GET /stream HTTP/1.1\r\nHost: {client.base_url.netloc.decode()}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
         )
         stuck.sendall(request.encode())
-        wait_until(lambda: context.news.streams == 1, 15, what="the stream")
+        wait_until(lambda: context.news.streams == 1, what="the stream")
         wait_until(is_dropped, 60, what="the stream's end")

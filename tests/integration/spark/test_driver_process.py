@@ -77,6 +77,7 @@ def test_with_the_exchange_of_workers_switched_off_spark_s_own_daemon_runs_and_t
     job.check_output()
 
 
+@pytest.mark.exhaustive
 def test_a_checkpoint_that_could_not_begin_during_a_long_batch_is_no_failed_one(
     job: ChainJob, drivers: list[DriverProcess], tmp_path: Path
 ) -> None:

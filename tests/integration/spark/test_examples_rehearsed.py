@@ -83,7 +83,7 @@ def test_an_example_killed_and_rescaled_gives_what_a_batch_computation_gives(
     job.start(parallelism, job.checkpoint("back"))
     job.drain()
 
-    wait_until(lambda: not differences(case, job), what="windows that the clock ends", poll=0.1, timeout=20)
+    wait_until(lambda: not differences(case, job), what="windows that the clock ends", poll=0.1, timeout=120)
     assert differences(case, job) == {}
 
 

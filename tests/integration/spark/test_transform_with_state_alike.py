@@ -110,11 +110,8 @@ def plain(value: Any, kind: pa.DataType) -> Any:
     "trial",
     [
         Trial(RecordForm.ROWS, TimeMode.NONE, chunk=10_000, state_chunk=2, begins=True),
-        Trial(RecordForm.ROWS, TimeMode.EVENT_TIME, chunk=10_000, state_chunk=500),
         Trial(RecordForm.ROWS, TimeMode.PROCESSING_TIME, chunk=1, state_chunk=500),
-        Trial(RecordForm.PANDAS, TimeMode.NONE, chunk=3, state_chunk=500),
         Trial(RecordForm.PANDAS, TimeMode.EVENT_TIME, chunk=10_000, state_chunk=1, begins=True),
-        Trial(RecordForm.PANDAS, TimeMode.PROCESSING_TIME, chunk=1, state_chunk=500),
     ],
     ids=str,
 )

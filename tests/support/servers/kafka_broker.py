@@ -76,6 +76,7 @@ class Broker:
         """Installs, starts or stops it. It keeps its data and its port."""
         environment = {
             **os.environ,
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # it does not live for long
             "KEYSCALE_STACK_DIR": self.directory,
             "KEYSCALE_STACK_KAFKA_JARS": str(JARS),
             "KEYSCALE_STACK_KAFKA_PORT": str(self.port),
