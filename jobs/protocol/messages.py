@@ -405,6 +405,10 @@ class OperatorMetrics(Message):
     uid: StorableText
     read_records: Measured = Field(default=0, description="Records read since the driver started.")
     write_records: Measured = Field(default=0, description="Records emitted to all outputs since the driver started.")
+    read_records_per_second: Measure | None = Field(
+        default=None, description="Rate of records read, including waits for input; None if the driver is too old."
+    )
+    write_records_per_second: Measure | None = Field(default=None, description="Rate of records emitted, likewise.")
     late_records: Measured = Field(
         default=0,
         description="Late records, and records without event time, since the driver started:"
@@ -418,7 +422,7 @@ class OperatorMetrics(Message):
     watermark_lag_ms: Measured | None = Field(default=None, description="How far the watermark is behind the clock.")
     event_time_lag_ms: Measured | None = Field(
         default=None,
-        description="How far the batch's latest event was behind the clock when the batch was committed.",
+        description="How far the latest event was behind the clock when its batch was committed.",
     )
     subtasks: list[SubtaskMetrics] = Field(default_factory=list)
 

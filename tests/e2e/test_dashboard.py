@@ -62,6 +62,15 @@ HOSTILE_NAME = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 SCRIPT = b"from keyscale import StreamEnvironment\n\nStreamEnvironment.current().execute()\n"
 
 
+COLOR_OF = """(node, name) => {
+  node.append(Object.assign(document.createElement("i"), { style: `color: var(${name})` }));
+  const { color } = getComputedStyle(node.lastChild);
+  node.lastChild.remove();
+  return color;
+}"""
+"""Gives a colour of the style sheet as the browser tells it."""
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with running_browser() as chromium:
@@ -271,7 +280,13 @@ def test_the_graph_shows_a_rate_only_where_it_is_known_and_says_what_is_of_now(p
     ]
     subtask = {"index": 0, "read_records": 200, "write_records": 198, "busy_ratio": 0.4}
     operators = [
-        {"uid": uid, "read_records": 1000, "write_records": 900, "event_time_lag_ms": 84_000, "subtasks": [subtask]}
+        {
+            "uid": uid,
+            "read_records_per_second": 200,
+            "write_records_per_second": 180,
+            "event_time_lag_ms": 84_000,
+            "subtasks": [subtask],
+        }
         for uid in ("counts", "windows")
     ]
     platform.create_job("fanned")
@@ -641,6 +656,12 @@ def test_a_rescale_is_shown_phase_by_phase(page: Page, platform: Platform) -> No
         ("SAVEPOINT", "failed"),
         ("ROLL_BACK", "done"),
     ]
+    for code, state in (("CHANGE_CANCELLED", "cancelled"), ("SAVEPOINT_FAILED", "failed")):
+        given_up = {"status": "ROLLED_BACK", "phases": back[:2], "failure": {"code": code}}
+        rows = page.evaluate(ask, given_up)
+        assert [(row["phase"], row["state"]) for row in rows] == [("REQUESTED", "done"), ("SAVEPOINT", state)]
+    rows = page.evaluate(ask, {"status": "COMPLETED", "phases": [*back[:2], phase("VERIFY", 20, 30)]})
+    assert {row["state"] for row in rows} == {"done"}
 
 
 def test_a_rescale_that_was_rolled_back_says_why_and_one_in_progress_can_be_cancelled(
@@ -934,6 +955,9 @@ def test_a_form_of_a_checkpoint_forgets_what_was_said_of_an_earlier_entry(page: 
     open_page(page, platform, "/ui/jobs/branched/checkpoints/1?with=2")
     comparison = page.get_by_role("region", name="Compared with another one")
     expect(comparison.get_by_role("table")).to_be_visible()
+    comparison.get_by_label("with checkpoint or savepoint").fill("1")
+    comparison.get_by_role("button", name="Compare").click()
+    expect(comparison).to_contain_text("This is the one that is shown; another one, please.")
     comparison.get_by_label("with checkpoint or savepoint").fill("0")
     expect(comparison.get_by_role("table")).to_be_hidden()
     expect(comparison.locator("#compare-note")).to_have_text(re.compile("^Enter the number of another one"))
@@ -955,7 +979,37 @@ def test_jobs_are_found_by_a_label_as_the_form_takes_it(page: Page, platform: Pl
     platform.create_job("labelled", team="web")
     open_page(page, platform, "/ui/?q=team%3Dweb")
     expect(page.locator("#jobs").get_by_role("link")).to_have_text(["labelled"])
+    page.get_by_label("Name or label").fill("team=mobile")
+    expect(page.get_by_text("No job has this name or label")).to_be_visible()
+    expect(page.get_by_role("table")).to_be_hidden()
+    page.get_by_role("button", name="Show all jobs").click()
+    expect(page.get_by_role("link", name="labelled")).to_be_visible()
+    expect(page).to_have_url(f"{platform.url}/ui/")
     platform.control_plane.api.delete("/jobs/labelled")
+
+
+def test_a_dialog_higher_than_the_window_keeps_its_buttons_in_sight(page: Page, platform: Platform) -> None:
+    page.set_viewport_size({"width": 900, "height": 420})
+    page.goto(f"{platform.url}/ui/")
+    page.get_by_role("button", name="New job").click()
+    form = page.get_by_role("dialog", name="New job")
+    expect(form.get_by_role("button", name="Create the job")).to_be_in_viewport(ratio=1)
+    expect(form.get_by_label("Labels")).not_to_be_in_viewport()
+    form.get_by_label("Parameters").fill("no value")
+    expect(form.get_by_label("Parameters")).to_have_css("border-color", form.evaluate(COLOR_OF, "--bad"))
+    assert faults_of_access(page) == []
+
+
+def test_advice_for_other_clients_is_not_shown_on_a_page(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/")
+    ask = "async (problem) => new (await import('/ui/static/api.js')).ApiError(problem).text"
+    for advice, shown in (
+        ("GET /jobs lists them. Use the id or the name of a job.", "Use the id or the name of a job."),
+        ("Over HTTP: POST /jobs/{id}/start.", ""),
+        ("Wait for it. Or run ./keyscale jobs stop.", "Wait for it."),
+    ):
+        text = page.evaluate(ask, {"detail": "there is no such job", "advice": advice})
+        assert text == f"there is no such job{'.' if shown else ''} {shown}".strip()
 
 
 def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) -> None:

@@ -1,5 +1,8 @@
 // Calls the public API: the same routes that the command line and any other client use.
 
+/** Advice that needs a terminal or a client of one's own. */
+const OF_OTHER_CLIENTS = /\b(GET|POST|PUT|PATCH|DELETE) \/|\bHTTP\b|If-Match|\.\/keyscale|`/;
+
 /** The API refused, or did not answer. `message` can be shown to the user. */
 export class ApiError extends Error {
   /** @param {{detail?: string, title?: string, advice?: string, code?: string}} problem @param {number} status */
@@ -11,10 +14,11 @@ export class ApiError extends Error {
     this.problem = problem;
   }
 
-  /** The message with what can be done about it. */
+  /** The message with what can be done about it on a page. */
   get text() {
-    const ends = !this.advice || /[.!?…]$/.test(this.message);
-    return `${this.message}${ends ? "" : "."} ${this.advice}`.trim();
+    const advice = this.advice.split(/(?<=[.!?])\s+/).filter((sentence) => !OF_OTHER_CLIENTS.test(sentence)).join(" ");
+    const ends = !advice || /[.!?…]$/.test(this.message);
+    return `${this.message}${ends ? "" : "."} ${advice}`.trim();
   }
 
   /** Whether the control plane itself is away, or cannot do its work now. */

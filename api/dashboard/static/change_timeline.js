@@ -41,10 +41,13 @@ export function changeTitle(change) {
 /** The rows that show a change: each phase with its state, its start and its milliseconds so far. */
 export function phaseRows(change, nowMs) {
   const inProgress = change.status === "IN_PROGRESS";
+  const wasGivenUp = !inProgress && change.status !== "COMPLETED";
   const rows = change.phases.map((phase, index) => {
     const next = change.phases[index + 1]?.phase;
     const cut = phase.ended_at_ms === null && !inProgress;
-    const state = cut || next === "ROLL_BACK" ? "failed" : phase.ended_at_ms === null ? "running" : "done";
+    const isItsEnd = next === "ROLL_BACK" || (wasGivenUp && !next && phase.phase !== "ROLL_BACK");
+    const state = cut || isItsEnd ? (change.failure?.code === "CHANGE_CANCELLED" ? "cancelled" : "failed")
+      : phase.ended_at_ms === null ? "running" : "done";
     const soFar = cut ? null : Math.max(0, nowMs - phase.started_at_ms);
     return { phase: phase.phase, state, ms: phase.duration_ms ?? soFar, startMs: phase.started_at_ms };
   });

@@ -5,12 +5,8 @@ import { duration, NONE, number, percent, rate } from "./format.js";
 
 /** The places of the nodes in pixels; the style sheet gives nodes the same size. */
 const WIDTH = 224, HEIGHT = 190, GAP = 88, SPACE = 18;
-/** Rates are those of the last half minute. */
-const WINDOW_MS = 30_000;
 const SVG = "http://www.w3.org/2000/svg";
 
-/** The records that an attempt's operators had read and emitted at past commits, the oldest first. */
-let samples = [];
 /** The nodes that were drawn last: a driver that has just started tells of none before its first batch. */
 let lastNodes = [];
 
@@ -24,7 +20,6 @@ export function drawGraph(box, job) {
   const told = metrics?.graph.length ? metrics.graph
     : (metrics?.operators ?? []).map((one) => ({ uid: one.uid, kind: "OPERATOR", inputs: [] }));
   const nodes = lastNodes = told.length ? told : lastNodes;
-  remember(job.attempt);
   const places = placesOf(nodes);
   const rates = new Map(nodes.map((node) => [node.uid, emitted(node, nodes, job)]));
   const flows = (from, to) => flow(from, to, nodes, rates, job);
@@ -53,30 +48,15 @@ export function placesOf(nodes) {
   return places;
 }
 
-function remember(attempt) {
-  const at = attempt?.last_commit_at_ms ?? null;
-  if (at === null || !attempt.metrics || samples.at(-1)?.at === at) return;
-  if (samples.at(-1)?.attempt !== attempt.number) samples = [];
-  const totals = new Map(attempt.metrics.operators.map((one) => [one.uid, [one.read_records, one.write_records]]));
-  samples.push({ attempt: attempt.number, at, totals });
-  while (samples.at(-1).at - samples[1]?.at >= WINDOW_MS) samples.shift();
-}
-
-/** Records per second that an operator has read (0) or emitted (1) lately; null if that is not known. */
-function rateOf(uid, index, job) {
-  const [first, last] = [samples[0], samples.at(-1)];
-  const before = first?.totals.get(uid), now = last?.totals.get(uid);
-  if (!now || job.figures.input_rate === null) return null;
-  if (Date.now() - last.at > WINDOW_MS && !job.figures.input_rate) return 0; // idle, and not only a long batch
-  if (before && last.at > first.at) return (1000 * (now[index] - before[index])) / (last.at - first.at);
-  // Only one commit was seen so far: its share of the job's input since the driver started.
-  const all = job.attempt.metrics.input_records;
-  return all ? (job.figures.input_rate * now[index]) / all : null;
+/** Records per second that an operator reads, or emits; null if that is not known. */
+function rateOf(uid, name, job) {
+  const operator = job.attempt?.metrics?.operators.find((one) => one.uid === uid);
+  return job.figures.input_rate === null ? null : operator?.[`${name}_records_per_second`] ?? null;
 }
 
 /** Records per second that leave a node; null for sinks, and where it is not known. */
 function emitted(node, nodes, job) {
-  if (node.kind === "OPERATOR") return rateOf(node.uid, 1, job);
+  if (node.kind === "OPERATOR") return rateOf(node.uid, "write", job);
   if (node.kind === "SINK") return null;
   return isOnlySource(nodes) ? job.figures.input_rate : null;
 }
@@ -87,7 +67,7 @@ const isOnlySource = (nodes) => nodes.filter((one) => one.kind === "SOURCE").len
 function flow(from, to, nodes, rates, job) {
   const isOperator = (uid) => nodes.find((one) => one.uid === uid)?.kind === "OPERATOR";
   if (!isOperator(from) || nodes.filter((one) => one.inputs.includes(from)).length === 1) return rates.get(from) ?? null;
-  return isOperator(to.uid) && to.inputs.length === 1 ? rateOf(to.uid, 0, job) : null;
+  return isOperator(to.uid) && to.inputs.length === 1 ? rateOf(to.uid, "read", job) : null;
 }
 
 function nodeOf(node, [column, row], content) {
@@ -123,7 +103,7 @@ function contentOf(node, nodes, job, emits, flows) {
       : element("meter", { min: 0, max: 1, high: 0.8, value: busy.toFixed(2), "aria-label": `Busiest subtask ${percent(busy)}` }),
     element("dl", {}, ...definitions([
       ["Busiest subtask", percent(busy)],
-      ["In, out", `${rate(rateOf(node.uid, 0, job))}, ${rate(emits)}`],
+      ["In, out", `${rate(rateOf(node.uid, "read", job))}, ${rate(emits)}`],
       ["Behind events", duration(isNow ? operator.event_time_lag_ms : null)],
     ])),
     ...sinceStart([["Late", number(operator.late_records)], ["Dead letters", number(operator.dead_letters)]]),

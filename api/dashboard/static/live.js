@@ -5,7 +5,7 @@ import { ApiError, Unauthorized } from "./api.js";
 import { byId, setAway, setText } from "./dom.js";
 
 /** A lost stream is opened again after a while; with one, the page still asks now and then, to be sure. */
-const SLOWEST_MS = 10_000, REOPEN_MS = 10_000, SURE_MS = 15_000, REDRAW_MS = 1000;
+const SLOWEST_MS = 10_000, REOPEN_MS = 10_000, SURE_MS = 15_000, REDRAW_MS = 1000, RETRY_MS = 1000;
 /** How long a page waits for the stream's first message, which comes at once and starts the first refresh. */
 const FIRST_MS = 300;
 const AWAY = "The control plane does not answer.";
@@ -50,7 +50,7 @@ export function live(refresh, { everyMs = 1000, stream = null, topics = [], redr
       again = false;
       run();
     } else if (!document.hidden) {
-      const pauseMs = failures ? Math.min(everyMs * 2 ** failures, SLOWEST_MS) : isStreaming ? SURE_MS : everyMs;
+      const pauseMs = failures ? Math.min(RETRY_MS * 2 ** failures, SLOWEST_MS) : isStreaming ? SURE_MS : everyMs;
       timer = setTimeout(run, pauseMs);
     }
   }

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 CLOCKS_APART_MS = 60_000
 PROGRESS_AGE_MAX_MS = 300_000
 """From older progress, nothing is reported of what the sources still have."""
+_SMOOTHING = 0.3
+"""Weight of the newest batch in rates and durations."""
 
 
 def operator_metrics(
@@ -126,7 +128,7 @@ def added_up(
     Args:
         before: The figures after the batch before.
         batch: The figures of the batch alone.
-        cycle_ms: Time from the commit before to this one, of which busy ratios are shares.
+        cycle_ms: Time from the commit before to this one, of which busy ratios are shares and rates averages.
     """
     known = {operator.uid: operator for operator in before}
     return [
@@ -140,6 +142,13 @@ def added_up_sinks(before: Sequence[SinkMetrics], batch: Sequence[SinkMetrics]) 
     for sink in batch:
         totals[sink.uid] = totals.get(sink.uid, 0) + sink.dead_letters
     return [SinkMetrics(uid=uid, dead_letters=total) for uid, total in totals.items()]
+
+
+def without_rates(operator: OperatorMetrics) -> OperatorMetrics:
+    """Returns an operator's figures while there is nothing to read."""
+    subtasks = [subtask.model_copy(update={"busy_ratio": 0.0}) for subtask in operator.subtasks]
+    quiet = {"read_records_per_second": 0.0, "write_records_per_second": 0.0, "subtasks": subtasks}
+    return operator.model_copy(update=quiet)
 
 
 def state_bytes_of(operators: Sequence[OperatorMetrics]) -> int:
@@ -159,14 +168,24 @@ def _added(before: OperatorMetrics, batch: OperatorMetrics, cycle_ms: float) -> 
         )
         for subtask in batch.subtasks
     ]
+    per_second = 1000 / max(cycle_ms, 1.0)
     totals = {
+        "read_records_per_second": smoothed(before.read_records_per_second, per_second * batch.read_records),
+        "write_records_per_second": smoothed(before.write_records_per_second, per_second * batch.write_records),
         "read_records": before.read_records + batch.read_records,
         "write_records": before.write_records + batch.write_records,
         "late_records": before.late_records + batch.late_records,
         "dead_letters": before.dead_letters + batch.dead_letters,
         "subtasks": subtasks,
     }
+    if batch.event_time_lag_ms is None:  # a batch of timers alone has no event
+        totals["event_time_lag_ms"] = before.event_time_lag_ms
     return batch.model_copy(update=totals)
+
+
+def smoothed(before: float | None, newest: float) -> float:
+    """Returns the moving average of a rate or duration; None stands for one that has no value yet."""
+    return newest if before is None else before + _SMOOTHING * (newest - before)
 
 
 def _busy_ms(subtask: SubtaskMetrics) -> float:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
 from keyscale.clock import now_ms
 from keyscale.jobs.protocol.messages import CleanUp, Commit, Counters, DriverMetrics, DriverState, Failure, Heartbeat
-from keyscale.jobs.runtime.batch.metrics import added_up, added_up_sinks, state_bytes_of
+from keyscale.jobs.runtime.batch.metrics import added_up, added_up_sinks, smoothed, state_bytes_of, without_rates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from keyscale.state.documents.job_counters import JobCounters
     from keyscale.state.retention.deletion import Deleted
 
-_SMOOTHING = 0.3  # weight of the newest batch in rates and durations
 IDLE_MS = 5000  # a job is idle that has run no batch and found no input for so long
 
 TERMINAL_STATES = frozenset({DriverState.STOPPED, DriverState.FINISHED, DriverState.FAILED, DriverState.FENCED})
@@ -127,13 +126,11 @@ class DriverStatus:
                 "batch_append_ms": append_ms,
                 "busy_ratio": duration_ms / max(cycle_ms, duration_ms, 1.0),
             }
-            smoothed = {
-                name: value if first else _smoothed(getattr(old, name), value) for name, value in newest.items()
-            }
+            averages = {name: smoothed(None if first else getattr(old, name), value) for name, value in newest.items()}
             with_totals = added_up(old.operators, operators, cycle_ms)
             self._metrics = old.model_copy(
                 update={
-                    **smoothed,
+                    **averages,
                     "counters": _reported(counters),
                     "batches": old.batches + 1,
                     "input_records": old.input_records + input_records,
@@ -147,8 +144,8 @@ class DriverStatus:
     def published(self, duration_ms: float) -> None:
         """Counts the publishing of the batch that was committed last."""
         with self._lock:
-            before = self._metrics.batch_publish_ms if self._metrics.batches > 1 else duration_ms
-            self._metrics = self._metrics.model_copy(update={"batch_publish_ms": _smoothed(before, duration_ms)})
+            before = self._metrics.batch_publish_ms if self._metrics.batches > 1 else None
+            self._metrics = self._metrics.model_copy(update={"batch_publish_ms": smoothed(before, duration_ms)})
 
     def locality_measured(self, locality: Locality) -> None:
         """Sets how often subtasks have run where their state was, and how often not."""
@@ -248,7 +245,8 @@ class DriverStatus:
             if metrics.waits_for_input and self._committed_at is not None:
                 idle_ms = 1000 * (self._clock() - self._committed_at)
                 if idle_ms > IDLE_MS:  # the last batch's figures are outdated
-                    quiet = {"input_records_per_second": 0.0, "busy_ratio": 0.0, "pending_records": 0}
+                    quiet: dict[str, Any] = {"input_records_per_second": 0.0, "busy_ratio": 0.0, "pending_records": 0}
+                    quiet["operators"] = [without_rates(operator) for operator in metrics.operators]
                     metrics = metrics.model_copy(update=quiet)
             return Heartbeat(
                 state=self._state,
@@ -264,7 +262,3 @@ class DriverStatus:
 
 def _reported(counters: JobCounters) -> Counters:
     return Counters(**asdict(counters))
-
-
-def _smoothed(old: float, new: float) -> float:
-    return old + _SMOOTHING * (new - old)

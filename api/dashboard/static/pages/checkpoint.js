@@ -216,7 +216,7 @@ const other = () => new URLSearchParams(location.search).get("with");
 const COMPARE_NOTE = byId("compare-note").textContent;
 let compared = null;
 byId("with").value = other() ?? "";
-showFieldProblems(byId("compare"));
+showFieldProblems(byId("compare"), { with: (text) => (text === id ? "This is the one that is shown; another one, please." : "") });
 
 byId("compare").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -38,6 +38,10 @@ byId("filters").addEventListener("input", () => {
   show();
 });
 byId("filters").addEventListener("submit", (event) => event.preventDefault());
+byId("show-all").addEventListener("click", () => {
+  byId("filter-text").value = byId("filter-status").value = "";
+  byId("filters").dispatchEvent(new Event("input"));
+});
 
 let jobs = [];
 const page = live(async () => {
@@ -49,11 +53,13 @@ const page = live(async () => {
 }, { everyMs: 2000, stream: "/stream", topics: ["job", "figures"], redraw: () => show() });
 
 function show() {
-  byId("table").hidden = byId("filters").hidden = jobs.length === 0;
+  const shown = sorted(jobs.filter(fits));
+  byId("filters").hidden = jobs.length === 0;
+  byId("table").hidden = shown.length === 0;
   byId("empty").hidden = jobs.length > 0;
+  byId("none-fits").hidden = jobs.length === 0 || shown.length > 0;
   const running = jobs.filter((job) => job.status === "RUNNING").length;
   setText(byId("summary"), jobs.length ? `${number(running)} of ${number(jobs.length)} running` : "");
-  const shown = sorted(jobs.filter(fits));
   setText(byId("filtered"), shown.length < jobs.length ? `${plural(shown.length, "job")} shown` : "");
   keyed(byId("jobs"), shown, (job) => job.id, createRow, updateRow);
   for (const column of byId("columns").children) {

@@ -141,16 +141,52 @@ def test_the_input_rate_counts_waiting_and_the_processed_rate_does_not() -> None
     assert 0.25 < metrics.busy_ratio < 1
 
 
+def test_an_operator_that_reads_all_input_reads_at_the_jobs_input_rate() -> None:
+    clock = Clock()
+    status = DriverStatus(clock)
+    for clock.now, records in ((1.0, 50), (2.0, 10), (4.0, 400)):
+        read = [TaskReport("run", UID, SubtaskIndex(0), input_records=records, output_records=2 * records)]
+        operators = operator_metrics({UID: read}, JobTime(), 0)
+        status.committed(
+            COMMIT,
+            counters=NOTHING_COUNTED,
+            input_records=records,
+            output_records=0,
+            duration_ms=9,
+            operators=operators,
+        )
+        metrics = status.heartbeat().metrics
+        (operator,) = metrics.operators
+        assert operator.read_records_per_second == pytest.approx(metrics.input_records_per_second)
+        assert operator.write_records_per_second == pytest.approx(2 * metrics.input_records_per_second)
+
+
+def test_a_batch_of_timers_alone_leaves_the_lag_of_the_latest_event_as_it_was() -> None:
+    time = JobTime({UID: EventTime(latest_ms=8000, watermark_ms=7000)})
+    events = operator_metrics({UID: (report(0, latest_ms=8000),)}, time, 9000)
+    timers = operator_metrics({UID: (TaskReport("run", UID, SubtaskIndex(0)),)}, time, 10_000)
+    (operator,) = added_up(added_up([], events, 100), timers, 100)
+    assert (operator.event_time_lag_ms, operator.watermark_lag_ms) == (1000, 3000)
+
+
 def test_the_input_rate_is_zero_once_the_query_has_found_no_input_for_a_while() -> None:
     clock = Clock()
     status = DriverStatus(clock)
-    status.committed(COMMIT, counters=NOTHING_COUNTED, input_records=50, output_records=0, duration_ms=250)
+    operators = operator_metrics({UID: (report(0),)}, JobTime(), 0)
+    status.committed(
+        COMMIT, counters=NOTHING_COUNTED, input_records=50, output_records=0, duration_ms=250, operators=operators
+    )
     status.sources_are_behind(7)
     status.waits_for_input(True)
-    assert status.heartbeat().metrics.input_records_per_second > 0
+    metrics = status.heartbeat().metrics
+    assert metrics.input_records_per_second > 0
+    assert metrics.operators[0].subtasks[0].busy_ratio > 0
     clock.now = IDLE_MS / 1000 + 1
     metrics = status.heartbeat().metrics
     assert (metrics.input_records_per_second, metrics.busy_ratio, metrics.pending_records) == (0, 0, 0)
+    (operator,) = metrics.operators
+    assert (operator.read_records_per_second, operator.write_records_per_second) == (0, 0)
+    assert [subtask.busy_ratio for subtask in operator.subtasks] == [0]
     assert metrics.processed_records_per_second > 0
 
 
