@@ -98,6 +98,7 @@ def require_driver(request: Request) -> DriverIdentity:
 
     Raises:
         TokenMissingError: The token is missing or not that of an attempt.
+        RateLimitedError: The reports of its job have taken too much time.
     """
     token = bearer_token(request)
     if token and len(token) <= TOKEN_CHARACTERS_MAX:
@@ -105,6 +106,9 @@ def require_driver(request: Request) -> DriverIdentity:
             found = attempts.find_by_token(session, token_sha256(token))
         if found is not None:
             _name_origin(f"attempt {found.number}", f"{found.job_id}/{found.number}")
+            rates: Rates = request.app.state.context.rates
+            if (wait_s := rates.reports_ms.wait_s(found.job_id)) > 0:
+                raise RateLimitedError("the reports of this job take too much of the control plane's time", wait_s)
             return DriverIdentity(found.job_id, found.number, found.stage is AttemptStage.ENDED)
     raise TokenMissingError("the attempt's token is missing or not valid")
 

@@ -55,11 +55,14 @@ class RateLimit:
             now = self._clock()
             left = self._left(sender, now)
             wait_s = 0.0 if left >= 1 else (1 - left) / self._per_second
-            self._buckets[sender] = (left - 1 if wait_s == 0 else left, now)
-            self._buckets.move_to_end(sender)
-            if len(self._buckets) > self._senders_max:
-                self._buckets.popitem(last=False)
+            self._keep(sender, left - 1 if wait_s == 0 else left, now)
             return wait_s
+
+    def charge(self, sender: str, amount: float) -> None:
+        """Takes what is known only afterwards. A bucket that did not hold as much is in debt."""
+        with self._lock:
+            now = self._clock()
+            self._keep(sender, self._left(sender, now) - amount, now)
 
     def wait_s(self, sender: str) -> float:
         """Returns the seconds until the sender's bucket has one, 0 if it has; takes nothing."""
@@ -68,6 +71,12 @@ class RateLimit:
         with self._lock:
             left = self._left(sender, self._clock())
         return 0.0 if left >= 1 else (1 - left) / self._per_second
+
+    def _keep(self, sender: str, left: float, now: float) -> None:
+        self._buckets[sender] = (left, now)
+        self._buckets.move_to_end(sender)
+        if len(self._buckets) > self._senders_max:
+            self._buckets.popitem(last=False)
 
     def _left(self, sender: str, now: float) -> float:
         left, then = self._buckets.get(sender, (self._burst, now))
@@ -82,6 +91,7 @@ class Rates:
         per_address: Requests from each address, of anybody.
         failures: Requests from each address without a valid token, sign-ins among them.
         refusals: Refused requests that become events, from anywhere: nobody can fill the database with them.
+        reports_ms: Milliseconds of processor time that the reports of each job's drivers take: a fifth of a processor.
     """
 
     def __init__(self, *, per_user: int, per_address: int, failures_per_minute: int) -> None:
@@ -96,3 +106,4 @@ class Rates:
         self.per_address = RateLimit(per_second=per_address, burst=5 * per_address)
         self.failures = RateLimit(per_second=failures_per_minute / 60, burst=failures_per_minute)
         self.refusals = RateLimit(per_second=5, burst=500)
+        self.reports_ms = RateLimit(per_second=200, burst=4000)

@@ -1,7 +1,20 @@
-"""The routes that drivers call; the messages are those of `keyscale.jobs.protocol.messages`."""
+"""The routes that drivers call; the messages are those of `keyscale.jobs.protocol.messages`.
 
-from fastapi import APIRouter, Response
+A job's own code can send whatever it likes with its driver's token. Reports are read in the thread that answers them,
+and the processor time of both is charged to the job.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
+from pydantic import ValidationError
+from starlette.requests import ClientDisconnect
 
 from keyscale.api.access.identities import Driver, ProvableAttempt
 from keyscale.api.reports import drivers
@@ -14,16 +27,50 @@ from keyscale.jobs.protocol.messages import (
     CheckpointReport,
     Heartbeat,
     HeartbeatResponse,
+    Message,
     StoreCredentials,
 )
+
+Report = TypeVar("Report", bound=Message)
+
+
+async def _body(request: Request) -> bytes:
+    try:
+        return await request.body()
+    except ClientDisconnect as error:
+        raise HTTPException(400, "the body breaks off") from error
+
+
+Body = Annotated[bytes, Depends(_body)]
+
+
+def _read(kind: type[Report], body: bytes) -> Report:
+    try:
+        return kind.model_validate(json.loads(body))  # pydantic's own reader refuses half of a surrogate pair
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in found]) from error
+    except (ValueError, RecursionError) as error:
+        raise RequestValidationError([{"loc": ("body",), "msg": "This is not JSON."}]) from error
+
+
+@contextmanager
+def _charged(control: Control, driver: Driver) -> Iterator[None]:
+    began = time.thread_time()
+    try:
+        yield
+    finally:
+        control.rates.reports_ms.charge(driver.job_id, 1000 * (time.thread_time() - began))
+
 
 router = APIRouter(prefix="/driver", tags=["driver"], include_in_schema=False, route_class=GuardedRoute)
 
 
 @router.post("/attach")
-def attach(control: Control, driver: Driver, request: AttachRequest) -> AttachResponse:
+def attach(control: Control, driver: Driver, body: Body) -> AttachResponse:
     """A driver asks for work."""
-    return drivers.attach(control, driver, request)
+    with _charged(control, driver):
+        return drivers.attach(control, driver, _read(AttachRequest, body))
 
 
 @router.get("/proof")
@@ -45,13 +92,15 @@ def give_store_credentials(control: Control, driver: Driver) -> StoreCredentials
 
 
 @router.post("/heartbeat")
-def heartbeat(control: Control, driver: Driver, message: Heartbeat) -> HeartbeatResponse:
+def heartbeat(control: Control, driver: Driver, body: Body) -> HeartbeatResponse:
     """A driver reports its state, and gets its commands."""
-    return drivers.heartbeat(control, driver, message)
+    with _charged(control, driver):
+        return drivers.heartbeat(control, driver, _read(Heartbeat, body))
 
 
 @router.post("/checkpoints", status_code=204)
-def report_checkpoint(control: Control, driver: Driver, report: CheckpointReport) -> Response:
+def report_checkpoint(control: Control, driver: Driver, body: Body) -> Response:
     """A driver reports a checkpoint's progress."""
-    drivers.report_checkpoint(control, driver, report)
+    with _charged(control, driver):
+        drivers.report_checkpoint(control, driver, _read(CheckpointReport, body))
     return Response(status_code=204)

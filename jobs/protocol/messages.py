@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Strict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, Strict, model_validator
 
 from keyscale.jobs.protocol.chosen import Chosen
 from keyscale.jobs.protocol.storable_text import StorableText
@@ -36,6 +36,9 @@ def _finite(number: float) -> float:
     return number if math.isfinite(number) else 0.0
 
 
+Item = TypeVar("Item")
+Items = Annotated[list[Item], FailFast()]
+"""A list that is refused at its first wrong item: a driver could send millions, and to name them all takes a minute."""
 Whole = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 """A number that fits into a column of the database."""
 Measured = Annotated[int, Field(ge=-(2**64), le=2**64)]
@@ -189,7 +192,7 @@ class FailureHistory(Message):
     """The failures of a job since its user started it: their number, and the ascending times of the latest ones."""
 
     count: Whole = 0
-    times_ms: list[Whole] = Field(default_factory=list, max_length=FAILURE_TIMES_MAX)
+    times_ms: Items[Whole] = Field(default_factory=list, max_length=FAILURE_TIMES_MAX)
 
 
 class SecretReference(Message):
@@ -243,7 +246,7 @@ class Assignment(Message):
     parameters: dict[str, str | SecretReference] = Field(
         default_factory=dict, description="Parameters that the user's script reads as env.parameters."
     )
-    libraries: list[LibraryFile] = Field(
+    libraries: Items[LibraryFile] = Field(
         default_factory=list,
         description="Files that the program imports. The driver was started with them, and refuses to run without one.",
     )
@@ -424,7 +427,7 @@ class OperatorMetrics(Message):
         default=None,
         description="How far the latest event was behind the clock when its batch was committed.",
     )
-    subtasks: list[SubtaskMetrics] = Field(default_factory=list)
+    subtasks: Items[SubtaskMetrics] = Field(default_factory=list)
 
 
 class SinkMetrics(Message):
@@ -465,7 +468,7 @@ class GraphNode(Message):
 
     uid: StorableText
     kind: Literal["SOURCE", "OPERATOR", "SINK"]
-    inputs: list[StorableText] = Field(
+    inputs: Items[StorableText] = Field(
         default_factory=list, description="Uids of the sources and operators whose records it gets."
     )
 
@@ -547,16 +550,16 @@ class DriverMetrics(Message):
         description="Estimated size of the state on its hosts after the last batch; 0 before the first one. The files"
         " of a checkpoint have another size, its state_size.",
     )
-    operators: list[OperatorMetrics] = Field(default_factory=list)
-    sinks: list[SinkMetrics] = Field(
+    operators: Items[OperatorMetrics] = Field(default_factory=list)
+    sinks: Items[SinkMetrics] = Field(
         default_factory=list, description="Figures of the sinks that may put rows aside as dead letters."
     )
-    sources: list[SourceMetrics] = Field(
+    sources: Items[SourceMetrics] = Field(
         default_factory=list,
         max_length=REPORTED_SPLITS_MAX,
         description="The sources that say which records they still have; none if all have more than 200 splits.",
     )
-    graph: list[GraphNode] = Field(
+    graph: Items[GraphNode] = Field(
         default_factory=list,
         description="The job's graph: each node comes after its inputs. Empty before the script has declared it.",
     )
@@ -585,18 +588,18 @@ class Heartbeat(Message):
     last_commit: Commit | None = None
     restored_at_ms: Whole | None = Field(default=None, description="Time when the state of every subtask was restored.")
     metrics: DriverMetrics = DriverMetrics()
-    results: list[CommandResult] = Field(default_factory=list)
+    results: Items[CommandResult] = Field(default_factory=list)
     failure: Failure | None = None
 
 
 class HeartbeatResponse(Message):
     """The commands without a result yet, and settings to follow."""
 
-    commands: list[Command] = Field(default_factory=list)
+    commands: Items[Command] = Field(default_factory=list)
     settings: LiveSettings | None = Field(
         default=None, description="The settings of the job's revision, if the heartbeat names another one."
     )
-    control_urls: list[str] = Field(
+    control_urls: Items[str] = Field(
         default_factory=list, description="Addresses of the control plane's replicas that are alive."
     )
 
@@ -620,10 +623,10 @@ class SubtaskCheckpointReport(Message):
     entries: Whole = Field(
         default=0, description="estimated entries of the state; overwritten ones count until compaction"
     )
-    key_group_entries: list[Whole] = Field(
+    key_group_entries: Items[Whole] = Field(
         default_factory=list, description="estimated entries per key group, in order; empty if there are very many"
     )
-    key_group_bytes: list[Whole] = Field(default_factory=list, description="estimated bytes per key group, likewise")
+    key_group_bytes: Items[Whole] = Field(default_factory=list, description="estimated bytes per key group, likewise")
 
 
 class CheckpointReport(Message):
@@ -642,7 +645,7 @@ class CheckpointReport(Message):
     external_path: StorableText | None = Field(default=None, description="location of the manifest")
     batch_id: Whole | None = Field(default=None, description="the batch after which the state was captured")
     failure_message: StorableText | None = None
-    subtasks: list[SubtaskCheckpointReport] = Field(default_factory=list)
-    subsumed_checkpoint_ids: list[Whole] = Field(
+    subtasks: Items[SubtaskCheckpointReport] = Field(default_factory=list)
+    subsumed_checkpoint_ids: Items[Whole] = Field(
         default_factory=list, description="checkpoints that the retention policy drops with this one"
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import text
 
+from keyscale.api.access.rates import RateLimit
 from keyscale.api.access.tokens import token_sha256
 from keyscale.api.lifecycle.intents import SNAPSHOTS_MAX
 from keyscale.api.lifecycle.job_transaction import JobTransaction
@@ -153,6 +154,42 @@ def report(checkpoint_id: int, status: str = "COMPLETED", **fields: Any) -> dict
 def savepoint_report(checkpoint_id: int, savepoint_id: str = "mine") -> dict[str, Any]:
     place = f"{JOB}/savepoints/{savepoint_id}/manifest.json"
     return report(checkpoint_id, is_savepoint=True, savepoint_id=savepoint_id, external_path=place)
+
+
+def test_of_a_report_that_is_wrong_throughout_one_item_is_named(attempt: Callable[..., int], driver: Driver) -> None:
+    number = attempt()
+    wrong = [1] * 100_000
+    answer = driver(number, "heartbeat", state="RUNNING", metrics={"operators": wrong, "graph": wrong})
+    assert answer.status_code == 422
+    fields = [each["field"] for each in answer.json()["errors"]]
+    assert fields == ["body.metrics.operators.0", "body.metrics.graph.0"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 200_000])
+def test_what_is_no_json_is_no_report(attempt: Callable[..., int], anonymous: httpx.Client, body: bytes) -> None:
+    headers = {"Authorization": f"Bearer driver-{attempt()}"}
+    answer = anonymous.post("/driver/heartbeat", content=body, headers=headers)
+    assert (answer.status_code, answer.json()["errors"]) == (422, [{"field": "body", "message": "This is not JSON."}])
+
+
+def test_reports_that_take_too_much_time_are_put_off_and_those_of_other_jobs_are_not(
+    attempt: Callable[..., int], driver: Driver, context: Context, job: dict[str, Any]
+) -> None:
+    number = attempt()
+    assert driver(number, "heartbeat", state="RUNNING").status_code == 200
+    reports_ms = context.rates.reports_ms = RateLimit(per_second=1, burst=3000)
+    operators = [{"uid": f"operator-{each}"} for each in range(80_000)]
+    sent = 0
+    while driver(number, "heartbeat", state="RUNNING", metrics={"operators": operators}).status_code != 429:
+        sent += 1
+        assert sent < 1000
+    refused = driver(number, "heartbeat", state="RUNNING")
+    assert refused.json()["code"] == "RATE_LIMITED"
+    assert int(refused.headers["retry-after"]) > 0
+    assert reports_ms.wait_s(job["id"]) > 0
+    assert reports_ms.wait_s("another job") == 0
+    reports_ms.charge(job["id"], -1_000_000)
+    assert driver(number, "heartbeat", state="RUNNING").status_code == 200
 
 
 def test_an_active_attempts_driver_gets_its_assignment_as_often_as_it_asks(

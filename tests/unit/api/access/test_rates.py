@@ -59,3 +59,14 @@ def test_memory_is_bounded_however_many_senders_there_are(senders: int) -> None:
     for number in range(senders):
         limit.take(f"{number}")
     assert len(limit._buckets) == min(senders, 10)
+
+
+def test_what_cost_more_than_a_bucket_holds_is_a_debt_of_its_sender_alone() -> None:
+    clock = Clock()
+    limit = RateLimit(per_second=100, burst=300, clock=clock)
+    assert limit.wait_s("a") == 0
+    limit.charge("a", 1100)
+    assert limit.wait_s("a") == pytest.approx(8.01)
+    assert limit.wait_s("b") == 0
+    clock.now += 8.02
+    assert limit.wait_s("a") == 0
