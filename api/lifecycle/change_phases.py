@@ -148,10 +148,10 @@ def _verify(active: AttemptFacts, change: ChangeFacts, timeouts: Timeouts) -> St
             return AdvanceChange(ChangePhase.VERIFY)
         why = "the new driver did not restore the state"
         return _roll_back_failed(active, change) or _roll_back_after(timeouts.restore_ms, why, active, change)
-    if _is_restored_and_running(active) and (active.first_commit_at_ms is not None or active.waits_for_input):
+    if _is_restored_and_running(active) and (active.has_run_input or active.waits_for_input):
         return CompleteChange(False, _resumed_at_ms(active))
     limit_ms = max(timeouts.verify_ms, round(BATCHES_TO_VERIFY * change.batch_duration_ms))
-    why = "the new driver committed no batch"
+    why = "the new driver committed no batch with input"
     return _roll_back_failed(active, change) or _roll_back_after(limit_ms, why, active, change)
 
 

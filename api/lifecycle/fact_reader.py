@@ -83,6 +83,7 @@ class FactReader:
             attached_age_ms=self._stopwatch.elapsed_ms((*key, "attached"), attempt.attached_at_ms),
             restored_at_ms=attempt.restored_at_ms,
             first_commit_at_ms=attempt.first_commit_at_ms,
+            has_run_input=_has_run_input(attempt),
             waits_for_input=bool((attempt.metrics or {}).get("waits_for_input")),
             run_failure=(attempt.metrics or {}).get("last_failure"),
             has_progressed=attempt.first_commit_at_ms is not None
@@ -138,6 +139,11 @@ def failures_of(job: Job, attempt: Attempt | None) -> FailureHistory:
     known = [job.failures, (attempt.metrics or {}).get("failures") if attempt is not None else None]
     histories = [FailureHistory.model_validate(history) for history in known if history]
     return max(histories, key=lambda history: history.count, default=FailureHistory())
+
+
+def _has_run_input(attempt: Attempt) -> bool:
+    input_batches = (attempt.metrics or {}).get("input_batches")
+    return attempt.first_commit_at_ms is not None and input_batches != 0  # older drivers do not tell
 
 
 def _driver_state(text: str | None) -> DriverState | None:

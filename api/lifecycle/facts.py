@@ -61,6 +61,7 @@ class AttemptFacts:
         silent_ms: Since the last sign of life, as observed by this reconciler.
         state_age_ms: Since its stage or launch last changed, as observed by this reconciler.
         attached_age_ms: Since the driver first asked for work, as observed by this reconciler.
+        has_run_input: It has committed a batch with input, and not of timers alone.
         waits_for_input: It has looked for input and found none.
         run_failure: Of its last run, if the driver restarts the job itself after failures.
         has_progressed: It has committed a batch, or ran long enough to count as healthy.
@@ -75,6 +76,7 @@ class AttemptFacts:
     attached_age_ms: int = 0
     restored_at_ms: int | None = None
     first_commit_at_ms: int | None = None
+    has_run_input: bool = False
     waits_for_input: bool = False
     run_failure: Mapping[str, Any] | None = None
     has_progressed: bool = False

@@ -30,11 +30,13 @@ from keyscale.api.schemas.revision import (
 from keyscale.api.services import plans
 from keyscale.api.services.changes import change_answer, find_repeated
 from keyscale.api.services.cursors import write_cursor
+from keyscale.api.services.job_health import unsettled_failure
 from keyscale.api.services.jobs import check_specification, job_answer, require_job, require_program
 from keyscale.api.specification import Specification, changed, differences
 from keyscale.clock import now_ms
-from keyscale.db.repositories import artifacts, changes, commands, revisions
-from keyscale.db.statuses import ChangeKind, JobStatus, RestoreMode, UpgradeMode
+from keyscale.db.repositories import artifacts, attempts, changes, commands, revisions
+from keyscale.db.statuses import AttemptStage, ChangeKind, JobStatus, RestoreMode, UpgradeMode
+from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.redaction import redact_named
 
 if TYPE_CHECKING:
@@ -132,6 +134,8 @@ def update(
 def roll_back(context: Context, user: Principal, reference: str, request: RollbackRequest) -> UpdateAnswer:
     """Takes a job back to an earlier revision; a running one takes a savepoint of its present state first.
 
+    One that fails again and again could take none: it goes back from its latest checkpoint and its log.
+
     Raises:
         JobNotFoundError: There is no such job.
         RevisionNotFoundError: It has no such revision.
@@ -176,7 +180,8 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
         ):
             intents.adjust(session, job, revision, user)
         else:
-            intents.require_changeable(session, job, ChangeKind.ROLLBACK, UpgradeMode.SAVEPOINT)
+            mode = UpgradeMode.LAST_STATE if _is_failing(session, job) else UpgradeMode.SAVEPOINT
+            intents.require_changeable(session, job, ChangeKind.ROLLBACK, mode)
             change = intents.change(
                 session,
                 job,
@@ -184,6 +189,7 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
                 change_id,
                 revision,
                 kind=ChangeKind.ROLLBACK,
+                mode=mode,
                 allow_non_restored_state=request.allow_non_restored_state,
                 rewind_to=rewind_to,
             )
@@ -295,6 +301,18 @@ def _require_match(job: Job, if_match: str | None) -> None:
     named = {int(found["revision"]) for found in _ETAG.finditer(if_match)}
     if job.revision not in named:
         raise RevisionConflictError(f"the job has revision {job.revision}", job.revision)
+
+
+def _is_failing(session: Session, job: Job) -> bool:
+    """Whether a job that wants to run has failed, and has committed nothing since, or no batch with input at all."""
+    if job.status is JobStatus.RESTARTING:
+        return True
+    attempt = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
+    if attempt is None or attempt.metrics is None:
+        return False
+    metrics = DriverMetrics.model_validate(attempt.metrics)
+    is_unsettled = unsettled_failure(metrics, attempt.last_commit_at_ms) is not None
+    return is_unsettled or (metrics.last_failure is not None and metrics.input_batches == 0)
 
 
 def _is_followed(present: Specification, wanted: Specification) -> bool:

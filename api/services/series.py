@@ -140,13 +140,14 @@ def show(context: Context, reference: str, span: Span, names: Collection[SeriesN
     times = list(range(first_ms, end_ms + 1, step_ms))
     chosen = list(SeriesName) if not names else sorted(set(names), key=list(SeriesName).index)
     steps = merged(rows, step_ms)
+    counted = counted_at(rows, step_ms, now)
     marks = [*map(_mark_of_event, happened), *map(_mark_of_checkpoint, failed)]
     return SeriesAnswer(
         from_ms=begin_ms,
         to_ms=end_ms,
         step_ms=step_ms,
         at_ms=times,
-        series={name: _values(steps, times, step_ms, now, name) for name in chosen},
+        series={name: _values(steps, times, step_ms, counted, name) for name in chosen},
         marks=sorted(marks, key=lambda mark: mark.at_ms)[-MARKS_MAX:],
     )
 
@@ -183,28 +184,40 @@ def _merged_value(name: str, members: Sequence[SeriesPoint]) -> float | None:
     return sum(value * samples for value, samples in known) / weight if weight else None
 
 
+def counted_at(rows: Sequence[SeriesPoint], step_ms: int, now: int) -> dict[int, int]:
+    """Returns when the counters of each step were taken, by its time: a sample is taken when a finest step begins."""
+    times: dict[int, int] = {}
+    for row in rows:
+        if row.input_records is not None:
+            last_ms = min(row.at_ms + row.step_ms - SAMPLE_MS, now - now % SAMPLE_MS)
+            at_ms = row.at_ms - row.at_ms % step_ms
+            times[at_ms] = max(last_ms, times.get(at_ms, last_ms))
+    return times
+
+
 def _values(
-    steps: dict[int, dict[str, Any]], times: Sequence[int], step_ms: int, now: int, name: SeriesName
+    steps: dict[int, dict[str, Any]], times: Sequence[int], step_ms: int, counted: dict[int, int], name: SeriesName
 ) -> list[float | None]:
     if (counter := _RATES.get(name)) is None:
         return [steps[at_ms][name] if at_ms in steps else None for at_ms in times]
-    return [
-        _rate(steps.get(at_ms - step_ms), steps.get(at_ms), counter, min(step_ms, now - at_ms))
-        if 4 * (now - at_ms) >= step_ms  # too little of a step says nothing
-        else None
-        for at_ms in times
-    ]
+    return [_rate(steps, counted, at_ms - step_ms, at_ms, counter) for at_ms in times]
 
 
-def _rate(before: dict[str, Any] | None, here: dict[str, Any] | None, counter: str, duration_ms: int) -> float | None:
-    """Returns how many records there were per second; None beside a step of which nothing is known.
+def _rate(
+    steps: dict[int, dict[str, Any]], counted: dict[int, int], before_ms: int, at_ms: int, counter: str
+) -> float | None:
+    """Returns how many records there were per second from one step's sample to the next one's.
 
-    The newest step may not be over: then its duration is the part of it that has passed.
+    None beside a step of which nothing is known.
     """
-    if before is None or here is None or before[counter] is None or here[counter] is None:
+    if before_ms not in counted or at_ms not in counted:
         return None
-    grown: int = here[counter] - before[counter]
-    return max(0.0, grown * 1000 / duration_ms)
+    before: float | None = steps[before_ms][counter]
+    here: float | None = steps[at_ms][counter]
+    passed_ms = counted[at_ms] - counted[before_ms]
+    if before is None or here is None or passed_ms <= 0:
+        return None
+    return max(0.0, (here - before) * 1000 / passed_ms)
 
 
 def _mark_of_event(event: Event) -> MarkAnswer:

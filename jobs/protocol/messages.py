@@ -507,6 +507,9 @@ class DriverMetrics(Message):
         description="The job's counters, which its commit log keeps; None before the driver has restored its state.",
     )
     batches: Measured = 0
+    input_batches: Measured | None = Field(
+        default=None, description="Those with input, and not of timers alone; None if the driver is too old."
+    )
     input_records: Measured = 0
     output_records: Measured = 0
     input_records_per_second: Measure = Field(

@@ -988,6 +988,18 @@ def test_jobs_are_found_by_a_label_as_the_form_takes_it(page: Page, platform: Pl
     platform.control_plane.api.delete("/jobs/labelled")
 
 
+def test_a_parallelism_above_the_max_parallelism_is_refused_at_once(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/")
+    page.get_by_role("button", name="New job").click()
+    form = page.get_by_role("dialog", name="New job")
+    form.get_by_label("Parallelism", exact=True).fill("129")
+    expect(form).to_contain_text("A whole number from 1 to 128, please.")
+    form.get_by_label("Max parallelism").fill("200")
+    expect(form).not_to_contain_text("please.")
+    form.get_by_label("Max parallelism").fill("8")
+    expect(form).to_contain_text("A whole number from 1 to 8, please.")
+
+
 def test_a_dialog_higher_than_the_window_keeps_its_buttons_in_sight(page: Page, platform: Platform) -> None:
     page.set_viewport_size({"width": 900, "height": 420})
     page.goto(f"{platform.url}/ui/")
@@ -1010,6 +1022,54 @@ def test_advice_for_other_clients_is_not_shown_on_a_page(page: Page, platform: P
     ):
         text = page.evaluate(ask, {"detail": "there is no such job", "advice": advice})
         assert text == f"there is no such job{'.' if shown else ''} {shown}".strip()
+
+
+@pytest.mark.parametrize("at_ms", [2**53 - 1, -(2**53), 10**20])
+def test_a_driver_whose_clock_is_wrong_by_any_number_leaves_the_page_whole(
+    page: Page, platform: Platform, at_ms: int
+) -> None:
+    thrown: list[str] = []
+    page.on("pageerror", lambda error: thrown.append(str(error)))
+    platform.create_job("skewed")
+
+    def skew(route: Route) -> None:
+        answer = route.fetch()
+        fault = {"code": "STORE_UNAVAILABLE", "message": "it is away", "since_ms": at_ms, "advice": None}
+        route.fulfill(response=answer, json=answer.json() | {"health": [fault]})
+
+    page.route("**/jobs/skewed", skew)
+    open_page(page, platform, "/ui/jobs/skewed/overview")
+    expect(page.get_by_role("region", name="Now")).to_be_visible()
+    expect(page.locator("#health")).to_have_text(f"Since {NONE}: it is away STORE_UNAVAILABLE")
+    assert thrown == []
+    page.unroute_all(behavior="wait")
+    platform.control_plane.api.delete("/jobs/skewed")
+
+
+def test_a_job_that_runs_and_fails_again_and_again_says_so_among_the_others(page: Page, platform: Platform) -> None:
+    platform.create_job("failing")
+    page.goto(f"{platform.url}/ui/?q=failing")
+
+    def fail(route: Route) -> None:
+        answer = route.fetch()
+        listed = answer.json()
+        for job in listed["jobs"]:
+            job |= {"status": "RUNNING", "failure": {"code": "USER_CODE_FAILED", "message": "KeyError: 'u9'"}}
+        route.fulfill(response=answer, json=listed)
+
+    page.route("**/jobs?*", fail)
+    page.reload()
+    status = page.get_by_role("row").filter(has_text="failing").get_by_role("cell").first
+    expect(status).to_have_text("RunningKeyError: 'u9'")
+    page.unroute_all(behavior="wait")
+    platform.control_plane.api.delete("/jobs/failing")
+
+
+def test_a_checkpoint_that_no_job_has_is_no_fault_of_the_control_planes(page: Page, platform: Platform) -> None:
+    for number in (0, 77, 10**20):
+        page.goto(f"{platform.url}/ui/jobs/departures/checkpoints/{number}")
+        expect(page.locator("#checkpoint-status")).to_have_text(re.compile("There is no such checkpoint"))
+        expect(page.locator("#connection")).to_be_hidden()
 
 
 def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) -> None:

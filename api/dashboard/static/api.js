@@ -50,7 +50,7 @@ async function request(method, path, { json, form, headers = {}, timeoutMs = TIM
       signal: AbortSignal.timeout(timeoutMs),
     });
   } catch {
-    throw new ApiError({});
+    throw new ApiError({ advice: method === "GET" ? "" : "What you asked for may have been done all the same." });
   }
   if (response.status === 401) {
     location.assign(`/ui/login?next=${encodeURIComponent(location.pathname + location.search)}`);

@@ -1,6 +1,6 @@
 // Builds and updates a page. Text always becomes a text node, so no name or message can become markup.
 
-import { ago, NONE, time, utc } from "./format.js";
+import { ago, isDate, NONE, time, utc } from "./format.js";
 
 /**
  * Creates an element.
@@ -143,7 +143,7 @@ export function words(constant) {
 
 /** An instant in the viewer's zone; the exact time in UTC appears on hover. */
 export function when(atMs, shown = time(atMs)) {
-  if (atMs === null || atMs === undefined) return NONE;
+  if (!isDate(atMs)) return NONE;
   return element("time", { datetime: new Date(atMs).toISOString(), title: utc(atMs) }, shown);
 }
 

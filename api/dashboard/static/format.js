@@ -46,12 +46,15 @@ export function ago(atMs, nowMs = Date.now()) {
   return passed < 1000 ? "just now" : `${duration(Math.floor(passed / 1000) * 1000)} ago`;
 }
 
+/** Whether a date can be made of an instant; a clock of a driver may be wrong by any number. */
+export const isDate = (atMs) => !missing(atMs) && Math.abs(atMs) <= 8.64e15;
+
 /** An instant in UTC, to the millisecond. */
-export const utc = (atMs) => new Date(atMs).toISOString().replace("T", " ").replace("Z", " UTC");
+export const utc = (atMs) => (isDate(atMs) ? new Date(atMs).toISOString() : NONE).replace("T", " ").replace("Z", " UTC");
 
 /** An instant as date and time in the viewer's zone. */
 export function time(atMs) {
-  if (missing(atMs)) return NONE;
+  if (!isDate(atMs)) return NONE;
   const at = new Date(atMs);
   return `${day.format(at)} ${clock.format(at)}`;
 }

@@ -3,8 +3,7 @@
 import { ApiError, get, post, remove } from "./api.js";
 import { ask } from "./ask.js";
 import { actionButton, byId, setRefused, tell } from "./dom.js";
-
-const ENDED = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
+import { ENDED } from "./job_status.js";
 
 export class JobActions {
   /** @param {string} path of the job @param {() => void} refresh called when something has changed */

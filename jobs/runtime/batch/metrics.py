@@ -27,7 +27,9 @@ CLOCKS_APART_MS = 60_000
 PROGRESS_AGE_MAX_MS = 300_000
 """From older progress, nothing is reported of what the sources still have."""
 _SMOOTHING = 0.3
-"""Weight of the newest batch in rates and durations."""
+"""Least weight of the newest batch in rates and durations."""
+_OUTDATED_MS = 10_000
+"""A batch that covers so much time counts alone: what was before it is too old for a rate."""
 
 
 def operator_metrics(
@@ -66,7 +68,7 @@ def records_read(topology: Topology, reports: Mapping[OperatorUid, Sequence[Task
     """Returns the number of records that a batch has read from the sources: each once, however many operators get it.
 
     Records that transforms leave out are not seen, nor those that reach only sinks or are only broadcast. Of a source
-    that is read through transforms alone, each of these branches counts: they may be different records.
+    that no operator reads as it is, each branch through transforms counts: they may be different records.
     """
     whole: dict[NodeId, int] = {}
     branches: Counter[NodeId] = Counter()
@@ -170,8 +172,12 @@ def _added(before: OperatorMetrics, batch: OperatorMetrics, cycle_ms: float) -> 
     ]
     per_second = 1000 / max(cycle_ms, 1.0)
     totals = {
-        "read_records_per_second": smoothed(before.read_records_per_second, per_second * batch.read_records),
-        "write_records_per_second": smoothed(before.write_records_per_second, per_second * batch.write_records),
+        "read_records_per_second": rate_after(
+            before.read_records_per_second, per_second * batch.read_records, cycle_ms
+        ),
+        "write_records_per_second": rate_after(
+            before.write_records_per_second, per_second * batch.write_records, cycle_ms
+        ),
         "read_records": before.read_records + batch.read_records,
         "write_records": before.write_records + batch.write_records,
         "late_records": before.late_records + batch.late_records,
@@ -183,9 +189,14 @@ def _added(before: OperatorMetrics, batch: OperatorMetrics, cycle_ms: float) -> 
     return batch.model_copy(update=totals)
 
 
-def smoothed(before: float | None, newest: float) -> float:
-    """Returns the moving average of a rate or duration; None stands for one that has no value yet."""
-    return newest if before is None else before + _SMOOTHING * (newest - before)
+def smoothed(before: float | None, newest: float, weight: float = _SMOOTHING) -> float:
+    """Returns the moving average of a figure; None stands for one that has no value yet."""
+    return newest if before is None else before + weight * (newest - before)
+
+
+def rate_after(before: float | None, newest: float, cycle_ms: float) -> float:
+    """Returns the moving average of a rate, in which a batch counts the more the longer the time that it covers."""
+    return smoothed(before, newest, min(1.0, max(_SMOOTHING, cycle_ms / _OUTDATED_MS)))
 
 
 def _busy_ms(subtask: SubtaskMetrics) -> float:

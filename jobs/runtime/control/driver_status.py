@@ -10,7 +10,14 @@ from msgspec.structs import asdict
 
 from keyscale.clock import now_ms
 from keyscale.jobs.protocol.messages import CleanUp, Commit, Counters, DriverMetrics, DriverState, Failure, Heartbeat
-from keyscale.jobs.runtime.batch.metrics import added_up, added_up_sinks, smoothed, state_bytes_of, without_rates
+from keyscale.jobs.runtime.batch.metrics import (
+    added_up,
+    added_up_sinks,
+    rate_after,
+    smoothed,
+    state_bytes_of,
+    without_rates,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -105,10 +112,12 @@ class DriverStatus:
         append_ms: float = 0.0,
         operators: Sequence[OperatorMetrics] = (),
         sinks: Sequence[SinkMetrics] = (),
+        has_input: bool = True,
     ) -> None:
         """Counts a committed batch.
 
-        Times are those of DriverMetrics, `counters` the job's after the batch, `operators` and `sinks` its figures.
+        Times are those of DriverMetrics, `counters` the job's after the batch, `operators` and `sinks` its figures. A
+        batch of timers alone has no input.
         """
         with self._lock:
             self._first_commit = self._first_commit or commit
@@ -118,21 +127,28 @@ class DriverStatus:
             # From one commit to the next: the time in which the batch's input has arrived.
             cycle_ms = duration_ms if before is None else max(duration_ms, 1000 * (committed_at - before))
             old, first = self._metrics, self._metrics.batches == 0
-            newest = {
+            of_the_cycle = {
                 "input_records_per_second": 1000 * input_records / max(cycle_ms, 1.0),
+                "busy_ratio": duration_ms / max(cycle_ms, duration_ms, 1.0),
+            }
+            of_the_batch = {
                 "processed_records_per_second": 1000 * input_records / max(duration_ms, 1.0),
                 "batch_duration_ms": duration_ms,
                 "batch_plan_ms": plan_ms,
                 "batch_append_ms": append_ms,
-                "busy_ratio": duration_ms / max(cycle_ms, duration_ms, 1.0),
             }
-            averages = {name: smoothed(None if first else getattr(old, name), value) for name, value in newest.items()}
+            before_of = {name: None if first else getattr(old, name) for name in {**of_the_cycle, **of_the_batch}}
+            averages = {
+                **{name: rate_after(before_of[name], value, cycle_ms) for name, value in of_the_cycle.items()},
+                **{name: smoothed(before_of[name], value) for name, value in of_the_batch.items()},
+            }
             with_totals = added_up(old.operators, operators, cycle_ms)
             self._metrics = old.model_copy(
                 update={
                     **averages,
                     "counters": _reported(counters),
                     "batches": old.batches + 1,
+                    "input_batches": (old.input_batches or 0) + has_input,
                     "input_records": old.input_records + input_records,
                     "output_records": old.output_records + output_records,
                     "operators": with_totals,
@@ -239,15 +255,24 @@ class DriverStatus:
                 if result.command_id not in asked:
                     self._results.pop(result.command_id, None)
 
+    def _forget_outdated_rates(self) -> None:
+        """Sets rates to 0 when nothing was read for a while: there is no input, or an outage keeps a batch waiting."""
+        metrics = self._metrics
+        is_away = metrics.sink_outage is not None or metrics.store_away_since_ms is not None
+        if self._committed_at is None or not (metrics.waits_for_input or is_away):
+            return
+        if 1000 * (self._clock() - self._committed_at) <= IDLE_MS:
+            return
+        quiet: dict[str, Any] = {"input_records_per_second": 0.0, "busy_ratio": 0.0}
+        if metrics.waits_for_input:
+            quiet["pending_records"] = 0
+        quiet["operators"] = [without_rates(operator) for operator in metrics.operators]
+        self._metrics = metrics.model_copy(update=quiet)
+
     def heartbeat(self) -> Heartbeat:
         with self._lock:
+            self._forget_outdated_rates()
             metrics = self._metrics
-            if metrics.waits_for_input and self._committed_at is not None:
-                idle_ms = 1000 * (self._clock() - self._committed_at)
-                if idle_ms > IDLE_MS:  # the last batch's figures are outdated
-                    quiet: dict[str, Any] = {"input_records_per_second": 0.0, "busy_ratio": 0.0, "pending_records": 0}
-                    quiet["operators"] = [without_rates(operator) for operator in metrics.operators]
-                    metrics = metrics.model_copy(update=quiet)
             return Heartbeat(
                 state=self._state,
                 revision=self._revision,

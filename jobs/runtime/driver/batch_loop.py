@@ -196,7 +196,10 @@ class BatchLoop:
             except BaseException as error:
                 self.refuse()
                 self._on_failure(error)
-                raise
+                if isinstance(error, Exception):
+                    raise
+                # Of others, such as SystemExit, Spark is not told, and waits.
+                raise RunEndedError(f"{type(error).__name__} was raised") from error
             self._settled.set()
 
     def fire_timers(self, idle_seconds: float = 0.0, *, wait: bool = False, is_at_end: bool = False) -> bool:
@@ -283,6 +286,7 @@ class BatchLoop:
             append_ms=append_ms,
             operators=operator_metrics(outcome.reports, self._committed.time, commit.at_ms),
             sinks=sink_metrics(outcome.dead_letters),
+            has_input=frame is not None,
         )
         if self._status.commits == 1:
             logger.info("first commit: batch %d after %.0f ms", batch_id, duration_ms)

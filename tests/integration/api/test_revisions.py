@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from keyscale.api.access.identities import DriverIdentity
 from keyscale.api.errors import ChangeIncompatibleError
 from keyscale.api.lifecycle import steps
@@ -20,12 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import httpx
-    import pytest
 
     from keyscale.api.services.context import Context
 
 SAVEPOINT = "file:///store/savepoints/u/manifest.json"
 FAILURE = {"code": "USER_FUNCTION_FAILED", "message": "ValueError: no such airport"}
+
+FAILURE = {"code": "USER_CODE_FAILED", "message": "KeyError: 'u9'"}
 
 
 def patch(client: httpx.Client, revision: int, **body: Any) -> httpx.Response:
@@ -150,6 +153,32 @@ def test_a_running_job_is_refused_a_program_that_could_not_take_over_its_state_a
     assert asked == [{"allow": True}]
     assert patch(client, 1, **body, plan_first=False).status_code == 202
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("metrics", "mode"),
+    [
+        ({"input_batches": 9, "last_failure": FAILURE, "failures": {"count": 1, "times_ms": [1000]}}, "savepoint"),
+        ({"input_batches": 9, "last_failure": FAILURE, "failures": {"count": 1, "times_ms": [9000]}}, "last-state"),
+        ({"input_batches": 0, "last_failure": FAILURE, "failures": {"count": 1, "times_ms": [1000]}}, "last-state"),
+        ({"input_batches": 0}, "savepoint"),
+    ],
+    ids=["has recovered", "fails again and again", "has committed timers alone", "is well"],
+)
+def test_a_job_that_fails_again_and_again_goes_back_without_a_savepoint_that_it_could_not_take(
+    context: Context, client: httpx.Client, job: dict[str, Any], metrics: dict[str, Any], mode: str
+) -> None:
+    assert patch(client, 1, parallelism=4).status_code == 200
+    client.post("/jobs/flights/start")
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        attempt = JobTransaction(session, found).create_attempt(2, steps.Cause.START)
+        attempt.metrics, attempt.last_commit_at_ms = metrics, 5000
+        apply(steps.ShowStatus(JobStatus.RUNNING), JobTransaction(session, found))
+    body = {"revision": 1, "state": "current", "plan_first": False}
+    answer = client.post("/jobs/flights/rollback", json=body)
+    assert answer.json()["change"]["upgrade_mode"] == mode
 
 
 def test_a_settled_job_returns_to_a_revision_with_its_program_alone_if_no_savepoint_was_taken(

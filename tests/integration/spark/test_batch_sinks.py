@@ -267,11 +267,14 @@ def test_a_foreach_batch_function_gets_the_frame_and_its_idempotency_key(spark: 
     assert seen == [(4, context(2))]
 
 
-def test_the_error_of_a_failing_foreach_batch_function_has_its_uid_and_the_exception(spark: SparkSession) -> None:
+@pytest.mark.parametrize("raised", [ValueError("no such table"), SystemExit("no such table")])
+def test_the_error_of_a_failing_foreach_batch_function_has_its_uid_and_the_exception(
+    spark: SparkSession, raised: BaseException
+) -> None:
     def write(frame: DataFrame, key: SinkContext) -> None:  # noqa: ARG001 - it fails first
-        raise ValueError("no such table")
+        raise raised
 
-    with pytest.raises(SinkFunctionError, match="files failed: ValueError: no such table") as failure:
+    with pytest.raises(SinkFunctionError, match=f"files failed: {type(raised).__name__}: no such table") as failure:
         ForeachBatchSink(write).prepare(spark.range(1).toDF("id"), context())
     assert "in write" in str(origin_of(failure.value).user_traceback)
 

@@ -9,10 +9,10 @@ import {
 import { showFieldProblems } from "../field_problems.js";
 import { bytes, duration, NONE, number, plural } from "../format.js";
 import { jobPage, path, tabPath } from "../job_page.js";
+import { ENDED } from "../job_status.js";
 import { changedParameters, parameterLines, problemOfLines } from "../parameters.js";
 
 const id = byId("checkpoint").dataset.checkpoint;
-const ENDED = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
 const VERIFYING_MS = 1000, BEING_READ = "Every file is being read. The result appears below.";
 let job = null;
 let checkpoint = null;
@@ -44,7 +44,8 @@ const page = jobPage(
   }, ["checkpoints"]);
 
 function missing(error) {
-  if (error instanceof ApiError && error.status === 404 && error.code !== "JOB_NOT_FOUND") return null;
+  const isNone = error.status === 422 || (error.status === 404 && error.code !== "JOB_NOT_FOUND");
+  if (error instanceof ApiError && isNone) return null;
   throw error;
 }
 

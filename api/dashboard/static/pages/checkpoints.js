@@ -51,8 +51,10 @@ function showLatest({ completed, failed, savepoint, restored }) {
       completed && `${bytes(completed.state_size)} in ${duration(completed.end_to_end_duration)}`)],
     ["Latest failed", ...entry(failed, failed?.failure_timestamp, failed?.failure_message)],
     ["Latest savepoint", ...entry(savepoint, savepoint?.latest_ack_timestamp, savepoint && copyButton(savepoint.external_path))],
-    ["Latest restore", ...entry(restored, restored?.restore_timestamp,
-      restored && (restored.is_savepoint ? "from a savepoint" : "from a checkpoint"))],
+    ["Latest restore", ...(restored?.id === 0
+      ? [since(restored.restore_timestamp), element("span", { title: restored.external_path },
+        `from a ${restored.is_savepoint ? "savepoint" : "checkpoint"} that is not in this job's history`)]
+      : entry(restored, restored?.restore_timestamp, restored && (restored.is_savepoint ? "from a savepoint" : "from a checkpoint")))],
   ]));
 }
 

@@ -14,7 +14,7 @@ const STATUSES = ["RUNNING", "CREATED", "SUBMITTING", "SAVEPOINTING", "RESCALING
 
 /** Name, class, the value to sort by, and what is shown. */
 const COLUMNS = [
-  ["Status", null, (job) => job.status, (job, cell) => setPill(cell.firstElementChild, job.status)],
+  ["Status", null, (job) => job.status, (job, cell) => showStatus(job, cell)],
   ["Parallelism", "number", (job) => job.parallelism, (job) => number(job.parallelism)],
   ["Input", "number", (job) => job.figures.input_rate, (job, cell) => showRates(job, cell)],
   ["Records waiting", "number", (job) => job.figures.lag_records, (job) => number(job.figures.lag_records)],
@@ -111,7 +111,7 @@ function createRow(job) {
     element("a", { href: `/ui/jobs/${encodeURIComponent(job.id)}/overview` }, job.name), element("div", { class: "labels" }));
   const cells = COLUMNS.map(([column, kind]) =>
     element("td", { role: "cell", dataset: { column }, class: kind },
-      column === "Status" ? element("span", { class: "pill" }) : null));
+      ...(column === "Status" ? [element("span", { class: "pill" }), element("small", { class: "trouble" })] : [])));
   return element("tr", { role: "row" }, name, ...cells);
 }
 
@@ -124,6 +124,14 @@ function updateRow(row, job) {
     const text = shown(job, cells[index]);
     if (text !== undefined) setText(cells[index], text);
   });
+}
+
+/** A job that runs may fail again and again, or wait for what does not answer. */
+function showStatus({ status, failure, health }, cell) {
+  const [shown, trouble] = cell.children;
+  setPill(shown, status);
+  setText(trouble, failure?.message ?? health[0]?.message ?? "");
+  trouble.title = trouble.textContent;
 }
 
 function showRates({ figures }, cell) {
@@ -144,11 +152,18 @@ function showTwoLines(cell, first, second) {
 const dialog = byId("new-job");
 /** The name that the chosen file gave the job. */
 let suggested = "";
+/** The max parallelism of a job that names none. */
+const KEY_GROUPS = 128;
 /** Labels stand in one line, with commas between. */
 const labelLines = (text) => text.replaceAll(",", "\n");
 showFieldProblems(byId("new-job-form"), {
   "job-parameters": problemOfLines,
   "job-labels": (text) => problemOfLines(labelLines(text)),
+});
+byId("job-max").addEventListener("input", () => {
+  const most = byId("job-max").valueAsNumber;
+  byId("job-parallelism").max = Number.isNaN(most) ? KEY_GROUPS : most;
+  byId("job-parallelism").dispatchEvent(new Event("input", { bubbles: true }));
 });
 byId("new").addEventListener("click", () => dialog.showModal());
 byId("new-job-close").addEventListener("click", () => dialog.close());

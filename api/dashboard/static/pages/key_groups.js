@@ -107,7 +107,7 @@ function showHeat(groups, total, parallelism, measure) {
   }));
   const skew = mean ? Math.max(...sums) / mean : 1;
   setChildren(byId("legend"),
-    `Darker: more. The largest key group has ${shown(most)}; the largest subtask has ${percent(skew)} of the average.`);
+    `The stronger the colour, the more. The largest key group has ${shown(most)}; the largest subtask has ${percent(skew)} of the average.`);
 }
 
 function showHottest(groups, total, parallelism) {

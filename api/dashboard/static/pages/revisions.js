@@ -8,6 +8,7 @@ import { actionButton, byId, element, pill, row, setChildren, setRefused, setTex
 import { showFieldProblems } from "../field_problems.js";
 import { duration, NONE, number } from "../format.js";
 import { jobPage, path } from "../job_page.js";
+import { ENDED } from "../job_status.js";
 import { changedParameters, parameterLines, problemOfLines } from "../parameters.js";
 import { pageQuery, showPages } from "../paging.js";
 
@@ -276,7 +277,9 @@ async function askToRollBack(one) {
   const given = await ask({
     title: `Roll ${job.name} back to revision ${one.number}?`,
     text: `It goes on with ${one.artifact_name}, version ${one.artifact_version}, at parallelism ${one.parallelism}. `
-      + `${runs ? "A savepoint of the present state is taken first, so this can be undone." : "This can be undone: roll forward again."}`,
+      + (!runs ? "This can be undone: roll forward again."
+        : job.failure ? "It fails, so no savepoint is taken: it goes back from its latest checkpoint and its log."
+          : "A savepoint of the present state is taken first, so this can be undone."),
     action: `Roll back to revision ${one.number}`,
     fields: [choice("state", "State", [
       ["savepoint", "As it was when the revision was replaced", "What came since is processed again, by the old program."],
@@ -286,7 +289,9 @@ async function askToRollBack(one) {
   if (!given) return;
   try {
     const answer = await rollBack(path, { revision: one.number, state: given.get("state") });
-    tell(answer.change ? `Roll back to revision ${one.number}: it has begun.` : `The job is back at revision ${one.number}.`, "good");
+    const hasEnded = ENDED.has(answer.job.status);
+    tell(answer.change ? `Roll back to revision ${one.number}: it has begun.`
+      : `The job is back at revision ${one.number}.${hasEnded ? " Start it to let it run." : ""}`, "good");
     filled = null;
     forgetPlan();
   } catch (error) {

@@ -125,7 +125,7 @@ def test_a_new_driver_that_dies_is_replaced_a_few_times_and_then_the_job_goes_ba
 
 def test_a_run_is_not_verified_before_it_is_restored() -> None:
     for new in (restored(restored_at_ms=None), restored(driver_state=DriverState.RESTORING)):
-        committed = replace(new, first_commit_at_ms=1000, waits_for_input=True)
+        committed = replace(new, first_commit_at_ms=1000, has_run_input=True, waits_for_input=True)
         assert step_of(rescaling(ChangePhase.RESTORE, active=committed)) is None
         assert step_of(rescaling(ChangePhase.VERIFY, active=committed)) is None
         assert step_of(rescaling(ChangePhase.ROLL_BACK, active=committed)) is None

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keyscale.api.schemas.series import SeriesName
 from keyscale.api.services import series
-from keyscale.api.services.series import choose_step, merged
+from keyscale.api.services.series import SAMPLE_MS, choose_step, merged
 from keyscale.db.models import SeriesPoint
 from keyscale.db.repositories.series import COLUMNS, RINGS
 
@@ -75,10 +77,21 @@ def test_of_several_points_counts_are_added_and_the_shortest_duration_counts() -
     assert (step["checkpoints_completed"], step["checkpoint_duration_min_ms"], step["restarts"]) == (5, 20, 1)
 
 
-@pytest.mark.parametrize(("passed_ms", "newest"), [(60_000, 5.0), (30_000, 10.0), (15_000, 20.0), (14_000, None)])
-def test_the_rate_of_a_step_that_is_not_over_is_that_of_the_part_that_has_passed(
-    passed_ms: int, newest: float | None
+@pytest.mark.parametrize(
+    ("ring_ms", "step_ms"), [(10_000, 10_000), (10_000, 40_000), (60_000, 60_000), (60_000, 300_000)]
+)
+@given(passed_ms=st.integers(0, 900_000), late_ms=st.integers(0, 9_000))
+def test_steady_records_have_one_rate_in_every_step_also_in_one_that_is_not_over(
+    ring_ms: int, step_ms: int, passed_ms: int, late_ms: int
 ) -> None:
-    steps: dict[int, dict[str, Any]] = {at: {"input_records": total} for at, total in ((0, 100), (60_000, 400))}
-    rates = series._values(steps, [0, 60_000], 60_000, 60_000 + passed_ms, SeriesName.INPUT_RATE)
-    assert rates == [None, newest]
+    now = HOUR_MS + passed_ms
+    rows: dict[int, SeriesPoint] = {}
+    for at_ms in range(0, now + 1, SAMPLE_MS):
+        row_ms = at_ms - at_ms % ring_ms
+        rows[row_ms] = point(row_ms, step_ms=ring_ms, input_records=7 * (at_ms + late_ms) // 1000)
+    steps = merged(list(rows.values()), step_ms)
+    counted = series.counted_at(list(rows.values()), step_ms, now)
+    times = list(range(0, now + 1, step_ms))
+    first, *rates = series._values(steps, times, step_ms, counted, SeriesName.INPUT_RATE)
+    assert first is None, "nothing is known of before"
+    assert rates == pytest.approx([7.0] * len(rates))

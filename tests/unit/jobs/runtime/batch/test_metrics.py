@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyscale.jobs.protocol.messages import Commit, SourceMetrics
+from keyscale.jobs.protocol.messages import Commit, SinkOutage, SourceMetrics
 from keyscale.jobs.runtime.batch.metrics import (
     PROGRESS_AGE_MAX_MS,
     added_up,
@@ -188,6 +188,43 @@ def test_the_input_rate_is_zero_once_the_query_has_found_no_input_for_a_while() 
     assert (operator.read_records_per_second, operator.write_records_per_second) == (0, 0)
     assert [subtask.busy_ratio for subtask in operator.subtasks] == [0]
     assert metrics.processed_records_per_second > 0
+
+
+def commit(status: DriverStatus, records: int) -> None:
+    """Commits a batch in which an operator has read some records."""
+    read = [TaskReport("run", UID, SubtaskIndex(0), input_records=records)]
+    operators = operator_metrics({UID: read}, JobTime(), 0)
+    status.committed(
+        COMMIT, counters=NOTHING_COUNTED, input_records=records, output_records=0, duration_ms=9, operators=operators
+    )
+
+
+def test_rates_do_not_come_back_when_timers_run_after_the_input_has_ended() -> None:
+    clock = Clock()
+    status = DriverStatus(clock)
+    for clock.now in (1.0, 2.0):
+        commit(status, 50)
+    status.waits_for_input(True)
+    for clock.now in (60.0, 62.0, 120.0):
+        status.heartbeat()
+        commit(status, 0)
+        metrics = status.heartbeat().metrics
+        assert (metrics.input_records_per_second, metrics.operators[0].read_records_per_second) == (0, 0)
+    clock.now = 180.0
+    commit(status, 60)
+    assert status.heartbeat().metrics.input_records_per_second == pytest.approx(1), "60 records in a minute"
+
+
+def test_while_a_sink_is_away_nothing_is_read_and_what_waits_still_waits() -> None:
+    clock = Clock()
+    status = DriverStatus(clock)
+    commit(status, 50)
+    status.sources_are_behind(7)
+    status.sink_waited_for(SinkOutage(uid=UID, since_ms=1, reason="away"))
+    assert status.heartbeat().metrics.input_records_per_second > 0
+    clock.now += IDLE_MS / 1000 + 1
+    metrics = status.heartbeat().metrics
+    assert (metrics.input_records_per_second, metrics.busy_ratio, metrics.pending_records) == (0, 0, 7)
 
 
 def test_lost_records_add_up_over_the_queries_of_a_driver_and_are_those_since_it_started() -> None:
