@@ -887,6 +887,7 @@ def test_no_plan_is_made_before_the_chosen_file_is_uploaded(page: Page, platform
     page.get_by_label("or upload another one:").set_input_files(program)
     expect(make_plan).to_be_disabled()
     expect(make_plan).to_have_attribute("title", "The file is being uploaded.")
+    wait_until(lambda: page.title() and waiting, what="the upload")  # asking the page lets its events come in
     for route in waiting:
         route.continue_()
     expect(make_plan).to_be_enabled()

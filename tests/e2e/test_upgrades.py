@@ -132,3 +132,35 @@ def test_a_job_that_fails_on_every_batch_and_can_take_no_savepoint_is_upgraded_f
         assert (change["status"], change["upgrade_mode"]) == ("COMPLETED", "last-state")
         assert platform.api.get(job_path("counts", "savepoints"))["savepoints"] == []
         job.act("cancel")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("back_to", "state", "versions"), [(2, "current", {1, 2}), (1, "savepoint", {1})])
+def test_a_job_that_fails_on_every_batch_goes_back_to_a_revision_that_did_not(
+    tmp_path: Path, back_to: int, state: str, versions: set[int]
+) -> None:
+    with running_control_plane() as platform:
+        job = CountsJob(lambda: platform.api, tmp_path)
+        restart = {"type": "fixed-delay", "attempts": 100_000, "delay_ms": 200}
+        job.create(1, parallelism=2, checkpoints={"interval_ms": 2000}, restart=restart)
+        job.act("start")
+        job.deliver()
+        job.wait_for_all()
+        assert job.ended(job.update(2))["status"] == "COMPLETED"
+        job.deliver()
+        job.wait_for_all()
+        job.act("cancel")
+        assert keyscale(platform, "jobs", "wait", "counts", "--for", "STOPPED").exit_code == 0
+        platform.api.patch(job_path("counts"), {"artifact_id": job.program(RAISES)}, if_match='"2"')
+        job.act("start")
+        job.deliver()
+        wait_until(lambda: job.show()["failure"], SECONDS, what="a failure of the third version")
+
+        back = job.act("rollback", {"revision": back_to, "state": state, "plan_first": False})["change"]
+        ended = job.ended(back["id"])
+        assert (ended["status"], ended["upgrade_mode"]) == ("COMPLETED", "last-state")
+        job.deliver()
+        job.wait_for_all()
+        assert {row["version"] for row in job.rows()} == versions
+        assert job.show()["status"] == "RUNNING"
+        job.act("cancel")

@@ -103,6 +103,7 @@ def test_a_checkpoint_that_could_not_begin_during_a_long_batch_is_no_failed_one(
     assert numbers == list(range(1, len(numbers) + 1)), "a checkpoint that had not begun took a number"
 
 
+@pytest.mark.exhaustive
 def test_batches_begin_no_sooner_than_the_jobs_interval_says_and_an_idle_job_is_seen_to_wait(
     job: ChainJob, drivers: list[DriverProcess]
 ) -> None:

@@ -59,6 +59,7 @@ def savepoint(driver: DriverProcess, savepoint_id: str) -> str:
     return result.location
 
 
+@pytest.mark.exhaustive
 def test_a_job_is_forked_at_another_parallelism_without_one_of_its_sources_and_itself_goes_back(
     tmp_path: Path, drivers: list[DriverProcess]
 ) -> None:
