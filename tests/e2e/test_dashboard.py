@@ -1009,6 +1009,10 @@ def test_a_dialog_higher_than_the_window_keeps_its_buttons_in_sight(page: Page, 
     expect(form.get_by_role("button", name="Create the job")).to_be_in_viewport(ratio=1)
     expect(form.get_by_label("Labels")).not_to_be_in_viewport()
     form.get_by_label("Parameters").fill("no value")
+    field, button = (each.bounding_box() for each in (form.get_by_label("Parameters"), form.get_by_role("button").last))
+    assert field is not None
+    assert button is not None
+    assert field["y"] + field["height"] < button["y"]
     expect(form.get_by_label("Parameters")).to_have_css("border-color", form.evaluate(COLOR_OF, "--bad"))
     assert faults_of_access(page) == []
 

@@ -68,6 +68,17 @@ def follows(platform: RunningControlPlane, revision: int) -> bool:
     return f"the job follows the settings of revision {revision}" in log
 
 
+def let_fail(platform: RunningControlPlane, job: CountsJob) -> None:
+    """Gives a running job the program that fails on every batch, so that it can take no savepoint any more."""
+    job.act("cancel")
+    assert keyscale(platform, "jobs", "wait", "counts", "--for", "STOPPED").exit_code == 0
+    program = {"artifact_id": job.program(RAISES)}
+    platform.api.patch(job_path("counts"), program, if_match=f'"{job.show()["revision"]}"')
+    job.act("start")
+    job.deliver()
+    wait_until(lambda: job.show()["failure"], SECONDS, what="a failure of the third version")
+
+
 @pytest.mark.exhaustive
 def test_a_running_job_goes_back_to_a_revision_with_its_savepoint_and_begins_again_without_state(
     tmp_path: Path,
@@ -112,12 +123,7 @@ def test_a_job_that_fails_on_every_batch_and_can_take_no_savepoint_is_upgraded_f
         job.wait_for_all()
         taken = keyscale(platform, "checkpoints", "trigger", "counts")
         assert taken.exit_code == 0, taken.stderr
-        job.act("cancel")
-        assert keyscale(platform, "jobs", "wait", "counts", "--for", "STOPPED").exit_code == 0
-        platform.api.patch(job_path("counts"), {"artifact_id": job.program(RAISES)}, if_match='"1"')
-        job.act("start")
-        job.deliver()
-        wait_until(lambda: job.show()["failure"], SECONDS, what="a failure of the third version")
+        let_fail(platform, job)
 
         job.program(2)
         options = ("--file", str(job.directory / "counts_2.py"), "--upgrade-mode", "last-state")
@@ -149,12 +155,7 @@ def test_a_job_that_fails_on_every_batch_goes_back_to_a_revision_that_did_not(
         assert job.ended(job.update(2))["status"] == "COMPLETED"
         job.deliver()
         job.wait_for_all()
-        job.act("cancel")
-        assert keyscale(platform, "jobs", "wait", "counts", "--for", "STOPPED").exit_code == 0
-        platform.api.patch(job_path("counts"), {"artifact_id": job.program(RAISES)}, if_match='"2"')
-        job.act("start")
-        job.deliver()
-        wait_until(lambda: job.show()["failure"], SECONDS, what="a failure of the third version")
+        let_fail(platform, job)
 
         back = job.act("rollback", {"revision": back_to, "state": state, "plan_first": False})["change"]
         ended = job.ended(back["id"])

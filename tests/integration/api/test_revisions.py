@@ -158,15 +158,16 @@ def test_a_running_job_is_refused_a_program_that_could_not_take_over_its_state_a
 @pytest.mark.parametrize(
     ("metrics", "mode"),
     [
+        (None, "last-state"),
         ({"input_batches": 9, "last_failure": FAILURE, "failures": {"count": 1, "times_ms": [1000]}}, "savepoint"),
         ({"input_batches": 9, "last_failure": FAILURE, "failures": {"count": 1, "times_ms": [9000]}}, "last-state"),
         ({"input_batches": 0, "last_failure": FAILURE, "failures": {"count": 1, "times_ms": [1000]}}, "last-state"),
         ({"input_batches": 0}, "savepoint"),
     ],
-    ids=["has recovered", "fails again and again", "has committed timers alone", "is well"],
+    ids=["waits for its restart", "has recovered", "fails again and again", "has committed timers alone", "is well"],
 )
 def test_a_job_that_fails_again_and_again_goes_back_without_a_savepoint_that_it_could_not_take(
-    context: Context, client: httpx.Client, job: dict[str, Any], metrics: dict[str, Any], mode: str
+    context: Context, client: httpx.Client, job: dict[str, Any], metrics: dict[str, Any] | None, mode: str
 ) -> None:
     assert patch(client, 1, parallelism=4).status_code == 200
     client.post("/jobs/flights/start")
@@ -176,6 +177,8 @@ def test_a_job_that_fails_again_and_again_goes_back_without_a_savepoint_that_it_
         attempt = JobTransaction(session, found).create_attempt(2, steps.Cause.START)
         attempt.metrics, attempt.last_commit_at_ms = metrics, 5000
         apply(steps.ShowStatus(JobStatus.RUNNING), JobTransaction(session, found))
+        if metrics is None:
+            apply(steps.ShowStatus(JobStatus.RESTARTING), JobTransaction(session, found))
     body = {"revision": 1, "state": "current", "plan_first": False}
     answer = client.post("/jobs/flights/rollback", json=body)
     assert answer.json()["change"]["upgrade_mode"] == mode

@@ -35,11 +35,14 @@ class Runner:
     def __init__(self) -> None:
         self.rehearsals = 0
         self.fails_to_publish = False
+        self.leaves = False
 
     def rehearse(self) -> None:
         self.rehearsals += 1
 
     def run(self, *_: Any, **__: Any) -> BatchOutcome:
+        if self.leaves:
+            raise SystemExit(3)
         return BatchOutcome({}, {}, 0, 0, {})
 
     def is_due(self, *_: Any, **__: Any) -> bool:
@@ -140,6 +143,15 @@ def test_a_batch_with_offsets_is_planned_and_run(tmp_path: Path) -> None:
     spark.begin(0)
     assert not spark.failures
     assert (spark.resume().positions, spark.resume().batch_id) == ({"offsets/0": "zero"}, 0)
+
+
+def test_code_that_leaves_the_program_in_a_batch_ends_the_run_and_spark_is_told(tmp_path: Path) -> None:
+    spark = Spark(tmp_path)
+    spark.runner.leaves = True
+    spark.write("offsets/0", "zero")
+    with pytest.raises(RunEndedError, match="SystemExit was raised"):
+        spark.begin(0)
+    assert [type(failure) for failure in spark.failures] == [SystemExit]
 
 
 def test_files_that_spark_writes_while_a_planned_batch_runs_again_are_in_the_next_plan(tmp_path: Path) -> None:
