@@ -1002,7 +1002,7 @@ def test_a_parallelism_above_the_max_parallelism_is_refused_at_once(page: Page, 
 
 
 def test_a_dialog_higher_than_the_window_keeps_its_buttons_in_sight(page: Page, platform: Platform) -> None:
-    page.set_viewport_size({"width": 900, "height": 420})
+    page.set_viewport_size({"width": 900, "height": 600})
     page.goto(f"{platform.url}/ui/")
     page.get_by_role("button", name="New job").click()
     form = page.get_by_role("dialog", name="New job")
