@@ -13,9 +13,10 @@ from keyscale.api.cli.artifacts import upload_file, upload_libraries
 from keyscale.api.cli.client import job_path, wait_for
 from keyscale.api.cli.errors import InvalidArgumentError, RefusedError
 from keyscale.api.cli.job_wait import ENDED, LASTING, RUNNING, STARTED, wait_until
-from keyscale.api.cli.output import describe_failure, format_bytes
+from keyscale.api.cli.output import describe_failure
 from keyscale.api.cli.restore_options import RESTORE_OPTIONS, restore_options, restore_request
 from keyscale.api.cli.session import Session, json_option, pass_session, timeout_option, wait_option
+from keyscale.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -390,7 +391,7 @@ def follow_log(control_plane: ControlPlane, job: str, tail_bytes: int, query: di
         offset = answer["next_offset"]
         answer = control_plane.get(job_path(job, "logs"), offset=offset, limit_bytes=1 << 20, **query)
         if (gone := answer["offset"] - offset) > 0:
-            sys.stderr.write(f"({format_bytes(gone)} are missing here: they came too fast to be kept)\n")
+            sys.stderr.write(f"({bytes_text(gone)} are missing here: they came too fast to be kept)\n")
 
 
 def print_log(answer: dict[str, Any], failure: dict[str, Any] | None) -> None:
@@ -400,7 +401,7 @@ def print_log(answer: dict[str, Any], failure: dict[str, Any] | None) -> None:
     an attempt that has not failed yet.
     """
     if answer["truncated"]:
-        sys.stderr.write(f"(the end of a log of {format_bytes(answer['size_bytes'])})\n")
+        sys.stderr.write(f"(the end of a log of {bytes_text(answer['size_bytes'])})\n")
     sys.stdout.write(answer["text"])
     if failure is not None:
         sys.stdout.write(f"\n--- the job's last failure ---\n{describe_failure(failure)}\n")

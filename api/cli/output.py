@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
+from keyscale.units import bytes_text, duration_text
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -106,24 +108,6 @@ def cell(field: str, value: Any) -> str:
     return f"{value:,}"
 
 
-def format_bytes(size: float) -> str:
-    """Formats a size with the largest unit that leaves a number above one."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-def format_duration_ms(duration: float) -> str:
-    """Formats a duration in milliseconds up to ten seconds, in seconds up to two minutes, in minutes above."""
-    if duration < 10_000:
-        return f"{duration:,.0f} ms"
-    if duration < 120_000:
-        return f"{duration / 1000:.1f} s"
-    return f"{duration // 60_000:.0f} min {duration % 60_000 / 1000:.0f} s"
-
-
 def format_time_ms(moment: float) -> str:
     """Formats milliseconds since the epoch as a time of day, UTC, with the date if it is not today."""
     when = datetime.fromtimestamp(moment / 1000, tz=UTC)
@@ -132,7 +116,7 @@ def format_time_ms(moment: float) -> str:
 
 
 UNITS = (
-    (("_size", "_bytes"), format_bytes),
+    (("_size", "_bytes"), bytes_text),
     (("_timestamp", "at_ms", "_since_ms"), format_time_ms),  # before durations: both end in _ms
-    (("_duration", "_ms"), format_duration_ms),
+    (("_duration", "_ms"), duration_text),
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.cli.output import format_bytes, format_duration_ms, make_table
+from keyscale.api.cli.output import make_table
+from keyscale.units import bytes_text, duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,9 +50,9 @@ def summary_lines(plan: dict[str, Any]) -> Iterator[str]:
         if each["fate"] == "dropped":  # a sink that keeps nothing in the log looks new in every plan
             yield f"sink {each['uid']}: dropped"
     moved = plan["movement"]
-    yield f"state: {format_bytes(moved['state_bytes'])}, of which {format_bytes(moved['moved_bytes'])} move"
+    yield f"state: {bytes_text(moved['state_bytes'])}, of which {bytes_text(moved['moved_bytes'])} move"
     expected = plan["downtime"]["expected_ms"]
-    yield f"downtime: {plan['downtime']['reason'] if expected is None else 'about ' + format_duration_ms(expected)}"
+    yield f"downtime: {plan['downtime']['reason'] if expected is None else 'about ' + duration_text(expected)}"
     if plan["failure"] is not None:
         yield plan["failure"]["traceback"] or plan["failure"]["message"]
     if plan["requires_allow_non_restored_state"]:

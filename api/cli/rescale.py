@@ -9,9 +9,9 @@ import click
 
 from keyscale.api.cli.client import COMPLETED, IN_PROGRESS, job_path
 from keyscale.api.cli.errors import OperationFailedError
-from keyscale.api.cli.output import format_duration_ms
 from keyscale.api.cli.plan_output import show_plan
 from keyscale.api.cli.session import Session, json_option, pass_session, wait_option
+from keyscale.units import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,8 +68,8 @@ def verdict_line(answer: dict[str, Any]) -> str:
     downtime = answer["downtime_ms"]
     return (
         f"{answer['status']}: {answer['from_parallelism']} -> {answer['to_parallelism']}"
-        f" in {format_duration_ms(answer['duration_ms'] or 0)}"
-        + (f", downtime {format_duration_ms(downtime)}" if downtime is not None else "")
+        f" in {duration_text(answer['duration_ms'] or 0)}"
+        + (f", downtime {duration_text(downtime)}" if downtime is not None else "")
     )
 
 

@@ -14,6 +14,7 @@ from keyscale.api.lifecycle.transitions import enter
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, commands, series
 from keyscale.db.statuses import AttemptStage, ChangePhase, ChangeStatus, DesiredState, JobStatus, UpgradeMode
+from keyscale.units import duration_text
 
 
 @singledispatch
@@ -60,7 +61,7 @@ def _(step: steps.ReplaceAttempt, transaction: JobTransaction) -> None:
     if job.desired is DesiredState.RUNNING and job.status is JobStatus.RUNNING:
         enter(job, JobStatus.RESTARTING)
     job.next_start_at_ms = now_ms() + step.backoff_ms if step.backoff_ms else 0
-    when = f"in {step.backoff_ms} ms" if step.backoff_ms else "now"
+    when = f"in {duration_text(step.backoff_ms)}" if step.backoff_ms else "now"
     transaction.record(
         "ATTEMPT_REPLACED",
         f"attempt {step.attempt} ended: {step.failure['code']}; the next one starts {when}",

@@ -32,6 +32,16 @@ if TYPE_CHECKING:
     from keyscale.api.lifecycle.steps import Cause
     from keyscale.db.models import Change, Checkpoint, Job
 
+_BEGUN = {
+    ChangePhase.REQUESTED: "the new driver is started",
+    ChangePhase.SAVEPOINT: "a savepoint is taken",
+    ChangePhase.STOP: "the old driver is stopped",
+    ChangePhase.RESTORE: "the new driver restores the state",
+    ChangePhase.VERIFY: "the first batch is run",
+    ChangePhase.ROLL_BACK: "the job goes back",
+}
+"""The work of each phase of a change, in words."""
+
 
 class JobTransaction:
     """The changes that steps make to a job, within one transaction."""
@@ -173,7 +183,7 @@ class JobTransaction:
         now = now_ms()
         change.phases = [*_ended(change.phases, now), {"phase": phase, "started_at_ms": now, "ended_at_ms": None}]
         change.phase = phase
-        self.record(f"{change.kind}_PHASE", f"{change.kind.lower()}: {phase}", change_id=change.id, phase=phase)
+        self.record(f"{change.kind}_PHASE", f"{described(change)}: {_BEGUN[phase]}", change_id=change.id, phase=phase)
 
     def end_change(self, change: Change, status: ChangeStatus, why: Mapping[str, Any] | None) -> None:
         """Ends a change."""
@@ -185,11 +195,7 @@ class JobTransaction:
         if (command := commands.find(self.session, change_command_id(change))) is not None:
             cause = why or failure(f"{change.kind}_ENDED", f"the {change.kind.lower()} has ended")
             settle_command(self.session, command, status=CommandStatus.FAILED, failure=cause)
-        self.record(
-            f"{change.kind}_{status}",
-            f"{described(change)}: {status.replace('_', ' ').lower()}" + (f": {why['code']}" if why else ""),
-            change_id=change.id,
-        )
+        self.record(f"{change.kind}_{status}", f"{described(change)}: {_ending(change)}", change_id=change.id)
 
     def attempt(self, number: int) -> Attempt:
         """Returns the job's attempt of this number; it must exist."""
@@ -212,3 +218,10 @@ def _ended(phases: list[dict[str, Any]], at_ms: int) -> list[dict[str, Any]]:
     return [
         {**phase, "ended_at_ms": at_ms if phase["ended_at_ms"] is None else phase["ended_at_ms"]} for phase in phases
     ]
+
+
+def _ending(change: Change) -> str:
+    code = (change.failure or {}).get("code")
+    if code == CANCELLED:
+        return "cancelled"
+    return change.status.replace("_", " ").lower() + (f": {code}" if code else "")

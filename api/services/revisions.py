@@ -38,6 +38,7 @@ from keyscale.db.repositories import artifacts, attempts, changes, commands, rev
 from keyscale.db.statuses import AttemptStage, ChangeKind, JobStatus, RestoreMode, UpgradeMode
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.redaction import redact_named
+from keyscale.units import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +51,8 @@ if TYPE_CHECKING:
     from keyscale.api.services.cursors import Listing
     from keyscale.db.models import Change, Job, Revision
 
-_ETAG = re.compile(r'(W/)?"(?P<revision>[0-9]{1,18})"')
+_ETAG = re.compile(r'(W/)?"(?P<revision>[0-9]{1,18})"|^\s*(?P<bare>[0-9]{1,18})\s*$')
+"""An ETag of a revision; a number alone is understood, too: it is what people write first."""
 _PARAMETER = "parameters."
 
 
@@ -298,7 +300,7 @@ def _require_match(job: Job, if_match: str | None) -> None:
         raise RevisionRequiredError("the header If-Match is missing")
     if if_match.strip() == "*":
         return
-    named = {int(found["revision"]) for found in _ETAG.finditer(if_match)}
+    named = {int(found["revision"] or found["bare"]) for found in _ETAG.finditer(if_match)}
     if job.revision not in named:
         raise RevisionConflictError(f"the job has revision {job.revision}", job.revision)
 
@@ -328,7 +330,7 @@ def _require_young(session: Session, job: Job, age_ms_max: int | None) -> None:
         raise LastStateTooOldError("the job has no completed checkpoint")
     age_ms = now_ms() - latest.latest_ack_timestamp
     if age_ms > age_ms_max:
-        raise LastStateTooOldError(f"checkpoint {latest.checkpoint_id} is {age_ms} ms old")
+        raise LastStateTooOldError(f"checkpoint {latest.checkpoint_id} is {duration_text(age_ms)} old")
 
 
 def _change_settled(session: Session, job: Job, revision: Revision, request: UpdateRequest) -> UpdateAnswer:

@@ -22,6 +22,7 @@ from keyscale.state.identifiers import JobId
 from keyscale.state.layout import split_location
 from keyscale.state.retention.deletion_plan import RetentionError
 from keyscale.state.retention.snapshot_deletion import SnapshotObjects, snapshot_objects
+from keyscale.units import bytes_text
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -104,7 +105,7 @@ def _discard(context: Context, user: Principal, answer: DeletionAnswer) -> None:
             at_ms=checkpoint.discard_requested_at_ms,
             kind=f"{noun.upper()}_DISCARDED",
             actor=user.name,
-            message=f"{noun} {checkpoint.checkpoint_id} is deleted: {answer.freed_bytes} bytes",
+            message=f"{noun} {checkpoint.checkpoint_id} is deleted, which frees {bytes_text(answer.freed_bytes)}",
             checkpoint_id=checkpoint.checkpoint_id,
             location=checkpoint.external_path,
         )

@@ -14,6 +14,7 @@ from keyscale.errors import KeyscaleError
 from keyscale.state.identifiers import JobId
 from keyscale.state.layout import location_of, split_location
 from keyscale.state.retention.deleted_job import delete_job_objects
+from keyscale.units import bytes_text
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
@@ -131,7 +132,7 @@ def _passed(leadership: Leadership, job: DeletedJob, done: DeletedObjects, *, is
                 job_id=job.job_id,
                 at_ms=now_ms(),
                 kind="JOB_OBJECTS_DELETED",
-                message=f"deleted {done.objects} objects of {job.name}, {done.size_bytes} bytes{stay}",
+                message=f"deleted {done.objects} objects of {job.name}, {bytes_text(done.size_bytes)}{stay}",
                 objects=done.objects,
                 size_bytes=done.size_bytes,
                 unfinished_writes=done.unfinished_writes,

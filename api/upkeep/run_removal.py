@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, events, jobs
+from keyscale.units import bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +100,7 @@ class RunRemoval:
                 kind="RUNS_REMOVED",
                 message=(
                     f"deleted the local files of {removed.jobs} deleted jobs and {removed.attempts} removed attempts"
-                    f" on {self._launcher.host}, {removed.size_bytes} bytes"
+                    f" on {self._launcher.host}, {bytes_text(removed.size_bytes)}"
                 ),
                 jobs=removed.jobs,
                 attempts=removed.attempts,

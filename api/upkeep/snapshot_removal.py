@@ -13,6 +13,7 @@ from keyscale.db.repositories import checkpoints, events
 from keyscale.state.identifiers import JobId
 from keyscale.state.layout import split_location
 from keyscale.state.retention.snapshot_deletion import delete_snapshot
+from keyscale.units import bytes_text
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
@@ -86,7 +87,7 @@ def _deleted(leadership: Leadership, found: Checkpoint, done: SnapshotObjects) -
             job_id=found.job_id,
             at_ms=row.objects_deleted_at_ms,
             kind=f"{noun.upper()}_DELETED",
-            message=f"deleted {len(done.own)} objects of {noun} {found.checkpoint_id}, {size_bytes} bytes",
+            message=f"deleted {len(done.own)} objects of {noun} {found.checkpoint_id}, {bytes_text(size_bytes)}",
             checkpoint_id=found.checkpoint_id,
             objects=len(done.own),
             size_bytes=size_bytes,

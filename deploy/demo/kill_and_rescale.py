@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from keyscale.api.cli.output import format_duration_ms
 from keyscale.deploy.demo.course import JOB_NAME, Course, Recovery
 from keyscale.deploy.demo.errors import DemoError
 from keyscale.deploy.demo.published_output import read_rows
 from keyscale.deploy.demo.reference import Check, compare, equal
 from keyscale.deploy.demo.reports import plan_deliveries
 from keyscale.deploy.demo.verdict import Verdict, show_checkpoints, show_phases
+from keyscale.units import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ class FaultsVerdict(Verdict):
         recovery = self.recovery
         console.print(
             f"\n[bold]Recovery[/] attempt {recovery.killed_attempt} was killed, attempt {recovery.new_attempt}"
-            f" committed {format_duration_ms(recovery.downtime_ms)} later",
+            f" committed {duration_text(recovery.downtime_ms)} later",
             f"\n  restored from {recovery.restored_from}",
         )
 

@@ -7,7 +7,7 @@ So nothing about a value is guessed from its bytes, and values are migrated when
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -21,7 +21,7 @@ from keyscale.state.keyed.descriptors import (
     StateKind,
 )
 from keyscale.state.serializers.evolution import can_read
-from keyscale.state.serializers.type_names import TypeJson, type_from_json, type_to_json
+from keyscale.state.serializers.type_names import TypeJson, type_from_json, type_text, type_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,9 +92,8 @@ class KeyedSchema(msgspec.Struct, frozen=True):
             raise StateSchemaMismatchError(f"{declared.name!r} is the name of a state, and cannot be that of timers")
         if known is not None:
             if known != declared:
-                raise StateSchemaMismatchError(
-                    f"timers {declared.name!r} are stored as {_text(known)} and declared as {_text(declared)}"
-                )
+                stored, wanted = text_of_timers(known), text_of_timers(declared)
+                raise StateSchemaMismatchError(f"timers {declared.name!r} are stored as {stored}, declared as {wanted}")
             return self
         timers = sorted([*(self.timers or ()), declared], key=lambda each: each.name)
         return msgspec.structs.replace(self, timers=tuple(timers))
@@ -133,9 +132,8 @@ def check_same_key(stored: KeyedSchema, declared: pa.Schema) -> None:
     stored_types = [each for _, each in stored.key]
     declared_types = [type_to_json(field.type) for field in declared]
     if stored_types != declared_types:
-        raise StateSchemaMismatchError(
-            f"stored keys have the types {_text(stored_types)}, the job's keys {_text(declared_types)}"
-        )
+        before, now = (", ".join(map(type_text, types)) for types in (stored_types, declared_types))
+        raise StateSchemaMismatchError(f"stored keys have the types {before}, the job's keys {now}")
 
 
 def register(stored: StateSchema | None, descriptor: StateDescriptor) -> tuple[StateSchema, int]:
@@ -164,7 +162,7 @@ def evolved(stored: StateSchema | None, declared: StateSchema) -> tuple[StateSch
     wanted = declared.formats[0]
     for each in stored.formats:
         if not can_read(type_from_json(each.type), type_from_json(wanted.type)):
-            raise _mismatch(stored, declared)
+            raise _mismatch(stored, declared, each)
     if wanted in stored.formats:
         return stored, stored.formats.index(wanted)
     if len(stored.formats) >= MAX_FORMATS:
@@ -196,14 +194,27 @@ def value_type(descriptor: StateDescriptor) -> pa.DataType:
     return descriptor.type
 
 
-def _mismatch(stored: StateSchema, declared: StateSchema) -> StateSchemaMismatchError:
+def text_of(state: StateSchema, written: ValueFormat | None = None) -> str:
+    """Returns a state's kind and types as text, of its newest format if no other one is given."""
+    shown = written or state.formats[-1]
+    value = type_text(shown.type)
+    keyed = value if state.map_key is None else f"{type_text(state.map_key)} to {value}"
+    scope = "" if state.namespace is None else f" in namespaces of {type_text(state.namespace)}"
+    ttl = "" if shown.stamps is None else f", with a TTL of {shown.stamps} time"
+    return f"{state.kind} of {keyed}{scope}{ttl}"
+
+
+def text_of_timers(timers: TimersSchema) -> str:
+    """Returns the namespace of timers as text."""
+    return "timers" if timers.namespace is None else f"timers in namespaces of {type_text(timers.namespace)}"
+
+
+def _mismatch(
+    stored: StateSchema, declared: StateSchema, written: ValueFormat | None = None
+) -> StateSchemaMismatchError:
     return StateSchemaMismatchError(
-        f"state {stored.name!r} is stored as {_text(stored)} and declared as {_text(declared)}"
+        f"state {stored.name!r} is stored as {text_of(stored, written)} and declared as {text_of(declared)}"
     )
-
-
-def _text(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 def merge_schemas(schemas: Iterable[KeyedSchema | None]) -> KeyedSchema | None:

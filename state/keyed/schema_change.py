@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from keyscale.state.errors import StateSchemaMismatchError
-from keyscale.state.keyed.schema import KeyedSchema, evolved
+from keyscale.state.keyed.schema import KeyedSchema, evolved, text_of, text_of_timers
 from keyscale.state.serializers.evolution import Rule, differences
 from keyscale.state.serializers.type_names import type_from_json
 
@@ -83,21 +83,6 @@ def dropped(stored: KeyedSchema | None) -> list[StateChange]:
         StateChange(each.name, "timers", Fate.DROPPED, stored=text_of_timers(each)) for each in stored.timers or ()
     ]
     return states + timers
-
-
-def text_of(state: StateSchema) -> str:
-    """Returns a state's kind and types as text; of its formats, the newest."""
-    newest = state.formats[-1]
-    value = f"{type_from_json(newest.type)}"
-    keyed = value if state.map_key is None else f"{type_from_json(state.map_key)} to {value}"
-    scope = "" if state.namespace is None else f" in namespaces of {type_from_json(state.namespace)}"
-    ttl = "" if newest.stamps is None else f", with a TTL of {newest.stamps} time"
-    return f"{state.kind} of {keyed}{scope}{ttl}"
-
-
-def text_of_timers(timers: TimersSchema) -> str:
-    """Returns the namespace of timers as text."""
-    return "timers" if timers.namespace is None else f"timers in namespaces of {type_from_json(timers.namespace)}"
 
 
 def value_rules(written: TypeJson, wanted: TypeJson) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import msgspec
 from keyscale.state.errors import DescriptorError, SerializationError, StateSchemaMismatchError
 from keyscale.state.serializers.evolution import can_read
 from keyscale.state.serializers.key_codecs import key_codec_for
-from keyscale.state.serializers.type_names import TypeJson, type_from_json, type_to_json
+from keyscale.state.serializers.type_names import TypeJson, type_from_json, type_text, type_to_json
 from keyscale.state.serializers.value_serializer import decoder_of, encoder_of
 
 if TYPE_CHECKING:
@@ -355,9 +355,15 @@ def check_readable(name: str, stored: StoredOperatorState, declared: StoredOpera
     readable = can_read(type_from_json(stored.value_type), type_from_json(declared.value_type))
     if stored.distribution is not declared.distribution or stored.key_type != declared.key_type or not readable:
         raise StateSchemaMismatchError(
-            f"operator state {name!r} is stored as {stored.distribution} of {stored.key_type} "
-            f"{stored.value_type} and declared as {declared.distribution} of {declared.key_type} {declared.value_type}"
+            f"operator state {name!r} is stored as {text_of(stored)} and declared as {text_of(declared)}"
         )
+
+
+def text_of(state: StoredOperatorState) -> str:
+    """Returns how an operator state is redistributed, and its types, as text."""
+    value = type_text(state.value_type)
+    keyed = value if state.key_type is None else f"{type_text(state.key_type)} to {value}"
+    return f"{state.distribution} of {keyed}"
 
 
 def _checked(values: Iterable[Any]) -> list[Any]:

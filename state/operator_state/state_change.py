@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.state.errors import StateSchemaMismatchError
 from keyscale.state.keyed.schema_change import Fate, StateChange, value_rules
-from keyscale.state.operator_state.backend import check_readable
-from keyscale.state.serializers.type_names import type_from_json
+from keyscale.state.operator_state.backend import check_readable, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +25,7 @@ def operator_state_changes(
 
 
 def _change(name: str, stored: StoredOperatorState | None, declared: StoredOperatorState | None) -> StateChange:
-    before, after = (None if each is None else _text(each) for each in (stored, declared))
+    before, after = (None if each is None else text_of(each) for each in (stored, declared))
     kind = "" if (known := declared or stored) is None else f"operator state, {known.distribution}"
     if stored is None or declared is None:
         fate = Fate.NEW if stored is None else Fate.NOT_DECLARED
@@ -37,9 +36,3 @@ def _change(name: str, stored: StoredOperatorState | None, declared: StoredOpera
         return StateChange(name, kind, Fate.INCOMPATIBLE, stored=before, declared=after, reason=str(error))
     rules = value_rules(stored.value_type, declared.value_type)
     return StateChange(name, kind, Fate.MIGRATED if rules else Fate.KEPT, rules, before, after)
-
-
-def _text(state: StoredOperatorState) -> str:
-    value = f"{type_from_json(state.value_type)}"
-    keyed = value if state.key_type is None else f"{type_from_json(state.key_type)} to {value}"
-    return f"{state.distribution} of {keyed}"

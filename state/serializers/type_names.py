@@ -18,6 +18,7 @@ _SIMPLE = {
     "float": pa.float32(), "double": pa.float64(), "string": pa.string(), "binary": pa.binary(),
     "date": pa.date32(), "uuid": pa.uuid(), "pickle": Pickled(),
 }  # fmt: skip
+_TEXTS = {pa.uuid(): "uuid", Pickled(): "pickled object"}
 _NAMES = {**{each: name for name, each in _SIMPLE.items()}, pa.large_string(): "string", pa.large_binary(): "binary"}
 
 
@@ -70,3 +71,11 @@ def type_from_json(json: TypeJson) -> pa.DataType:  # noqa: PLR0911 (one branch 
             return pa.struct([pa.field(name, type_from_json(each)) for name, each in fields])
         case _:
             raise UnsupportedTypeError(f"{json!r} is not a stored type that this version knows")
+
+
+def type_text(json: TypeJson) -> str:
+    """Returns a stored type as text for people, such as `struct<name: string, at: uuid>`."""
+    text = str(type_from_json(json))
+    for of_type, name in _TEXTS.items():
+        text = text.replace(str(of_type), name)
+    return text

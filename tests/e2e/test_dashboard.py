@@ -269,6 +269,25 @@ def test_values_that_hold_are_joined_across_gaps_and_a_lone_point_is_seen(page: 
     platform.control_plane.api.delete("/jobs/sparse")
 
 
+def test_charts_keep_their_order_and_none_stays_of_another_span(page: Page, platform: Platform) -> None:
+    platform.create_job("mixed")
+    days_ago_ms = now_ms() - 3 * 24 * 3_600_000
+    with session_factory(platform.engine).begin() as session:
+        for at_ms, values in (
+            (days_ago_ms, {"lag_records": 7.0, "state_size": 1024.0}),
+            (now_ms(), {"state_size": 4096.0, "processed_rate": 5.0}),
+        ):
+            series_points.store(session, platform.jobs["mixed"], at_ms, values, samples=1)
+    open_page(page, platform, "/ui/jobs/mixed/overview")
+    titles = page.locator("#charts figure figcaption strong").filter(visible=True)
+    expect(titles).to_have_text(["Records it could process", "State"])
+    page.get_by_role("button", name="7 days").click()
+    expect(titles).to_have_text(["Records it could process", "Records waiting", "State"])
+    page.get_by_role("button", name="15 min").click()
+    expect(titles).to_have_text(["Records it could process", "State"])
+    platform.control_plane.api.delete("/jobs/mixed")
+
+
 def test_the_graph_shows_a_rate_only_where_it_is_known_and_says_what_is_of_now(page: Page, platform: Platform) -> None:
     graph = [
         {"uid": "views", "kind": "SOURCE", "inputs": []},
@@ -452,6 +471,10 @@ def test_the_form_of_a_new_job_keeps_nothing_of_what_was_corrected(page: Page, p
     for file, expected in (("bad.txt.py", "bad.txt"), ("departures.py", "departures")):
         form.get_by_label("Program").set_input_files({"name": file, "mimeType": "text/x-python", "buffer": SCRIPT})
         expect(name).to_have_value(expected)
+    form.get_by_label("Program").set_input_files({"name": "read.md", "mimeType": "text/markdown", "buffer": SCRIPT})
+    expect(form.get_by_text("A program is a .py or a .zip file.")).to_be_visible()
+    form.get_by_label("Program").set_input_files({"name": "departures.py", "mimeType": "text/x", "buffer": SCRIPT})
+    expect(form.get_by_text("A program is a .py or a .zip file.")).to_be_hidden()
     form.get_by_role("button", name="Create the job").click()
     expect(refusal).to_have_text(re.compile(r"there is a job called departures\. [A-Z].*\.$"))
     name.fill("arrivals")
@@ -747,7 +770,7 @@ def test_a_rescale_that_was_cancelled_before_it_stopped_the_job_shows_no_downtim
     expect(summary).not_to_contain_text("savepoint")
     expect(summary).to_contain_text("Downtimenone")
     past = page.get_by_role("table", name="Past rescales").get_by_role("row").nth(1).get_by_role("cell")
-    expect(past).to_have_text(["3 → 5", re.compile("Rolled back"), "none", "11.3 s", "130/s", "none"])
+    expect(past).to_have_text(["3 → 5", re.compile("Cancelled"), "none", "11.3 s", "130/s", "none"])
     with session_factory(platform.engine).begin() as session:
         session.get_one(Change, "unstopped").phases = [begun, failed]
     open_page(page, platform, "/ui/jobs/untouched/rescale")
@@ -872,6 +895,31 @@ def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platf
     expect(history.nth(2)).to_contain_text("now")
     assert platform.control_plane.api.get("/jobs/revised")["parallelism"] == 2
     platform.control_plane.api.delete("/jobs/revised")
+
+
+def test_a_revision_in_use_is_not_called_cancelled_and_is_compared_with_the_one_before_it(
+    page: Page, platform: Platform
+) -> None:
+    platform.create_job("third")
+    api = platform.control_plane.api
+    for number in (2, 3):
+        api.patch("/jobs/third", {"parallelism": number + 1}, if_match=str(number - 1))
+    with session_factory(platform.engine).begin() as session:
+        session.add(
+            Change(
+                id="not-third", job_id=platform.jobs["third"], kind=ChangeKind.UPGRADE, status=ChangeStatus.ROLLED_BACK,
+                phase=ChangePhase.REQUESTED, phases=[], from_revision=1, to_revision=3, from_parallelism=2,
+                to_parallelism=4, upgrade_mode=UpgradeMode.SAVEPOINT, old_attempt=1, requested_at_ms=1000,
+                ended_at_ms=12_000, failure={"code": "CHANGE_CANCELLED", "message": "a user has cancelled it"},
+            )
+        )  # fmt: skip
+    open_page(page, platform, "/ui/jobs/third/revisions")
+    outcomes = page.get_by_role("table", name="Revisions, the newest first").locator("tbody tr td:nth-of-type(5)")
+    expect(outcomes).to_have_text([NONE, NONE, NONE])
+    expect(page.locator("#differences tr").first.get_by_role("cell")).to_have_text(["2", "4"])
+    api.post("/jobs/third/rollback", {"revision": 2, "state": "current"})
+    expect(outcomes).to_have_text(["Cancelled", NONE, NONE])
+    api.delete("/jobs/third")
 
 
 def test_no_plan_is_made_before_the_chosen_file_is_uploaded(page: Page, platform: Platform) -> None:
@@ -1100,6 +1148,11 @@ def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) 
     expect(subtasks.nth(2)).to_contain_text("3,382")
     expect(page).to_have_url(re.compile(r"\?parallelism=4&measure=entries$"))
     assert faults_of_access(page) == []
+    head = page.get_by_role("region", name="Key groups", exact=True)
+    expect(head).to_contain_text("At checkpoint #3")
+    made.take(4, {}, "latest", key_group_bytes=[10] * 128)
+    open_page(page, platform, "/ui/jobs/uneven/key-groups")
+    expect(head).to_contain_text("At savepoint #4")  # as the job's state size is that of either
     platform.control_plane.api.delete("/jobs/uneven")
 
 

@@ -12,7 +12,7 @@ export function planFigures({ movement, downtime }) {
   return definitions([
     ["Expected downtime", duration(downtime.expected_ms), downtime.reason ?? `by ${plural(downtime.samples_ms.length, "past change")}`],
     ["Bytes to move", bytes(movement.moved_bytes), movement.same_host
-      ? `of ${bytes(movement.state_bytes)}: files are linked on the same host` : `of ${bytes(movement.state_bytes)}`],
+      ? `of ${bytes(movement.state_bytes)} in files, which are linked on the same host` : `of ${bytes(movement.state_bytes)} in files`],
     ["Files to open", number(files)],
     ["Largest subtask", skews.length ? percent(Math.max(...skews)) : NONE, skews.length > 1
       ? "of the average subtask's state, of the most uneven operator" : "of the average subtask's state"],
@@ -24,7 +24,7 @@ const SUBTASKS_LISTED = 64;
 /** The files that each new subtask opens, over all operators; nothing if there is no state, or there are very many. */
 export function planBySubtask({ movement, to_parallelism: parallelism }) {
   if (!movement.operators.length || parallelism > SUBTASKS_LISTED) return [];
-  const columns = ["Subtask", "Key groups", "State", "Downloads", "Files", "Written by subtasks"];
+  const columns = ["Subtask", "Key groups", "Own state", "Downloads", "Files", "Written by subtasks"];
   const rows = Array.from({ length: parallelism }, (_, index) => {
     const parts = movement.operators.map((one) => one.subtasks[index]);
     const total = (name) => parts.reduce((sum, one) => sum + one[name], 0);
@@ -35,7 +35,8 @@ export function planBySubtask({ movement, to_parallelism: parallelism }) {
   });
   return [element("details", {}, element("summary", {}, "By subtask"), element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "By subtask" },
     element("table", {}, element("thead", {}, element("tr", {}, ...columns.map((name, index) =>
-      element("th", { scope: "col", class: index > 1 && index < 5 ? "number" : null }, name)))), element("tbody", {}, ...rows))))];
+      element("th", { scope: "col", class: index > 1 && index < 5 ? "number" : null }, name)))), element("tbody", {}, ...rows))),
+  element("p", { class: "hint" }, "A file that was written by a larger range is opened by several subtasks; each reads its own key groups of it only."))];
 }
 
 /** Why a change cannot be made, a line each. */

@@ -38,6 +38,11 @@ export function changeTitle(change) {
     : `${words(change.kind)} from revision ${number(change.from_revision)} to ${number(change.to_revision)}`;
 }
 
+const isCancelled = (change) => change.failure?.code === "CHANGE_CANCELLED";
+
+/** How a change stands, or how it ended: one that its user has cancelled did not fail. */
+export const changePill = (change) => pill(change.status !== "IN_PROGRESS" && isCancelled(change) ? "CANCELLED" : change.status);
+
 /** The rows that show a change: each phase with its state, its start and its milliseconds so far. */
 export function phaseRows(change, nowMs) {
   const inProgress = change.status === "IN_PROGRESS";
@@ -46,7 +51,7 @@ export function phaseRows(change, nowMs) {
     const next = change.phases[index + 1]?.phase;
     const cut = phase.ended_at_ms === null && !inProgress;
     const isItsEnd = next === "ROLL_BACK" || (wasGivenUp && !next && phase.phase !== "ROLL_BACK");
-    const state = cut || isItsEnd ? (change.failure?.code === "CHANGE_CANCELLED" ? "cancelled" : "failed")
+    const state = cut || isItsEnd ? (isCancelled(change) ? "cancelled" : "failed")
       : phase.ended_at_ms === null ? "running" : "done";
     const soFar = cut ? null : Math.max(0, nowMs - phase.started_at_ms);
     return { phase: phase.phase, state, ms: phase.duration_ms ?? soFar, startMs: phase.started_at_ms };
@@ -61,7 +66,7 @@ export function phaseRows(change, nowMs) {
 export function showChange(change) {
   const inProgress = change.status === "IN_PROGRESS";
   const rows = phaseRows(change, Date.now());
-  setChildren(byId("change-title"), `${changeTitle(change)} `, pill(change.status));
+  setChildren(byId("change-title"), `${changeTitle(change)} `, changePill(change));
   const summary = byId("change-summary");
   summary.classList.toggle("soft", inProgress);
   setChildren(summary, ...(inProgress
@@ -140,7 +145,7 @@ function showTimeline(change, rows) {
 function announce(change, rows) {
   const text = change.status === "IN_PROGRESS"
     ? `${changeTitle(change)}: ${PHASES[change.phase] ?? change.phase}`
-    : `${changeTitle(change)} ${OUTCOMES[change.status]}. Downtime ${downtime(change)}.`;
+    : `${changeTitle(change)} ${isCancelled(change) ? "was cancelled; the job runs as before" : OUTCOMES[change.status]}. Downtime ${downtime(change)}.`;
   const spoken = byId("change-live");
   // A change that ended before the page was opened is not announced.
   const isNews = change.status === "IN_PROGRESS" || rows.some((one) => one.state === "running");

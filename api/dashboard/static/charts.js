@@ -38,6 +38,17 @@ function loadLibrary() {
   return library;
 }
 
+/** Shows the charts of these titles, in this order, and no other ones. @param {string[]} titles */
+export function arrangeCharts(titles) {
+  const charts = byId("charts");
+  const figures = titles.map(figureOf);
+  for (const figure of charts.children) {
+    figure.hidden = !figures.includes(figure);
+    if (figure.hidden) drawn.delete(figure);
+  }
+  if (figures.some((figure, index) => charts.children[index] !== figure)) charts.prepend(...figures);
+}
+
 /**
  * Draws a chart, or draws it again with other values.
  * @param {string} title

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from keyscale.api.cli.artifacts import upload_file
 from keyscale.api.cli.client import PLAN_TIMEOUT_S, job_path
-from keyscale.api.cli.output import format_duration_ms, make_table
+from keyscale.api.cli.output import make_table
 from keyscale.api.cli.plan_output import STATE_COLUMNS, state_rows, summary_lines
 from keyscale.api.cli.rescale import follow, phase_line
 from keyscale.deploy.demo.course import JOB_NAME
@@ -19,6 +19,7 @@ from keyscale.deploy.demo.errors import DemoError
 from keyscale.deploy.demo.published_output import read_rows
 from keyscale.deploy.demo.running_feeder import RunningFeeder
 from keyscale.deploy.demo.upgrade.program_versions import difference, write_programs
+from keyscale.units import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -226,7 +227,7 @@ class UpgradeCourse:
 
 
 def _downtime(change: dict[str, Any]) -> str:
-    return format_duration_ms(change["downtime_ms"]) if change["downtime_ms"] is not None else "an unknown time"
+    return duration_text(change["downtime_ms"]) if change["downtime_ms"] is not None else "an unknown time"
 
 
 def _coloured(lines: Sequence[str]) -> Text:

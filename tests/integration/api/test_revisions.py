@@ -46,6 +46,9 @@ def test_a_settled_job_gets_a_revision_at_once_and_only_for_the_revision_that_wa
     assert (answer.status_code, answer.headers["ETag"], answer.json()["change"]) == (200, '"2"', None)
     late = patch(client, 1, parallelism=4)
     assert (late.status_code, late.json()["code"], late.json()["revision"]) == (412, "REVISION_CONFLICT", 2)
+    for seen, status in (("2", 200), ('W/"2"', 200), ('"1", "2"', 200), ("1", 412), ("two", 412), ("1, 2", 412)):
+        again = client.patch("/jobs/flights", json={"parallelism": 2}, headers={"If-Match": seen})
+        assert again.status_code == status, seen
     shown = client.get("/jobs/flights/revisions").json()["revisions"]
     assert [(each["number"], each["is_current"], each["message"]) for each in shown] == [
         (2, True, "why"),

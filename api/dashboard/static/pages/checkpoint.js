@@ -106,7 +106,7 @@ function showVerification(one, found) {
     ? ["calm", element("strong", {}, "Being verified: "), `${number(found.files_checked)} of ${files} so far.`]
     : restorable
       ? ["good", element("strong", {}, "A job can start from it. "), found.hashes
-        ? `${files} (${bytes(found.bytes_read)}) were read, and have the right hashes. Verified `
+        ? `${files} (${bytes(found.bytes_read)}, with the list of files) were read, and have the right hashes. Verified `
         : `${files} are there, with the right sizes. Verified `, since(found.ended_at_ms), "."]
       : ["bad", element("strong", {}, restorable === false ? "No job can start from it. " : "It could not be verified. "),
         "Looked at ", since(found.ended_at_ms), "."];
@@ -133,7 +133,7 @@ async function removeIt() {
   const stays = plan.shared_bytes ? `; ${bytes(plan.shared_bytes)} stay, which other checkpoints need` : "";
   const agreed = await ask({
     title: `Delete ${noun} ${id}?`,
-    text: `This frees ${bytes(plan.freed_bytes)} in ${plural(plan.freed_objects, "object")}${stays}. No job can start from it any `
+    text: `This frees ${bytes(plan.freed_bytes)} in ${plural(plan.freed_objects, "object")}, its list of files included${stays}. No job can start from it any `
       + `more. ${[...plan.consequences, "This cannot be undone."].join(" ")}`,
     action: `Delete the ${noun}`,
     keep: "Keep it",

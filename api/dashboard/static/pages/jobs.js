@@ -157,6 +157,7 @@ const KEY_GROUPS = 128;
 /** Labels stand in one line, with commas between. */
 const labelLines = (text) => text.replaceAll(",", "\n");
 showFieldProblems(byId("new-job-form"), {
+  program: (name) => (!name || /\.(py|zip)$/i.test(name) ? "" : "A program is a .py or a .zip file."),
   "job-parameters": problemOfLines,
   "job-labels": (text) => problemOfLines(labelLines(text)),
 });

@@ -26,7 +26,7 @@ byId("at-parallelism").addEventListener("input", () => {
 
 jobPage(async () => {
   const statistics = await get(`${path}/checkpoints?limit=1`);
-  const id = statistics.latest.completed?.id ?? null;
+  const id = newestOf(statistics.latest)?.id ?? null;
   if (id !== known.id) {
     const [detail, past] = id === null ? [null, null]
       : await Promise.all([get(`${path}/checkpoints/${id}`), get(`${path}/key-groups`)]);
@@ -37,6 +37,12 @@ jobPage(async () => {
   last = [job, detail, past];
   show(...last);
 }, ["checkpoints"], 3000);
+
+/** The newest checkpoint or savepoint that was completed: the one whose size is the job's state size. */
+function newestOf({ completed, savepoint }) {
+  if (!completed || !savepoint) return completed ?? savepoint;
+  return savepoint.id > completed.id ? savepoint : completed;
+}
 
 function setQuery(name, value) {
   if (value) query.set(name, value);
@@ -54,7 +60,7 @@ function show(job, checkpoint, past) {
   if (!operators.length) byId("over-time").hidden = true;
   showChoices(job, operators);
   const operator = operators.find((one) => one.uid === query.get("operator")) ?? operators[0];
-  setText(byId("heat-note"), checkpoint ? `At checkpoint #${checkpoint.id}` : "");
+  setText(byId("heat-note"), checkpoint ? `At ${checkpoint.is_savepoint ? "savepoint" : "checkpoint"} #${checkpoint.id}` : "");
   if (!operator) {
     setChildren(byId("heat"));
     setText(byId("legend"), "");

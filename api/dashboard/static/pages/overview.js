@@ -1,7 +1,7 @@
 // A job's overview: what matters now, the operators, and the figures over time.
 
 import { get } from "../api.js";
-import { drawChart } from "../charts.js";
+import { arrangeCharts, drawChart } from "../charts.js";
 import { byId, definitions, element, setChildren, setText, since, words } from "../dom.js";
 import { bytes, duration, NONE, number, percent, plural, rate } from "../format.js";
 import { drawGraph } from "../job_graph.js";
@@ -48,8 +48,8 @@ function showFigures({ figures, latest_checkpoint: checkpoint, running_since_ms:
     ["Running for", up ? duration(Math.max(0, Math.floor((Date.now() - sinceMs) / 1000) * 1000)) : NONE,
       job.restarts ? plural(job.restarts, "restart") : "no restart"],
     ["Parallelism", number(job.parallelism), element("a", { href: tabPath("rescale") }, `up to ${number(job.max_parallelism)}`)],
-    ["State", bytes(figures.state_size), "in the object store"],
-    ["Busy", percent(figures.busy_ratio), figures.batch_duration_ms === null ? "" : `${duration(figures.batch_duration_ms)} per batch`],
+    ["State", bytes(figures.state_size), "at the last checkpoint or savepoint"],
+    ["Busy", percent(figures.busy_ratio), figures.batch_duration_ms === null ? "of the time batches run" : `of the time batches run, ${duration(figures.batch_duration_ms)} each`],
     ["Records read", number(figures.input_records), "since the job was created"],
     ["Emitted", number(figures.output_records), "side outputs and dead letters too"],
     ["Late", number(figures.late_records)],
@@ -112,6 +112,7 @@ function showCharts(isNow) {
   byId("no-series").hidden = drawable.length > 0;
   byId("charts").hidden = drawable.length === 0;
   const shown = marks.map((mark) => ({ ...mark, tone: TONES[mark.kind] ?? "second" }));
+  arrangeCharts(drawable.map(([title]) => title));
   for (const [title, kind, lines] of drawable) {
     drawChart(title, {
       kind,

@@ -3,8 +3,8 @@
 import { ApiError, get, plan as planOf, post } from "../api.js";
 import { ask } from "../ask.js";
 import { planBySubtask, planFigures } from "../change_plan.js";
-import { downtime, shareBar, showCancel, showChange } from "../change_timeline.js";
-import { byId, definitions, element, keyed, pill, row, setChildren, setRefused, setText, when } from "../dom.js";
+import { changePill, downtime, shareBar, showCancel, showChange } from "../change_timeline.js";
+import { byId, definitions, element, keyed, row, setChildren, setRefused, setText, when } from "../dom.js";
 import { duration, NONE, number, rate } from "../format.js";
 import { jobPage, path } from "../job_page.js";
 import { keyGroupRanges } from "../key_group_ranges.js";
@@ -204,7 +204,7 @@ function showLedger(past) {
   setChildren(byId("ledger"), ...past.map((one) => row([
     when(one.requested_at_ms),
     `${number(one.from_parallelism)} → ${number(one.to_parallelism)}`,
-    element("span", {}, pill(one.status), one.failure ? element("small", { class: "why" }, one.failure.message) : ""),
+    element("span", {}, changePill(one), one.failure ? element("small", { class: "why" }, one.failure.message) : ""),
     [downtime(one), "number"],
     [duration(one.duration_ms), "number"],
     [couldProcess(one), "number"],

@@ -3,8 +3,8 @@
 import { ApiError, changeJob, get, plan as planOf, rollBack, upload } from "../api.js";
 import { ask, choice } from "../ask.js";
 import { droppedBy, planParts } from "../change_plan.js";
-import { showCancel, showChange } from "../change_timeline.js";
-import { actionButton, byId, element, pill, row, setChildren, setRefused, setText, tell, when } from "../dom.js";
+import { changePill, showCancel, showChange } from "../change_timeline.js";
+import { actionButton, byId, element, row, setChildren, setRefused, setText, tell, when } from "../dom.js";
 import { showFieldProblems } from "../field_problems.js";
 import { duration, NONE, number } from "../format.js";
 import { jobPage, path } from "../job_page.js";
@@ -256,13 +256,22 @@ function showRevisions(mayOperate) {
     one.created_by ?? NONE,
     `${one.artifact_name}, version ${number(one.artifact_version)}`,
     [number(one.parallelism), "number"],
-    one.change ? pill(one.change.status) : NONE,
+    one.change && !(one.is_current && hasFailed(one.change)) ? changePill(one.change) : NONE,
     one.message ?? "",
     element("span", { class: "actions" },
-      element("a", { class: "button plain", href: `?after=${one.number}&before=${Math.max(1, one.number - 1)}#difference`,
+      element("a", { class: "button plain", href: `?after=${one.number}&before=${baseOf(one.number)}#difference`,
         "aria-label": `Specification of revision ${one.number}` }, "Show"),
       mayOperate && !one.is_current ? rollBackButton(one) : ""),
   ], { dataset: { key: one.number } })));
+}
+
+/** Whether a change was taken back. The job may have got its revision later all the same, while it did not run. */
+const hasFailed = ({ status }) => status === "ROLLED_BACK" || status === "FAILED";
+
+/** The revision that a job had before another one: not always the number before, which may never have run. */
+function baseOf(number) {
+  const base = revisions.find((one) => one.number === number)?.change?.from_revision;
+  return base && base !== number ? base : Math.max(1, number - 1);
 }
 
 function rollBackButton(one) {
@@ -316,7 +325,7 @@ byId("compare").addEventListener("submit", (event) => event.preventDefault());
 
 async function showDifferences() {
   const after = Number(query.get("after")) || job.revision;
-  const before = Number(query.get("before")) || Math.max(1, after - 1);
+  const before = Number(query.get("before")) || baseOf(after);
   for (const [id, chosen] of [["before", before], ["after", after]]) {
     const choices = [...new Set([...revisions.map((one) => one.number), before, after])].toSorted((one, other) => other - one);
     setChildren(byId(id), ...choices.map((each) => element("option", { value: each }, each)));

@@ -10,6 +10,7 @@ from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescri
 from keyscale.state.keyed.schema import TimersSchema, declare, evolved, schema_of_key
 from keyscale.state.keyed.schema_change import Fate, changes_of, dropped
 from keyscale.state.keyed.ttl import Ttl
+from keyscale.state.serializers.pickled import Pickled
 
 KEY = schema_of_key(pa.schema([("user", pa.string())]))
 
@@ -73,7 +74,14 @@ def test_a_ttl_that_is_turned_on_or_off_or_changes_its_clock_is_a_migration():
 def test_a_state_that_cannot_be_read_shows_both_schemas_and_why():
     change = only(ValueStateDescriptor("total", pa.int64()), ValueStateDescriptor("total", pa.int32()))
     assert (change.fate, change.stored, change.declared) == (Fate.INCOMPATIBLE, "value of int64", "value of int32")
-    assert "'total' is stored as" in change.reason
+    assert change.reason == "state 'total' is stored as value of int64 and declared as value of int32"
+
+
+def test_types_are_shown_in_words():
+    point = pa.struct([("at", pa.uuid()), ("places", pa.list_(pa.string()))])
+    for value_type, text in ((point, "struct<at: uuid, places: list<item: string>>"), (Pickled(), "pickled object")):
+        descriptor = ValueStateDescriptor("total", value_type)
+        assert only(descriptor, descriptor).stored == f"value of {text}"
 
 
 def test_a_state_must_also_fit_the_formats_before_the_newest_one():

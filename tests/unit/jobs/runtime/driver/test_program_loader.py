@@ -18,7 +18,7 @@ from keyscale.jobs.runtime.driver.program_loader import declared_operators, load
 from keyscale.jobs.runtime.errors import JobNotDeclaredError, JobScriptError
 from keyscale.jobs.streams.streams import DataStream
 from keyscale.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
-from keyscale.state.keyed.schema_change import text_of
+from keyscale.state.keyed.schema import text_of
 from keyscale.state.keyed.ttl import Ttl
 
 if TYPE_CHECKING:

@@ -1,0 +1,21 @@
+"""Sizes and durations as people read them."""
+
+from __future__ import annotations
+
+
+def bytes_text(size: float) -> str:
+    """Returns a size in bytes with the largest unit that leaves a number above one, such as `1.5 KiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def duration_text(ms: float) -> str:
+    """Returns a duration: in milliseconds up to one second, in seconds up to two minutes, in minutes above."""
+    if ms < 1000:
+        return f"{ms:.0f} ms"
+    if ms < 120_000:
+        return f"{ms / 1000:.1f} s"
+    return f"{ms // 60_000:,.0f} min {ms % 60_000 / 1000:.0f} s"
