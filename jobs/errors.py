@@ -192,7 +192,8 @@ class IncompleteReportsError(JobError):
     retryable = True
     advice = (
         "Nothing to do unless it repeats. If it does, look for a transform that runs an action on its input, such as a"
-        " count, or for a sink of your own that does not read all rows once."
+        " count, or that needs no row of it, such as a limit of 0; for a sink of your own that does not read all rows"
+        " once; and for code of yours that changes settings of Spark."
     )
 
 

@@ -1311,7 +1311,10 @@ def test_a_page_reports_that_the_control_plane_does_not_answer_and_recovers(page
     start = page.get_by_role("button", name="Start")
     expect(start).to_be_disabled()
     expect(start).to_have_attribute("title", "The control plane is away.")
+    said = "Stop: The control plane does not answer. What you asked for may have been done all the same."
+    page.evaluate("async (text) => (await import('/ui/static/dom.js')).tell(text)", said)  # as a request under way does
     platform.control_plane.start_again()
     expect(notice).to_be_hidden()
     expect(start).to_be_enabled()
     expect(page.get_by_role("heading", level=1)).to_have_text("departures")
+    expect(page.locator("#message")).to_be_hidden()  # the page shows what became of it

@@ -3,11 +3,13 @@
 /** Advice that needs a terminal or a client of one's own. */
 const OF_OTHER_CLIENTS = /\b(GET|POST|PUT|PATCH|DELETE) \/|\bHTTP\b|If-Match|\.\/keyscale|`/;
 
+export const NO_ANSWER = "The control plane does not answer.";
+
 /** The API refused, or did not answer. `message` can be shown to the user. */
 export class ApiError extends Error {
   /** @param {{detail?: string, title?: string, advice?: string, code?: string}} problem @param {number} status */
   constructor(problem, status = 0) {
-    super(problem.detail || problem.title || "The control plane does not answer.");
+    super(problem.detail || problem.title || NO_ANSWER);
     this.code = problem.code ?? "";
     this.advice = problem.advice ?? "";
     this.status = status;

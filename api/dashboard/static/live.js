@@ -1,14 +1,13 @@
 // Keeps a page up to date: by the platform's stream of changes, and by asking again and again while there is none.
 // Never twice at once, not while the page is hidden, more slowly while the control plane is away.
 
-import { ApiError, Unauthorized } from "./api.js";
-import { byId, setAway, setText } from "./dom.js";
+import { ApiError, NO_ANSWER, Unauthorized } from "./api.js";
+import { byId, setAway, setText, tell } from "./dom.js";
 
 /** A lost stream is opened again after a while; with one, the page still asks now and then, to be sure. */
 const SLOWEST_MS = 10_000, REOPEN_MS = 10_000, SURE_MS = 15_000, REDRAW_MS = 1000, RETRY_MS = 1000;
 /** How long a page waits for the stream's first message, which comes at once and starts the first refresh. */
 const FIRST_MS = 300;
-const AWAY = "The control plane does not answer.";
 
 /**
  * Calls `refresh` now and whenever something has changed; shows on the page when the control plane does not answer.
@@ -34,6 +33,7 @@ export function live(refresh, { everyMs = 1000, stream = null, topics = [], redr
     busy = true;
     try {
       await refresh();
+      if (failures) forgetNoAnswer();
       failures = 0;
       known = true;
       showConnection("");
@@ -68,7 +68,7 @@ export function live(refresh, { everyMs = 1000, stream = null, topics = [], redr
       run();
     });
     source.addEventListener("over", () => location.assign(`/ui/login?next=${encodeURIComponent(location.pathname + location.search)}`));
-    source.addEventListener("away", () => showConnection(`${AWAY} What you see may be old. Trying again…`, true));
+    source.addEventListener("away", () => showConnection(`${NO_ANSWER} What you see may be old. Trying again…`, true));
     source.addEventListener("error", () => {
       const wasStreaming = isStreaming;
       isStreaming = false;
@@ -107,6 +107,11 @@ export function live(refresh, { everyMs = 1000, stream = null, topics = [], redr
   addEventListener("pageshow", ({ persisted }) => persisted && show());
   show();
   return { now: run };
+}
+
+/** Takes back that a request got no answer: the page shows now what became of it. */
+function forgetNoAnswer() {
+  if (byId("message")?.textContent.includes(NO_ANSWER)) tell("");
 }
 
 function showConnection(text, isAway = false) {
