@@ -66,4 +66,4 @@ def _fill_series(session: Session, job_id: str) -> None:
             "busy_ratio": 0.5,
             "batch_duration_ms": 300.0 + step % 20,
         }
-        series.store(session, job_id, now - (RINGS[0].slots - 1 - step) * RINGS[0].step_ms, values, samples=1)
+        series.store(session, job_id, now - (RINGS[0].slots - 1 - step) * RINGS[0].step_ms, values)

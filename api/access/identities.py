@@ -109,7 +109,10 @@ def require_driver(request: Request) -> DriverIdentity:
             rates: Rates = request.app.state.context.rates
             if (wait_s := rates.reports_ms.wait_s(found.job_id)) > 0:
                 raise RateLimitedError("the reports of this job take too much of the control plane's time", wait_s)
-            return DriverIdentity(found.job_id, found.number, found.stage is AttemptStage.ENDED)
+            driver = request.state.driver = DriverIdentity(
+                found.job_id, found.number, found.stage is AttemptStage.ENDED
+            )
+            return driver
     raise TokenMissingError("the attempt's token is missing or not valid")
 
 

@@ -196,4 +196,4 @@ def _(step: steps.CompleteChange, transaction: JobTransaction) -> None:
 def _count_restart(transaction: JobTransaction) -> None:
     """Counts a restart on its day; last in its transaction, as a heartbeat locks the attempt before the day."""
     transaction.session.flush()
-    series.store(transaction.session, transaction.job.id, now_ms(), {"restarts": 1}, samples=0)
+    series.store(transaction.session, transaction.job.id, now_ms(), {"restarts": 1})

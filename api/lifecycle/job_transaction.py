@@ -148,7 +148,7 @@ class JobTransaction:
         )
         if failed:  # no driver reports them any more
             attempts.lock_unended(self.session, self.job.id)  # first, as a heartbeat locks its attempt before the day
-            series.store(self.session, self.job.id, now, {"checkpoints_failed": failed}, samples=0)
+            series.store(self.session, self.job.id, now, {"checkpoints_failed": failed})
         cause = failure("DRIVER_LOST", f"attempt {number} ended before the command was done")
         for command in commands.pending(self.session, self.job.id, number):
             if command.kind is not CommandKind.STOP_WITH_SAVEPOINT:

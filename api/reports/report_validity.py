@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyscale.db.statuses import AttemptStage
-from keyscale.jobs.protocol.messages import REPORTED_SPLITS_MAX, CheckpointStatus, DriverState
+from keyscale.jobs.protocol.messages import (
+    OPERATORS_MAX,
+    REPORTED_SPLITS_MAX,
+    SUBTASKS_MAX,
+    CheckpointStatus,
+    DriverState,
+)
 from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.opening import canonical_url
@@ -20,8 +26,6 @@ if TYPE_CHECKING:
 
 CHECKPOINT_ID_STEP_MAX = 1_000_000
 """How far a checkpoint's number may be above all known ones: reports get lost while the control plane is away."""
-OPERATORS_MAX = 1000
-SUBTASKS_MAX = 32_768
 UID_CHARACTERS_MAX = 1000
 _BATCH_ID_MAX = 1 << 53
 
@@ -101,8 +105,6 @@ def _why_not_metrics(metrics: DriverMetrics) -> str | None:
     nodes, sources = metrics.graph, metrics.sources
     uids = [each.uid for part in (metrics.operators, metrics.sinks, sources, nodes) for each in part]
     rules = (
-        (len(metrics.operators) <= OPERATORS_MAX, f"there are more than {OPERATORS_MAX} operators"),
-        (len(metrics.sinks) <= OPERATORS_MAX, f"there are more than {OPERATORS_MAX} sinks"),
         (
             sum(len(each.subtasks) for each in metrics.operators) <= SUBTASKS_MAX,
             f"its operators have more than {SUBTASKS_MAX} subtasks together",

@@ -1,13 +1,14 @@
 """The routes that drivers call; the messages are those of `keyscale.jobs.protocol.messages`.
 
 A job's own code can send whatever it likes with its driver's token. Reports are read in the thread that answers them,
-and the processor time of both is charged to the job.
+and the processor time of both is charged to the job. A job has one large report in progress, and one is read at a time:
+what is read takes twenty times the memory of its text.
 """
 
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
@@ -19,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from keyscale.api.access.identities import Driver, ProvableAttempt
 from keyscale.api.reports import drivers
 from keyscale.api.routers.dependencies import Control
-from keyscale.api.routers.guarded_route import GuardedRoute
+from keyscale.api.routers.guarded_route import ReportRoute
 from keyscale.jobs.protocol.control_address import Proof, prove
 from keyscale.jobs.protocol.messages import (
     AttachRequest,
@@ -44,7 +45,13 @@ async def _body(request: Request) -> bytes:
 Body = Annotated[bytes, Depends(_body)]
 
 
-def _read(kind: type[Report], body: bytes) -> Report:
+def _read(control: Control, kind: type[Report], body: bytes) -> Report:
+    is_large = len(body) > ReportRoute.unguarded_bytes_max
+    with control.report_reading if is_large else nullcontext():
+        return _validated(kind, body)
+
+
+def _validated(kind: type[Report], body: bytes) -> Report:
     try:
         return kind.model_validate(json.loads(body))  # pydantic's own reader refuses half of a surrogate pair
     except ValidationError as error:
@@ -63,14 +70,14 @@ def _charged(control: Control, driver: Driver) -> Iterator[None]:
         control.rates.reports_ms.charge(driver.job_id, 1000 * (time.thread_time() - began))
 
 
-router = APIRouter(prefix="/driver", tags=["driver"], include_in_schema=False, route_class=GuardedRoute)
+router = APIRouter(prefix="/driver", tags=["driver"], include_in_schema=False, route_class=ReportRoute)
 
 
 @router.post("/attach")
 def attach(control: Control, driver: Driver, body: Body) -> AttachResponse:
     """A driver asks for work."""
     with _charged(control, driver):
-        return drivers.attach(control, driver, _read(AttachRequest, body))
+        return drivers.attach(control, driver, _read(control, AttachRequest, body))
 
 
 @router.get("/proof")
@@ -95,12 +102,12 @@ def give_store_credentials(control: Control, driver: Driver) -> StoreCredentials
 def heartbeat(control: Control, driver: Driver, body: Body) -> HeartbeatResponse:
     """A driver reports its state, and gets its commands."""
     with _charged(control, driver):
-        return drivers.heartbeat(control, driver, _read(Heartbeat, body))
+        return drivers.heartbeat(control, driver, _read(control, Heartbeat, body))
 
 
 @router.post("/checkpoints", status_code=204)
 def report_checkpoint(control: Control, driver: Driver, body: Body) -> Response:
     """A driver reports a checkpoint's progress."""
     with _charged(control, driver):
-        drivers.report_checkpoint(control, driver, _read(CheckpointReport, body))
+        drivers.report_checkpoint(control, driver, _read(control, CheckpointReport, body))
     return Response(status_code=204)

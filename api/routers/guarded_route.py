@@ -143,6 +143,24 @@ class UploadRoute(GuardedRoute):
             yield
 
 
+class ReportRoute(GuardedRoute):
+    """A route on which one large report of a job is answered at a time: it may take a second, and much memory."""
+
+    @contextmanager
+    def slot(self, request: Request) -> Iterator[None]:
+        """Holds the job's place for large reports. The guards have found the attempt.
+
+        Raises:
+            TooManyInFlightError: Another large report of the job is being read.
+        """
+        if _announced_bytes(request) <= self.unguarded_bytes_max:
+            yield
+            return
+        reports: InFlight = request.app.state.context.reports
+        with reports.place(request.state.driver.job_id):
+            yield
+
+
 def _guard_of(parameter: Parameter) -> Callable[..., Any] | None:
     """Returns the dependency of a parameter if it needs the request alone, and waits for something."""
     for each in get_args(parameter.annotation)[1:]:

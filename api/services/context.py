@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from keyscale.api.upkeep.announcer import Announcer
 
 
+REPORTS_MAX = 64
+"""Large reports of drivers that come in at once, one of each job: each is up to 32 MiB."""
 UPLOADS_MAX = 8
 """Uploads at once: each has a file on the disk while its sender takes its time."""
 UPLOADS_OF_USER_MAX = 2
@@ -56,6 +58,8 @@ class Context:
     verifier: Verifier
     issuer: Issuer | None = None
     wakeup: Wakeup = field(default_factory=Wakeup)
+    reports: InFlight = field(default_factory=lambda: InFlight("large reports", REPORTS_MAX, 1))
+    report_reading: threading.Lock = field(default_factory=threading.Lock)
     uploads: InFlight = field(default_factory=lambda: InFlight("uploads", UPLOADS_MAX, UPLOADS_OF_USER_MAX))
     inspections: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(INSPECTIONS_MAX))
     plans: InFlight = field(default_factory=lambda: InFlight("plans", PLANS_MAX, PLANS_OF_USER_MAX))

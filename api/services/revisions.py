@@ -307,7 +307,7 @@ def _require_match(job: Job, if_match: str | None) -> None:
 
 def _is_failing(session: Session, job: Job) -> bool:
     """Whether a job that wants to run has failed, and has committed nothing since, or no batch with input at all."""
-    if job.status is JobStatus.RESTARTING:
+    if job.status is JobStatus.RESTARTING or job.failure is not None:
         return True
     attempt = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
     if attempt is None or attempt.metrics is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from operator import mul
 from typing import TYPE_CHECKING, Any
 
 from keyscale.api.errors import RequestInvalidError
@@ -12,7 +13,7 @@ from keyscale.api.services.figures import figures_of, reports_now
 from keyscale.api.services.jobs import require_job_id
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events, series
-from keyscale.db.repositories.series import COLUMNS, LARGEST, LATEST, RINGS, SMALLEST, SUMMED, Ring
+from keyscale.db.repositories.series import AVERAGED, COLUMNS, LARGEST, LATEST, RINGS, SMALLEST, SUMMED, Ring
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -64,7 +65,7 @@ def sample(session: Session, attempt: Attempt, metrics: DriverMetrics, at_ms: in
     is_current = reports_now(attempt, now_ms=attempt.heartbeat_at_ms or 0)
     figures = figures_of(metrics, attempt.totals_before, None, is_current=is_current)
     kept = figures.model_dump(exclude={"state_size", "input_rate"})
-    series.store(session, attempt.job_id, at_ms, kept, samples=1)
+    series.store(session, attempt.job_id, at_ms, kept)
 
 
 def note_checkpoint(session: Session, checkpoint: Checkpoint, at_ms: int) -> None:
@@ -78,22 +79,22 @@ def note_checkpoint(session: Session, checkpoint: Checkpoint, at_ms: int) -> Non
         "checkpointed_bytes": checkpoint.checkpointed_size,
         "checkpoints_completed": 1,
     }
-    series.store(session, checkpoint.job_id, at_ms, values, samples=0)
+    series.store(session, checkpoint.job_id, at_ms, values)
 
 
 def note_failed_checkpoint(session: Session, job_id: str, at_ms: int) -> None:
     """Counts a checkpoint or savepoint that its driver has just reported as failed."""
-    series.store(session, job_id, at_ms, {"checkpoints_failed": 1}, samples=0)
+    series.store(session, job_id, at_ms, {"checkpoints_failed": 1})
 
 
 def take_back_failed_checkpoint(session: Session, job_id: str, at_ms: int) -> None:
     """Counts a checkpoint or savepoint no longer among those that failed at a time: a late report knows better."""
-    series.store(session, job_id, at_ms, {"checkpoints_failed": -1}, samples=0)
+    series.store(session, job_id, at_ms, {"checkpoints_failed": -1})
 
 
 def note_restart(session: Session, job_id: str, at_ms: int) -> None:
     """Counts a restart that a driver has made itself."""
-    series.store(session, job_id, at_ms, {"restarts": 1}, samples=0)
+    series.store(session, job_id, at_ms, {"restarts": 1})
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,21 +168,20 @@ def merged(rows: Sequence[SeriesPoint], step_ms: int) -> dict[int, dict[str, Any
 
 
 def _merged_value(name: str, members: Sequence[SeriesPoint]) -> float | None:
-    known: list[tuple[float, int]] = [
-        (value, row.samples) for row in members if (value := getattr(row, name)) is not None
-    ]
+    known: list[float] = [value for row in members if (value := getattr(row, name)) is not None]
     if not known:
         return None
     if name in LATEST:
-        return known[-1][0]
+        return known[-1]
     if name in LARGEST:
-        return max(value for value, _ in known)
+        return max(known)
     if name in SMALLEST:
-        return min(value for value, _ in known)
+        return min(known)
     if name in SUMMED:
-        return sum(value for value, _ in known)
-    weight = sum(samples for _, samples in known)
-    return sum(value * samples for value, samples in known) / weight if weight else None
+        return sum(known)
+    weights = [getattr(row, AVERAGED[name]) for row in members if getattr(row, name) is not None]
+    whole = sum(weights)
+    return sum(map(mul, known, weights)) / whole if whole else None
 
 
 def counted_at(rows: Sequence[SeriesPoint], step_ms: int, now: int) -> dict[int, int]:

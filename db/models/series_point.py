@@ -10,6 +10,9 @@ from keyscale.db.base import Base
 class SeriesPoint(Base):
     """The figures of a job in one step of time; None where they are not known.
 
+    `samples` is the weight of the means of batches, `busy_samples` that of `busy_ratio`, which is known before the
+    first batch, too.
+
     The rows of one job and step width are a ring: the slot of a time is its number modulo the length of the ring, so
     that new points replace the oldest ones, and a job never has more rows than its rings are long. There is no foreign
     key, since its check would lock the job within a transaction that has locked the attempt.
@@ -22,6 +25,7 @@ class SeriesPoint(Base):
     slot: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     at_ms: Mapped[int]
     samples: Mapped[int]
+    busy_samples: Mapped[int]
     input_records: Mapped[int | None]
     output_records: Mapped[int | None]
     late_records: Mapped[int | None]

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 
+from keyscale.db.repositories.series import SUM_MAX
+
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
@@ -28,17 +30,17 @@ WITH gone AS (
     INSERT INTO checkpoint_days AS days (job_id, day, completed, failed, checkpointed_size, state_size_max,
                                          end_to_end_duration, end_to_end_duration_max, processed_records)
     SELECT job_id, trigger_timestamp / 86400000, count(*) FILTER (WHERE status <> 'FAILED'),
-           count(*) FILTER (WHERE status = 'FAILED'), sum(checkpointed_size), max(state_size),
-           sum(end_to_end_duration), max(end_to_end_duration), sum(processed_records)
+           count(*) FILTER (WHERE status = 'FAILED'), least(sum(checkpointed_size), :most), max(state_size),
+           least(sum(end_to_end_duration), :most), max(end_to_end_duration), least(sum(processed_records), :most)
     FROM gone GROUP BY 1, 2
     ON CONFLICT (job_id, day) DO UPDATE SET
         completed = days.completed + excluded.completed,
         failed = days.failed + excluded.failed,
-        checkpointed_size = days.checkpointed_size + excluded.checkpointed_size,
+        checkpointed_size = least(days.checkpointed_size + excluded.checkpointed_size, :most),
         state_size_max = greatest(days.state_size_max, excluded.state_size_max),
-        end_to_end_duration = days.end_to_end_duration + excluded.end_to_end_duration,
+        end_to_end_duration = least(days.end_to_end_duration + excluded.end_to_end_duration, :most),
         end_to_end_duration_max = greatest(days.end_to_end_duration_max, excluded.end_to_end_duration_max),
-        processed_records = days.processed_records + excluded.processed_records
+        processed_records = least(days.processed_records + excluded.processed_records, :most)
 )
 SELECT count(*) FROM gone
 """
@@ -97,7 +99,7 @@ def remove_checkpoints(session: Session, job_id: str, *, keep: int, some: int) -
     Returns:
         How many were removed.
     """
-    return session.scalar(text(_CHECKPOINTS), {"job_id": job_id, "keep": keep, "some": some}) or 0
+    return session.scalar(text(_CHECKPOINTS), {"job_id": job_id, "keep": keep, "some": some, "most": SUM_MAX}) or 0
 
 
 def remove_subtasks(session: Session, job_id: str, *, keep: int, some: int) -> int:

@@ -54,12 +54,14 @@ SUMMED = (
     "restarts",
 )
 """They are added."""
-AVERAGED = ("processed_rate", "busy_ratio", "batch_duration_ms")
-"""Their mean counts."""
+AVERAGED = {"processed_rate": "samples", "batch_duration_ms": "samples", "busy_ratio": "busy_samples"}
+"""Their mean counts, over as many samples as the column with this name says."""
+SUM_MAX = 2**61
+"""Sums do not grow above this, so that two of them can be added."""
 COLUMNS = (*LATEST, *LARGEST, *SMALLEST, *SUMMED, *AVERAGED)
 
 
-def store(session: Session, job_id: str, at_ms: int, values: Mapping[str, Any], *, samples: int) -> None:
+def store(session: Session, job_id: str, at_ms: int, values: Mapping[str, Any]) -> None:
     """Adds values to the steps of a time, by one statement. A value of a time that a ring has left is ignored.
 
     Args:
@@ -67,7 +69,6 @@ def store(session: Session, job_id: str, at_ms: int, values: Mapping[str, Any], 
         job_id: The job.
         at_ms: Their time.
         values: Values by column; a missing one is not known.
-        samples: 1 if the means are to count them, 0 if there are none among them.
     """
     rows = [
         {
@@ -77,7 +78,8 @@ def store(session: Session, job_id: str, at_ms: int, values: Mapping[str, Any], 
             "step_ms": ring.step_ms,
             "slot": at_ms // ring.step_ms % ring.slots,
             "at_ms": at_ms - at_ms % ring.step_ms,
-            "samples": samples,
+            "samples": int(values.get("processed_rate") is not None),
+            "busy_samples": int(values.get("busy_ratio") is not None),
         }
         for ring in RINGS
     ]
@@ -116,15 +118,20 @@ def _merged(statement: Insert) -> dict[str, ColumnElement[Any]]:
     merged: dict[str, ColumnElement[Any]] = {name: func.coalesce(new[name], old[name]) for name in LATEST}
     merged |= {name: func.greatest(new[name], old[name]) for name in LARGEST}
     merged |= {name: func.least(new[name], old[name]) for name in SMALLEST}
-    merged |= {name: func.coalesce(old[name] + new[name], new[name], old[name]) for name in SUMMED}
+    # A job that reports whatever it likes fills its columns, and no statement fails.
+    sums = {name: old[name] + new[name] for name in SUMMED}
+    merged |= {
+        name: case((total > SUM_MAX, SUM_MAX), else_=func.coalesce(total, new[name], old[name]))
+        for name, total in sums.items()
+    }
     merged |= {
         name: func.coalesce(
-            (old[name] * old.samples + new[name] * new.samples) / func.nullif(old.samples + new.samples, 0),
+            (old[name] * old[weight] + new[name] * new[weight]) / func.nullif(old[weight] + new[weight], 0),
             new[name],
             old[name],
         )
-        for name in AVERAGED
+        for name, weight in AVERAGED.items()
     }
-    merged["samples"] = old.samples + new.samples
+    merged |= {weight: old[weight] + new[weight] for weight in AVERAGED.values()}
     columns = {name: case((is_same, value), else_=new[name]) for name, value in merged.items()}
     return {**columns, "at_ms": new.at_ms}

@@ -32,8 +32,8 @@ REPORTED_SPLITS_MAX = 200
 _SPLIT_NAME_MAX = 300
 
 
-def _finite(number: float) -> float:
-    return number if math.isfinite(number) else 0.0
+def _measured(number: float) -> float:
+    return min(max(number, -_MEASURE_MAX), _MEASURE_MAX) if math.isfinite(number) else 0.0
 
 
 Item = TypeVar("Item")
@@ -43,8 +43,19 @@ Whole = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 """A number that fits into a column of the database."""
 Measured = Annotated[int, Field(ge=-(2**64), le=2**64)]
 """A measured number, kept as JSON; a watermark may be at either end of its range, and a lag beyond it."""
-Measure = Annotated[float, AfterValidator(_finite)]
+Measure = Annotated[float, AfterValidator(_measured)]
 """A measured number with a fraction. A driver that divides by nothing sends 0."""
+Size = Annotated[int, Field(ge=-(2**53), le=2**53)]
+"""A number of bytes, milliseconds or records that is summed up: many of them still fit into a column."""
+OPERATORS_MAX = 1000
+"""A job has at most so many operators, and as many sinks."""
+SUBTASKS_MAX = 32_768
+"""So many subtasks at most have figures in a heartbeat, all operators together."""
+CHECKPOINT_SUBTASKS_MAX = 65_536
+"""So many parts at most are in a report of a checkpoint: to read one takes some microseconds, and others wait."""
+KEY_GROUPS_MAX = 32_768
+"""A job has at most so many key groups."""
+_MEASURE_MAX = 1e15
 
 
 class Message(BaseModel):
@@ -427,7 +438,11 @@ class OperatorMetrics(Message):
         default=None,
         description="How far the latest event was behind the clock when its batch was committed.",
     )
-    subtasks: Items[SubtaskMetrics] = Field(default_factory=list)
+    subtasks: Items[SubtaskMetrics] = Field(
+        default_factory=list,
+        max_length=SUBTASKS_MAX,
+        description="Empty if the job has so many that their figures would make a heartbeat too long.",
+    )
 
 
 class SinkMetrics(Message):
@@ -553,9 +568,11 @@ class DriverMetrics(Message):
         description="Estimated size of the state on its hosts after the last batch; 0 before the first one. The files"
         " of a checkpoint have another size, its state_size.",
     )
-    operators: Items[OperatorMetrics] = Field(default_factory=list)
+    operators: Items[OperatorMetrics] = Field(default_factory=list, max_length=OPERATORS_MAX)
     sinks: Items[SinkMetrics] = Field(
-        default_factory=list, description="Figures of the sinks that may put rows aside as dead letters."
+        default_factory=list,
+        max_length=OPERATORS_MAX,
+        description="Figures of the sinks that may put rows aside as dead letters.",
     )
     sources: Items[SourceMetrics] = Field(
         default_factory=list,
@@ -564,6 +581,7 @@ class DriverMetrics(Message):
     )
     graph: Items[GraphNode] = Field(
         default_factory=list,
+        max_length=10 * OPERATORS_MAX,
         description="The job's graph: each node comes after its inputs. Empty before the script has declared it.",
     )
     store_away_since_ms: Measured | None = Field(
@@ -616,20 +634,24 @@ class SubtaskCheckpointReport(Message):
     key_group_end: Whole
     status: CheckpointStatus
     ack_timestamp: Whole | None = None
-    end_to_end_duration: Whole = Field(default=0, description="ms from the trigger to this subtask's acknowledgement")
-    start_delay: Whole = Field(default=0, description="ms from the trigger to the start of the synchronous part")
-    sync_duration: Whole = Field(default=0, description="ms that the subtask was stopped")
-    async_duration: Whole = Field(default=0, description="ms of upload")
-    checkpointed_size: Whole = Field(default=0, description="bytes uploaded for this checkpoint")
-    state_size: Whole = Field(default=0, description="bytes of the whole state")
+    end_to_end_duration: Size = Field(default=0, description="ms from the trigger to this subtask's acknowledgement")
+    start_delay: Size = Field(default=0, description="ms from the trigger to the start of the synchronous part")
+    sync_duration: Size = Field(default=0, description="ms that the subtask was stopped")
+    async_duration: Size = Field(default=0, description="ms of upload")
+    checkpointed_size: Size = Field(default=0, description="bytes uploaded for this checkpoint")
+    state_size: Size = Field(default=0, description="bytes of the whole state")
     files: Whole = 0
-    entries: Whole = Field(
+    entries: Size = Field(
         default=0, description="estimated entries of the state; overwritten ones count until compaction"
     )
     key_group_entries: Items[Whole] = Field(
-        default_factory=list, description="estimated entries per key group, in order; empty if there are very many"
+        default_factory=list,
+        max_length=KEY_GROUPS_MAX,
+        description="estimated entries per key group, in order; empty if there are very many",
     )
-    key_group_bytes: Items[Whole] = Field(default_factory=list, description="estimated bytes per key group, likewise")
+    key_group_bytes: Items[Whole] = Field(
+        default_factory=list, max_length=KEY_GROUPS_MAX, description="estimated bytes per key group, likewise"
+    )
 
 
 class CheckpointReport(Message):
@@ -641,14 +663,14 @@ class CheckpointReport(Message):
     savepoint_id: StorableText | None = None
     trigger_timestamp: Whole
     latest_ack_timestamp: Whole | None = None
-    end_to_end_duration: Whole = 0
-    checkpointed_size: Whole = 0
-    state_size: Whole = 0
-    processed_records: Whole = Field(default=0, description="input records since the previous checkpoint")
+    end_to_end_duration: Size = 0
+    checkpointed_size: Size = 0
+    state_size: Size = 0
+    processed_records: Size = Field(default=0, description="input records since the previous checkpoint")
     external_path: StorableText | None = Field(default=None, description="location of the manifest")
     batch_id: Whole | None = Field(default=None, description="the batch after which the state was captured")
     failure_message: StorableText | None = None
-    subtasks: Items[SubtaskCheckpointReport] = Field(default_factory=list)
+    subtasks: Items[SubtaskCheckpointReport] = Field(default_factory=list, max_length=CHECKPOINT_SUBTASKS_MAX)
     subsumed_checkpoint_ids: Items[Whole] = Field(
         default_factory=list, description="checkpoints that the retention policy drops with this one"
     )

@@ -240,7 +240,7 @@ def test_the_rate_that_a_job_could_process_is_drawn_over_time(page: Page, platfo
     with session_factory(platform.engine).begin() as session:
         for steps_ago, processed_rate in enumerate((930.0, 800.0)):
             at_ms = now_ms() - steps_ago * series.SAMPLE_MS
-            series_points.store(session, platform.jobs["drawn"], at_ms, {"processed_rate": processed_rate}, samples=1)
+            series_points.store(session, platform.jobs["drawn"], at_ms, {"processed_rate": processed_rate})
     open_page(page, platform, "/ui/jobs/drawn/overview")
     chart = page.get_by_role("figure").filter(has_text="Records it could process")
     expect(chart.get_by_role("img", name="Could process: from 800/s to 930/s, last 930/s")).to_be_visible()
@@ -257,7 +257,7 @@ def test_values_that_hold_are_joined_across_gaps_and_a_lone_point_is_seen(page: 
             (4, {"state_size": 8192.0, "lag_records": 7.0}),
         ):
             at_ms = now_ms() - steps_ago * series.SAMPLE_MS
-            series_points.store(session, platform.jobs["sparse"], at_ms, {"busy_ratio": 0.5, **values}, samples=1)
+            series_points.store(session, platform.jobs["sparse"], at_ms, {"busy_ratio": 0.5, **values})
     open_page(page, platform, "/ui/jobs/sparse/overview")
     state = page.get_by_role("figure").filter(has_text="State")
     expect(state.locator("figcaption")).to_have_text("State8 KiB")
@@ -277,7 +277,7 @@ def test_charts_keep_their_order_and_none_stays_of_another_span(page: Page, plat
             (days_ago_ms, {"lag_records": 7.0, "state_size": 1024.0}),
             (now_ms(), {"state_size": 4096.0, "processed_rate": 5.0}),
         ):
-            series_points.store(session, platform.jobs["mixed"], at_ms, values, samples=1)
+            series_points.store(session, platform.jobs["mixed"], at_ms, values)
     open_page(page, platform, "/ui/jobs/mixed/overview")
     titles = page.locator("#charts figure figcaption strong").filter(visible=True)
     expect(titles).to_have_text(["Records it could process", "State"])

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from keyscale.state.documents.job_counters import JobCounters
     from keyscale.state.retention.deletion import Deleted
 
+_HEARTBEAT_SUBTASKS_MAX = 8192  # some 300 bytes each; the control plane reads 4 MiB
 IDLE_MS = 5000  # a job is idle that has run no batch and found no input for so long
 
 TERMINAL_STATES = frozenset({DriverState.STOPPED, DriverState.FINISHED, DriverState.FAILED, DriverState.FENCED})
@@ -59,6 +60,7 @@ class DriverStatus:
         self._last_commit: Commit | None = None
         self._restored_at_ms: int | None = None
         self._metrics = DriverMetrics()
+        self._has_found_no_input = False
         self._losing_query, self._lost_before = "", 0
         self._results: dict[str, CommandResult] = {}
 
@@ -239,8 +241,15 @@ class DriverStatus:
     def waits_for_input(self, waits: bool) -> None:
         """Sets whether the query has looked for input and found none."""
         with self._lock:
+            self._has_found_no_input |= waits
             if self._metrics.waits_for_input != waits:
                 self._metrics = self._metrics.model_copy(update={"waits_for_input": waits})
+
+    @property
+    def has_looked_for_input(self) -> bool:
+        """Whether this driver has committed a batch with input, or has looked for input and found none."""
+        with self._lock:
+            return self._has_found_no_input or bool(self._metrics.input_batches)
 
     def answer(self, result: CommandResult) -> None:
         """Keeps a command's result until the control plane no longer asks for it."""
@@ -279,10 +288,18 @@ class DriverStatus:
                 first_commit=self._first_commit,
                 last_commit=self._last_commit,
                 restored_at_ms=self._restored_at_ms,
-                metrics=metrics,
+                metrics=_short(metrics),
                 results=list(self._results.values()),
                 failure=self._failure,
             )
+
+
+def _short(metrics: DriverMetrics) -> DriverMetrics:
+    """Returns metrics without those of single subtasks if a heartbeat would be too long with them."""
+    if sum(len(operator.subtasks) for operator in metrics.operators) <= _HEARTBEAT_SUBTASKS_MAX:
+        return metrics
+    operators = [operator.model_copy(update={"subtasks": []}) for operator in metrics.operators]
+    return metrics.model_copy(update={"operators": operators})
 
 
 def _reported(counters: JobCounters) -> Counters:

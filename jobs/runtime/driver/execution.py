@@ -184,7 +184,7 @@ class Execution:
         coordinator.start()
         watch = StoreWatch(context.store, Layout(self._info.job_id).log_entry(1), context.status)
         watch.start()
-        timekeeper = Timekeeper(loop)
+        timekeeper = Timekeeper(loop, lambda: context.status.has_looked_for_input)
         if any(node.logic.uses_timers for node in self._topology.operators):
             timekeeper.start()
         try:

@@ -120,7 +120,7 @@ def test_a_rate_is_the_growth_of_its_counter_and_a_gap_is_unknown(
     end_ms = now_ms() // 10_000 * 10_000
     with context.sessions.begin() as session:
         for steps_ago, total in ((5, 100), (4, 150), (2, 400), (1, 400)):
-            series.store(session, job["id"], end_ms - steps_ago * 10_000, {"input_records": total}, samples=1)
+            series.store(session, job["id"], end_ms - steps_ago * 10_000, {"input_records": total})
     span = {"from_ms": end_ms - 50_000, "to_ms": end_ms - 10_000, "names": "input_rate"}
     answer = client.get("/jobs/flights/series", params=span).json()
     assert answer["series"] == {"input_rate": [None, 5.0, None, None, 0.0]}
@@ -130,8 +130,8 @@ def test_a_job_never_has_more_points_than_its_rings_are_long(context: Context, j
     begin_ms, slots = 1_000_000_000_000, RINGS[0].slots
     with context.sessions.begin() as session:
         for step in range(0, 3 * slots, 2):
-            series.store(session, job["id"], begin_ms + step * 10_000, {"lag_ms": step}, samples=1)
-        series.store(session, job["id"], begin_ms, {"lag_ms": 9}, samples=1)  # far too late
+            series.store(session, job["id"], begin_ms + step * 10_000, {"lag_ms": step})
+        series.store(session, job["id"], begin_ms, {"lag_ms": 9})  # far too late
         kept = series.read(session, job["id"], RINGS[0], 0, 2 * begin_ms)
         assert len(kept) == slots
         assert [point.lag_ms for point in kept[-2:]] == [3 * slots - 3, 3 * slots - 1]
@@ -146,7 +146,7 @@ def test_late_records_and_dead_letters_are_kept_in_every_ring_and_in_coarser_ste
     with context.sessions.begin() as session:
         for step in range(61):
             values = {"late_records": step, "dead_letters": 2 * step}
-            series.store(session, job["id"], begin_ms + step * 60_000, values, samples=1)
+            series.store(session, job["id"], begin_ms + step * 60_000, values)
         for ring in RINGS:
             newest = series.read(session, job["id"], ring, 0, end_ms)[-1]
             assert (newest.late_records, newest.dead_letters) == (60, 120), ring
@@ -161,17 +161,21 @@ def test_late_records_and_dead_letters_are_kept_in_every_ring_and_in_coarser_ste
 def test_values_of_one_step_become_one(context: Context, job: dict[str, Any]) -> None:
     at_ms = 1_000_000_000_000
     with context.sessions.begin() as session:
-        store = lambda seconds, samples, **values: series.store(  # noqa: E731 - to be read as a table
-            session, job["id"], at_ms + seconds * 1000, values, samples=samples
+        store = lambda seconds, **values: series.store(  # noqa: E731 - to be read as a table
+            session, job["id"], at_ms + seconds * 1000, values
         )
-        store(1, 1, lag_ms=5, busy_ratio=0.2, state_size=10)
-        store(2, 1, lag_ms=3, busy_ratio=0.4)
-        store(3, 0, state_size=7, checkpointed_size=2)
-        store(4, 1, busy_ratio=0.6)
+        store(1, lag_ms=5, busy_ratio=0.2, state_size=10)
+        store(2, lag_ms=3, busy_ratio=0.4, processed_rate=10.0)
+        store(3, state_size=7, checkpointed_size=2)
+        store(4, busy_ratio=0.6)
+        store(5, processed_rate=30.0)
+        store(6)
+        store(7, processed_rate=50.0)
         [point] = series.read(session, job["id"], RINGS[0], at_ms, at_ms)
         assert (point.lag_ms, point.state_size, point.checkpointed_size) == (5, 7, 2)
         assert point.busy_ratio == pytest.approx(0.4)
-        assert point.samples == 3
+        assert point.processed_rate == pytest.approx(30.0)
+        assert (point.samples, point.busy_samples) == (3, 3)
 
 
 ENDS_OF_CHANGES = [
@@ -234,7 +238,7 @@ def test_failures_and_changes_are_marked(client: httpx.Client, context: Context,
 
 def test_a_deleted_job_leaves_no_points(client: httpx.Client, context: Context, job: dict[str, Any]) -> None:
     with context.sessions.begin() as session:
-        series.store(session, job["id"], now_ms(), {"lag_ms": 1}, samples=1)
+        series.store(session, job["id"], now_ms(), {"lag_ms": 1})
     assert client.delete("/jobs/flights").status_code == 204
     with context.sessions() as session:
         assert session.scalar(select(func.count()).select_from(SeriesPoint)) == 0
@@ -320,7 +324,7 @@ def test_a_checkpoint_that_fails_with_its_attempt_locks_the_days_after_the_attem
         assert attempts.find(heartbeat, job["id"], standby, lock=True) is not None
         settled = other.submit(settle)
         wait_until(waits, what="the end of the attempts to wait for the heartbeat")
-        series.store(heartbeat, job["id"], now_ms(), {"input_records": 1}, samples=1)
+        series.store(heartbeat, job["id"], now_ms(), {"input_records": 1})
         heartbeat.commit()
         settled.result(30)
 
@@ -332,7 +336,7 @@ def test_a_days_records_are_those_since_the_last_known_day(
     with context.sessions.begin() as session:
         session.execute(text("UPDATE jobs SET created_at_ms = :at"), {"at": now_ms() - 9 * day_ms})
         for days_ago, total in ((9, 5), (8, 30), (3, 100), (0, 100)):
-            series.store(session, job["id"], now_ms() - days_ago * day_ms, {"input_records": total}, samples=1)
+            series.store(session, job["id"], now_ms() - days_ago * day_ms, {"input_records": total})
     shown = client.get("/jobs/flights/days").json()["days"]
     assert [day["input_records"] for day in shown] == [0, 70, 25, 5]
     assert [day["input_records"] for day in client.get("/jobs/flights/days?limit=2").json()["days"]] == [0, 70]

@@ -57,7 +57,7 @@ def test_of_several_points_the_largest_lag_the_latest_size_and_the_mean_of_rates
         [
             point(20_000, lag_records=7, state_size=50, processed_rate=10.0, input_records=5),
             point(30_000, lag_records=3, state_size=40, processed_rate=40.0, input_records=9, samples=2),
-            point(40_000, samples=0),
+            point(40_000),
         ],
         40_000,
     )

@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from itertools import pairwise
 from statistics import median
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from keyscale.jobs.runtime.driver.timekeeper import IDLE_SECONDS, Timekeeper
 from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Loop:
@@ -40,8 +43,23 @@ class Loop:
         return True
 
 
-def kept(loop: Loop) -> Timekeeper:
-    return Timekeeper(cast("Any", loop))
+def kept(loop: Loop, has_looked_for_input: Callable[[], bool] = lambda: True) -> Timekeeper:
+    return Timekeeper(cast("Any", loop), has_looked_for_input)
+
+
+def test_timers_wait_for_the_first_look_for_input() -> None:
+    loop, looks = Loop(), iter([False, False, True])
+    asked: list[bool] = []
+
+    def has_looked_for_input() -> bool:
+        asked.append(not loop.asked_at)
+        return next(looks)
+
+    keeper = kept(loop, has_looked_for_input)
+    keeper.start()
+    wait_until(lambda: len(loop.asked_at) >= 3, what="three looks for timers")
+    keeper.end()
+    assert asked == [True, True, True]
 
 
 def test_idle_time_and_two_looks_take_less_than_a_second() -> None:
