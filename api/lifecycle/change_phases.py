@@ -61,11 +61,8 @@ def next_change_step(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -
             return _restore_or_roll_back(facts, change, timeouts)
         case ChangePhase.ROLL_BACK:
             active = facts.active
-            return (
-                CompleteChange(True, _resumed_at_ms(active))
-                if active is not None and _is_restored_and_running(active)
-                else None
-            )
+            goes_on = active is not None and _is_restored_and_running(active) and _is_back(active, change, timeouts)
+            return CompleteChange(True, _resumed_at_ms(active)) if active is not None and goes_on else None
 
 
 def cause_of(kind: ChangeKind) -> Cause:
@@ -164,6 +161,12 @@ def _roll_back_failed(active: AttemptFacts, change: ChangeFacts) -> Step | None:
 
 def _roll_back_after(limit_ms: int, why: str, active: AttemptFacts, change: ChangeFacts) -> Step | None:
     return RollBack(active.number, _timed_out(change, why, limit_ms)) if change.phase_age_ms > limit_ms else None
+
+
+def _is_back(active: AttemptFacts, change: ChangeFacts, timeouts: Timeouts) -> bool:
+    """Whether the old revision has gone on, so that the downtime is known; if it fails, nobody waits for it."""
+    goes_on = active.first_commit_at_ms is not None or active.waits_for_input
+    return goes_on or active.run_failure is not None or change.phase_age_ms > timeouts.verify_ms
 
 
 def _cancelled(change: ChangeFacts) -> Mapping[str, Any]:

@@ -195,7 +195,8 @@ class JobTransaction:
         if (command := commands.find(self.session, change_command_id(change))) is not None:
             cause = why or failure(f"{change.kind}_ENDED", f"the {change.kind.lower()} has ended")
             settle_command(self.session, command, status=CommandStatus.FAILED, failure=cause)
-        self.record(f"{change.kind}_{status}", f"{described(change)}: {_ending(change)}", change_id=change.id)
+        ending = _ending(change)
+        self.record(f"{change.kind}_{status}", f"{described(change)}: {ending}", change_id=change.id, ending=ending)
 
     def attempt(self, number: int) -> Attempt:
         """Returns the job's attempt of this number; it must exist."""

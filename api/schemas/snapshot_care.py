@@ -69,7 +69,9 @@ class OperatorComparison(Answer):
     to_state_size: int | None
     from_entries: int | None = Field(description="Approximate number of entries of the state.")
     to_entries: int | None
-    to_checkpointed_size: int | None = Field(description="The increment of the second one: bytes uploaded for it.")
+    to_checkpointed_size: int | None = Field(
+        description="The increment of the second one: bytes that it has added to the store."
+    )
     shared_files: int | None = Field(
         default=None, description="Files of the second one whose content the first one has."
     )

@@ -66,8 +66,8 @@ def operators_compared(
     return [
         OperatorComparison(
             uid=uid,
-            from_state_size=first.get(uid, {}).get("state_size"),
-            to_state_size=second.get(uid, {}).get("state_size"),
+            from_state_size=_size(uid, first, None if files is None else files[0]),
+            to_state_size=_size(uid, second, None if files is None else files[1]),
             from_entries=first.get(uid, {}).get("entries"),
             to_entries=second.get(uid, {}).get("entries"),
             to_checkpointed_size=second.get(uid, {}).get("checkpointed_size"),
@@ -77,8 +77,16 @@ def operators_compared(
     ]
 
 
+def _size(uid: str, sums: Mapping[str, Mapping[str, int]], files: Mapping[str, Files] | None) -> int | None:
+    """Returns the size of an operator's files, each counted once; the sum of its subtasks if they are not known."""
+    if uid in sums and files is not None and uid in files:
+        return sum({file.path: file.size_bytes for file in files[uid]}.values())
+    return sums.get(uid, {}).get("state_size")
+
+
 def _compared_files(first: Files, second: Files) -> dict[str, int]:
-    """Compares files by their content, as a savepoint has copies of its own."""
+    """Compares files by their content, as a savepoint has copies of its own. An object of two subtasks counts once."""
+    first, second = (list({file.path: file for file in files}.values()) for files in (first, second))
     in_first, in_second = ({file.sha256 for file in files} for files in (first, second))
     parts = {
         "shared": [file for file in second if file.sha256 in in_first],

@@ -221,8 +221,12 @@ def _rate(
 
 
 def _mark_of_event(event: Event) -> MarkAnswer:
-    change_id = event.details.get("change_id")
-    return MarkAnswer(at_ms=event.at_ms, kind=_MARKS[event.kind], text=event.message, id=change_id)
+    kind = _MARKS[event.kind]
+    if event.details.get("ending") == "cancelled" and event.kind == "RESCALE_ROLLED_BACK":
+        kind = MarkKind.RESCALE
+    elif event.details.get("ending") == "cancelled" and event.kind == "UPGRADE_ROLLED_BACK":
+        kind = MarkKind.UPGRADE
+    return MarkAnswer(at_ms=event.at_ms, kind=kind, text=event.message, id=event.details.get("change_id"))
 
 
 def _mark_of_checkpoint(checkpoint: Checkpoint) -> MarkAnswer:

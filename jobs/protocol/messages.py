@@ -638,7 +638,7 @@ class SubtaskCheckpointReport(Message):
     start_delay: Size = Field(default=0, description="ms from the trigger to the start of the synchronous part")
     sync_duration: Size = Field(default=0, description="ms that the subtask was stopped")
     async_duration: Size = Field(default=0, description="ms of upload")
-    checkpointed_size: Size = Field(default=0, description="bytes uploaded for this checkpoint")
+    checkpointed_size: Size = Field(default=0, description="bytes that it has added to the store for this checkpoint")
     state_size: Size = Field(default=0, description="bytes of the whole state")
     files: Whole = 0
     entries: Size = Field(

@@ -956,7 +956,7 @@ def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, p
     verdict = page.locator("#restorable")
     expect(verdict).to_contain_text("was not verified yet")
     actions.get_by_role("button", name="Verify").click()
-    expect(verdict).to_contain_text("2 files (3 KiB) were read, and have the right hashes.")
+    expect(verdict).to_contain_text("2 files (3 KiB, with the list of files) were read, and have the right hashes.")
     expect(page.locator("#message")).to_be_hidden()
     expect(verdict).to_contain_text("The sources were not asked for the records after it: it holds no positions of")
     made.store.put(f"{shared}a", b"x" * 2048)
@@ -978,13 +978,13 @@ def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, p
 
     actions.get_by_role("button", name="Delete…").click()
     question = page.get_by_role("dialog", name="Delete checkpoint 1?")
-    expect(question).to_contain_text(re.compile(r"frees 2\.\d KiB in 2 objects; 1 KiB stay, which other"))
+    expect(question).to_contain_text(re.compile(r"frees 2\.\d KiB in 2 objects, its list of files included; 1 KiB stay, which other"))
     expect(question).to_contain_text("This cannot be undone.")
     question.get_by_role("button", name="Keep it").click()
     assert platform.control_plane.api.get("/jobs/careful/checkpoints/1")["status"] == "COMPLETED"
     actions.get_by_role("button", name="Delete…").click()
     question.get_by_role("button", name="Delete the checkpoint").click()
-    expect(verdict).to_have_text("No job can start from it: its files were deleted.")
+    expect(verdict).to_have_text("No job can start from it: it was deleted, and its files go in the background.")
     for name in ("Verify", "Delete…", "Start a job from it…"):
         expect(actions.get_by_role("button", name=name)).to_be_disabled()
     wait_until(lambda: "shared/a" not in made.paths(), 30, what="the deletion of its files")
@@ -1123,6 +1123,17 @@ def test_a_checkpoint_that_no_job_has_is_no_fault_of_the_control_planes(page: Pa
         page.goto(f"{platform.url}/ui/jobs/departures/checkpoints/{number}")
         expect(page.locator("#checkpoint-status")).to_have_text(re.compile("There is no such checkpoint"))
         expect(page.locator("#connection")).to_be_hidden()
+        expect(page.get_by_role("group", name="Actions on this checkpoint").get_by_role("button")).to_have_count(0)
+
+
+def test_a_long_name_and_labels_leave_the_values_of_all_jobs_in_sight(page: Page, platform: Platform) -> None:
+    platform.create_job("n" * 100, team="t" * 63, stage="s" * 63)
+    for width in (390, 1440):
+        page.set_viewport_size({"width": width, "height": 900})
+        open_page(page, platform, "/ui/")
+        table = page.get_by_role("table")
+        assert table.evaluate("table => table.scrollWidth <= table.parentElement.clientWidth"), width
+    platform.control_plane.api.delete(f"/jobs/{'n' * 100}")
 
 
 def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) -> None:
@@ -1311,7 +1322,7 @@ def test_a_page_reports_that_the_control_plane_does_not_answer_and_recovers(page
     start = page.get_by_role("button", name="Start")
     expect(start).to_be_disabled()
     expect(start).to_have_attribute("title", "The control plane is away.")
-    said = "Stop: The control plane does not answer. What you asked for may have been done all the same."
+    said = "Stop: The control plane does not answer. It may have been done all the same."
     page.evaluate("async (text) => (await import('/ui/static/dom.js')).tell(text)", said)  # as a request under way does
     platform.control_plane.start_again()
     expect(notice).to_be_hidden()

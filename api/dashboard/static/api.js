@@ -5,6 +5,10 @@ const OF_OTHER_CLIENTS = /\b(GET|POST|PUT|PATCH|DELETE) \/|\bHTTP\b|If-Match|\.\
 
 export const NO_ANSWER = "The control plane does not answer.";
 
+/** Advice without the sentences that are for a terminal, or for a client of one's own. @param {string} advice */
+export const adviceForPages = (advice) =>
+  advice.split(/(?<=[.!?])\s+/).filter((sentence) => !OF_OTHER_CLIENTS.test(sentence)).join(" ");
+
 /** The API refused, or did not answer. `message` can be shown to the user. */
 export class ApiError extends Error {
   /** @param {{detail?: string, title?: string, advice?: string, code?: string}} problem @param {number} status */
@@ -13,12 +17,14 @@ export class ApiError extends Error {
     this.code = problem.code ?? "";
     this.advice = problem.advice ?? "";
     this.status = status;
+    /** Whether the time for an answer has passed. */
+    this.isUnanswered = false;
     this.problem = problem;
   }
 
   /** The message with what can be done about it on a page. */
   get text() {
-    const advice = this.advice.split(/(?<=[.!?])\s+/).filter((sentence) => !OF_OTHER_CLIENTS.test(sentence)).join(" ");
+    const advice = adviceForPages(this.advice);
     const ends = !advice || /[.!?…]$/.test(this.message);
     return `${this.message}${ends ? "" : "."} ${advice}`.trim();
   }
@@ -32,7 +38,7 @@ export class ApiError extends Error {
 /** The session has ended; the browser goes to the sign-in page. */
 export class Unauthorized extends ApiError {}
 
-const TIMEOUT_MS = 15_000, UPLOAD_TIMEOUT_MS = 600_000;
+const TIMEOUT_MS = 10_000, UPLOAD_TIMEOUT_MS = 600_000;
 /** A request that may have the control plane run a program, to see what it declares. */
 const PROGRAM_TIMEOUT_MS = 300_000;
 
@@ -51,8 +57,10 @@ async function request(method, path, { json, form, headers = {}, timeoutMs = TIM
       body: form ?? (json && JSON.stringify(json)),
       signal: AbortSignal.timeout(timeoutMs),
     });
-  } catch {
-    throw new ApiError({ advice: method === "GET" ? "" : "What you asked for may have been done all the same." });
+  } catch (error) {
+    const unanswered = new ApiError({ advice: method === "GET" ? "" : "What you asked for may have been done all the same." });
+    unanswered.isUnanswered = error.name === "TimeoutError";
+    throw unanswered;
   }
   if (response.status === 401) {
     location.assign(`/ui/login?next=${encodeURIComponent(location.pathname + location.search)}`);

@@ -103,7 +103,7 @@ function formOf({ stored, declared, rules, ttl_ms: ttl }) {
 function settings({ settings: changed }) {
   if (!changed.length) return [];
   return [table("Settings that change", ["Setting", "Now", "Then"], changed.map((one) =>
-    row([[one.name, "mono"], [shownSetting(one.name, one.before), "mono"], [shownSetting(one.name, one.after), "mono"]])))];
+    row([[one.name === "artifact_id" ? "program" : one.name, "mono"], [shownSetting(one.name, one.before), "mono"], [shownSetting(one.name, one.after), "mono"]])))];
 }
 
 const shownSetting = (name, value) => (value === null ? NONE : /_ms$/.test(name) ? duration(Number(value)) : value);

@@ -22,7 +22,7 @@ export const STEPS = {
   session: "Spark session",
   restore: "Restore",
   first_batch: "First batch",
-  caught_up: "Catching up",
+  caught_up: "catching up",
 };
 const BEING_CANCELLED = "The change is being cancelled.";
 const OUTCOMES = {
@@ -72,7 +72,7 @@ export function showChange(change) {
   setChildren(summary, ...(inProgress
     ? ["Requested at ", when(change.requested_at_ms), ". The job goes on until the savepoint; each bar is as long as its phase."]
     : [element("dl", { class: "definitions" }, ...definitions([
-      ["Downtime", downtime(change), hasStopped(change) ? "from the last batch before to the first one after" : ""],
+      ["Downtime", downtime(change), hasStopped(change) ? "from the last batch before until the job went on" : ""],
       ["The whole", duration(change.duration_ms), "from the click to the end"],
       ...(change.before ? [["Could process, before", rate(change.before.processed_rate), busyOf(change.before)]] : []),
       ...(change.after ? [["and after", rate(change.after.processed_rate), busyOf(change.after)]] : []),
@@ -174,11 +174,11 @@ export function shareBar(change) {
   if (!change.steps.length) return element("span", {}, downtime(change));
   const parts = change.steps.map((step) => [step.name, STEPS[step.name] ?? step.name, step.duration_ms]);
   const known = parts.filter(([, , ms]) => ms); // a step that took no time was done before
-  const bar = element("span", { class: "shares", "aria-hidden": "true" }, ...known.map(([name, label, ms]) => {
+  const bar = element("span", { class: "shares", "aria-hidden": "true" }, ...known.filter(([name]) => name !== "caught_up").map(([name, label, ms]) => {
     const part = element("span", { dataset: { part: name }, title: `${label}: ${duration(ms)}` });
     part.style.flexGrow = Math.max(ms, 1);
     return part;
   }));
   return element("span", {}, bar,
-    element("small", { class: "soft" }, known.map(([, label, ms]) => `${label} ${duration(ms)}`).join(" · ")));
+    element("small", { class: "soft" }, known.map(([name, label, ms]) => `${name === "caught_up" ? "then " : ""}${label} ${duration(ms)}`).join(" · ")));
 }

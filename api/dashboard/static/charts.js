@@ -16,6 +16,7 @@ let library = null;
 const scheme = matchMedia("(prefers-color-scheme: dark)");
 /** The latest drawing of each figure. @type {WeakMap<Element, Promise<unknown>>} */
 const turns = new WeakMap();
+const LATE_POINTS = 3;
 const POINT_PX = 7, LONE_POINT_PX = 6;
 /** The content of each figure. @type {WeakMap<Element, string>} */
 const drawn = new WeakMap();
@@ -134,7 +135,9 @@ function describe(figure, title, lines, format) {
   for (const line of lines) {
     const known = line.points.map(([, value]) => value).filter((value) => value !== null);
     const named = lines.length > 1 ? `${line.name.toLowerCase()} ` : "";
-    if (!line.over) now.push(`${named}${known.length ? format(known.at(-1)) : NONE}`);
+    // A value that does not hold is not that of now if later points have none; the last point may still be to come.
+    const lasts = line.joined ? known : line.points.slice(-LATE_POINTS).map(([, value]) => value).filter((value) => value !== null);
+    if (!line.over) now.push(`${named}${lasts.length ? format(lasts.at(-1)) : NONE}`);
     if (known.length) {
       const [least, most] = [Math.min(...known), Math.max(...known)].map(format);
       spoken.push(`${line.name}: from ${least} to ${most}, last ${format(known.at(-1))}`);

@@ -42,7 +42,8 @@ export class JobActions {
     byId("actions").hidden = false;
     start.hidden = removal.hidden = !ended;
     savepoint.hidden = stop.hidden = cancel.hidden = ended;
-    setRefused(savepoint, job.status === "RUNNING" ? "" : "A savepoint is taken of a running job only.");
+    setRefused(savepoint, job.change_id ? "A change of this job is in progress."
+      : job.status === "RUNNING" ? "" : "A savepoint is taken of a running job only.");
     setRefused(stop, job.status === "STOPPING" ? "It is stopping already." : "");
   }
 

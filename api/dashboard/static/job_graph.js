@@ -97,7 +97,8 @@ function contentOf(node, nodes, job, emits, flows) {
   }
   const operator = metrics?.operators.find((one) => one.uid === node.uid);
   if (!operator) return [element("small", { class: "soft" }, "no batch yet")];
-  const busy = isNow ? Math.max(0, ...operator.subtasks.map((one) => one.busy_ratio)) : null;
+  // The subtasks' figures are those of the last batch, which may be long ago.
+  const busy = !isNow ? null : job.figures.busy_ratio ? Math.max(0, ...operator.subtasks.map((one) => one.busy_ratio)) : 0;
   return [
     busy === null ? null
       : element("meter", { min: 0, max: 1, high: 0.8, value: busy.toFixed(2), "aria-label": `Busiest subtask ${percent(busy)}` }),

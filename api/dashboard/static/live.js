@@ -41,8 +41,8 @@ export function live(refresh, { everyMs = 1000, stream = null, topics = [], redr
       if (error instanceof Unauthorized) return;
       if (!(error instanceof ApiError)) throw error;
       failures += 1;
-      // One lost request is not worth a message.
-      if (failures > 1) showConnection(`${error.message} What you see may be old. Trying again…`, error.isOutage);
+      // One lost request is not worth a message; one that has waited for its whole time is.
+      if (failures > 1 || error.isUnanswered) showConnection(`${error.message} What you see may be old. Trying again…`, error.isOutage);
     } finally {
       busy = false;
     }

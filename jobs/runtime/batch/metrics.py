@@ -148,9 +148,7 @@ def added_up_sinks(before: Sequence[SinkMetrics], batch: Sequence[SinkMetrics]) 
 
 def without_rates(operator: OperatorMetrics) -> OperatorMetrics:
     """Returns an operator's figures while there is nothing to read."""
-    subtasks = [subtask.model_copy(update={"busy_ratio": 0.0}) for subtask in operator.subtasks]
-    quiet = {"read_records_per_second": 0.0, "write_records_per_second": 0.0, "subtasks": subtasks}
-    return operator.model_copy(update=quiet)
+    return operator.model_copy(update={"read_records_per_second": 0.0, "write_records_per_second": 0.0})
 
 
 def state_bytes_of(operators: Sequence[OperatorMetrics]) -> int:

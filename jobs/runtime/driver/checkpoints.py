@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from keyscale.jobs.runtime.executor.subtask_jobs import LinkedSubtask, StoredSubtask, SubtaskPlaces
     from keyscale.jobs.spark_internals.affinity import Anchor
     from keyscale.state.documents.manifest import OperatorDeclaration
-    from keyscale.state.identifiers import OperatorUid, SubtaskIndex
+    from keyscale.state.identifiers import Attempt, OperatorUid, SubtaskIndex
     from keyscale.state.layout import Layout
     from keyscale.state.objects.object_store import ObjectStore
 
@@ -345,15 +345,17 @@ class _Taking:
 
     def completed(self, manifest: Manifest, stored: Sequence[StoredSubtask], records: int) -> CheckpointReport:
         report = self._report(CheckpointStatus.COMPLETED)
+        added = added_bytes(stored, self.context.info.attempt, self.checkpoint_id)
+        subtasks = [self._subtask_report(part, size_bytes) for part, size_bytes in zip(stored, added, strict=True)]
         return report.model_copy(
             update={
                 "latest_ack_timestamp": max((part.acknowledged_at_ms for part in stored), default=now_ms()),
-                "checkpointed_size": sum(part.uploaded_bytes for part in stored),
+                "checkpointed_size": sum(added),
                 "state_size": manifest.state_size_bytes,
                 "processed_records": records,
                 "external_path": location_of(self.context.store.url, manifest.path),
                 "batch_id": manifest.batch_id,
-                "subtasks": [self._subtask_report(part) for part in stored],
+                "subtasks": subtasks,
             }
         )
 
@@ -367,7 +369,7 @@ class _Taking:
             end_to_end_duration=now_ms() - self.triggered_at_ms,
         )
 
-    def _subtask_report(self, part: StoredSubtask) -> SubtaskCheckpointReport:
+    def _subtask_report(self, part: StoredSubtask, added_bytes: int) -> SubtaskCheckpointReport:
         return SubtaskCheckpointReport(
             operator_uid=part.uid,
             index=part.handle.subtask,
@@ -379,7 +381,7 @@ class _Taking:
             start_delay=max(0, part.started_at_ms - self.triggered_at_ms),
             sync_duration=part.sync_ms,
             async_duration=part.async_ms,
-            checkpointed_size=part.uploaded_bytes,
+            checkpointed_size=added_bytes,
             state_size=part.handle.state_size_bytes,
             files=sum(1 for _ in part.handle.files()),
             entries=sum(part.sizes.entries),
@@ -390,6 +392,21 @@ class _Taking:
     @property
     def _reports_key_groups(self) -> bool:
         return self.context.info.max_parallelism <= KEY_GROUPS_REPORTED_MAX
+
+
+def added_bytes(stored: Sequence[StoredSubtask], attempt: Attempt, checkpoint_id: CheckpointId) -> list[int]:
+    """Returns the bytes that each subtask has added to the store for a checkpoint. Pure.
+
+    After a rescale several subtasks hold the same file. Each of them stores it, as the same object, which counts once.
+    """
+    new = f"-{attempt}-{checkpoint_id}"
+    seen: set[str] = set()
+    added = []
+    for part in stored:
+        sizes = {file.path: file.size_bytes for file in part.handle.files() if file.shared and file.path.endswith(new)}
+        added.append(part.uploaded_bytes - sum(size for path, size in sizes.items() if path in seen))
+        seen |= sizes.keys()
+    return added
 
 
 def snapshot_clocks(time: JobTime, uids: Iterable[OperatorUid]) -> dict[OperatorUid, BatchClock]:

@@ -166,8 +166,16 @@ def test_a_running_job_is_refused_a_program_that_could_not_take_over_its_state_a
         ({"input_batches": 9, "last_failure": FAILURE, "failures": {"count": 1, "times_ms": [9000]}}, "last-state"),
         ({"input_batches": 0, "last_failure": FAILURE, "failures": {"count": 1, "times_ms": [1000]}}, "last-state"),
         ({"input_batches": 0}, "savepoint"),
+        ({"input_batches": 1}, "last-state"),
     ],
-    ids=["waits for its restart", "has recovered", "fails again and again", "has committed timers alone", "is well"],
+    ids=[
+        "waits for its restart",
+        "has recovered",
+        "fails again and again",
+        "has committed timers alone",
+        "is well",
+        "was restarted by the control plane",
+    ],
 )
 def test_a_job_that_fails_again_and_again_goes_back_without_a_savepoint_that_it_could_not_take(
     context: Context, client: httpx.Client, job: dict[str, Any], metrics: dict[str, Any] | None, mode: str
@@ -182,6 +190,8 @@ def test_a_job_that_fails_again_and_again_goes_back_without_a_savepoint_that_it_
         apply(steps.ShowStatus(JobStatus.RUNNING), JobTransaction(session, found))
         if metrics is None:
             apply(steps.ShowStatus(JobStatus.RESTARTING), JobTransaction(session, found))
+        if metrics == {"input_batches": 1}:
+            found.failure = FAILURE
     body = {"revision": 1, "state": "current", "plan_first": False}
     answer = client.post("/jobs/flights/rollback", json=body)
     assert answer.json()["change"]["upgrade_mode"] == mode

@@ -18,6 +18,7 @@ from keyscale.api.cli.root import main
 from keyscale.api.errors import RestoreSourceError
 from keyscale.api.lifecycle.reconciler import ReconcilerPulse
 from keyscale.api.lifecycle.restoring import Restore
+from keyscale.api.services.comparisons import operators_compared
 from keyscale.api.services.restore_sources import FoundSource, require_kept
 from keyscale.api.services.verifications import LOST_MS
 from keyscale.api.upkeep.object_removal import ObjectRemoval
@@ -336,6 +337,16 @@ def test_files_of_two_subtasks_with_the_same_content_count_twice_in_a_comparison
         (3, 48),
         (3, 48),
     ]
+
+
+def test_an_object_of_two_subtasks_counts_once_in_a_comparison_and_so_do_the_sizes() -> None:
+    one, other = (FileHandle("1.sst", f"shared/{name}", 50, name, shared=True) for name in ("a", "b"))
+    sums = {"totals": {"state_size": 200, "entries": 4, "checkpointed_size": 0}}
+    before, after = {"totals": [one, other]}, {"totals": [one, other, one, other]}
+    for first, second in ((before, after), (after, before)):
+        [operator] = operators_compared(sums, sums, (first, second))
+        assert (operator.from_state_size, operator.to_state_size) == (100, 100)
+        assert (operator.shared_files, operator.shared_bytes, operator.only_from_bytes) == (2, 100, 0)
 
 
 @pytest.mark.usefixtures("snapshots")

@@ -30,6 +30,7 @@ const page = jobPage(
     setText(byId("checkpoint-head"), `${noun} ${id}`);
     if (!one) {
       setChildren(byId("checkpoint-status"), "There is no such checkpoint. The oldest ones are forgotten.");
+      for (const button of Object.values(buttons)) button.hidden = true;
       return;
     }
     setChildren(byId("checkpoint-status"), pill(one.status));
@@ -88,8 +89,8 @@ function showActions(one, verification, mayOperate) {
 
 const WHY_NOT = {
   COMPLETED: "A job can start from it. Whether all of its files are there and intact was not verified yet.",
-  SUBSUMED: "No job can start from it: newer checkpoints have replaced it, and its files are deleted.",
-  DISCARDED: "No job can start from it: its files were deleted.",
+  SUBSUMED: "No job can start from it: newer checkpoints have replaced it, and its files go in the background.",
+  DISCARDED: "No job can start from it: it was deleted, and its files go in the background.",
   FAILED: "No job can start from it: it was not completed.",
   IN_PROGRESS: "It is being taken.",
 };

@@ -18,7 +18,8 @@ const page = jobPage(
     setText(byId("counts"), `${number(counts.completed)} completed, ${number(counts.failed)} failed, `
       + `${number(counts.in_progress)} in progress, ${number(counts.restored)} restored`);
     take.hidden = !mayOperate;
-    setRefused(take, job.status === "RUNNING" ? "" : "A checkpoint is taken of a running job only.");
+    setRefused(take, job.change_id ? "A change of this job is in progress."
+      : job.status === "RUNNING" ? "" : "A checkpoint is taken of a running job only.");
     showLatest(latest);
     showHistory(history);
     setText(byId("history-note"), isFirstPage() ? "The newest first" : "Older checkpoints");
@@ -48,7 +49,7 @@ function showLatest({ completed, failed, savepoint, restored }) {
   const entry = (one, atMs, small) => (one ? [element("span", {}, linkTo(one.id), ", ", since(atMs)), small] : [NONE]);
   setChildren(byId("latest"), ...definitions([
     ["Latest completed", ...entry(completed, completed?.latest_ack_timestamp,
-      completed && `${bytes(completed.state_size)} in ${duration(completed.end_to_end_duration)}`)],
+      completed && `wrote ${bytes(completed.checkpointed_size)} in ${duration(completed.end_to_end_duration)}, of ${bytes(completed.state_size)}`)],
     ["Latest failed", ...entry(failed, failed?.failure_timestamp, failed?.failure_message)],
     ["Latest savepoint", ...entry(savepoint, savepoint?.latest_ack_timestamp, savepoint && copyButton(savepoint.external_path))],
     ["Latest restore", ...(restored?.id === 0

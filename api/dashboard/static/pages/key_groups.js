@@ -84,7 +84,7 @@ function showChoices(job, operators) {
   const field = byId("at-parallelism");
   field.max = job.max_parallelism;
   if (document.activeElement !== field) field.value = query.get("parallelism") ?? job.parallelism;
-  setText(byId("at-hint"), `The job runs at ${number(job.parallelism)}. Another number only shows how its ranges would fall.`);
+  setText(byId("at-hint"), `The job's parallelism is ${number(job.parallelism)}. Another number only shows how its ranges would fall.`);
 }
 
 /** Bytes and entries of every key group, by its number. */
@@ -117,6 +117,7 @@ function showHeat(groups, total, parallelism, measure) {
 }
 
 function showHottest(groups, total, parallelism) {
+  setText(byId("owner"), `Subtask at ${number(parallelism)}`);
   const whole = groups.reduce((sum, group) => sum + group.bytes, 0) || 1;
   const hottest = groups.toSorted((one, other) => other.bytes - one.bytes).slice(0, HOTTEST);
   setChildren(byId("hottest"), ...hottest.map((group) => row([

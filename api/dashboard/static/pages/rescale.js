@@ -116,6 +116,7 @@ async function send() {
 /** Why the job cannot be rescaled as the form says, or an empty string. */
 function whyNot() {
   if (!input.validity.valid) return `A whole number from 1 to ${number(job.max_parallelism)}, please.`;
+  if (job.change_id) return "Another change of this job is in progress.";
   if (job.status !== "RUNNING") return "Only a running job can be rescaled.";
   if (sending) return "The request is being sent.";
   return input.valueAsNumber === job.parallelism ? "The job runs at this parallelism." : "";

@@ -287,7 +287,8 @@ async function askToRollBack(one) {
     title: `Roll ${job.name} back to revision ${one.number}?`,
     text: `It goes on with ${one.artifact_name}, version ${one.artifact_version}, at parallelism ${one.parallelism}. `
       + (!runs ? "This can be undone: roll forward again."
-        : job.failure ? "It fails, so no savepoint is taken: it goes back from its latest checkpoint and its log."
+        : job.failure ? "It fails, so no savepoint is taken: it goes back from its latest checkpoint and its log. If "
+          + `revision ${one.number} fails, too, this one goes on from where that began.`
           : "A savepoint of the present state is taken first, so this can be undone."),
     action: `Roll back to revision ${one.number}`,
     fields: [choice("state", "State", [

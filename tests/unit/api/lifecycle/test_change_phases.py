@@ -133,7 +133,11 @@ def test_a_run_is_not_verified_before_it_is_restored() -> None:
 
 def test_the_job_is_back_when_a_driver_runs_at_the_old_parallelism() -> None:
     assert step_of(rescaling(ChangePhase.ROLL_BACK, active=None)) is None
-    assert step_of(rescaling(ChangePhase.ROLL_BACK, active=restored())) == CompleteChange(True, 900)
+    assert step_of(rescaling(ChangePhase.ROLL_BACK, active=restored())) is None, "its downtime is not over"
+    for back in (restored(waits_for_input=True), restored(run_failure={"code": "JOB_FUNCTION_FAILED"})):
+        assert step_of(rescaling(ChangePhase.ROLL_BACK, active=back)) == CompleteChange(True, 900)
+    late = rescaling(ChangePhase.ROLL_BACK, active=restored(), change_phase_age_ms=10**9)
+    assert step_of(late) == CompleteChange(True, 900)
     committed = restored(first_commit_at_ms=1000)
     assert step_of(rescaling(ChangePhase.ROLL_BACK, active=committed)) == CompleteChange(True, 1000)
 

@@ -172,7 +172,7 @@ def test_a_new_driver_that_fails_by_itself_rolls_the_rescale_back(phase: ChangeP
 
 def test_a_roll_back_ends_when_the_old_parallelism_runs() -> None:
     assert step_of(rescaling(ChangePhase.ROLL_BACK, active=attempt(3, driver_state=DriverState.RESTORING))) is None
-    running = attempt(3, restored_at_ms=5)
+    running = attempt(3, restored_at_ms=5, waits_for_input=True)
     assert step_of(rescaling(ChangePhase.ROLL_BACK, active=running)) == CompleteChange(True, 5)
     assert isinstance(step_of(rescaling(ChangePhase.ROLL_BACK, active=lost(3))), ReplaceAttempt)
 

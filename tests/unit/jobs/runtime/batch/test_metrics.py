@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyscale.jobs.protocol.messages import Commit, SinkOutage, SourceMetrics
+from keyscale.jobs.protocol.messages import Commit, OperatorMetrics, SinkOutage, SourceMetrics, SubtaskMetrics
 from keyscale.jobs.runtime.batch.metrics import (
     PROGRESS_AGE_MAX_MS,
     added_up,
@@ -186,7 +186,7 @@ def test_the_input_rate_is_zero_once_the_query_has_found_no_input_for_a_while() 
     assert (metrics.input_records_per_second, metrics.busy_ratio, metrics.pending_records) == (0, 0, 0)
     (operator,) = metrics.operators
     assert (operator.read_records_per_second, operator.write_records_per_second) == (0, 0)
-    assert [subtask.busy_ratio for subtask in operator.subtasks] == [0]
+    assert operator.subtasks[0].busy_ratio > 0, "it is that of the last batch"
     assert metrics.processed_records_per_second > 0
 
 
@@ -296,3 +296,39 @@ def test_what_sources_still_have_is_not_known_while_a_batch_runs_or_waits_for_lo
     progress = {"timestamp": "2026-11-26T00:00:00.000Z", "sources": [{"latestOffset": '{"earliest":{"a":5}}'}]}
     found = source_metrics(progress, ["orders"], 1_795_651_200_000 + later_ms)
     assert [source.uid for source in found] == (["orders"] if is_known else [])
+
+
+def test_a_driver_has_looked_for_input_once_it_has_found_none_or_has_committed_some():
+    for find in ("none", "some"):
+        status = DriverStatus(Clock())
+        assert not status.has_looked_for_input
+        if find == "none":
+            status.waits_for_input(False)
+            assert not status.has_looked_for_input
+            status.waits_for_input(True)
+            status.waits_for_input(False)
+        else:
+            for records in (0, 5):
+                assert not status.has_looked_for_input
+                status.committed(
+                    COMMIT,
+                    counters=NOTHING_COUNTED,
+                    input_records=records,
+                    output_records=0,
+                    duration_ms=1,
+                    operators=[],
+                    has_input=records > 0,
+                )
+        assert status.has_looked_for_input
+
+
+def test_a_heartbeat_of_very_many_subtasks_leaves_them_out():
+    status = DriverStatus(Clock())
+    for count, shown in ((4096, 4096), (8193, 0)):
+        subtasks = [SubtaskMetrics(index=index) for index in range(count)]
+        operators = [OperatorMetrics(uid=UID, subtasks=subtasks, late_records=3)]
+        status.committed(
+            COMMIT, counters=NOTHING_COUNTED, input_records=1, output_records=0, duration_ms=1, operators=operators
+        )
+        (operator,) = status.heartbeat().metrics.operators
+        assert (len(operator.subtasks), operator.late_records % 3) == (shown, 0)
