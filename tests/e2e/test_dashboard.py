@@ -978,7 +978,7 @@ def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, p
 
     actions.get_by_role("button", name="Delete…").click()
     question = page.get_by_role("dialog", name="Delete checkpoint 1?")
-    expect(question).to_contain_text(re.compile(r"frees 2\.\d KiB in 2 objects, its list of files included; 1 KiB stay"))
+    expect(question).to_contain_text(re.compile(r"frees 2\.\d KiB in 2 objects, its list of files included; 1 KiB"))
     expect(question).to_contain_text("This cannot be undone.")
     question.get_by_role("button", name="Keep it").click()
     assert platform.control_plane.api.get("/jobs/careful/checkpoints/1")["status"] == "COMPLETED"
