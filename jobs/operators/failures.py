@@ -118,13 +118,15 @@ def user_code(coordinates: Callable[[], str] | None = None) -> Iterator[None]:
         coordinates: Returns the position of the input that was being processed.
 
     Raises:
-        UserFunctionError: The code raised an exception that is not one of ours.
+        UserFunctionError: The code raised an exception that is not one of ours; `sys.exit` raises one, too.
     """
     try:
         yield
+    except GeneratorExit:  # nobody wants more of our own generator's rows
+        raise
     except KeyscaleError as error:
         raise with_origin(error, TaskOrigin(user_traceback=user_traceback(error))) from None
-    except Exception as error:  # noqa: BLE001 - a user's code may raise anything
+    except BaseException as error:  # noqa: BLE001 - a user's code may raise anything
         if (carried := carried_error(error)) is not None:  # the code has run a Spark job
             raise carried from None
         where = "" if coordinates is None else f", {coordinates()}"

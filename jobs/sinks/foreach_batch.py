@@ -37,7 +37,7 @@ class ForeachBatchSink:
             self._function(frame.where("true"), context)
         except KeyscaleError:
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's code may raise anything
+        except BaseException as error:  # noqa: BLE001 - a user's code may raise anything
             if (carried := carried_error(error)) is not None:  # of an operator, whose rows the function has read
                 raise carried from None
             failure = SinkFunctionError(f"the function of sink {context.uid} failed: {exception_line(error)}")

@@ -111,6 +111,28 @@ def test_a_running_job_goes_back_to_a_revision_with_its_savepoint_and_begins_aga
 
 
 @pytest.mark.exhaustive
+def test_a_program_that_fails_on_its_first_record_is_taken_back_although_timers_are_due_before_it(
+    tmp_path: Path,
+) -> None:
+    with running_control_plane() as platform:
+        job = CountsJob(lambda: platform.api, tmp_path)
+        job.create(1, tick_ms=300, parallelism=2, checkpoints={"interval_ms": 2000})
+        job.act("start")
+        job.deliver()
+        job.wait_for_all()
+        before = job.show()["attempt"]["metrics"]["batches"]
+        wait_until(lambda: job.show()["attempt"]["metrics"]["batches"] > before + 2, what="batches of timers alone")
+
+        failed = job.ended(job.update(RAISES))
+        assert (failed["status"], failed["failure"]["code"]) == ("ROLLED_BACK", "JOB_FUNCTION_FAILED")
+        job.deliver()
+        job.wait_for_all()
+        back = job.show()["attempt"]
+        assert failed["downtime_ms"] == back["first_commit_at_ms"] - failed["steps"][0]["started_at_ms"]
+        job.act("cancel")
+
+
+@pytest.mark.exhaustive
 def test_a_job_that_fails_on_every_batch_and_can_take_no_savepoint_is_upgraded_from_its_last_state(
     tmp_path: Path,
 ) -> None:

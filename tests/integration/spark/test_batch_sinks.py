@@ -267,10 +267,12 @@ def test_a_foreach_batch_function_gets_the_frame_and_its_idempotency_key(spark: 
     assert seen == [(4, context(2))]
 
 
-@pytest.mark.parametrize("raised", [ValueError("no such table"), SystemExit("no such table")])
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt])
 def test_the_error_of_a_failing_foreach_batch_function_has_its_uid_and_the_exception(
-    spark: SparkSession, raised: BaseException
+    spark: SparkSession, kind: type[BaseException]
 ) -> None:
+    raised = kind("no such table")
+
     def write(frame: DataFrame, key: SinkContext) -> None:  # noqa: ARG001 - it fails first
         raise raised
 

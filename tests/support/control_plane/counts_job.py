@@ -41,8 +41,8 @@ class CountsJob:
         self.id = ""
         (directory / "input").mkdir(parents=True)
 
-    def create(self, version: int, **specification: Any) -> None:
-        parameters = {"input": str(self.directory / "input"), "output": str(self.output)}
+    def create(self, version: int, *, tick_ms: int = 0, **specification: Any) -> None:
+        parameters = {"input": str(self.directory / "input"), "output": str(self.output), "tick_ms": str(tick_ms)}
         body = {"name": self.name, "artifact_id": self.program(version), "parameters": parameters, **specification}
         self.id = self._api().post("/jobs", body)["id"]
 

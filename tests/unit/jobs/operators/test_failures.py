@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
@@ -23,6 +24,9 @@ from keyscale.jobs.operators.failures import (
     with_origin,
 )
 from keyscale.state.errors import DiskFullError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ORIGIN = TaskOrigin("totals", 3, "Traceback ...")
 
@@ -156,6 +160,23 @@ def test_an_exception_whose_message_cannot_be_made_is_still_reported() -> None:
 
     with pytest.raises(UserFunctionError, match=r"Broken: \(its message cannot be shown\)"), user_code():
         raise Broken
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, BaseException])
+def test_what_is_raised_instead_of_an_exception_is_the_functions_failure_too(kind: type[BaseException]) -> None:
+    with pytest.raises(UserFunctionError, match=f"{kind.__name__}: 3"), user_code():
+        raise kind(3)
+
+
+def test_a_generator_that_nobody_reads_on_is_no_failure() -> None:
+    def rows() -> Iterator[int]:
+        with user_code():
+            yield 1
+            yield 2
+
+    read = rows()
+    assert next(read) == 1
+    read.close()
 
 
 def test_known_secrets_are_masked_in_message_and_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
