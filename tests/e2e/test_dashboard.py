@@ -1313,6 +1313,21 @@ def test_every_button_that_acts_is_refused_while_the_control_plane_is_away(page:
     assert page.evaluate(made_while_away)
 
 
+@pytest.mark.exhaustive  # it waits for the whole time that a page gives an answer
+def test_a_control_plane_that_hangs_is_noticed_by_the_first_request_without_an_answer(
+    page: Page, platform: Platform
+) -> None:
+    open_page(page, platform, "/ui/jobs/departures/overview")
+    kept: list[Route] = []
+    page.route(f"{platform.url}/jobs/departures", kept.append)
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator("#connection")).to_contain_text("The control plane does not answer.")
+    assert len(kept) == 1
+    expect(page.get_by_role("button", name="Start")).to_be_disabled()
+    page.unroute_all(behavior="ignoreErrors")
+    expect(page.locator("#connection")).to_be_hidden()
+
+
 def test_a_page_reports_that_the_control_plane_does_not_answer_and_recovers(page: Page, platform: Platform) -> None:
     page.goto(f"{platform.url}/ui/jobs/departures")
     expect(page.get_by_role("heading", level=1)).to_have_text("departures")
