@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sqlalchemy import text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from keyscale.db.base import Base
@@ -25,7 +26,7 @@ class SeriesPoint(Base):
     slot: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     at_ms: Mapped[int]
     samples: Mapped[int]
-    busy_samples: Mapped[int]
+    busy_samples: Mapped[int] = mapped_column(default=0, server_default=text("0"))
     input_records: Mapped[int | None]
     output_records: Mapped[int | None]
     late_records: Mapped[int | None]
