@@ -85,7 +85,7 @@ export async function drawChart(title, { kind, lines, span, marks = [] }) {
   }));
   const layout = {
     height: 170,
-    margin: { l: 62, r: 8, t: 6, b: 26 },
+    margin: { l: 62, r: 8, t: 6, b: 30 },
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 11, color: colour("ink-soft") },
@@ -95,9 +95,11 @@ export async function drawChart(title, { kind, lines, span, marks = [] }) {
     hoverlabel: { bgcolor: colour("surface"), bordercolor: colour("line-strong"), font: { color: colour("ink") } },
     dragmode: false,
     xaxis: { type: "date", range: span?.map((at) => new Date(at)), gridcolor: colour("line"), fixedrange: true,
-      hoverformat: "%d %b %H:%M:%S", nticks: 5, tickangle: 0, zeroline: false },
+      hoverformat: "%d %b %H:%M:%S", nticks: 5, tickangle: 0, zeroline: false,
+      // Invisible ticks keep the times clear of the lowest label of the other axis.
+      ticks: "outside", ticklen: 5, tickcolor: "rgba(0,0,0,0)" },
     yaxis: { rangemode: "tozero", ticksuffix: suffix, gridcolor: colour("line"), fixedrange: true, nticks: 4,
-      zeroline: false, range: largest ? undefined : [0, 1] },
+      zeroline: false, range: largest ? undefined : [0, 1], ...(kind === "number" && largest < 4 ? { dtick: 1 } : {}) },
     shapes: marks.map(({ at_ms: at, tone = "calm" }) => ({
       type: "line", x0: new Date(at), x1: new Date(at), yref: "paper", y0: 0, y1: 1,
       line: { color: colour(tone), width: 1.5, dash: "dot" },

@@ -75,12 +75,15 @@ function showFailure(job) {
   }
 }
 
+/** Where the advice names a command, the pages have a button for it. */
+const COMMAND = / \([^()]*\.\/keyscale[^()]*\)/g;
+
 /** The parts of a failure: message, place, code, advice, and the user's traceback, which may be open at first. */
 export function failureParts({ code, message, traceback, operator_uid: uid, subtask, advice }, isOpen = false) {
   const where = [uid && `operator ${uid}`, subtask != null && `subtask ${subtask}`].filter(Boolean).join(", ");
   return [
     element("span", { class: "said" }, message), " ", element("code", {}, code), where ? ` (${where})` : "",
-    advice ? element("p", { class: "advice" }, ...prose(advice)) : "",
+    advice ? element("p", { class: "advice" }, ...prose(advice.replaceAll(COMMAND, ""))) : "",
     traceback
       ? element("details", { open: isOpen }, element("summary", {}, "Traceback"), element("pre", { tabindex: 0 }, traceback))
       : "",
