@@ -84,8 +84,8 @@ export async function drawChart(title, { kind, lines, span, marks = [] }) {
     connectgaps: Boolean(line.joined),
   }));
   const layout = {
-    height: 170,
-    margin: { l: 62, r: 8, t: 6, b: 30 },
+    height: 180,
+    margin: { l: 62, r: 8, t: 6, b: 40 },
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 11, color: colour("ink-soft") },

@@ -49,7 +49,7 @@ function showFigures({ figures, latest_checkpoint: checkpoint, running_since_ms:
       job.restarts ? plural(job.restarts, "restart") : "no restart"],
     ["Parallelism", number(job.parallelism), element("a", { href: tabPath("rescale") }, `up to ${number(job.max_parallelism)}`)],
     ["State", bytes(figures.state_size), "as last saved"],
-    ["Busy", percent(figures.busy_ratio), figures.batch_duration_ms === null ? "of the time in batches" : `of the time in batches, ${duration(figures.batch_duration_ms)} each`],
+    ["Busy", percent(figures.busy_ratio), figures.batch_duration_ms === null ? "" : `${duration(figures.batch_duration_ms)} per batch`],
     ["Records read", number(figures.input_records), "since the job was created"],
     ["Emitted", number(figures.output_records), "side outputs and dead letters too"],
     ["Late", number(figures.late_records)],
