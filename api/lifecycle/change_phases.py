@@ -60,9 +60,7 @@ def next_change_step(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -
         case ChangePhase.RESTORE | ChangePhase.VERIFY:
             return _restore_or_roll_back(facts, change, timeouts)
         case ChangePhase.ROLL_BACK:
-            active = facts.active
-            goes_on = active is not None and _is_restored_and_running(active) and _is_back(active, change, timeouts)
-            return CompleteChange(True, _resumed_at_ms(active)) if active is not None and goes_on else None
+            return _rolled_back(facts.active, change, timeouts)
 
 
 def cause_of(kind: ChangeKind) -> Cause:
@@ -163,10 +161,14 @@ def _roll_back_after(limit_ms: int, why: str, active: AttemptFacts, change: Chan
     return RollBack(active.number, _timed_out(change, why, limit_ms)) if change.phase_age_ms > limit_ms else None
 
 
-def _is_back(active: AttemptFacts, change: ChangeFacts, timeouts: Timeouts) -> bool:
-    """Whether the old revision has gone on, so that the downtime is known; if it fails, nobody waits for it."""
+def _rolled_back(active: AttemptFacts | None, change: ChangeFacts, timeouts: Timeouts) -> Step | None:
+    """The downtime lasts until the old revision goes on; one that fails by itself or takes too long ends it, too."""
+    if active is None or not _is_restored_and_running(active):
+        return None
     goes_on = active.first_commit_at_ms is not None or active.waits_for_input
-    return goes_on or active.run_failure is not None or change.phase_age_ms > timeouts.verify_ms
+    if goes_on or active.run_failure is not None or change.phase_age_ms > timeouts.verify_ms:
+        return CompleteChange(True, _resumed_at_ms(active))
+    return None
 
 
 def _cancelled(change: ChangeFacts) -> Mapping[str, Any]:

@@ -45,6 +45,7 @@ _MARKS = {
     "ROLLBACK_ROLLED_BACK": MarkKind.ROLLBACK,
     "ROLLBACK_FAILED": MarkKind.ROLLBACK,
 }
+_CANCELLED = {"RESCALE_ROLLED_BACK": MarkKind.RESCALE, "UPGRADE_ROLLED_BACK": MarkKind.UPGRADE}
 
 
 def is_sample_due(attempt: Attempt, message: Heartbeat, at_ms: int) -> bool:
@@ -222,10 +223,8 @@ def _rate(
 
 def _mark_of_event(event: Event) -> MarkAnswer:
     kind = _MARKS[event.kind]
-    if event.details.get("ending") == "cancelled" and event.kind == "RESCALE_ROLLED_BACK":
-        kind = MarkKind.RESCALE
-    elif event.details.get("ending") == "cancelled" and event.kind == "UPGRADE_ROLLED_BACK":
-        kind = MarkKind.UPGRADE
+    if event.details.get("ending") == "cancelled":
+        kind = _CANCELLED.get(event.kind, kind)
     return MarkAnswer(at_ms=event.at_ms, kind=kind, text=event.message, id=event.details.get("change_id"))
 
 

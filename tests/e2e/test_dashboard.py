@@ -984,7 +984,7 @@ def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, p
     assert platform.control_plane.api.get("/jobs/careful/checkpoints/1")["status"] == "COMPLETED"
     actions.get_by_role("button", name="Delete…").click()
     question.get_by_role("button", name="Delete the checkpoint").click()
-    expect(verdict).to_have_text("No job can start from it: it was deleted, and its files go in the background.")
+    expect(verdict).to_have_text("No job can start from it: it was deleted. Its files are deleted later.")
     for name in ("Verify", "Delete…", "Start a job from it…"):
         expect(actions.get_by_role("button", name=name)).to_be_disabled()
     wait_until(lambda: "shared/a" not in made.paths(), 30, what="the deletion of its files")
@@ -1319,7 +1319,11 @@ def test_a_control_plane_that_hangs_is_noticed_by_the_first_request_without_an_a
 ) -> None:
     open_page(page, platform, "/ui/jobs/departures/overview")
     kept: list[Route] = []
-    page.route(f"{platform.url}/jobs/departures", lambda route: kept.append(route))  # noqa: PLW0108 - Playwright looks at the function
+
+    def keep(route: Route) -> None:
+        kept.append(route)
+
+    page.route(f"{platform.url}/jobs/departures", keep)
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     expect(page.locator("#connection")).to_contain_text("The control plane does not answer.")
     assert len(kept) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,11 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 def test_an_upgrade_keeps_state_one_that_raises_is_taken_back_and_a_clone_runs_beside_the_job(tmp_path: Path) -> None:
     with running_control_plane() as platform:
-        job = CountsJob(lambda: platform.api, tmp_path)
-        job.create(1, parallelism=2, max_parallelism=16, checkpoints={"interval_ms": 2000})
-        job.act("start")
-        job.deliver()
-        job.wait_for_all()
+        job = counting(platform, tmp_path, parallelism=2, max_parallelism=16, checkpoints={"interval_ms": 2000})
 
         assert job.ended(job.update(2))["status"] == "COMPLETED"
         job.deliver()
@@ -62,6 +58,16 @@ def test_an_upgrade_keeps_state_one_that_raises_is_taken_back_and_a_clone_runs_b
             platform.api.post(job_path(name, "cancel"))
 
 
+def counting(platform: RunningControlPlane, directory: Path, **specification: Any) -> CountsJob:
+    """Starts the first version of the program, and waits for its first counts."""
+    job = CountsJob(lambda: platform.api, directory)
+    job.create(1, **specification)
+    job.act("start")
+    job.deliver()
+    job.wait_for_all()
+    return job
+
+
 def follows(platform: RunningControlPlane, revision: int) -> bool:
     """Whether the driver says that it follows a revision's settings."""
     log = platform.api.get(job_path("counts", "logs"), tail_bytes=1 << 20)["text"]
@@ -84,11 +90,7 @@ def test_a_running_job_goes_back_to_a_revision_with_its_savepoint_and_begins_aga
     tmp_path: Path,
 ) -> None:
     with running_control_plane() as platform:
-        job = CountsJob(lambda: platform.api, tmp_path)
-        job.create(1, parallelism=2, checkpoints={"interval_ms": 2000})
-        job.act("start")
-        job.deliver()
-        job.wait_for_all()
+        job = counting(platform, tmp_path, parallelism=2, checkpoints={"interval_ms": 2000})
         assert job.ended(job.update(2))["status"] == "COMPLETED"
         job.deliver()
         job.wait_for_all()
@@ -115,11 +117,7 @@ def test_a_program_that_fails_on_its_first_record_is_taken_back_although_timers_
     tmp_path: Path,
 ) -> None:
     with running_control_plane() as platform:
-        job = CountsJob(lambda: platform.api, tmp_path)
-        job.create(1, tick_ms=300, parallelism=2, checkpoints={"interval_ms": 2000})
-        job.act("start")
-        job.deliver()
-        job.wait_for_all()
+        job = counting(platform, tmp_path, tick_ms=300, parallelism=2, checkpoints={"interval_ms": 2000})
         before = job.show()["attempt"]["metrics"]["batches"]
         wait_until(lambda: job.show()["attempt"]["metrics"]["batches"] > before + 2, what="batches of timers alone")
 
@@ -137,12 +135,8 @@ def test_a_job_that_fails_on_every_batch_and_can_take_no_savepoint_is_upgraded_f
     tmp_path: Path,
 ) -> None:
     with running_control_plane() as platform:
-        job = CountsJob(lambda: platform.api, tmp_path)
         restart = {"type": "fixed-delay", "attempts": 100_000, "delay_ms": 200}
-        job.create(1, parallelism=2, checkpoints={"interval_ms": 2000}, restart=restart)
-        job.act("start")
-        job.deliver()
-        job.wait_for_all()
+        job = counting(platform, tmp_path, parallelism=2, checkpoints={"interval_ms": 2000}, restart=restart)
         taken = keyscale(platform, "checkpoints", "trigger", "counts")
         assert taken.exit_code == 0, taken.stderr
         let_fail(platform, job)
@@ -168,12 +162,8 @@ def test_a_job_that_fails_on_every_batch_goes_back_to_a_revision_that_did_not(
     tmp_path: Path, back_to: int, state: str, versions: set[int]
 ) -> None:
     with running_control_plane() as platform:
-        job = CountsJob(lambda: platform.api, tmp_path)
         restart = {"type": "fixed-delay", "attempts": 100_000, "delay_ms": 200}
-        job.create(1, parallelism=2, checkpoints={"interval_ms": 2000}, restart=restart)
-        job.act("start")
-        job.deliver()
-        job.wait_for_all()
+        job = counting(platform, tmp_path, parallelism=2, checkpoints={"interval_ms": 2000}, restart=restart)
         assert job.ended(job.update(2))["status"] == "COMPLETED"
         job.deliver()
         job.wait_for_all()

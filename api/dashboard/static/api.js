@@ -5,10 +5,6 @@ const OF_OTHER_CLIENTS = /\b(GET|POST|PUT|PATCH|DELETE) \/|\bHTTP\b|If-Match|\.\
 
 export const NO_ANSWER = "The control plane does not answer.";
 
-/** Advice without the sentences that are for a terminal, or for a client of one's own. @param {string} advice */
-export const adviceForPages = (advice) =>
-  advice.split(/(?<=[.!?])\s+/).filter((sentence) => !OF_OTHER_CLIENTS.test(sentence)).join(" ");
-
 /** The API refused, or did not answer. `message` can be shown to the user. */
 export class ApiError extends Error {
   /** @param {{detail?: string, title?: string, advice?: string, code?: string}} problem @param {number} status */
@@ -24,7 +20,7 @@ export class ApiError extends Error {
 
   /** The message with what can be done about it on a page. */
   get text() {
-    const advice = adviceForPages(this.advice);
+    const advice = this.advice.split(/(?<=[.!?])\s+/).filter((sentence) => !OF_OTHER_CLIENTS.test(sentence)).join(" ");
     const ends = !advice || /[.!?…]$/.test(this.message);
     return `${this.message}${ends ? "" : "."} ${advice}`.trim();
   }

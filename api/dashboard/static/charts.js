@@ -137,7 +137,7 @@ function describe(figure, title, lines, format) {
   for (const line of lines) {
     const known = line.points.map(([, value]) => value).filter((value) => value !== null);
     const named = lines.length > 1 ? `${line.name.toLowerCase()} ` : "";
-    // A value that does not hold is not that of now if later points have none; the last point may still be to come.
+    // A line whose values do not hold has a value of now only if one of its latest points has: of the last, it may be to come.
     const lasts = line.joined ? known : line.points.slice(-LATE_POINTS).map(([, value]) => value).filter((value) => value !== null);
     if (!line.over) now.push(`${named}${lasts.length ? format(lasts.at(-1)) : NONE}`);
     if (known.length) {

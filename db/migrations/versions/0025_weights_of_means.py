@@ -12,11 +12,15 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the weight of busy ratios; earlier ones were as many as all samples."""
+    """Adds the weight of busy ratios; earlier ones were as many as all samples. Bounds the means."""
     op.add_column("series_points", sa.Column("busy_samples", sa.BigInteger, nullable=False, server_default="0"))
     op.execute("UPDATE series_points SET busy_samples = samples WHERE busy_ratio IS NOT NULL")
+    # A larger mean could not be averaged with others: the statement that does it would fail.
+    op.execute("UPDATE series_points SET processed_rate = 1e15 WHERE processed_rate > 1e15")
+    op.execute("UPDATE series_points SET busy_ratio = 1e15 WHERE busy_ratio > 1e15")
+    op.execute("UPDATE series_points SET batch_duration_ms = 1e15 WHERE batch_duration_ms > 1e15")
 
 
 def downgrade() -> None:
-    """Removes it."""
+    """Removes the weight."""
     op.drop_column("series_points", "busy_samples")

@@ -11,6 +11,7 @@ from sqlalchemy import func, select, text
 
 from keyscale.api.access.tokens import token_sha256
 from keyscale.api.lifecycle.apply import apply
+from keyscale.api.lifecycle.change_phases import CANCELLED
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause, ReplaceAttempt
 from keyscale.clock import now_ms
@@ -179,11 +180,13 @@ def test_values_of_one_step_become_one(context: Context, job: dict[str, Any]) ->
 
 
 ENDS_OF_CHANGES = [
-    (ChangeKind.RESCALE, ChangeStatus.COMPLETED),
-    (ChangeKind.RESCALE, ChangeStatus.ROLLED_BACK),
-    (ChangeKind.UPGRADE, ChangeStatus.COMPLETED),
-    (ChangeKind.UPGRADE, ChangeStatus.FAILED),
-    (ChangeKind.ROLLBACK, ChangeStatus.COMPLETED),
+    (ChangeKind.RESCALE, ChangeStatus.COMPLETED, None),
+    (ChangeKind.RESCALE, ChangeStatus.ROLLED_BACK, {"code": "DRIVER_LOST"}),
+    (ChangeKind.RESCALE, ChangeStatus.ROLLED_BACK, {"code": CANCELLED}),
+    (ChangeKind.UPGRADE, ChangeStatus.COMPLETED, None),
+    (ChangeKind.UPGRADE, ChangeStatus.FAILED, {"code": "DRIVER_LOST"}),
+    (ChangeKind.UPGRADE, ChangeStatus.ROLLED_BACK, {"code": CANCELLED}),
+    (ChangeKind.ROLLBACK, ChangeStatus.COMPLETED, None),
 ]
 
 
@@ -193,9 +196,10 @@ def test_failures_and_changes_are_marked(client: httpx.Client, context: Context,
         found = jobs.lock(session, job["id"])
         assert found is not None
         transaction = JobTransaction(session, found)
-        for kind, status in ENDS_OF_CHANGES:
+        for kind, status, why in ENDS_OF_CHANGES:
+            is_cancelled = why == {"code": CANCELLED}
             change = Change(
-                id=f"{kind}-{status}".lower(),
+                id=f"{kind}-{'cancelled' if is_cancelled else status}".lower(),
                 job_id=job["id"],
                 kind=kind,
                 status=ChangeStatus.IN_PROGRESS,
@@ -211,7 +215,7 @@ def test_failures_and_changes_are_marked(client: httpx.Client, context: Context,
                 requested_at_ms=now_ms(),
             )
             session.add(change)
-            transaction.end_change(change, status, None)
+            transaction.end_change(change, status, why)
         transaction.settle(JobStatus.FAILED, {"code": "USER_FUNCTION_FAILED"})
         session.execute(
             text(
@@ -225,13 +229,18 @@ def test_failures_and_changes_are_marked(client: httpx.Client, context: Context,
     assert sorted((mark["kind"], mark["id"]) for mark in marks) == [
         ("CHECKPOINT_FAILED", "3"),
         ("FAILURE", None),
+        ("RESCALE", "rescale-cancelled"),
         ("RESCALE", "rescale-completed"),
         ("ROLLBACK", "rescale-rolled_back"),
         ("ROLLBACK", "rollback-completed"),
         ("ROLLBACK", "upgrade-failed"),
         ("START", None),
+        ("UPGRADE", "upgrade-cancelled"),
         ("UPGRADE", "upgrade-completed"),
     ]
+    texts = {mark["id"]: mark["text"] for mark in marks}
+    assert texts["rescale-cancelled"] == "rescale from 1 to 2: cancelled"
+    assert texts["rescale-rolled_back"] == "rescale from 1 to 2: rolled back: DRIVER_LOST"
     old = client.get("/jobs/flights/series", params={"to_ms": now_ms() - 60_000}).json()
     assert old["marks"] == []
 

@@ -89,8 +89,8 @@ function showActions(one, verification, mayOperate) {
 
 const WHY_NOT = {
   COMPLETED: "A job can start from it. Whether all of its files are there and intact was not verified yet.",
-  SUBSUMED: "No job can start from it: newer checkpoints have replaced it, and its files go in the background.",
-  DISCARDED: "No job can start from it: it was deleted, and its files go in the background.",
+  SUBSUMED: "No job can start from it: newer checkpoints have replaced it, and its files are deleted in the background.",
+  DISCARDED: "No job can start from it: it was deleted. Its files are deleted later.",
   FAILED: "No job can start from it: it was not completed.",
   IN_PROGRESS: "It is being taken.",
 };
@@ -141,7 +141,7 @@ async function removeIt() {
   });
   if (!agreed) return;
   await remove(`${path}/checkpoints/${id}`);
-  tell(`The ${noun} is deleted. Its files go in the background.`, "good");
+  tell(`The ${noun} is deleted. Its files are deleted in the background.`, "good");
 }
 
 async function attempt(name, act) {
@@ -302,7 +302,7 @@ function operatorPanel(operator) {
       element("h2", { id: title, class: "mono" }, operator.uid),
       element("span", { class: "soft" }, `${number(operator.num_acknowledged_subtasks)} of `
         + `${number(operator.num_subtasks)} acknowledged in ${duration(operator.end_to_end_duration)}, `
-        + `${bytes(operator.checkpointed_size)} of ${bytes(operator.state_size)}`)),
+        + `added ${bytes(operator.checkpointed_size)}; ${bytes(operator.state_size)} in its subtasks, a shared file in each`)),
     element("dl", { class: "definitions spreads" }, ...definitions([
       ["Stopped: least · average · most", spread(summary?.checkpoint_duration.sync, duration)],
       ["Uploaded: least · average · most", spread(summary?.checkpoint_duration.async, duration)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from keyscale.jobs.runtime.driver.checkpoints import added_bytes
 from keyscale.jobs.runtime.executor.subtask_jobs import StoredSubtask
 from keyscale.state.documents.manifest import FileHandle, ShardHandle, SnapshotHandle
+from keyscale.state.engine.key_group_sizes import KeyGroupSizes
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.layout import Layout
 
@@ -19,7 +20,7 @@ def stored(layout: Layout, index: int, uploaded_bytes: int, *files: tuple[str, i
     )
     shard = ShardHandle(0, 127, handles)
     handle = SnapshotHandle(SubtaskIndex(index), 0, 127, BatchId(9), "x", (shard,))
-    return StoredSubtask(UID, handle, uploaded_bytes, 0, 0, 0, 0, None)  # type: ignore[arg-type]
+    return StoredSubtask(UID, handle, uploaded_bytes, 0, 0, 0, 0, KeyGroupSizes((), ()))
 
 
 def test_an_object_that_several_subtasks_have_stored_counts_once():
