@@ -121,7 +121,10 @@ class SubtaskAnswer(Answer):
     ack_timestamp: int | None
     end_to_end_duration: int
     checkpointed_size: int
-    state_size: int
+    state_size: int = Field(
+        description="Bytes of the files that it reads. After a rescale, subtasks may read the same file until it is"
+        " rewritten."
+    )
     checkpoint: SubtaskDurations
     start_delay: int
     key_group_start: int
@@ -163,7 +166,7 @@ class OperatorAnswer(Answer):
     status: CheckpointStatus
     latest_ack_timestamp: int | None
     checkpointed_size: int
-    state_size: int
+    state_size: int = Field(description="Bytes of its state. A file that several of its subtasks read counts once.")
     end_to_end_duration: int
     entries: int = Field(description="Approximate number of entries of the state.")
     num_subtasks: int

@@ -32,7 +32,7 @@ from keyscale.db.statuses import CheckpointStatus
 from keyscale.jobs.protocol.messages import CheckpointSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Any
 
     from sqlalchemy.orm import Session
@@ -201,7 +201,7 @@ def _operator(uid: str, members: list[CheckpointSubtask], trigger_timestamp: int
         status=_operator_status(members),
         latest_ack_timestamp=last_ack,
         checkpointed_size=sum(member.checkpointed_size for member in members),
-        state_size=sum(member.state_size for member in members),
+        state_size=operator_size(members),
         end_to_end_duration=0 if last_ack is None else max(0, last_ack - trigger_timestamp),
         entries=sum(member.entries for member in members),
         num_subtasks=len(members),
@@ -219,6 +219,14 @@ def _operator(uid: str, members: list[CheckpointSubtask], trigger_timestamp: int
         ),
         subtasks=[_subtask(member) for member in members],
     )
+
+
+def operator_size(members: Iterable[CheckpointSubtask]) -> int:
+    """Returns the size of an operator's state, to which a file that several subtasks read adds once.
+
+    Older drivers have not said what subtasks share. The size is the sum of the subtasks' sizes then.
+    """
+    return sum(member.state_size if member.distinct_size is None else member.distinct_size for member in members)
 
 
 def _operator_status(members: list[CheckpointSubtask]) -> CheckpointStatus:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from keyscale.api.errors import CheckpointNotFoundError
 from keyscale.api.schemas.snapshot_care import ComparisonAnswer, OperatorComparison
-from keyscale.api.services.checkpoints import answer_of
+from keyscale.api.services.checkpoints import answer_of, operator_size
 from keyscale.api.services.jobs import require_job
 from keyscale.api.store_check import open_to_read
 from keyscale.db.repositories import checkpoints
@@ -99,12 +101,14 @@ def _compared_files(first: Files, second: Files) -> dict[str, int]:
 
 
 def _sums(parts: Sequence[CheckpointSubtask]) -> dict[str, dict[str, int]]:
-    sums: dict[str, dict[str, int]] = {}
-    for part in parts:
-        of = sums.setdefault(part.operator_uid, dict.fromkeys(("state_size", "entries", "checkpointed_size"), 0))
-        for name in of:
-            of[name] += getattr(part, name)
-    return sums
+    return {
+        uid: {
+            "state_size": operator_size(members := list(group)),
+            "entries": sum(member.entries for member in members),
+            "checkpointed_size": sum(member.checkpointed_size for member in members),
+        }
+        for uid, group in groupby(parts, key=attrgetter("operator_uid"))
+    }
 
 
 def _files(

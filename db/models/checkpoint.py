@@ -96,6 +96,7 @@ class CheckpointSubtask(Base):
     async_duration: Mapped[int]
     checkpointed_size: Mapped[int]
     state_size: Mapped[int]
+    distinct_size: Mapped[int | None]
     files: Mapped[int]
     entries: Mapped[int] = mapped_column(default=0, server_default="0")
     key_group_entries: Mapped[list[int]] = mapped_column(default=list, server_default="[]")

@@ -640,6 +640,9 @@ class SubtaskCheckpointReport(Message):
     async_duration: Size = Field(default=0, description="ms of upload")
     checkpointed_size: Size = Field(default=0, description="bytes that it has added to the store for this checkpoint")
     state_size: Size = Field(default=0, description="bytes of the whole state")
+    distinct_size: Size | None = Field(
+        default=None, description="bytes of its files that no subtask before it reads; null from older drivers"
+    )
     files: Whole = 0
     entries: Size = Field(
         default=0, description="estimated entries of the state; overwritten ones count until compaction"

@@ -201,7 +201,18 @@ class Manifest(msgspec.Struct, frozen=True):
 def size_bytes_of(operators: Iterable[OperatorSnapshot]) -> int:
     """Returns the size of the distinct objects that hold the state of operators."""
     subtasks = (snapshot for operator in operators for snapshot in operator.subtasks)
-    return sum({file.path: file.size_bytes for snapshot in subtasks for file in snapshot.files()}.values())
+    return sum(distinct_bytes(subtasks))
+
+
+def distinct_bytes(subtasks: Iterable[SnapshotHandle]) -> list[int]:
+    """Returns the size of each subtask's objects that no subtask before it reads. These add up to the size of all."""
+    seen: set[str] = set()
+    distinct = []
+    for snapshot in subtasks:
+        sizes = {file.path: file.size_bytes for file in snapshot.files() if file.path not in seen}
+        distinct.append(sum(sizes.values()))
+        seen |= sizes.keys()
+    return distinct
 
 
 def known_files(manifests: Iterable[Manifest], job_id: JobId, *, claimed: bool = False) -> dict[str, str]:

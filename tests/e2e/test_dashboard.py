@@ -421,6 +421,12 @@ def test_jobs_are_filtered_and_sorted_as_the_address_says(page: Page, platform: 
     page.get_by_role("button", name="Name").click()
     expect(rows.first).to_contain_text(HOSTILE_NAME)
     expect(page).to_have_url(f"{platform.url}/ui/?sort=Name")
+    expect(page.get_by_label("Sort by")).to_be_hidden()
+    page.set_viewport_size({"width": 390, "height": 700})  # where the heads of columns are out of sight
+    expect(page.get_by_label("Sort by")).to_have_value("Name")
+    page.get_by_label("Sort by").select_option("Name, descending")
+    expect(rows.first).to_contain_text("departures")
+    expect(page).to_have_url(f"{platform.url}/ui/?sort=-Name")
     page.get_by_label("Status").select_option("RUNNING")
     expect(rows).to_have_count(0)
     expect(page.locator("#filtered")).to_have_text("0 jobs shown")

@@ -26,6 +26,7 @@ from keyscale.state.documents.manifest import (
     Manifest,
     OperatorSnapshot,
     SnapshotKind,
+    distinct_bytes,
     known_files,
     read_manifest,
     write_manifest,
@@ -346,7 +347,8 @@ class _Taking:
     def completed(self, manifest: Manifest, stored: Sequence[StoredSubtask], records: int) -> CheckpointReport:
         report = self._report(CheckpointStatus.COMPLETED)
         added = added_bytes(stored, self.context.info.attempt, self.checkpoint_id)
-        subtasks = [self._subtask_report(part, size_bytes) for part, size_bytes in zip(stored, added, strict=True)]
+        distinct = distinct_bytes(part.handle for part in stored)
+        subtasks = [self._subtask_report(*of_one) for of_one in zip(stored, added, distinct, strict=True)]
         return report.model_copy(
             update={
                 "latest_ack_timestamp": max((part.acknowledged_at_ms for part in stored), default=now_ms()),
@@ -369,7 +371,7 @@ class _Taking:
             end_to_end_duration=now_ms() - self.triggered_at_ms,
         )
 
-    def _subtask_report(self, part: StoredSubtask, added_bytes: int) -> SubtaskCheckpointReport:
+    def _subtask_report(self, part: StoredSubtask, added: int, distinct: int) -> SubtaskCheckpointReport:
         return SubtaskCheckpointReport(
             operator_uid=part.uid,
             index=part.handle.subtask,
@@ -381,8 +383,9 @@ class _Taking:
             start_delay=max(0, part.started_at_ms - self.triggered_at_ms),
             sync_duration=part.sync_ms,
             async_duration=part.async_ms,
-            checkpointed_size=added_bytes,
+            checkpointed_size=added,
             state_size=part.handle.state_size_bytes,
+            distinct_size=distinct,
             files=sum(1 for _ in part.handle.files()),
             entries=sum(part.sizes.entries),
             key_group_entries=list(part.sizes.entries) if self._reports_key_groups else [],

@@ -341,6 +341,21 @@ def test_a_checkpoint_is_shown_under_flinks_names(
     assert operator["subtasks"][0]["key_group_bytes"] == [10] * 8
 
 
+def test_a_file_that_subtasks_share_counts_once_in_the_size_of_their_operator(
+    client: httpx.Client, attempt: Callable[..., int], driver: Driver
+) -> None:
+    number = attempt()
+    shared, before = report(1), report(2)  # the second one is of a driver that does not say what its subtasks share
+    for subtask, distinct_size in zip(shared["subtasks"], (100, 25), strict=True):
+        subtask["distinct_size"] = distinct_size
+    for message in (shared, before):
+        assert driver(number, "checkpoints", **message).status_code == 204
+    sizes = [client.get(f"/jobs/flights/checkpoints/{id_}").json()["operators"][0]["state_size"] for id_ in (1, 2)]
+    assert sizes == [125, 200]
+    [operator] = client.get("/jobs/flights/checkpoints/1/compare", params={"to": 2}).json()["operators"]
+    assert (operator["from_state_size"], operator["to_state_size"]) == (125, 200)
+
+
 def test_a_failure_after_which_a_driver_restarts_is_one_event(
     client: httpx.Client, attempt: Callable[..., int], driver: Driver
 ) -> None:

@@ -296,13 +296,15 @@ function operatorPanel(operator) {
   const title = `operator-${operator.uid}`.replaceAll(/[^\w-]/g, "_");
   const slow = new Set(stragglersOf(operator.subtasks.map((one) => one.end_to_end_duration)));
   const summary = operator.summary;
+  const sharesFiles = operator.state_size < operator.subtasks.reduce((sum, one) => sum + one.state_size, 0);
   const spread = (range, shown) => (range ? `${shown(range.min)} · ${shown(range.avg)} · ${shown(range.max)}` : NONE);
   return element("section", { class: "panel", "aria-labelledby": title },
     element("div", { class: "panel-head" },
       element("h2", { id: title, class: "mono" }, operator.uid),
       element("span", { class: "soft" }, `${number(operator.num_acknowledged_subtasks)} of `
         + `${number(operator.num_subtasks)} acknowledged in ${duration(operator.end_to_end_duration)}, `
-        + `added ${bytes(operator.checkpointed_size)}; ${bytes(operator.state_size)} in its subtasks, a shared file in each`)),
+        + `full size ${bytes(operator.state_size)}, added ${bytes(operator.checkpointed_size)}`
+        + (sharesFiles ? "; files that its subtasks share count once" : ""))),
     element("dl", { class: "definitions spreads" }, ...definitions([
       ["Stopped: least · average · most", spread(summary?.checkpoint_duration.sync, duration)],
       ["Uploaded: least · average · most", spread(summary?.checkpoint_duration.async, duration)],

@@ -32,6 +32,9 @@ byId("filter-status").append(...STATUSES.map((status) => element("option", { val
 byId("filter-text").value = query.get("q") ?? "";
 byId("filter-status").value = query.get("status") ?? "";
 byId("columns").append(heading("Name", null), ...COLUMNS.map(([name, kind]) => heading(name, kind)));
+byId("sort").append(...["Name", ...COLUMNS.map(([name]) => name)].flatMap((name) => [
+  element("option", { value: name }, `${name}, ascending`), element("option", { value: `-${name}` }, `${name}, descending`)]));
+byId("sort").addEventListener("change", () => sortBy(byId("sort").value));
 byId("filters").addEventListener("input", () => {
   setQuery("q", byId("filter-text").value.trim());
   setQuery("status", byId("filter-status").value);
@@ -61,6 +64,7 @@ function show() {
   const running = jobs.filter((job) => job.status === "RUNNING").length;
   setText(byId("summary"), jobs.length ? `${number(running)} of ${number(jobs.length)} running` : "");
   setText(byId("filtered"), shown.length < jobs.length ? `${plural(shown.length, "job")} shown` : "");
+  byId("sort").value = query.get("sort") ?? "";
   keyed(byId("jobs"), shown, (job) => job.id, createRow, updateRow);
   for (const column of byId("columns").children) {
     const { name } = column.dataset;
@@ -90,11 +94,13 @@ function sorted(found) {
   });
 }
 
+function sortBy(order) {
+  setQuery("sort", order);
+  show();
+}
+
 function heading(name, kind) {
-  const sort = () => {
-    setQuery("sort", query.get("sort") === name ? `-${name}` : name);
-    show();
-  };
+  const sort = () => sortBy(query.get("sort") === name ? `-${name}` : name);
   return element("th", { scope: "col", role: "columnheader", class: kind, dataset: { name } },
     element("button", { type: "button", class: "sort", onclick: sort }, name));
 }

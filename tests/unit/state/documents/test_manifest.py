@@ -22,6 +22,7 @@ from keyscale.state.documents.manifest import (
     SnapshotHandle,
     SnapshotKind,
     decode_manifest,
+    distinct_bytes,
     encode_manifest,
     known_files,
     read_manifest,
@@ -83,6 +84,7 @@ def test_a_file_that_two_subtasks_read_counts_once_in_the_size_of_the_state() ->
     halves = (subtask, msgspec.structs.replace(subtask, subtask=SubtaskIndex(1)))
     rescaled = msgspec.structs.replace(operator, subtasks=halves)
     assert msgspec.structs.replace(manifest, operators=(rescaled,)).state_size_bytes == 1016
+    assert distinct_bytes(halves) == [1016, 0]
 
 
 def test_todays_reader_reads_last_years_manifest() -> None:
