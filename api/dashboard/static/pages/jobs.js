@@ -34,7 +34,7 @@ byId("filter-status").value = query.get("status") ?? "";
 byId("columns").append(heading("Name", null), ...COLUMNS.map(([name, kind]) => heading(name, kind)));
 byId("sort").append(...["Name", ...COLUMNS.map(([name]) => name)].flatMap((name) => [
   element("option", { value: name }, `${name}, ascending`), element("option", { value: `-${name}` }, `${name}, descending`)]));
-byId("sort").addEventListener("change", () => sortBy(byId("sort").value));
+byId("sort").addEventListener("input", () => sortBy(byId("sort").value));
 byId("filters").addEventListener("input", () => {
   setQuery("q", byId("filter-text").value.trim());
   setQuery("status", byId("filter-status").value);
