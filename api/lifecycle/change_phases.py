@@ -143,18 +143,24 @@ def _verify(active: AttemptFacts, change: ChangeFacts, timeouts: Timeouts) -> St
             return AdvanceChange(ChangePhase.VERIFY)
         why = "the new driver did not restore the state"
         return _roll_back_failed(active, change) or _roll_back_after(timeouts.restore_ms, why, active, change)
-    if _is_restored_and_running(active) and (active.has_run_input or active.waits_for_input):
+    has_run = active.has_run_input if _has_new_program(change) else active.first_commit_at_ms is not None
+    if _is_restored_and_running(active) and (has_run or active.waits_for_input):
         return CompleteChange(False, _resumed_at_ms(active))
     limit_ms = max(timeouts.verify_ms, round(BATCHES_TO_VERIFY * change.batch_duration_ms))
-    why = "the new driver committed no batch with input"
+    why = "the new driver committed no batch" + (" with input" if _has_new_program(change) else "")
     return _roll_back_failed(active, change) or _roll_back_after(limit_ms, why, active, change)
 
 
 def _roll_back_failed(active: AttemptFacts, change: ChangeFacts) -> Step | None:
     """A new program that fails before its first batch is not tried again, whatever its restart strategy says."""
-    if active.run_failure is None or change.kind is ChangeKind.RESCALE:
+    if active.run_failure is None or not _has_new_program(change):
         return None
     return RollBack(active.number, active.run_failure)
+
+
+def _has_new_program(change: ChangeFacts) -> bool:
+    """Whether a batch of timers alone says nothing of it: its functions may fail on the first record."""
+    return change.kind is not ChangeKind.RESCALE
 
 
 def _roll_back_after(limit_ms: int, why: str, active: AttemptFacts, change: ChangeFacts) -> Step | None:
@@ -163,10 +169,11 @@ def _roll_back_after(limit_ms: int, why: str, active: AttemptFacts, change: Chan
 
 def _rolled_back(active: AttemptFacts | None, change: ChangeFacts, timeouts: Timeouts) -> Step | None:
     """The downtime lasts until the old revision goes on; one that fails by itself or takes too long ends it, too."""
-    if active is None or not _is_restored_and_running(active):
+    if active is None:
         return None
     goes_on = active.first_commit_at_ms is not None or active.waits_for_input
-    if goes_on or active.run_failure is not None or change.phase_age_ms > timeouts.verify_ms:
+    has_ended = goes_on or change.phase_age_ms > timeouts.verify_ms
+    if active.run_failure is not None or (has_ended and _is_restored_and_running(active)):
         return CompleteChange(True, _resumed_at_ms(active))
     return None
 

@@ -148,16 +148,17 @@ class ReportRoute(GuardedRoute):
 
     @contextmanager
     def slot(self, request: Request) -> Iterator[None]:
-        """Holds the job's place for large reports. The guards have found the attempt.
+        """Holds the job's place for large reports, if the guards have found a driver; others send none.
 
         Raises:
             TooManyInFlightError: Another large report of the job is being read.
         """
-        if _announced_bytes(request) <= self.unguarded_bytes_max:
+        driver = getattr(request.state, "driver", None)
+        if driver is None or _announced_bytes(request) <= self.unguarded_bytes_max:
             yield
             return
         reports: InFlight = request.app.state.context.reports
-        with reports.place(request.state.driver.job_id):
+        with reports.place(driver.job_id):
             yield
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from pyspark import TaskContext
 
 from keyscale.errors import KeyscaleError
 from keyscale.installation import EXAMPLES, IMPORT_PATH
@@ -118,7 +119,8 @@ def user_code(coordinates: Callable[[], str] | None = None) -> Iterator[None]:
         coordinates: Returns the position of the input that was being processed.
 
     Raises:
-        UserFunctionError: The code raised an exception that is not one of ours; `sys.exit` raises one, too.
+        UserFunctionError: The code raised an exception that is not one of ours; `sys.exit` raises one, too. In a
+            task of Spark it may be anything that can be raised.
     """
     try:
         yield
@@ -126,7 +128,9 @@ def user_code(coordinates: Callable[[], str] | None = None) -> Iterator[None]:
         raise
     except KeyscaleError as error:
         raise with_origin(error, TaskOrigin(user_traceback=user_traceback(error))) from None
-    except BaseException as error:  # noqa: BLE001 - a user's code may raise anything
+    except BaseException as error:
+        if not isinstance(error, Exception | SystemExit) and TaskContext.get() is None:
+            raise  # in a user's own test: Ctrl-C, or an outcome of its test runner's
         if (carried := carried_error(error)) is not None:  # the code has run a Spark job
             raise carried from None
         where = "" if coordinates is None else f", {coordinates()}"

@@ -33,6 +33,9 @@ REQUIRED_SETTINGS = MappingProxyType(
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
         # Times in the data never depend on where a driver runs.
         "spark.sql.session.timeZone": "UTC",
+        # Internal, in milliseconds. How often an idle query tells that it is idle. With Spark's ten seconds, a job
+        # would seem to be busy for so long after its last batch.
+        "spark.sql.streaming.noDataProgressEventInterval": "500",
         # A query that does not stop within this time is abandoned; its commits are in the log.
         "spark.sql.streaming.stopTimeout": "60000",
         # A console progress bar makes the driver's log unreadable.

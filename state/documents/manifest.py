@@ -102,8 +102,13 @@ class SnapshotHandle(msgspec.Struct, frozen=True):
         return KeyGroupRange(self.key_group_start, self.key_group_end)
 
     @property
+    def distinct_files(self) -> dict[str, FileHandle]:
+        """The objects by their paths: after a rescale, two of its shards may have the same file."""
+        return {file.path: file for file in self.files()}
+
+    @property
     def state_size_bytes(self) -> int:
-        return sum(file.size_bytes for file in self.files())
+        return sum(file.size_bytes for file in self.distinct_files.values())
 
     @property
     def operator_state_file(self) -> FileHandle | None:
@@ -209,9 +214,9 @@ def distinct_bytes(subtasks: Iterable[SnapshotHandle]) -> list[int]:
     seen: set[str] = set()
     distinct = []
     for snapshot in subtasks:
-        sizes = {file.path: file.size_bytes for file in snapshot.files() if file.path not in seen}
-        distinct.append(sum(sizes.values()))
-        seen |= sizes.keys()
+        files = snapshot.distinct_files
+        distinct.append(sum(file.size_bytes for path, file in files.items() if path not in seen))
+        seen |= files.keys()
     return distinct
 
 

@@ -132,7 +132,7 @@ def _summarize_operator(reader: CheckpointReader, operator: OperatorSnapshot) ->
                 snapshot.key_group_start,
                 snapshot.key_group_end,
                 len(snapshot.shards),
-                len(list(snapshot.files())),
+                len(snapshot.distinct_files),
                 snapshot.state_size_bytes,
             )
             for snapshot in operator.subtasks

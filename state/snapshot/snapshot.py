@@ -96,7 +96,7 @@ class LocalSnapshot:
 
 
 class UploadedSnapshot(NamedTuple):
-    """A reference to a subtask's snapshot, for the checkpoint's manifest, and the bytes that were moved for it."""
+    """A reference to a subtask's snapshot, for the checkpoint's manifest, and the bytes that the store got for it."""
 
     handle: SnapshotHandle
     uploaded_bytes: int
@@ -193,10 +193,11 @@ def upload_snapshot(
         schema=snapshot.schema,
         operator_state=operator_state,
     )
-    moved_bytes = sum(moved_bytes for _, moved_bytes in stored)
+    # By path: two shards may have the same file, which is one object.
+    added_bytes = sum({handle.path: added_bytes for handle, added_bytes in stored}.values())
     if handle.operator_state_file is not None:
-        moved_bytes += handle.operator_state_file.size_bytes
-    return UploadedSnapshot(handle, moved_bytes)
+        added_bytes += handle.operator_state_file.size_bytes
+    return UploadedSnapshot(handle, added_bytes)
 
 
 def _upload_operator_state(
@@ -227,10 +228,10 @@ class _Upload:
     savepoint_id: str | None
 
     def store_file(self, file: _LocalFile, sha256: str) -> tuple[FileHandle, int]:
-        """Brings one file into the store unless it is there; returns its handle and the number of bytes moved."""
-        path, moved_bytes = self._store_immutable(file, sha256) if file.immutable else self._store_exclusive(file)
+        """Brings one file into the store unless it is there; returns its handle and the bytes that were added."""
+        path, added_bytes = self._store_immutable(file, sha256) if file.immutable else self._store_exclusive(file)
         reach("snapshot.file_uploaded")
-        return FileHandle(file.path.name, path, file.identity.size_bytes, sha256, shared=file.immutable), moved_bytes
+        return FileHandle(file.path.name, path, file.identity.size_bytes, sha256, shared=file.immutable), added_bytes
 
     def _store_immutable(self, file: _LocalFile, sha256: str) -> tuple[str, int]:
         if self.savepoint_id is None:

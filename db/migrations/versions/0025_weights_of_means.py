@@ -12,9 +12,13 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Adds the weight of busy ratios; earlier ones were as many as all samples. Bounds the means."""
+    """Adds the weight of busy ratios; earlier ones were as many as all samples. Bounds the means.
+
+    Samples without values of a job that had run no batch count no more.
+    """
     op.add_column("series_points", sa.Column("busy_samples", sa.BigInteger, nullable=False, server_default="0"))
     op.execute("UPDATE series_points SET busy_samples = samples WHERE busy_ratio IS NOT NULL")
+    op.execute("UPDATE series_points SET samples = 0 WHERE processed_rate IS NULL AND batch_duration_ms IS NULL")
     # A larger mean could not be averaged with others: the statement that does it would fail.
     op.execute("UPDATE series_points SET processed_rate = 1e15 WHERE processed_rate > 1e15")
     op.execute("UPDATE series_points SET busy_ratio = 1e15 WHERE busy_ratio > 1e15")

@@ -386,7 +386,7 @@ class _Taking:
             checkpointed_size=added,
             state_size=part.handle.state_size_bytes,
             distinct_size=distinct,
-            files=sum(1 for _ in part.handle.files()),
+            files=len(part.handle.distinct_files),
             entries=sum(part.sizes.entries),
             key_group_entries=list(part.sizes.entries) if self._reports_key_groups else [],
             key_group_bytes=list(part.sizes.size_bytes) if self._reports_key_groups else [],

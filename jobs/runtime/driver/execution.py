@@ -34,6 +34,7 @@ from keyscale.jobs.runtime.errors import SparkLostError
 from keyscale.jobs.runtime.executor.subtask_jobs import RestoreSubtasks, SubtaskPlaces, check_restored, run_per_subtask
 from keyscale.jobs.runtime.retries import Retries
 from keyscale.jobs.spark_internals.affinity import Anchor
+from keyscale.jobs.spark_internals.idle_queries import IdleQueries
 from keyscale.state.documents.manifest import OperatorDeclaration
 from keyscale.state.identifiers import Attempt, CheckpointId, JobId, OperatorUid
 from keyscale.state.keys.hashing import HashId
@@ -177,6 +178,7 @@ class Execution:
             positions=sources.positions(opened.positions),
             batch_interval_ms=self._batch_interval_ms(),
         )
+        idle = IdleQueries(context.spark)  # before the query, whose first look may find no input
         query = JobQuery(loop.start)
         context.status.enter(DriverState.RUNNING)
         logger.info("the query runs")
@@ -188,10 +190,12 @@ class Execution:
         if any(node.logic.uses_timers for node in self._topology.operators):
             timekeeper.start()
         try:
-            self._wait_for_end(query, [node.uid for node in sources.nodes])
+            self._wait_for_end(query, ProgressWatch(query, idle, [node.uid for node in sources.nodes], context.status))
         finally:
             timekeeper.end()
             watch.end()
+            with contextlib.suppress(Exception):  # Spark may be gone
+                idle.close()
             self._go_down(loop, query, coordinator)
 
     def _open(self) -> OpenAttempt:
@@ -356,9 +360,8 @@ class Execution:
         given_ms = self._context.settings.newest.batch_interval_ms
         return self._topology.batch_interval_ms if given_ms is None else given_ms
 
-    def _wait_for_end(self, query: JobQuery, source_uids: Sequence[OperatorUid]) -> None:
+    def _wait_for_end(self, query: JobQuery, watch: ProgressWatch) -> None:
         outcome_box, status = self._context.outcome_box, self._context.status
-        watch = ProgressWatch(query, source_uids, status)
         # Looking takes a busy driver some milliseconds; only the first commit is to be seen at once.
         while outcome_box.wait(_QUERY_POLL_SECONDS if status.commits else _FIRST_COMMIT_POLL_SECONDS) is None:
             watch.look()

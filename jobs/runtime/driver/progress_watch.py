@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.jobs.runtime.batch.metrics import lost_records, pending_records, source_metrics
-from keyscale.jobs.spark_internals.query_status import is_waiting_for_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from keyscale.jobs.runtime.control.driver_status import DriverStatus
     from keyscale.jobs.runtime.driver.job_query import JobQuery
+    from keyscale.jobs.spark_internals.idle_queries import IdleQueries
     from keyscale.state.identifiers import OperatorUid
 
 _LOOKS_AFTER_COMMIT = 2  # Spark tells of a batch's progress a moment after its commit
@@ -27,6 +27,7 @@ class ProgressWatch:
 
     Args:
         query: The job's query.
+        idle: Knows whether it waits for input.
         source_uids: The sources, in the order of the query's inputs.
         status: The status.
         clock: Returns seconds.
@@ -35,11 +36,13 @@ class ProgressWatch:
     def __init__(
         self,
         query: JobQuery,
+        idle: IdleQueries,
         source_uids: Sequence[OperatorUid],
         status: DriverStatus,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._query = query
+        self._idle = idle
         self._source_uids = source_uids
         self._status = status
         self._clock = clock
@@ -51,7 +54,7 @@ class ProgressWatch:
     def look(self) -> None:
         """Looks at what has changed since the last look; does nothing costly if nothing was committed."""
         current = self._query.current
-        self._status.waits_for_input(is_waiting_for_input(current))
+        self._status.waits_for_input(self._idle.has(current))
         if current is not self._running:
             self._pass_on(self._running)  # the last that the query before has told
             self._running = current

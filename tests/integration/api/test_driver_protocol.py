@@ -720,6 +720,8 @@ def test_a_control_plane_proves_that_it_knows_an_attempt(
     answer = anonymous.get("/driver/proof", params={"attempt": f"{job['id']}:{number}", "nonce": "n"})
     expected = prove(token_sha256(f"driver-{number}"), "n", context.settings.control_url)
     assert answer.json() == {"proof": expected}
+    chunked = anonymous.request("GET", "/driver/proof", params=answer.request.url.params, content=iter([b"x"]))
+    assert chunked.json() == {"proof": expected}
     for unknown in (f"{job['id']}:2", f"{job['id']}:{10**30}", "x:1", "x\0:1", ":", ""):
         refused = anonymous.get("/driver/proof", params={"attempt": unknown, "nonce": "n"})
         assert (refused.status_code, refused.json()["code"]) == (401, "TOKEN_INVALID"), unknown

@@ -138,6 +138,13 @@ def test_the_job_is_back_when_a_driver_runs_at_the_old_parallelism() -> None:
         assert step_of(rescaling(ChangePhase.ROLL_BACK, active=back)) == CompleteChange(True, 900)
     late = rescaling(ChangePhase.ROLL_BACK, active=restored(), change_phase_age_ms=10**9)
     assert step_of(late) == CompleteChange(True, 900)
+    waiting = {
+        "driver_state": DriverState.RESTORING,
+        "restored_at_ms": None,
+        "run_failure": {"code": "JOB_FUNCTION_FAILED"},
+    }
+    to_restart = rescaling(ChangePhase.ROLL_BACK, active=restored(**waiting))
+    assert step_of(to_restart) == CompleteChange(True, None), "it waits for its restart, maybe for hours"
     committed = restored(first_commit_at_ms=1000)
     assert step_of(rescaling(ChangePhase.ROLL_BACK, active=committed)) == CompleteChange(True, 1000)
 

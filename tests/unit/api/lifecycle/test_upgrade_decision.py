@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.api.lifecycle.decision import status_of
 from keyscale.api.lifecycle.outcomes import failure
-from keyscale.api.lifecycle.steps import AbandonChange, BeginSavepoint, Cause, CreateAttempt, RollBack, SwitchOver
+from keyscale.api.lifecycle.steps import (
+    AbandonChange,
+    BeginSavepoint,
+    Cause,
+    CompleteChange,
+    CreateAttempt,
+    RollBack,
+    SwitchOver,
+)
 from keyscale.db.statuses import ChangeKind, ChangePhase, JobStatus, UpgradeMode
 from keyscale.jobs.protocol.messages import DriverState
 from tests.support.control_plane.job_facts import lost, rescaling, restored, standby, step_of
@@ -48,3 +56,10 @@ def test_a_new_program_that_fails_is_rolled_back_although_its_driver_would_try_a
         active = restored(driver_state=DriverState.RESTORING, run_failure=RAISED)
         assert step_of(upgrading(phase, active=active)) == RollBack(2, RAISED)
         assert step_of(rescaling(phase, active=active)) is None, "a rescale runs the same program: it may recover"
+
+
+def test_a_new_program_is_not_verified_by_a_batch_of_timers() -> None:
+    timers = restored(first_commit_at_ms=1000)
+    assert step_of(upgrading(ChangePhase.VERIFY, active=timers)) is None, "its functions may fail on the first record"
+    committed = replace(timers, has_run_input=True)
+    assert step_of(upgrading(ChangePhase.VERIFY, active=committed)) == CompleteChange(False, 1000)

@@ -6,6 +6,7 @@ import pickle
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from keyscale.errors import KeyscaleError
@@ -163,9 +164,20 @@ def test_an_exception_whose_message_cannot_be_made_is_still_reported() -> None:
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, BaseException])
-def test_what_is_raised_instead_of_an_exception_is_the_functions_failure_too(kind: type[BaseException]) -> None:
+def test_what_is_raised_instead_of_an_exception_is_the_functions_failure_too(
+    kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TaskContext, "get", object)
     with pytest.raises(UserFunctionError, match=f"{kind.__name__}: 3"), user_code():
         raise kind(3)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, pytest.fail.Exception, pytest.skip.Exception])
+def test_a_users_own_test_is_interrupted_failed_and_skipped_by_its_functions(kind: type[BaseException]) -> None:
+    with pytest.raises(kind), user_code():
+        raise kind
+    with pytest.raises(UserFunctionError, match="SystemExit: 3"), user_code():
+        raise SystemExit(3)
 
 
 def test_a_generator_that_nobody_reads_on_is_no_failure() -> None:

@@ -41,6 +41,22 @@ def test_the_second_checkpoint_uploads_only_new_files(job: StateJob) -> None:
     assert full_bytes > new_bytes
 
 
+def test_an_object_that_two_shards_have_counts_once(job: StateJob) -> None:
+    job.start(1)
+    job.run_batch(dict.fromkeys(range(2000), 1))
+    path = job.checkpoint("one")[0].path
+    for parallelism, name in ((2, "two"), (1, "one again")):
+        job.start(parallelism, path)
+        path = job.checkpoint(name)[0].path
+    job.start(1, path)
+    manifest, added_bytes = job.checkpoint()
+    [handle] = manifest.operators[0].subtasks
+    assert len(handle.shards) == 2
+    stored = {file.path: job.store.get(file.path) for file in manifest.files()}
+    assert len(stored) < len(list(manifest.files())), "the shards share files"
+    assert added_bytes == handle.state_size_bytes == sum(map(len, stored.values()))
+
+
 def test_a_snapshot_uploads_beside_batches(job: StateJob) -> None:
     job.start(1)
     job.run_batch({1: 1})

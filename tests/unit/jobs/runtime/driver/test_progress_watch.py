@@ -9,7 +9,6 @@ import pytest
 
 from keyscale.jobs.protocol.messages import Commit
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
-from keyscale.jobs.runtime.driver import progress_watch
 from keyscale.jobs.runtime.driver.progress_watch import ProgressWatch
 from keyscale.state.documents.job_counters import NOTHING_COUNTED
 
@@ -39,9 +38,15 @@ class Queries:
     current: Query
 
 
+class NoneIdle:
+    """None of these queries waits for input."""
+
+    def has(self, _query: Query) -> bool:
+        return False
+
+
 @pytest.fixture
-def status(monkeypatch: pytest.MonkeyPatch) -> DriverStatus:
-    monkeypatch.setattr(progress_watch, "is_waiting_for_input", lambda _: False)
+def status() -> DriverStatus:
     return DriverStatus()
 
 
@@ -56,7 +61,7 @@ def lost(status: DriverStatus) -> int:
 
 def test_lost_records_are_seen_that_spark_tells_of_after_the_commit_was_seen(status: DriverStatus) -> None:
     queries = Queries(Query("first"))
-    watch = ProgressWatch(queries, [], status, lambda: 0.0)  # type: ignore[arg-type]  # as far as it looks
+    watch = ProgressWatch(queries, NoneIdle(), [], status, lambda: 0.0)  # type: ignore[arg-type]  # as far as it looks
     commit(status)
     watch.look()
     queries.current.tell(120)
@@ -72,7 +77,7 @@ def test_what_a_query_has_told_last_counts_when_another_one_has_taken_over_or_th
 ) -> None:
     first, second = Query("first"), Query("second")
     queries = Queries(first)
-    watch = ProgressWatch(queries, [], status, lambda: 0.0)  # type: ignore[arg-type]  # as far as it looks
+    watch = ProgressWatch(queries, NoneIdle(), [], status, lambda: 0.0)  # type: ignore[arg-type]  # as far as it looks
     commit(status)
     watch.look()
     watch.look()

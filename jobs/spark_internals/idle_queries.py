@@ -1,0 +1,68 @@
+"""Whether a streaming query has looked for input and found none.
+
+It relies on Spark's events: an idle query sends one at most every `spark.sql.streaming.noDataProgressEventInterval`,
+and each batch sends its progress. A look at `StreamingQuery.status` from time to time misses the moment in which a
+query waits: it is short beside a source that is slow to list, and beside a batch interval.
+
+The listener is that of PySpark's `StreamingQueryListener`, by its private interface (since Spark 3.4): the public class
+reads each field of each batch's progress from the JVM, a quarter of a second that nobody needs. If Spark renames the
+interface, drivers do not start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyspark.java_gateway import ensure_callback_server_started
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+class IdleQueries:
+    """The queries of a session that wait for input, from its making until `close`. For several threads.
+
+    Args:
+        spark: The session.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        gateway: Any = spark.sparkContext._gateway
+        ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+        self._manager: Any = spark.streams._jsqm
+        self._events = _Events()
+        streaming = gateway.jvm.org.apache.spark.sql.streaming
+        self._listener = streaming.PythonStreamingQueryListenerWrapper(self._events)
+        self._manager.addListener(self._listener)
+
+    def has(self, query: StreamingQuery) -> bool:
+        """Whether the query has looked for input since its last batch and found none; false within a batch."""
+        return str(query.runId) in self._events.idle and not query.status["isDataAvailable"]
+
+    def close(self) -> None:
+        self._manager.removeListener(self._listener)
+
+
+class _Events:
+    """Called by the JVM, one event at a time, in the order in which a query sends them."""
+
+    def __init__(self) -> None:
+        self.idle: set[str] = set()
+
+    def onQueryStarted(self, _event: Any) -> None:  # noqa: N802 - Spark's name, as below
+        """Says nothing of input."""
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        self.idle.add(event.runId().toString())
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        self.idle.discard(event.progress().runId().toString())
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        self.idle.discard(event.runId().toString())
+
+    class Java:
+        """The interface, as py4j wants to be told."""
+
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
