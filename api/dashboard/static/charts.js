@@ -53,9 +53,9 @@ export function arrangeCharts(titles) {
 /**
  * Draws a chart, or draws it again with other values.
  * @param {string} title
- * @param {{kind: "bytes"|"duration"|"rate"|"number", lines: {name: string, points: [number, number|null][], mode?: string, symbols?: string[], joined?: boolean, over?: boolean}[], span?: [number, number], marks?: {at_ms: number,
- *   tone?: string}[]}} chart points are [ms since the epoch, value]; null is a gap, unless the line is `joined`. The last value of a line that
- *   is `over` is not that of now.
+ * @param {{kind: "bytes"|"duration"|"rate"|"number", lines: {name: string, points: [number, number|null][], now?: number|null, mode?: string, symbols?: string[], joined?: boolean, over?: boolean}[], span?: [number, number], marks?: {at_ms: number,
+ *   tone?: string}[]}} chart points are [ms since the epoch, value]; null is a gap, unless the line is `joined`. A line's value
+ *   is that of `now`, or its last one; one that is `over` has none.
  */
 export async function drawChart(title, { kind, lines, span, marks = [] }) {
   const figure = figureOf(title);
@@ -139,7 +139,8 @@ function describe(figure, title, lines, format) {
     const named = lines.length > 1 ? `${line.name.toLowerCase()} ` : "";
     // A line whose values do not hold has a value of now only if one of its latest points has: of the last, it may be to come.
     const lasts = line.joined ? known : line.points.slice(-LATE_POINTS).map(([, value]) => value).filter((value) => value !== null);
-    if (!line.over) now.push(`${named}${lasts.length ? format(lasts.at(-1)) : NONE}`);
+    const value = line.now ?? lasts.at(-1);
+    if (!line.over) now.push(`${named}${value === undefined ? NONE : format(value)}`);
     if (known.length) {
       const [least, most] = [Math.min(...known), Math.max(...known)].map(format);
       spoken.push(`${line.name}: from ${least} to ${most}, last ${format(known.at(-1))}`);

@@ -28,8 +28,12 @@ export function changedParameters(before, text) {
 
 /** Says which line cannot be used; an empty string if all can. */
 export function problemOfLines(text) {
-  const wrong = splitLines(text).find((line) => line.indexOf("=") < 1);
-  return wrong ? `“${wrong}” is not NAME=VALUE.` : "";
+  const lines = splitLines(text);
+  const wrong = lines.find((line) => line.indexOf("=") < 1);
+  if (wrong) return `“${wrong}” is not NAME=VALUE.`;
+  const names = lines.map((line) => line.slice(0, line.indexOf("=")));
+  const twice = names.find((name, index) => names.indexOf(name) < index);
+  return twice ? `“${twice}” is there twice.` : "";
 }
 
 const splitLines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);

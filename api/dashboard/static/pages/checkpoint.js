@@ -107,7 +107,7 @@ function showVerification(one, found) {
     ? ["calm", element("strong", {}, "Being verified: "), `${number(found.files_checked)} of ${files} so far.`]
     : restorable
       ? ["good", element("strong", {}, "A job can start from it. "), found.hashes
-        ? `${files} (${bytes(found.bytes_read)}, with the list of files) were read, and have the right hashes. Verified `
+        ? `${files} (${bytes(found.bytes_read)}) were read, and have the right hashes. Verified `
         : `${files} are there, with the right sizes. Verified `, since(found.ended_at_ms), "."]
       : ["bad", element("strong", {}, restorable === false ? "No job can start from it. " : "It could not be verified. "),
         "Looked at ", since(found.ended_at_ms), "."];

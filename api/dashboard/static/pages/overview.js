@@ -10,8 +10,8 @@ import { jobPage, path, tabPath } from "../job_page.js";
 const MINUTE_MS = 60_000, HOUR_MS = 60 * MINUTE_MS, DAY_MS = 24 * HOUR_MS;
 const SPANS = { "15m": ["15 min", 15 * MINUTE_MS], "1h": ["1 h", HOUR_MS], "6h": ["6 h", 6 * HOUR_MS],
   "1d": ["1 day", DAY_MS], "7d": ["7 days", 7 * DAY_MS], "30d": ["30 days", 30 * DAY_MS] };
-/** How often the series are read again; the shortest step between two points is 10 s. */
-const SERIES_EVERY_MS = 5000, MARKS_LISTED = 8;
+/** How often the series are read again, and the shortest step between two points. */
+const SERIES_EVERY_MS = 5000, SHORTEST_STEP_MS = 10_000, MARKS_LISTED = 8;
 const TONES = { FAILURE: "bad", CHECKPOINT_FAILED: "bad", RESTART: "busy", ROLLBACK: "busy" };
 const query = new URLSearchParams(location.search);
 let span = SPANS[query.get("span")] ? query.get("span") : "15m";
@@ -28,7 +28,7 @@ const page = jobPage(() => readSeries(), (job) => {
   }
   byId("graph-scroll").hidden = !isDrawn;
   showSubtasks(operators);
-  showCharts(job.figures.input_rate !== null);
+  showCharts(job);
 }, ["figures", "checkpoints"]);
 
 // --- what matters now ------------------------------------------------------------------------------------------------
@@ -87,6 +87,9 @@ async function readSeries() {
 const HELD = new Set(["state_size", "checkpoint_duration_ms", "lag_ms"]);
 /** Series whose last value is still true of a job that does not run. */
 const LASTING = new Set(["state_size", "checkpoint_duration_ms", "late_records", "dead_letters", "lost_records"]);
+/** The values of now that stand on the page already: a chart says the same. */
+const nowOf = ({ figures, latest_checkpoint: checkpoint }) =>
+  ({ ...figures, watermark_ms: null, checkpoint_duration_ms: checkpoint?.end_to_end_duration });
 /** Title, kind, and the series of each line with its name. */
 const CHARTS = [
   ["Records", "rate", [["input_rate", "Input"], ["output_rate", "Output"]]],
@@ -101,12 +104,19 @@ const CHARTS = [
     [["late_records", "Late"], ["dead_letters", "Dead letters"], ["lost_records", "Lost"]]],
 ];
 
-function showCharts(isNow) {
+function showCharts(job) {
   const { at_ms: times, series: known, marks, step_ms: stepMs, to_ms: toMs } = series;
-  const pointsOf = (name) => times.map((at, index) => {
+  const isNow = job.figures.input_rate !== null;
+  const now = nowOf(job);
+  const isKnown = (values, index) => (values?.[index] ?? null) !== null;
+  // One report of a driver that came late is no gap.
+  const isLate = (values, index) =>
+    stepMs === SHORTEST_STEP_MS && !isKnown(values, index) && isKnown(values, index - 1) && isKnown(values, index + 1);
+  const pointsOf = (name) => times.flatMap((at, index) => {
+    if (isLate(known[name], index)) return [];
     const value = known[name]?.[index] ?? null;
     // The watermark is that of the step's end; the newest step may not be over.
-    return [at, name === "watermark_ms" && value !== null ? Math.max(0, Math.min(at + stepMs, toMs) - value) : value];
+    return [[at, name === "watermark_ms" && value !== null ? Math.max(0, Math.min(at + stepMs, toMs) - value) : value]];
   });
   const drawable = CHARTS.filter(([, , lines]) => lines.some(([name]) => known[name]?.some((value) => value !== null)));
   byId("no-series").hidden = drawable.length > 0;
@@ -116,7 +126,7 @@ function showCharts(isNow) {
   for (const [title, kind, lines] of drawable) {
     drawChart(title, {
       kind,
-      lines: lines.map(([name, label]) => ({ name: label, points: pointsOf(name), joined: HELD.has(name), over: !isNow && !LASTING.has(name) })),
+      lines: lines.map(([name, label]) => ({ name: label, points: pointsOf(name), now: now[name], joined: HELD.has(name), over: !isNow && !LASTING.has(name) })),
       span: [series.from_ms, series.to_ms],
       marks: shown,
     });
@@ -128,7 +138,14 @@ function showMarks(marks) {
   const list = byId("marks");
   list.hidden = marks.length === 0;
   setChildren(list, ...marks.toReversed().slice(0, MARKS_LISTED).map((mark) =>
-    element("li", { "data-tone": mark.tone }, since(mark.at_ms), " ", element("strong", {}, words(mark.kind)), ` ${mark.text}`)));
+    element("li", { "data-tone": mark.tone }, since(mark.at_ms), " ", ...textOf(mark))));
+}
+
+/** A mark's text may begin with its kind. */
+function textOf({ kind, text }) {
+  const name = words(kind);
+  const rest = text.toLowerCase().startsWith(name.toLowerCase()) ? text.slice(name.length) : ` ${text}`;
+  return [element("strong", {}, name), rest];
 }
 
 // --- operators and subtasks ------------------------------------------------------------------------------------------

@@ -183,6 +183,7 @@ async function makePlan() {
 
 function showMakePlan() {
   setText(byId("make-plan"), planning ? "Planning…" : "Show the plan");
+  setText(byId("plan-hint"), planning ? "The program is loaded, which may take half a minute." : "");
   setRefused(byId("make-plan"), uploading ? "The file is being uploaded." : planning ? "The plan is being made." : "");
 }
 
