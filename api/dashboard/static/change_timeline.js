@@ -6,12 +6,13 @@ import { actionButton, byId, definitions, element, keyed, pill, setChildren, set
 import { duration, number, percent, rate } from "./format.js";
 import { path } from "./job_page.js";
 
+/** What the control plane does in each phase, from the click on. */
 export const PHASES = {
   REQUESTED: "Start the new driver",
-  SAVEPOINT: "Savepoint",
-  STOP: "Stop",
-  RESTORE: "Restore",
-  VERIFY: "First batch",
+  SAVEPOINT: "Have a savepoint taken",
+  STOP: "End the old driver",
+  RESTORE: "Have the state restored",
+  VERIFY: "Wait for a batch",
   ROLL_BACK: "Roll back",
 };
 /** Where the time of a change went, as its ledger says. */

@@ -192,11 +192,11 @@ function applyRefusal(button) {
 }
 
 /** Shows what an action did, or why it was refused. */
-export function tell(text, tone = "calm") {
+export function tell(text, tone = "calm", more = "") {
   const line = byId("message");
   line.hidden = !text;
   line.dataset.tone = tone;
-  setText(line, text.trim());
+  setChildren(line, text.trim(), ...(more ? [" ", more] : []));
 }
 
 /** Takes back what was told, unless something else has been told since: it is no longer so. */

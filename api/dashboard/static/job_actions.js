@@ -2,7 +2,7 @@
 
 import { ApiError, get, post, remove } from "./api.js";
 import { ask } from "./ask.js";
-import { actionButton, byId, setRefused, tell } from "./dom.js";
+import { actionButton, byId, element, setRefused, tell } from "./dom.js";
 import { ENDED } from "./job_status.js";
 
 export class JobActions {
@@ -96,7 +96,9 @@ export class JobActions {
     if (operation.status === "FAILED") {
       tell(`${pending.name}: ${operation.failure_cause?.message ?? "failed."}`, "bad");
     } else {
-      tell(`${pending.name}: completed. ${operation.operation?.location ?? ""}`, "good");
+      const { checkpoint_id: id, location } = operation.operation ?? {};
+      const page = `/ui/jobs/${encodeURIComponent(operation.job_id)}/checkpoints/${id}`;
+      tell(`${pending.name}: completed.`, "good", id == null ? location ?? "" : element("a", { href: page }, `#${id}`));
     }
   }
 }

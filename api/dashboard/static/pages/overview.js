@@ -46,7 +46,7 @@ function showFigures({ figures, latest_checkpoint: checkpoint, running_since_ms:
   ]));
   setChildren(byId("more-figures"), ...definitions([
     ["Running for", up ? duration(Math.max(0, Math.floor((Date.now() - sinceMs) / 1000) * 1000)) : NONE,
-      job.restarts ? plural(job.restarts, "restart") : "no restart"],
+      `since its last start or change; ${job.restarts ? plural(job.restarts, "restart") : "no restart"}`],
     ["Parallelism", number(job.parallelism), element("a", { href: tabPath("rescale") }, `up to ${number(job.max_parallelism)}`)],
     ["State", bytes(figures.state_size), "as last saved"],
     ["Busy", percent(figures.busy_ratio), figures.batch_duration_ms === null ? "" : `${duration(figures.batch_duration_ms)} per batch`],

@@ -7,6 +7,7 @@ import { changePill, downtime, shareBar, showCancel, showChange } from "../chang
 import { byId, definitions, element, keyed, row, setChildren, setRefused, setText, when } from "../dom.js";
 import { duration, NONE, number, rate } from "../format.js";
 import { jobPage, path } from "../job_page.js";
+import { ENDED } from "../job_status.js";
 import { keyGroupRanges } from "../key_group_ranges.js";
 
 /** Above these numbers of segments there is no room for their numbers, for gaps, or for segments at all. */
@@ -117,6 +118,7 @@ async function send() {
 function whyNot() {
   if (!input.validity.valid) return `A whole number from 1 to ${number(job.max_parallelism)}, please.`;
   if (job.change_id) return "Another change of this job is in progress.";
+  if (ENDED.has(job.status)) return "Only a running job can be rescaled. The parallelism of this one is set on its page Revisions.";
   if (job.status !== "RUNNING") return "Only a running job can be rescaled.";
   if (sending) return "The request is being sent.";
   return input.valueAsNumber === job.parallelism ? "The job runs at this parallelism." : "";
