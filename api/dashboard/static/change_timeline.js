@@ -6,7 +6,7 @@ import { actionButton, byId, definitions, element, keyed, pill, setChildren, set
 import { duration, number, percent, rate } from "./format.js";
 import { path } from "./job_page.js";
 
-/** What the control plane does in each phase, from the click on. */
+/** The step of the control plane in each phase, from the click on. */
 export const PHASES = {
   REQUESTED: "Start the new driver",
   SAVEPOINT: "Have a savepoint taken",
