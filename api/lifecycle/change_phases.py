@@ -159,7 +159,7 @@ def _roll_back_failed(active: AttemptFacts, change: ChangeFacts) -> Step | None:
 
 
 def _has_new_program(change: ChangeFacts) -> bool:
-    """Whether a batch of timers alone says nothing of it: its functions may fail on the first record."""
+    """Whether the job's functions may be others, which a batch of timers alone does not try with records."""
     return change.kind is not ChangeKind.RESCALE
 
 

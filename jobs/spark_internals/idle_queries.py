@@ -11,6 +11,7 @@ interface, drivers do not start.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pyspark.java_gateway import ensure_callback_server_started
@@ -41,7 +42,9 @@ class IdleQueries:
         return str(query.runId) in self._events.idle and not query.status["isDataAvailable"]
 
     def close(self) -> None:
-        self._manager.removeListener(self._listener)
+        """Hears no more events. Does nothing if Spark is gone."""
+        with suppress(Exception):
+            self._manager.removeListener(self._listener)
 
 
 class _Events:

@@ -533,6 +533,7 @@ UNUSABLE = [
         "Only letters, digits, dots, dashes and underscores, please; the first is a letter or a digit.",
     ),
     ("/ui/?", "Max parallelism", "40000", "A whole number from 1 to 32,768, please."),
+    ("/ui/?", "Max parallelism", "-1", "A whole number from 1 to 32,768, please."),
     ("/ui/?", "Labels", "team=web, trial", "“trial” is not NAME=VALUE."),
     ("/ui/?", "Labels", "team=web, team=ops", "“team” is there twice."),
     ("/ui/system", "Days", "0", "A whole number from 1 to 3,650, please."),

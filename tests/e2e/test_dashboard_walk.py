@@ -186,6 +186,7 @@ def take_a_savepoint(walk: Walk) -> str:
     walk.open_tab("Checkpoints")
     page.get_by_role("button", name="Savepoint", exact=True).click()
     expect(page.locator("#message")).to_contain_text("Savepoint: completed.", timeout=TIMEOUT_MS)
+    expect(page.locator("#message").get_by_role("link")).to_have_attribute("href", re.compile(r"/checkpoints/\d+$"))
     row = page.locator("#history tr").filter(has_text="savepoint").first
     return row.get_by_role("link").inner_text().removeprefix("#")
 

@@ -108,7 +108,9 @@ def test_the_readmes_blocks_work_and_the_job_goes_on_counting_after_a_rescale_an
     assert control_plane.api.get("/jobs/visits")["status"] == "STOPPED"
     run("jobs", "start", "visits")
     click_and_expect(2)
+    run("rescale", "visits", "2")
+    click_and_expect(3)
     run("checkpoints", "list", "visits")
     run("logs", "visits")
     run("jobs", "list")
-    assert [row["visits"] for row in rows(output)] == [1, 2]
+    assert [row["visits"] for row in rows(output)] == [1, 2, 3]

@@ -191,7 +191,7 @@ function applyRefusal(button) {
   button.title = reason;
 }
 
-/** Shows what an action did, or why it was refused. */
+/** Shows what an action did, or why it was refused. @param {string} text @param {string} tone @param {Node|string} more behind it */
 export function tell(text, tone = "calm", more = "") {
   const line = byId("message");
   line.hidden = !text;

@@ -37,7 +37,7 @@ function problemOf(field) {
   if (validity.patternMismatch) return "Only letters, digits, dots, dashes and underscores, please; the first is a letter or a digit.";
   if (field.type === "number") {
     const kind = step === "any" ? "number" : "whole number";
-    return max && Number(max) >= Number(min) ? `A ${kind} from ${number(min)} to ${number(max)}, please.` : `A ${kind} of at least ${min}, please.`;
+    return max ? `A ${kind} from ${number(min)} to ${number(max)}, please.` : `A ${kind} of at least ${min}, please.`;
   }
   return validity.valueMissing ? "This is needed." : field.validationMessage;
 }

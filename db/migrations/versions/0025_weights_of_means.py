@@ -14,7 +14,7 @@ depends_on = None
 def upgrade() -> None:
     """Adds the weight of busy ratios; earlier ones were as many as all samples. Bounds the means.
 
-    Samples without values of a job that had run no batch count no more.
+    Samples of a job that had run no batch have no values, and no longer count.
     """
     op.add_column("series_points", sa.Column("busy_samples", sa.BigInteger, nullable=False, server_default="0"))
     op.execute("UPDATE series_points SET busy_samples = samples WHERE busy_ratio IS NOT NULL")

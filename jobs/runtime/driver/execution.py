@@ -178,25 +178,26 @@ class Execution:
             positions=sources.positions(opened.positions),
             batch_interval_ms=self._batch_interval_ms(),
         )
-        idle = IdleQueries(context.spark)  # before the query, whose first look may find no input
-        query = JobQuery(loop.start)
-        context.status.enter(DriverState.RUNNING)
-        logger.info("the query runs")
-        coordinator = self._coordinator(opened, anchor, shipment, loop, query)
-        coordinator.start()
-        watch = StoreWatch(context.store, Layout(self._info.job_id).log_entry(1), context.status)
-        watch.start()
-        timekeeper = Timekeeper(loop, lambda: context.status.has_looked_for_input)
-        if any(node.logic.uses_timers for node in self._topology.operators):
-            timekeeper.start()
-        try:
-            self._wait_for_end(query, ProgressWatch(query, idle, [node.uid for node in sources.nodes], context.status))
-        finally:
-            timekeeper.end()
-            watch.end()
-            with contextlib.suppress(Exception):  # Spark may be gone
-                idle.close()
-            self._go_down(loop, query, coordinator)
+        with contextlib.closing(
+            IdleQueries(context.spark)
+        ) as idle:  # before the query, whose first look may find no input
+            query = JobQuery(loop.start)
+            context.status.enter(DriverState.RUNNING)
+            logger.info("the query runs")
+            coordinator = self._coordinator(opened, anchor, shipment, loop, query)
+            coordinator.start()
+            watch = StoreWatch(context.store, Layout(self._info.job_id).log_entry(1), context.status)
+            watch.start()
+            timekeeper = Timekeeper(loop, lambda: context.status.has_looked_for_input)
+            if any(node.logic.uses_timers for node in self._topology.operators):
+                timekeeper.start()
+            progress = ProgressWatch(query, idle, [node.uid for node in sources.nodes], context.status)
+            try:
+                self._wait_for_end(query, progress)
+            finally:
+                timekeeper.end()
+                watch.end()
+                self._go_down(loop, query, coordinator)
 
     def _open(self) -> OpenAttempt:
         context, after = self._context, self._after
@@ -360,17 +361,17 @@ class Execution:
         given_ms = self._context.settings.newest.batch_interval_ms
         return self._topology.batch_interval_ms if given_ms is None else given_ms
 
-    def _wait_for_end(self, query: JobQuery, watch: ProgressWatch) -> None:
+    def _wait_for_end(self, query: JobQuery, progress: ProgressWatch) -> None:
         outcome_box, status = self._context.outcome_box, self._context.status
         # Looking takes a busy driver some milliseconds; only the first commit is to be seen at once.
         while outcome_box.wait(_QUERY_POLL_SECONDS if status.commits else _FIRST_COMMIT_POLL_SECONDS) is None:
-            watch.look()
+            progress.look()
             if query.ended_by_itself:
                 failure = query.current.exception()
                 # A failed batch has given its own, better reason before the query ends.
                 outcome_box.give(RunOutcome.by(failure or SparkLostError("the streaming query ended by itself")))
         with contextlib.suppress(Exception):  # Spark may be gone
-            watch.look_a_last_time()
+            progress.look_a_last_time()
 
     def _go_down(self, loop: BatchLoop, query: JobQuery, coordinator: Coordinator) -> None:
         """Ends between two batches, never in a commit; a batch that nothing waits for is cancelled."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,8 @@ from keyscale.db.errors import SchemaTooNewError
 from keyscale.db.migrate import alembic_config, migrate
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sqlalchemy import Column, Connection, Table
 
 
@@ -127,12 +130,14 @@ def test_a_database_of_a_newer_version_is_refused(postgres_url: str) -> None:
     engine.dispose()
 
 
-def test_a_delay_that_no_version_can_work_with_is_lowered_when_the_database_is_migrated(postgres_url: str) -> None:
+@contextmanager
+def database_of(postgres_url: str, revision: str) -> Iterator[Connection]:
+    """A database at a revision, with a job `j`, to be filled in a transaction."""
     engine = open_engine(postgres_url)
     config = alembic_config()
     with engine.begin() as connection:
         config.attributes["connection"] = connection
-        command.upgrade(config, "0011")
+        command.upgrade(config, revision)
         connection.execute(
             text(
                 "INSERT INTO artifacts (id, name, version, filename, kind, sha256, size_bytes, created_at_ms)"
@@ -141,14 +146,41 @@ def test_a_delay_that_no_version_can_work_with_is_lowered_when_the_database_is_m
         )
         columns = {column["name"]: column for column in inspect(connection).get_columns("jobs")}
         row = {name: "1" for name, column in columns.items() if not column["nullable"] and column["default"] is None}
-        row |= {"id": "j", "artifact_id": "a", "desired": "STOPPED", "status": "STOPPED"}
+        row |= {"id": "j", "desired": "STOPPED", "status": "STOPPED"}
+        row |= {"artifact_id": "a"} if "artifact_id" in columns else {}
         row |= {name: "{}" for name, column in columns.items() if str(column["type"]) == "JSONB" and name in row}
-        row |= {"restart": '{"type": "fixed-delay", "delay_ms": 10000000000000000000, "attempts": 2}'}
         names = ", ".join(row)
         values = ", ".join(f"'{value}'" for value in row.values())
         connection.execute(text(f"INSERT INTO jobs ({names}) VALUES ({values})"))  # noqa: S608 - constants
+        yield connection
+    engine.dispose()
+
+
+def test_a_delay_that_no_version_can_work_with_is_lowered_when_the_database_is_migrated(postgres_url: str) -> None:
+    restart = '{"type": "fixed-delay", "delay_ms": 10000000000000000000, "attempts": 2}'
+    with database_of(postgres_url, "0011") as connection:
+        connection.execute(text("UPDATE jobs SET restart = CAST(:restart AS jsonb)"), {"restart": restart})
+    engine = open_engine(postgres_url)
     migrate(engine)
     with engine.connect() as connection:
-        restart = connection.scalar(text("SELECT restart FROM revisions"))
-        assert restart == {"type": "fixed-delay", "delay_ms": 31_536_000_000, "attempts": 2}
+        lowered = connection.scalar(text("SELECT restart FROM revisions"))
+        assert lowered == {"type": "fixed-delay", "delay_ms": 31_536_000_000, "attempts": 2}
+    engine.dispose()
+
+
+def test_a_mean_of_before_weighs_the_samples_that_had_values_and_stays_within_its_bounds(postgres_url: str) -> None:
+    with database_of(postgres_url, "0024") as connection:
+        for slot, rate, busy in ((1, None, None), (2, 100.0, None), (3, 1e300, 0.5)):
+            connection.execute(
+                text(
+                    "INSERT INTO series_points (job_id, step_ms, slot, at_ms, samples, processed_rate, busy_ratio)"
+                    " VALUES ('j', 10000, :slot, :slot, 5000, :rate, :busy)"
+                ),
+                {"slot": slot, "rate": rate, "busy": busy},
+            )
+    engine = open_engine(postgres_url)
+    migrate(engine)
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT samples, busy_samples, processed_rate FROM series_points ORDER BY slot"))
+        assert [tuple(row) for row in rows] == [(0, 0, None), (5000, 0, 100.0), (5000, 5000, 1e15)]
     engine.dispose()

@@ -168,8 +168,8 @@ showFieldProblems(byId("new-job-form"), {
   "job-labels": (text) => problemOfLines(labelLines(text)),
 });
 byId("job-max").addEventListener("input", () => {
-  const most = byId("job-max").valueAsNumber;
-  byId("job-parallelism").max = Number.isNaN(most) ? KEY_GROUPS : most;
+  const { validity, value } = byId("job-max");
+  byId("job-parallelism").max = validity.valid && value ? value : KEY_GROUPS;
   byId("job-parallelism").dispatchEvent(new Event("input", { bubbles: true }));
 });
 byId("new").addEventListener("click", () => dialog.showModal());

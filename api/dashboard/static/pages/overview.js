@@ -144,7 +144,7 @@ function showMarks(marks) {
 /** A mark's text may begin with its kind. */
 function textOf({ kind, text }) {
   const name = words(kind);
-  const rest = text.toLowerCase().startsWith(name.toLowerCase()) ? text.slice(name.length) : ` ${text}`;
+  const rest = text.toLowerCase().startsWith(`${name.toLowerCase()} `) ? text.slice(name.length) : ` ${text}`;
   return [element("strong", {}, name), rest];
 }
 
