@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import JobLimitError, SettingInvalidError
+from .errors import JobLimitError, SettingInvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import SecretUnknownError
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX, NAMED_VARIABLE
+
+from .errors import SecretUnknownError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

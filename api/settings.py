@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from keyscale.api.errors import SettingInvalidError
-from keyscale.api.job_limits import JobLimits
-from keyscale.api.job_secrets import JobSecrets
-from keyscale.api.libraries.jar_rules import JarRules
 from keyscale.certificates import trusted_certificates
 from keyscale.db.statuses import Role
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
+
+from .errors import SettingInvalidError
+from .job_limits import JobLimits
+from .job_secrets import JobSecrets
+from .libraries.jar_rules import JarRules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

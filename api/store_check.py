@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from keyscale.api.errors import PlanTimeoutError, RestoreSourceError, StoreUnavailableError
 from keyscale.errors import KeyscaleError
 from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
 from keyscale.state.documents.claim import claim_path, read_claim
@@ -22,6 +21,8 @@ from keyscale.state.log.recovery import missing_files
 from keyscale.state.objects.errors import ObjectNotFoundError
 from keyscale.state.objects.object_store import probe
 from keyscale.state.objects.opening import open_store
+
+from .errors import PlanTimeoutError, RestoreSourceError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, InvalidatePoolError, Oper
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session, sessionmaker
 
-from keyscale.db.limited_connection import ANSWER_TIMEOUT_S, Connector, LimitedConnection
+from .limited_connection import ANSWER_TIMEOUT_S, Connector, LimitedConnection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,8 +26,8 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from keyscale.db.errors import EmbeddedPostgresError
-from keyscale.db.system_account import found_or_made
+from .errors import EmbeddedPostgresError
+from .system_account import found_or_made
 
 DATABASE_USER = "control_plane"
 SUPERUSER = "keyscale"

@@ -6,10 +6,10 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from keyscale.db.errors import EmbeddedPostgresError
+from .errors import EmbeddedPostgresError
 
 if TYPE_CHECKING:
-    from keyscale.db.embedded import EmbeddedPostgres
+    from .embedded import EmbeddedPostgres
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import or_, true
 
-from keyscale.db.models import Job
+from .models import Job
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping

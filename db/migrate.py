@@ -11,8 +11,8 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
-from keyscale.db.connections import without_time_limits
-from keyscale.db.errors import SchemaTooNewError
+from .connections import without_time_limits
+from .errors import SchemaTooNewError
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

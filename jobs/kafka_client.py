@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
-from keyscale.jobs.errors import InvalidTopologyError
-from keyscale.jobs.secret import Secret, revealed
+from .errors import InvalidTopologyError
+from .secret import Secret, revealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

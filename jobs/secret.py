@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from keyscale.jobs.errors import MissingSecretError, SecretNotNamedError
-from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX, NAMED_VARIABLE, mask_known
+from .errors import MissingSecretError, SecretNotNamedError
+from .protocol.redaction import JOB_SECRET_PREFIX, NAMED_VARIABLE, mask_known
 
 _revealed: dict[str, str] = {}  # by variable; those that this process has read or unpickled
 

@@ -10,7 +10,7 @@ from importlib import import_module
 
 from keyscale.lazy_names import modules_of_names
 
-_MODULES = modules_of_names(__file__)
+_MODULES = modules_of_names(__name__, __file__)
 __all__ = sorted(_MODULES)  # noqa: PLE0605 - a list of strings, which only the stub knows
 
 

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.inspection.checkpoint_reader import CheckpointReader
-from keyscale.state.inspection.dump import write_parquet
-from keyscale.state.inspection.map_migration import MapMigration, migrate_map
-from keyscale.state.inspection.summary import summarize
-from keyscale.state.layout import location_of
+
+from .inspection.checkpoint_reader import CheckpointReader
+from .inspection.dump import write_parquet
+from .inspection.map_migration import MapMigration, migrate_map
+from .inspection.summary import summarize
+from .layout import location_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from keyscale.state.inspection.summary import CheckpointSummary, OperatorSummary
+    from .inspection.summary import CheckpointSummary, OperatorSummary
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

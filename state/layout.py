@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId
+
+from .identifiers import Attempt, BatchId, CheckpointId, JobId
 
 if TYPE_CHECKING:
-    from keyscale.state.identifiers import OperatorUid, SubtaskIndex
+    from .identifiers import OperatorUid, SubtaskIndex
 
 POSITION_DIGITS = 20
 MANIFEST_NAME = "manifest.json"

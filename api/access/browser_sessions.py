@@ -6,14 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from keyscale.api.access.principal import TOKEN_CHARACTERS_MAX, Principal, holder_of
-from keyscale.api.access.tokens import new_token, token_sha256
-from keyscale.api.database_clock import shared_now_ms
-from keyscale.api.errors import OriginNotAllowedError, TokenExpiredError, TokenMissingError
 from keyscale.clock import now_ms
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import BrowserSession
 from keyscale.db.repositories import browser_sessions, events
+
+from ..database_clock import shared_now_ms
+from ..errors import OriginNotAllowedError, TokenExpiredError, TokenMissingError
+from .principal import TOKEN_CHARACTERS_MAX, Principal, holder_of
+from .tokens import new_token, token_sha256
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.api.access.browser_sessions import SESSION_COOKIE
-from keyscale.api.access.identities import bearer_token
-from keyscale.api.access.openid import looks_issued
-from keyscale.api.access.tokens import token_sha256
-from keyscale.api.database_clock import shared_now_ms
 from keyscale.db.repositories import browser_sessions, tokens
+
+from ..database_clock import shared_now_ms
+from .browser_sessions import SESSION_COOKIE
+from .identities import bearer_token
+from .openid import looks_issued
+from .tokens import token_sha256
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
     from starlette.requests import HTTPConnection
 
-    from keyscale.api.access.principal import Principal
+    from .principal import Principal
 
 
 @dataclass(frozen=True, slots=True)

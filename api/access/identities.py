@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 
-from keyscale.api.access.browser_sessions import SESSION_COOKIE, authenticate_cookie, require_own_page
-from keyscale.api.access.openid import Issuer, looks_issued
-from keyscale.api.access.principal import TOKEN_CHARACTERS_MAX, Principal, authenticate_token
-from keyscale.api.access.tokens import token_sha256
-from keyscale.api.errors import (
+from keyscale.db.repositories import artifacts, attempts, events, jobs
+from keyscale.db.statuses import AttemptStage, Role
+from keyscale.jobs.protocol.storable_text import is_storable
+
+from ..errors import (
     ArtifactNotFoundError,
     JobNotFoundError,
     OperationNotFoundError,
@@ -20,15 +20,16 @@ from keyscale.api.errors import (
     RoleTooLowError,
     TokenMissingError,
 )
-from keyscale.db.repositories import artifacts, attempts, events, jobs
-from keyscale.db.statuses import AttemptStage, Role
-from keyscale.jobs.protocol.storable_text import is_storable
+from .browser_sessions import SESSION_COOKIE, authenticate_cookie, require_own_page
+from .openid import Issuer, looks_issued
+from .principal import TOKEN_CHARACTERS_MAX, Principal, authenticate_token
+from .tokens import token_sha256
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
     from starlette.requests import HTTPConnection
 
-    from keyscale.api.access.rates import Rates
+    from .rates import Rates
 
 _ATTEMPT_NUMBER = re.compile(r"[0-9]{1,12}")
 

@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import TooManyInFlightError
+from ..errors import TooManyInFlightError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

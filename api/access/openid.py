@@ -16,11 +16,12 @@ from joserfc import jwt
 from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jwk import KeySet
 
-from keyscale.api.access.principal import Principal
-from keyscale.api.errors import IssuerUnavailableError, RoleMissingError, TokenMissingError
 from keyscale.certificates import trusted_certificates
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.statuses import Role
+
+from ..errors import IssuerUnavailableError, RoleMissingError, TokenMissingError
+from .principal import Principal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from joserfc.jwk import KeySetSerialization
 
-    from keyscale.api.settings import OpenIdSettings
+    from ..settings import OpenIdSettings
 
 logger = logging.getLogger(__name__)
 

@@ -6,12 +6,13 @@ import hmac
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.api.access.tokens import token_sha256
-from keyscale.api.database_clock import shared_now_ms
-from keyscale.api.errors import TokenExpiredError, TokenMissingError, TokenRevokedError
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories import tokens
 from keyscale.db.statuses import Role
+
+from ..database_clock import shared_now_ms
+from ..errors import TokenExpiredError, TokenMissingError, TokenRevokedError
+from .tokens import token_sha256
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -8,7 +8,10 @@ from urllib.parse import quote
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from keyscale.api.errors import (
+from keyscale.clock import now_ms
+from keyscale.db.repositories import events
+
+from ..errors import (
     OriginNotAllowedError,
     OutOfScopeError,
     RateLimitedError,
@@ -16,15 +19,13 @@ from keyscale.api.errors import (
     RoleTooLowError,
     TokenMissingError,
 )
-from keyscale.clock import now_ms
-from keyscale.db.repositories import events
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
     from starlette.requests import Request
 
-    from keyscale.api.access.rates import Rates
-    from keyscale.api.errors import ApiError
+    from ..errors import ApiError
+    from .rates import Rates
 
 logger = logging.getLogger(__name__)
 

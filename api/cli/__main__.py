@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from keyscale.api.cli.root import main
+from .root import main
 
 if __name__ == "__main__":
     sys.exit(main())

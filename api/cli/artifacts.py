@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyscale.api.cli.client import artifact_path
-from keyscale.api.cli.errors import InvalidArgumentError
-from keyscale.api.cli.requirements import downloaded_wheels
-from keyscale.api.cli.session import Session, json_option, pass_session
+from .client import artifact_path
+from .errors import InvalidArgumentError
+from .requirements import downloaded_wheels
+from .session import Session, json_option, pass_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keyscale.api.cli.client import ControlPlane
+    from .client import ControlPlane
 
 COLUMNS = (
     ("ID", "id"),

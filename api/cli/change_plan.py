@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from keyscale.api.cli.client import PLAN_TIMEOUT_S, job_path
-from keyscale.api.cli.errors import OperationFailedError
-from keyscale.api.cli.plan_output import show_plan
-from keyscale.api.cli.revisions import specification_change, specification_options
-from keyscale.api.cli.session import Session, json_option, pass_session
+from .client import PLAN_TIMEOUT_S, job_path
+from .errors import OperationFailedError
+from .plan_output import show_plan
+from .revisions import specification_change, specification_options
+from .session import Session, json_option, pass_session
 
 
 @click.command()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from keyscale.api.cli.client import job_path
-from keyscale.api.cli.errors import InvalidArgumentError
-from keyscale.api.cli.session import Session, json_option, pass_session
+from .client import job_path
+from .errors import InvalidArgumentError
+from .session import Session, json_option, pass_session
 
 
 @click.command("cancel-change")

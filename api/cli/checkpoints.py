@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyscale.api.cli.client import job_path, wait_for
-from keyscale.api.cli.errors import InvalidArgumentError, OperationFailedError
-from keyscale.api.cli.output import make_fields, make_table
-from keyscale.api.cli.session import Session, json_option, pass_session, wait_option
+from .client import job_path, wait_for
+from .errors import InvalidArgumentError, OperationFailedError
+from .output import make_fields, make_table
+from .session import Session, json_option, pass_session, wait_option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from keyscale.api.cli.client import ControlPlane
+    from .client import ControlPlane
 
 POLL_S = 0.2
 CHECKPOINT_COLUMNS = (

@@ -8,7 +8,9 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from keyscale.api.cli.errors import (
+from keyscale.certificates import trusted_certificates
+
+from .errors import (
     ControlPlaneUnreachableError,
     InvalidArgumentError,
     OperationFailedError,
@@ -16,7 +18,6 @@ from keyscale.api.cli.errors import (
     UnexpectedAnswerError,
     WaitTimeoutError,
 )
-from keyscale.certificates import trusted_certificates
 
 if TYPE_CHECKING:
     import ssl
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from keyscale.api.cli.connection import Connection
+    from .connection import Connection
 
 REQUEST_TIMEOUT_S = 60.0
 PLAN_TIMEOUT_S = 600.0

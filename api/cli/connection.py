@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keyscale import installation
-from keyscale.api.cli.errors import ControlPlaneNotFoundError
+
+from .errors import ControlPlaneNotFoundError
 
 ADDRESS_FILE = "address"
 TOKEN_FILE = "token"  # noqa: S105 - a file name

@@ -7,9 +7,10 @@ import sys
 
 import click
 
-from keyscale.api.cli.client import job_path
-from keyscale.api.cli.session import Session, json_option, pass_session
 from keyscale.installation import IMPORT_PATH
+
+from .client import job_path
+from .session import Session, json_option, pass_session
 
 EVENT_COLUMNS = (("AT", "at_ms"), ("JOB", "job_id"), ("KIND", "kind"), ("ACTOR", "actor"), ("MESSAGE", "message"))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from keyscale.api.cli.client import job_path
-from keyscale.api.cli.errors import JobEndedError, JobFailedError, WaitTimeoutError
+from .client import job_path
+from .errors import JobEndedError, JobFailedError, WaitTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from keyscale.api.cli.client import ControlPlane
+    from .client import ControlPlane
 
 POLL_S: Final = 0.2
 

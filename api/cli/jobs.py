@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from keyscale.api.cli.artifacts import upload_file, upload_libraries
-from keyscale.api.cli.client import job_path, wait_for
-from keyscale.api.cli.errors import InvalidArgumentError, RefusedError
-from keyscale.api.cli.job_wait import ENDED, LASTING, RUNNING, STARTED, wait_until
-from keyscale.api.cli.output import describe_failure
-from keyscale.api.cli.restore_options import RESTORE_OPTIONS, restore_options, restore_request
-from keyscale.api.cli.session import Session, json_option, pass_session, timeout_option, wait_option
 from keyscale.units import bytes_text
+
+from .artifacts import upload_file, upload_libraries
+from .client import job_path, wait_for
+from .errors import InvalidArgumentError, RefusedError
+from .job_wait import ENDED, LASTING, RUNNING, STARTED, wait_until
+from .output import describe_failure
+from .restore_options import RESTORE_OPTIONS, restore_options, restore_request
+from .session import Session, json_option, pass_session, timeout_option, wait_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keyscale.api.cli.client import ControlPlane
+    from .client import ControlPlane
 
 FOLLOW_S = 0.5
 SEARCH_RETRY_S = 0.5

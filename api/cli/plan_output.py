@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.cli.output import make_table
 from keyscale.units import bytes_text, duration_text
+
+from .output import make_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from keyscale.api.cli.connection import TOKEN_FILE, Connection
-from keyscale.api.cli.errors import StartFailedError
 from keyscale.certificates import trusted_certificates
 from keyscale.installation import IMPORT_PATH
+
+from .connection import TOKEN_FILE, Connection
+from .errors import StartFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name
 
-from keyscale.api.cli.errors import RequirementsError
+from .errors import RequirementsError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

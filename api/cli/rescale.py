@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyscale.api.cli.client import COMPLETED, IN_PROGRESS, job_path
-from keyscale.api.cli.errors import OperationFailedError
-from keyscale.api.cli.plan_output import show_plan
-from keyscale.api.cli.session import Session, json_option, pass_session, wait_option
 from keyscale.units import duration_text
+
+from .client import COMPLETED, IN_PROGRESS, job_path
+from .errors import OperationFailedError
+from .plan_output import show_plan
+from .session import Session, json_option, pass_session, wait_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keyscale.api.cli.client import ControlPlane
+    from .client import ControlPlane
 
 POLL_S = 0.1
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyscale.api.cli.errors import InvalidArgumentError
+from .errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

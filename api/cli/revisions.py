@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyscale.api.cli.artifacts import upload_file, upload_libraries
-from keyscale.api.cli.client import COMPLETED, PLAN_TIMEOUT_S, job_path
-from keyscale.api.cli.errors import InvalidArgumentError, OperationFailedError
-from keyscale.api.cli.job_wait import SETTLED, STARTED, wait_until
-from keyscale.api.cli.jobs import COLUMNS as JOB_COLUMNS
-from keyscale.api.cli.jobs import Pair, job_rows, restart_of, strategy_options
-from keyscale.api.cli.rescale import follow, phase_line
-from keyscale.api.cli.restore_options import RESTORE_OPTIONS, restore_options, restore_request
-from keyscale.api.cli.session import Session, json_option, pass_session, timeout_option, wait_option
+from .artifacts import upload_file, upload_libraries
+from .client import COMPLETED, PLAN_TIMEOUT_S, job_path
+from .errors import InvalidArgumentError, OperationFailedError
+from .job_wait import SETTLED, STARTED, wait_until
+from .jobs import COLUMNS as JOB_COLUMNS
+from .jobs import Pair, job_rows, restart_of, strategy_options
+from .rescale import follow, phase_line
+from .restore_options import RESTORE_OPTIONS, restore_options, restore_request
+from .session import Session, json_option, pass_session, timeout_option, wait_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keyscale.api.cli.client import ControlPlane
+    from .client import ControlPlane
 
 COLUMNS = (
     ("REVISION", "number"),

@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from keyscale.api.cli.artifacts import artifacts
-from keyscale.api.cli.change_plan import plan
-from keyscale.api.cli.changes import cancel_change
-from keyscale.api.cli.checkpoints import checkpoints, savepoints
-from keyscale.api.cli.connection import default_home
-from keyscale.api.cli.control_plane import events, health, up, where
-from keyscale.api.cli.errors import CliError
-from keyscale.api.cli.jobs import jobs, logs
-from keyscale.api.cli.output import console_for, describe_failure
-from keyscale.api.cli.rescale import rescale
-from keyscale.api.cli.revisions import clone, diff, revisions, rollback, update
-from keyscale.api.cli.session import Session
-from keyscale.api.cli.tokens import tokens, whoami
 from keyscale.installation import VERSION
+
+from .artifacts import artifacts
+from .change_plan import plan
+from .changes import cancel_change
+from .checkpoints import checkpoints, savepoints
+from .connection import default_home
+from .control_plane import events, health, up, where
+from .errors import CliError
+from .jobs import jobs, logs
+from .output import console_for, describe_failure
+from .rescale import rescale
+from .revisions import clone, diff, revisions, rollback, update
+from .session import Session
+from .tokens import tokens, whoami
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from keyscale.api.cli.client import ControlPlane
-from keyscale.api.cli.connection import Connection, find_connection
-from keyscale.api.cli.output import Output
+from .client import ControlPlane
+from .connection import Connection, find_connection
+from .output import Output
 
 if TYPE_CHECKING:
     from collections.abc import Callable

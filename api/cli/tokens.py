@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyscale.api.cli.client import token_path
-from keyscale.api.cli.errors import InvalidArgumentError
-from keyscale.api.cli.jobs import Pair
-from keyscale.api.cli.session import Session, json_option, pass_session
+from .client import token_path
+from .errors import InvalidArgumentError
+from .jobs import Pair
+from .session import Session, json_option, pass_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,29 +22,30 @@ from fastapi.responses import RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 
-from keyscale.api.access import browser_sessions
-from keyscale.api.access.browser_sessions import SESSION_COOKIE, require_own_origin
-from keyscale.api.access.openid import SignIn
-from keyscale.api.access.principal import authenticate_token
-from keyscale.api.access.refusals import note_refusal
-from keyscale.api.access.tokens import new_token
-from keyscale.api.dashboard.page_modules import STATIC, imported_modules
-from keyscale.api.errors import (
+from keyscale.db.repositories import events
+
+from ..access import browser_sessions
+from ..access.browser_sessions import SESSION_COOKIE, require_own_origin
+from ..access.openid import SignIn
+from ..access.principal import authenticate_token
+from ..access.refusals import note_refusal
+from ..access.tokens import new_token
+from ..errors import (
     RateLimitedError,
     RoleMissingError,
     TokenExpiredError,
     TokenMissingError,
     TokenRevokedError,
 )
-from keyscale.api.routers.dependencies import Control  # noqa: TC001 - FastAPI reads the annotation when it starts
-from keyscale.db.repositories import events
+from ..routers.dependencies import Control  # noqa: TC001 - FastAPI reads the annotation when it starts
+from .page_modules import STATIC, imported_modules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.api.access.principal import Principal
-    from keyscale.api.errors import ApiError
-    from keyscale.api.services.context import Context
+    from ..access.principal import Principal
+    from ..errors import ApiError
+    from ..services.context import Context
 
 HERE = Path(__file__).parent
 START_PAGE = "/ui/"

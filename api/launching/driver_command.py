@@ -8,20 +8,22 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keyscale.api.launching.supervisor import DRIVER_USER_VARIABLE
-from keyscale.api.libraries.library_cache import PlacedLibraries
-from keyscale.api.settings import LOOPBACK_HOSTS
 from keyscale.installation import DRIVER_PROGRAM, IMPORT_PATH, LOADER_PROGRAM
 from keyscale.jobs.protocol.class_archive import ClassArchive
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE, without_switched_off
 
+from ..libraries.library_cache import PlacedLibraries
+from ..settings import LOOPBACK_HOSTS
+from .supervisor import DRIVER_USER_VARIABLE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.api.launching.isolation import JobUser
-    from keyscale.api.settings import Settings
     from keyscale.db.models import Attempt, Job, Revision
+
+    from ..settings import Settings
+    from .isolation import JobUser
 
 STANDALONE_SCHEME = "spark://"
 TASK_TRIES = 4

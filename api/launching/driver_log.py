@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from keyscale.api.launching.run_files import open_plain
+from .run_files import open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

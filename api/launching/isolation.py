@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from keyscale.api.errors import JobUserError, SettingInvalidError
 from keyscale.db.embedded import let_enter
 from keyscale.db.system_account import found_or_made
 from keyscale.installation import IMPORT_PATH
 
+from ..errors import JobUserError, SettingInvalidError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from keyscale.api.settings import Settings
+    from ..settings import Settings
 
 logger = logging.getLogger(__name__)
 

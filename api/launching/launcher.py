@@ -12,12 +12,18 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from keyscale.api.access.tokens import new_token, token_sha256
-from keyscale.api.errors import JobUserError
-from keyscale.api.launching.driver_command import driver_command, driver_environment
-from keyscale.api.launching.driver_log import open_log
-from keyscale.api.launching.isolation import Isolation, JobUser, give_to, local_directory, make_directory, owner_of
-from keyscale.api.launching.processes import (
+from keyscale.db.embedded import let_enter
+from keyscale.directory_tree import remove_tree
+from keyscale.jobs.protocol.storable_text import is_storable
+from keyscale.state.layout import CONTROL_PLANES
+
+from ..access.tokens import new_token, token_sha256
+from ..errors import JobUserError
+from ..libraries.library_cache import LibraryCache, PlacedLibraries
+from .driver_command import driver_command, driver_environment
+from .driver_log import open_log
+from .isolation import Isolation, JobUser, give_to, local_directory, make_directory, owner_of
+from .processes import (
     ProcessState,
     driver_state,
     kill_all,
@@ -27,24 +33,20 @@ from keyscale.api.launching.processes import (
     start_supervised,
     strays_of,
 )
-from keyscale.api.launching.run_files import read_text
-from keyscale.api.launching.shared_snapshots import let_delete, member_of_readers
-from keyscale.api.libraries.library_cache import LibraryCache, PlacedLibraries
-from keyscale.db.embedded import let_enter
-from keyscale.directory_tree import remove_tree
-from keyscale.jobs.protocol.storable_text import is_storable
-from keyscale.state.layout import CONTROL_PLANES
+from .run_files import read_text
+from .shared_snapshots import let_delete, member_of_readers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from keyscale.api.launching.driver_log import DriverLog
-    from keyscale.api.libraries.job_libraries import JobLibraries
-    from keyscale.api.settings import Settings
     from keyscale.db.models import Attempt, Job, Revision
     from keyscale.state.objects.s3_grant import Grant
+
+    from ..libraries.job_libraries import JobLibraries
+    from ..settings import Settings
+    from .driver_log import DriverLog
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import psutil
 
-from keyscale.api.launching.run_files import read_text
+from .run_files import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

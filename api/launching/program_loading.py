@@ -13,25 +13,27 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from keyscale.api.errors import PlanTimeoutError, ProgramUnloadableError, TooManyInFlightError
-from keyscale.api.launching.driver_command import loader_command, loader_environment
-from keyscale.api.launching.driver_log import open_log
-from keyscale.api.launching.isolation import make_directory, owner_of
-from keyscale.api.launching.launcher import PLANS
-from keyscale.api.launching.processes import kill_all, processes_of, start_supervised, strays_of
-from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES
 from keyscale.directory_tree import remove_tree
 from keyscale.jobs.protocol.program import ANSWER_FILE, QUESTION_FILE, ProgramAnswer
+
+from ..errors import PlanTimeoutError, ProgramUnloadableError, TooManyInFlightError
+from ..libraries.job_libraries import NO_JOB_LIBRARIES
+from .driver_command import loader_command, loader_environment
+from .driver_log import open_log
+from .isolation import make_directory, owner_of
+from .launcher import PLANS
+from .processes import kill_all, processes_of, start_supervised, strays_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from keyscale.api.launching.isolation import JobUser
-    from keyscale.api.launching.launcher import Launcher
-    from keyscale.api.libraries.job_libraries import JobLibraries
-    from keyscale.api.settings import Settings
     from keyscale.jobs.protocol.program import ProgramQuestion
+
+    from ..libraries.job_libraries import JobLibraries
+    from ..settings import Settings
+    from .isolation import JobUser
+    from .launcher import Launcher
 
 logger = logging.getLogger(__name__)
 

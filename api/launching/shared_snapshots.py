@@ -12,13 +12,13 @@ import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import JobUserError
+from ..errors import JobUserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from keyscale.api.launching.isolation import JobUser
+    from .isolation import JobUser
 
 _READ = stat.S_IRGRP | stat.S_IXGRP
 _WRITE = _READ | stat.S_IWGRP

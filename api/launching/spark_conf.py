@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import SparkConfNotAllowedError
+from ..errors import SparkConfNotAllowedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

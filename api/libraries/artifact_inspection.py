@@ -10,10 +10,11 @@ import tempfile
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from keyscale.api.errors import ArtifactInvalidError
-from keyscale.api.libraries import artifact_inspector
-from keyscale.api.libraries.contents import Contents
 from keyscale.db.statuses import ArtifactKind
+
+from ..errors import ArtifactInvalidError
+from . import artifact_inspector
+from .contents import Contents
 
 _WALL_S_MAX = 3 * artifact_inspector.CPU_S_MAX  # on a busy host a second of processor time takes longer
 

@@ -6,14 +6,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import JarNotAllowedError, LibraryInvalidError
 from keyscale.db.statuses import ArtifactKind
+
+from ..errors import JarNotAllowedError, LibraryInvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from keyscale.api.libraries.library_set import Library
+    from .library_set import Library
 
 PACKAGE_PREFIX = "package:"
 """A library of this form is a package of jars by its name; any other one is an artifact's id."""

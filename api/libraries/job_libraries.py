@@ -5,23 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import ArtifactNotFoundError, ArtifactNotRunnableError, LibraryInvalidError
-from keyscale.api.libraries.contents import Contents
-from keyscale.api.libraries.jar_rules import PACKAGE_PREFIX
-from keyscale.api.libraries.library_set import Library, check_libraries
-from keyscale.api.libraries.platform_packages import installed_platform
 from keyscale.db.repositories import artifacts
 from keyscale.db.statuses import ArtifactKind
 from keyscale.jobs.protocol.messages import LibraryFile
+
+from ..errors import ArtifactNotFoundError, ArtifactNotRunnableError, LibraryInvalidError
+from .contents import Contents
+from .jar_rules import PACKAGE_PREFIX
+from .library_set import Library, check_libraries
+from .platform_packages import installed_platform
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy.orm import Session
 
-    from keyscale.api.libraries.jar_rules import JarRules
     from keyscale.db.job_scope import JobScope
     from keyscale.db.models import Artifact
+
+    from .jar_rules import JarRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import LibraryUnavailableError
+from ..errors import LibraryUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

@@ -10,20 +10,21 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from keyscale.api.errors import (
+from keyscale.db.statuses import ArtifactKind
+
+from ..errors import (
     ArtifactInvalidError,
     LibraryClashError,
     LibraryInvalidError,
     LibraryRequirementError,
 )
-from keyscale.api.libraries.contents import Contents
-from keyscale.api.libraries.platform_packages import applicable, is_reserved
-from keyscale.db.statuses import ArtifactKind
+from .contents import Contents
+from .platform_packages import applicable, is_reserved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from keyscale.api.libraries.platform_packages import PlatformPackages
+    from .platform_packages import PlatformPackages
 
 LIBRARIES_MAX = 200
 _SHOWN_MAX = 20

@@ -14,8 +14,9 @@ from packaging.requirements import Requirement
 from packaging.tags import platform_tags, sys_tags
 from packaging.utils import canonicalize_name
 
-from keyscale.api.libraries.artifact_inspector import import_names
 from keyscale.installation import IMPORT_PATH, VERSION
+
+from .artifact_inspector import import_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from functools import singledispatch
 
-from keyscale.api.lifecycle import steps
-from keyscale.api.lifecycle.change_phases import cause_of
-from keyscale.api.lifecycle.intents import command_stop
-from keyscale.api.lifecycle.job_transaction import JobTransaction, change_command_id
-from keyscale.api.lifecycle.ledger import stopped_at_ms, times_of
-from keyscale.api.lifecycle.restoring import restore_of_change, restore_of_roll_back
-from keyscale.api.lifecycle.transitions import enter
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, commands, series
 from keyscale.db.statuses import AttemptStage, ChangePhase, ChangeStatus, DesiredState, JobStatus, UpgradeMode
 from keyscale.units import duration_text
+
+from . import steps
+from .change_phases import cause_of
+from .intents import command_stop
+from .job_transaction import JobTransaction, change_command_id
+from .ledger import stopped_at_ms, times_of
+from .restoring import restore_of_change, restore_of_roll_back
+from .transitions import enter
 
 
 @singledispatch

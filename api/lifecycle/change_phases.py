@@ -19,8 +19,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.lifecycle.outcomes import Outcome, failure, failure_of, outcome_of
-from keyscale.api.lifecycle.steps import (
+from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, UpgradeMode
+from keyscale.jobs.protocol.messages import DriverState
+
+from .outcomes import Outcome, failure, failure_of, outcome_of
+from .steps import (
     AbandonChange,
     AdvanceChange,
     BeginSavepoint,
@@ -32,14 +35,12 @@ from keyscale.api.lifecycle.steps import (
     RollBack,
     SwitchOver,
 )
-from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, UpgradeMode
-from keyscale.jobs.protocol.messages import DriverState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.api.lifecycle.facts import AttemptFacts, ChangeFacts, JobFacts, Timeouts
-    from keyscale.api.lifecycle.steps import Step
+    from .facts import AttemptFacts, ChangeFacts, JobFacts, Timeouts
+    from .steps import Step
 
 RESTORE_TRIES_MAX = 3
 BATCHES_TO_VERIFY = 10

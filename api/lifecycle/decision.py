@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.api.launching.processes import ProcessState
-from keyscale.api.lifecycle.change_phases import next_change_step
-from keyscale.api.lifecycle.facts import AttemptFacts, CommandFacts, JobFacts, Timeouts
-from keyscale.api.lifecycle.outcomes import Outcome, failure, is_hung, outcome_of, replace_or_fail
-from keyscale.api.lifecycle.steps import (
+from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, DesiredState, JobStatus
+from keyscale.jobs.protocol.messages import DriverState
+
+from ..launching.processes import ProcessState
+from .change_phases import next_change_step
+from .facts import AttemptFacts, CommandFacts, JobFacts, Timeouts
+from .outcomes import Outcome, failure, is_hung, outcome_of, replace_or_fail
+from .steps import (
     Cause,
     CheckSavepoint,
     CreateAttempt,
@@ -22,12 +25,10 @@ from keyscale.api.lifecycle.steps import (
     SettleJob,
     ShowStatus,
 )
-from keyscale.api.lifecycle.transitions import SETTLED
-from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, DesiredState, JobStatus
-from keyscale.jobs.protocol.messages import DriverState
+from .transitions import SETTLED
 
 if TYPE_CHECKING:
-    from keyscale.api.lifecycle.steps import Step
+    from .steps import Step
 
 DEFAULT_TIMEOUTS = Timeouts()
 

@@ -7,22 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
-from keyscale.api.lifecycle.facts import AttemptFacts, ChangeFacts, CommandFacts, JobFacts, Timeouts
-from keyscale.api.lifecycle.job_transaction import change_command_id
-from keyscale.api.lifecycle.repeated_faults import REPETITIONS_MAX, EarlierRun
-from keyscale.api.lifecycle.steps import Cause
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, changes, commands, revisions
 from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.messages import CheckpointSettings, DriverState, FailureHistory, RestartStrategy
 from keyscale.jobs.protocol.restart import delay_ms_max
 
+from .facts import AttemptFacts, ChangeFacts, CommandFacts, JobFacts, Timeouts
+from .job_transaction import change_command_id
+from .repeated_faults import REPETITIONS_MAX, EarlierRun
+from .steps import Cause
+
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from keyscale.api.launching.launcher import Launcher
-    from keyscale.api.lifecycle.stopwatch import Stopwatch
     from keyscale.db.models import Attempt, Change, Command, Job, Revision
+
+    from ..launching.launcher import Launcher
+    from .stopwatch import Stopwatch
 
 
 _STRATEGY: TypeAdapter[Any] = TypeAdapter(RestartStrategy)

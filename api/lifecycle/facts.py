@@ -11,10 +11,11 @@ from keyscale.jobs.protocol.messages import FailureHistory
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.api.launching.processes import ProcessState
-    from keyscale.api.lifecycle.repeated_faults import EarlierRun
     from keyscale.db.statuses import ChangePhase, CommandStatus, DesiredState, JobStatus
     from keyscale.jobs.protocol.messages import DriverState, RestartStrategy
+
+    from ..launching.processes import ProcessState
+    from .repeated_faults import EarlierRun
 
 NO_FAILURES = FailureHistory()
 

@@ -7,15 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from keyscale.api.errors import (
-    ChangeNotCancellableError,
-    JobStatusConflictError,
-    RescaleInProgressError,
-    TooManyInFlightError,
-    UpgradeInProgressError,
-)
-from keyscale.api.lifecycle.ledger import figures_of_change
-from keyscale.api.lifecycle.transitions import Action, enter, is_allowed, what_helps
 from keyscale.clock import now_ms
 from keyscale.db.models import Change, Command, Revision
 from keyscale.db.repositories import attempts, changes, commands, events, revisions
@@ -31,14 +22,25 @@ from keyscale.db.statuses import (
     UpgradeMode,
 )
 
+from ..errors import (
+    ChangeNotCancellableError,
+    JobStatusConflictError,
+    RescaleInProgressError,
+    TooManyInFlightError,
+    UpgradeInProgressError,
+)
+from .ledger import figures_of_change
+from .transitions import Action, enter, is_allowed, what_helps
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sqlalchemy.orm import Session
 
-    from keyscale.api.access.principal import Principal
-    from keyscale.api.specification import Specification
     from keyscale.db.models import Job
+
+    from ..access.principal import Principal
+    from ..specification import Specification
 
 SNAPSHOTS_MAX = 8
 """Checkpoints and savepoints of a job that may be asked for at once; its driver takes one after the other."""

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.lifecycle.change_phases import CANCELLED
-from keyscale.api.lifecycle.intents import described, settle_command
-from keyscale.api.lifecycle.job_totals import totals_before
-from keyscale.api.lifecycle.outcomes import failure
-from keyscale.api.lifecycle.restoring import Restore
-from keyscale.api.lifecycle.transitions import enter
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Revision
 from keyscale.db.repositories import attempts, changes, checkpoints, commands, events, exceptions, series
@@ -24,13 +18,21 @@ from keyscale.db.statuses import (
     RestoreMode,
 )
 
+from .change_phases import CANCELLED
+from .intents import described, settle_command
+from .job_totals import totals_before
+from .outcomes import failure
+from .restoring import Restore
+from .transitions import enter
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sqlalchemy.orm import Session
 
-    from keyscale.api.lifecycle.steps import Cause
     from keyscale.db.models import Change, Checkpoint, Job
+
+    from .steps import Cause
 
 _BEGUN = {
     ChangePhase.REQUESTED: "the new driver is started",

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from keyscale.api.errors import LeadershipLostError
 from keyscale.db.repositories import jobs, leaders
+
+from ..errors import LeadershipLostError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

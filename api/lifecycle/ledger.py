@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.schemas.change import LedgerStep
 from keyscale.db.statuses import ChangePhase
 from keyscale.jobs.protocol.messages import DriverMetrics
+
+from ..schemas.change import LedgerStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

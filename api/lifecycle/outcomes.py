@@ -5,16 +5,17 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.launching.processes import ProcessState
-from keyscale.api.lifecycle.repeated_faults import REPETITIONS_MAX, is_repeated
-from keyscale.api.lifecycle.steps import FailJob, ReplaceAttempt
 from keyscale.jobs.protocol.messages import DriverState
 from keyscale.jobs.protocol.restart import FATAL_CODES, GiveUp, next_restart, with_failure
+
+from ..launching.processes import ProcessState
+from .repeated_faults import REPETITIONS_MAX, is_repeated
+from .steps import FailJob, ReplaceAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.api.lifecycle.facts import AttemptFacts, JobFacts, Timeouts
+    from .facts import AttemptFacts, JobFacts, Timeouts
 
 FAILURES_MAX = 8
 """The job is given up after this many attempts in a row without any progress."""

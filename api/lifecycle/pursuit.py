@@ -5,30 +5,31 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import StoreUnavailableError
-from keyscale.api.libraries.job_libraries import libraries_of
-from keyscale.api.lifecycle import steps
-from keyscale.api.lifecycle.apply import apply
-from keyscale.api.lifecycle.decision import DEFAULT_TIMEOUTS, next_step
-from keyscale.api.lifecycle.fact_reader import FactReader
-from keyscale.api.lifecycle.intents import settle_command
-from keyscale.api.lifecycle.job_transaction import JobTransaction
-from keyscale.api.lifecycle.restoring import restore_of_roll_back
-from keyscale.api.lifecycle.stopwatch import Stopwatch
-from keyscale.api.lifecycle.store_grant import grant_of
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, changes, commands, jobs, revisions
 from keyscale.db.statuses import CommandStatus, RestoreMode
 from keyscale.state import syncpoint
 
+from ..errors import StoreUnavailableError
+from ..libraries.job_libraries import libraries_of
+from . import steps
+from .apply import apply
+from .decision import DEFAULT_TIMEOUTS, next_step
+from .fact_reader import FactReader
+from .intents import settle_command
+from .job_transaction import JobTransaction
+from .restoring import restore_of_roll_back
+from .stopwatch import Stopwatch
+from .store_grant import grant_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keyscale.api.launching.launcher import Launcher
-    from keyscale.api.lifecycle.facts import Timeouts
-    from keyscale.api.lifecycle.leadership import Leadership
-    from keyscale.api.lifecycle.steps import Step
-    from keyscale.api.store_check import StoreCheck
+    from ..launching.launcher import Launcher
+    from ..store_check import StoreCheck
+    from .facts import Timeouts
+    from .leadership import Leadership
+    from .steps import Step
 
 logger = logging.getLogger(__name__)
 

@@ -10,23 +10,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import LeadershipLostError
-from keyscale.api.lifecycle.decision import DEFAULT_TIMEOUTS
-from keyscale.api.lifecycle.leadership import Candidacy, Leadership
-from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.clock import now_ms
 from keyscale.db.connections import is_database_away, open_engine, session_factory
 from keyscale.db.repositories import events
 from keyscale.errors import KeyscaleError
+
+from ..errors import LeadershipLostError
+from .decision import DEFAULT_TIMEOUTS
+from .leadership import Candidacy, Leadership
+from .pursuit import Pursuit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from sqlalchemy import Engine
 
-    from keyscale.api.launching.launcher import Launcher
-    from keyscale.api.lifecycle.facts import Timeouts
-    from keyscale.api.store_check import StoreCheck
+    from ..launching.launcher import Launcher
+    from ..store_check import StoreCheck
+    from .facts import Timeouts
 
 logger = logging.getLogger(__name__)
 

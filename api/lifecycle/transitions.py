@@ -5,8 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import ApiError
 from keyscale.db.statuses import JobStatus
+
+from ..errors import ApiError
 
 if TYPE_CHECKING:
     from keyscale.db.models import Job

@@ -9,21 +9,6 @@ import logging
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.database_clock import shared_now_ms
-from keyscale.api.errors import AttemptOverError, ReportInvalidError, StoreRoleMissingError, StoreUnavailableError
-from keyscale.api.libraries.job_libraries import libraries_of
-from keyscale.api.lifecycle.intents import settle_command
-from keyscale.api.lifecycle.job_totals import totals_before
-from keyscale.api.lifecycle.ledger import figures_of_change, note_progress
-from keyscale.api.lifecycle.store_grant import grant_of
-from keyscale.api.reports.masked_reports import masked_checkpoint, masked_heartbeat
-from keyscale.api.reports.report_validity import (
-    Reporter,
-    why_not_checkpoint,
-    why_not_heartbeat,
-    why_not_result,
-)
-from keyscale.api.services import series
 from keyscale.clock import now_ms
 from keyscale.db.models import Checkpoint
 from keyscale.db.repositories import (
@@ -53,13 +38,27 @@ from keyscale.jobs.protocol.messages import (
 from keyscale.jobs.protocol.redaction import Mask
 from keyscale.state.objects.s3_grant import assume
 
+from ..database_clock import shared_now_ms
+from ..errors import AttemptOverError, ReportInvalidError, StoreRoleMissingError, StoreUnavailableError
+from ..libraries.job_libraries import libraries_of
+from ..lifecycle.intents import settle_command
+from ..lifecycle.job_totals import totals_before
+from ..lifecycle.ledger import figures_of_change, note_progress
+from ..lifecycle.store_grant import grant_of
+from ..services import series
+from .masked_reports import masked_checkpoint, masked_heartbeat
+from .report_validity import (
+    Reporter,
+    why_not_checkpoint,
+    why_not_heartbeat,
+    why_not_result,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy.orm import Session
 
-    from keyscale.api.access.identities import DriverIdentity
-    from keyscale.api.services.context import Context
     from keyscale.db.models import Attempt, Job
     from keyscale.jobs.protocol.messages import (
         AttachRequest,
@@ -68,6 +67,9 @@ if TYPE_CHECKING:
         Heartbeat,
         SubtaskCheckpointReport,
     )
+
+    from ..access.identities import DriverIdentity
+    from ..services.context import Context
 
 logger = logging.getLogger(__name__)
 

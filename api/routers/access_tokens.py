@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter
 
-from keyscale.api.access.identities import Admin, User
-from keyscale.api.routers.dependencies import Control
-from keyscale.api.routers.guarded_route import GuardedRoute
-from keyscale.api.schemas.access_token import NewTokenAnswer, TokenList, TokenRequest, UserAnswer
-from keyscale.api.services import tokens
+from ..access.identities import Admin, User
+from ..schemas.access_token import NewTokenAnswer, TokenList, TokenRequest, UserAnswer
+from ..services import tokens
+from .dependencies import Control
+from .guarded_route import GuardedRoute
 
 router = APIRouter(tags=["tokens"], route_class=GuardedRoute)
 

@@ -4,12 +4,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, File, Form, Response, UploadFile
 
-from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import Control, ListingOf
-from keyscale.api.routers.guarded_route import UploadRoute
-from keyscale.api.schemas.artifact import ArtifactAnswer, ArtifactList, PlatformAnswer
-from keyscale.api.schemas.base import NAME_PATTERN
-from keyscale.api.services import artifacts
+from ..access.identities import Operator, User
+from ..schemas.artifact import ArtifactAnswer, ArtifactList, PlatformAnswer
+from ..schemas.base import NAME_PATTERN
+from ..services import artifacts
+from .dependencies import Control, ListingOf
+from .guarded_route import UploadRoute
 
 router = APIRouter(prefix="/artifacts", tags=["artifacts"], route_class=UploadRoute)
 

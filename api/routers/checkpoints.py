@@ -4,14 +4,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import CheckpointNumber, Control, DryRun, ListingOf
-from keyscale.api.routers.guarded_route import GuardedRoute
-from keyscale.api.schemas.base import NUMBER_MAX
-from keyscale.api.schemas.checkpoint import CheckpointConfigAnswer, CheckpointDetailAnswer, CheckpointsAnswer
-from keyscale.api.schemas.operation import OperationAccepted, OperationRequest
-from keyscale.api.schemas.snapshot_care import ComparisonAnswer, DeletionAnswer, VerificationAnswer, VerifyRequest
-from keyscale.api.services import checkpoints, comparisons, operations, snapshot_deletions, verifications
+from ..access.identities import Operator, User
+from ..schemas.base import NUMBER_MAX
+from ..schemas.checkpoint import CheckpointConfigAnswer, CheckpointDetailAnswer, CheckpointsAnswer
+from ..schemas.operation import OperationAccepted, OperationRequest
+from ..schemas.snapshot_care import ComparisonAnswer, DeletionAnswer, VerificationAnswer, VerifyRequest
+from ..services import checkpoints, comparisons, operations, snapshot_deletions, verifications
+from .dependencies import CheckpointNumber, Control, DryRun, ListingOf
+from .guarded_route import GuardedRoute
 
 router = APIRouter(prefix="/jobs/{job_id}/checkpoints", tags=["checkpoints"], route_class=GuardedRoute)
 

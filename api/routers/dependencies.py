@@ -7,9 +7,9 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Query, Request
 
-from keyscale.api.schemas.base import NUMBER_MAX
-from keyscale.api.services.context import Context
-from keyscale.api.services.cursors import Listing
+from ..schemas.base import NUMBER_MAX
+from ..services.context import Context
+from ..services.cursors import Listing
 
 
 async def _context(request: Request) -> Context:

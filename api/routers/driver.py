@@ -17,10 +17,6 @@ from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
-from keyscale.api.access.identities import Driver, ProvableAttempt
-from keyscale.api.reports import drivers
-from keyscale.api.routers.dependencies import Control
-from keyscale.api.routers.guarded_route import ReportRoute
 from keyscale.jobs.protocol.control_address import Proof, prove
 from keyscale.jobs.protocol.messages import (
     AttachRequest,
@@ -31,6 +27,11 @@ from keyscale.jobs.protocol.messages import (
     Message,
     StoreCredentials,
 )
+
+from ..access.identities import Driver, ProvableAttempt
+from ..reports import drivers
+from .dependencies import Control
+from .guarded_route import ReportRoute
 
 Report = TypeVar("Report", bound=Message)
 

@@ -6,13 +6,13 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from keyscale.api.access.credentials import credential_of
-from keyscale.api.access.identities import User
-from keyscale.api.routers.dependencies import Control
-from keyscale.api.schemas.operation import OperationAnswer
-from keyscale.api.services import jobs, operations
-from keyscale.api.services.context import Context
-from keyscale.api.services.listener import Listener, Subject
+from ..access.credentials import credential_of
+from ..access.identities import User
+from ..schemas.operation import OperationAnswer
+from ..services import jobs, operations
+from ..services.context import Context
+from ..services.listener import Listener, Subject
+from .dependencies import Control
 
 SECONDS_MAX = 3600
 

@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter
 
-from keyscale.api.access.identities import User
-from keyscale.api.routers.dependencies import Control, ListingOf
-from keyscale.api.routers.guarded_route import GuardedRoute
-from keyscale.api.schemas.job import EventList
-from keyscale.api.services import jobs
+from ..access.identities import User
+from ..schemas.job import EventList
+from ..services import jobs
+from .dependencies import Control, ListingOf
+from .guarded_route import GuardedRoute
 
 router = APIRouter(prefix="/events", tags=["events"], route_class=GuardedRoute)
 

@@ -20,7 +20,7 @@ from starlette.responses import Response
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    from keyscale.api.access.in_flight import InFlight
+    from ..access.in_flight import InFlight
 
 
 COMPRESSED_BYTES_MIN = 16 << 10

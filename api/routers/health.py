@@ -3,9 +3,9 @@
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from keyscale.api.routers.dependencies import Control
-from keyscale.api.schemas.problem import problem
-from keyscale.api.services import health
+from ..schemas.problem import problem
+from ..services import health
+from .dependencies import Control
 
 router = APIRouter(tags=["health"])
 

@@ -4,12 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import AttemptNumber, Control, ListingOf
-from keyscale.api.routers.guarded_route import GuardedRoute
-from keyscale.api.schemas.base import NUMBER_MAX
-from keyscale.api.schemas.change_plan import PlanAnswer
-from keyscale.api.schemas.job import (
+from ..access.identities import Operator, User
+from ..schemas.base import NUMBER_MAX
+from ..schemas.change_plan import PlanAnswer
+from ..schemas.job import (
     AttemptList,
     EventList,
     JobAnswer,
@@ -19,11 +17,13 @@ from keyscale.api.schemas.job import (
     StartRequest,
     StopRequest,
 )
-from keyscale.api.schemas.job_exception import JobExceptionList
-from keyscale.api.schemas.operation import OperationAccepted
-from keyscale.api.schemas.revision import CloneRequest, UpdateRequest
-from keyscale.api.services import clones, exceptions, jobs, logs, operations, plans
-from keyscale.api.services.logs import LogPart
+from ..schemas.job_exception import JobExceptionList
+from ..schemas.operation import OperationAccepted
+from ..schemas.revision import CloneRequest, UpdateRequest
+from ..services import clones, exceptions, jobs, logs, operations, plans
+from ..services.logs import LogPart
+from .dependencies import AttemptNumber, Control, ListingOf
+from .guarded_route import GuardedRoute
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=GuardedRoute)
 

@@ -4,12 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from keyscale.api.access.identities import User
-from keyscale.api.routers.dependencies import Control
-from keyscale.api.routers.guarded_route import GuardedRoute
-from keyscale.api.schemas.key_group_history import KeyGroupsAnswer
-from keyscale.api.services import key_group_history
 from keyscale.jobs.protocol.storable_text import StorableText
+
+from ..access.identities import User
+from ..schemas.key_group_history import KeyGroupsAnswer
+from ..services import key_group_history
+from .dependencies import Control
+from .guarded_route import GuardedRoute
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["jobs"], route_class=GuardedRoute)
 

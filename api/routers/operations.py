@@ -2,10 +2,10 @@
 
 from fastapi import APIRouter
 
-from keyscale.api.access.identities import User
-from keyscale.api.routers.dependencies import Control
-from keyscale.api.schemas.operation import OperationAnswer
-from keyscale.api.services import operations
+from ..access.identities import User
+from ..schemas.operation import OperationAnswer
+from ..services import operations
+from .dependencies import Control
 
 router = APIRouter(prefix="/operations", tags=["operations"])
 

@@ -2,10 +2,10 @@
 
 from fastapi import APIRouter
 
-from keyscale.api.access.identities import User
-from keyscale.api.routers.dependencies import Control
-from keyscale.api.schemas.replica import ReplicaList
-from keyscale.api.services import replicas
+from ..access.identities import User
+from ..schemas.replica import ReplicaList
+from ..services import replicas
+from .dependencies import Control
 
 router = APIRouter(tags=["replicas"])
 

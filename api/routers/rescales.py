@@ -3,13 +3,13 @@
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 
-from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import Control, ListingOf
-from keyscale.api.routers.guarded_route import GuardedRoute
-from keyscale.api.schemas.change import RescaleAnswer, RescaleList, RescaleRequest
-from keyscale.api.schemas.change_plan import PlanAnswer
-from keyscale.api.schemas.revision import SpecificationChange
-from keyscale.api.services import changes, plans
+from ..access.identities import Operator, User
+from ..schemas.change import RescaleAnswer, RescaleList, RescaleRequest
+from ..schemas.change_plan import PlanAnswer
+from ..schemas.revision import SpecificationChange
+from ..services import changes, plans
+from .dependencies import Control, ListingOf
+from .guarded_route import GuardedRoute
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["rescales"], route_class=GuardedRoute)
 

@@ -4,12 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Response
 
-from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import Control, ListingOf
-from keyscale.api.routers.guarded_route import GuardedRoute
-from keyscale.api.schemas.base import NUMBER_MAX
-from keyscale.api.schemas.change import ChangeAnswer, ChangeList
-from keyscale.api.schemas.revision import (
+from ..access.identities import Operator, User
+from ..schemas.base import NUMBER_MAX
+from ..schemas.change import ChangeAnswer, ChangeList
+from ..schemas.revision import (
     RevisionAnswer,
     RevisionDiffAnswer,
     RevisionList,
@@ -17,7 +15,9 @@ from keyscale.api.schemas.revision import (
     UpdateAnswer,
     UpdateRequest,
 )
-from keyscale.api.services import changes, revisions
+from ..services import changes, revisions
+from .dependencies import Control, ListingOf
+from .guarded_route import GuardedRoute
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["revisions"], route_class=GuardedRoute)
 

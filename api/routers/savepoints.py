@@ -2,12 +2,12 @@
 
 from fastapi import APIRouter, Response
 
-from keyscale.api.access.identities import Operator, User
-from keyscale.api.routers.dependencies import Control, DryRun, ListingOf
-from keyscale.api.routers.guarded_route import GuardedRoute
-from keyscale.api.schemas.operation import OperationAccepted, SavepointAnswer, SavepointList, SavepointRequest
-from keyscale.api.schemas.snapshot_care import DeletionAnswer
-from keyscale.api.services import operations, snapshot_deletions
+from ..access.identities import Operator, User
+from ..schemas.operation import OperationAccepted, SavepointAnswer, SavepointList, SavepointRequest
+from ..schemas.snapshot_care import DeletionAnswer
+from ..services import operations, snapshot_deletions
+from .dependencies import Control, DryRun, ListingOf
+from .guarded_route import GuardedRoute
 
 router = APIRouter(prefix="/jobs/{job_id}/savepoints", tags=["savepoints"], route_class=GuardedRoute)
 

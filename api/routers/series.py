@@ -4,14 +4,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
-from keyscale.api.access.identities import User
-from keyscale.api.routers.dependencies import Control
-from keyscale.api.routers.guarded_route import GuardedRoute
-from keyscale.api.schemas.base import NUMBER_MAX
-from keyscale.api.schemas.day import DayList
-from keyscale.api.schemas.series import SeriesAnswer, SeriesName
-from keyscale.api.services import days, series
-from keyscale.api.services.series import Span
+from ..access.identities import User
+from ..schemas.base import NUMBER_MAX
+from ..schemas.day import DayList
+from ..schemas.series import SeriesAnswer, SeriesName
+from ..services import days, series
+from ..services.series import Span
+from .dependencies import Control
+from .guarded_route import GuardedRoute
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["jobs"], route_class=GuardedRoute)
 

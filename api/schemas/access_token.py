@@ -6,8 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from keyscale.api.schemas.base import NAME_PATTERN, Answer, Labels, Request, example
 from keyscale.db.statuses import Role
+
+from .base import NAME_PATTERN, Answer, Labels, Request, example
 
 _DAY_MS = 86_400_000
 _NAMES_MAX = 100

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from keyscale.api.schemas.base import Answer, ListAnswer, example
 from keyscale.db.statuses import ArtifactKind
+
+from .base import Answer, ListAnswer, example
 
 
 class ArtifactAnswer(Answer):

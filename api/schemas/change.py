@@ -7,8 +7,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from keyscale.api.schemas.base import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
 from keyscale.db.statuses import ChangeKind, ChangePhase, ChangeStatus
+
+from .base import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
 
 
 class RescaleRequest(Request):

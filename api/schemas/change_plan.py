@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from keyscale.api.schemas.base import Answer, FailureAnswer
 from keyscale.state.keyed.schema_change import Fate
+
+from .base import Answer, FailureAnswer
 
 
 class StatePlan(Answer):

@@ -6,8 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from keyscale.api.schemas.base import Answer, ListAnswer
 from keyscale.db.statuses import CheckpointStatus
+
+from .base import Answer, ListAnswer
 
 
 class StatisticsAnswer(Answer):

@@ -6,7 +6,7 @@ from datetime import date
 
 from pydantic import Field
 
-from keyscale.api.schemas.base import Answer
+from .base import Answer
 
 
 class DayAnswer(Answer):

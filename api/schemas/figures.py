@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from keyscale.api.schemas.base import Answer
+from .base import Answer
 
 
 class FiguresAnswer(Answer):

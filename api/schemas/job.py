@@ -6,9 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from keyscale.api.job_secrets import SECRET_NAME_PATTERN
-from keyscale.api.libraries.library_set import LIBRARIES_MAX
-from keyscale.api.schemas.base import (
+from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode
+from keyscale.jobs.protocol.messages import CheckpointSettings, DriverMetrics, RestartStrategy, SecretReference
+from keyscale.jobs.protocol.redaction import redact_named
+
+from ..job_secrets import SECRET_NAME_PATTERN
+from ..libraries.library_set import LIBRARIES_MAX
+from .base import (
     NAME_PATTERN,
     Answer,
     FailureAnswer,
@@ -18,11 +22,8 @@ from keyscale.api.schemas.base import (
     Request,
     example,
 )
-from keyscale.api.schemas.figures import FiguresAnswer
-from keyscale.api.schemas.restore import RestoreRequest
-from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode
-from keyscale.jobs.protocol.messages import CheckpointSettings, DriverMetrics, RestartStrategy, SecretReference
-from keyscale.jobs.protocol.redaction import redact_named
+from .figures import FiguresAnswer
+from .restore import RestoreRequest
 
 SecretName = Annotated[str, Field(pattern=SECRET_NAME_PATTERN)]
 

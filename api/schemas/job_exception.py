@@ -6,7 +6,7 @@ import re
 
 from pydantic import Field, computed_field
 
-from keyscale.api.schemas.base import Answer, ListAnswer
+from .base import Answer, ListAnswer
 
 _LAST_LINE = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
 

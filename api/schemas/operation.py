@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from keyscale.api.schemas.base import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
-from keyscale.api.schemas.change import ChangeAnswer
 from keyscale.db.statuses import ChangeKind, CommandKind, CommandStatus
+
+from .base import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
+from .change import ChangeAnswer
 
 
 class OperationRequest(Request):

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 from starlette.responses import JSONResponse
 
-from keyscale.api.errors import DatabaseUnavailableError, TooManyInFlightError
-from keyscale.api.schemas.base import Answer
+from ..errors import DatabaseUnavailableError, TooManyInFlightError
+from .base import Answer
 
 if TYPE_CHECKING:
-    from keyscale.api.errors import ApiError
+    from ..errors import ApiError
 
 _PASSING = frozenset({DatabaseUnavailableError.status, TooManyInFlightError.status})
 

@@ -6,8 +6,9 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from keyscale.api.schemas.base import NUMBER_MAX, Request
 from keyscale.db.statuses import ClaimMode
+
+from .base import NUMBER_MAX, Request
 
 _SOURCES = ("checkpoint_id", "savepoint_id", "location", "before_ms", "latest")
 

@@ -6,13 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from keyscale.api.libraries.library_set import LIBRARIES_MAX
-from keyscale.api.schemas.base import NAME_PATTERN, NUMBER_MAX, Answer, Labels, ListAnswer, OperationId, Request
-from keyscale.api.schemas.change import ChangeAnswer, UpgradeModeName
-from keyscale.api.schemas.job import CheckpointRequest, JobAnswer, LibraryName, MaskedParameters, SecretName
-from keyscale.api.schemas.restore import RestoreRequest
-from keyscale.api.specification import SPECIFICATION_FIELDS
 from keyscale.jobs.protocol.messages import DURATION_MS_MAX, CheckpointSettings, RestartStrategy, SecretReference
+
+from ..libraries.library_set import LIBRARIES_MAX
+from ..specification import SPECIFICATION_FIELDS
+from .base import NAME_PATTERN, NUMBER_MAX, Answer, Labels, ListAnswer, OperationId, Request
+from .change import ChangeAnswer, UpgradeModeName
+from .job import CheckpointRequest, JobAnswer, LibraryName, MaskedParameters, SecretName
+from .restore import RestoreRequest
 
 
 class SpecificationChange(Request):

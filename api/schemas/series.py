@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from keyscale.api.schemas.base import Answer
+from .base import Answer
 
 
 class SeriesName(StrEnum):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from keyscale.api.schemas.base import Answer, Request
-from keyscale.api.schemas.checkpoint import CheckpointAnswer
 from keyscale.db.statuses import CommandStatus
+
+from .base import Answer, Request
+from .checkpoint import CheckpointAnswer
 
 
 class DeletionAnswer(Answer):

@@ -11,31 +11,32 @@ import uuid
 from pathlib import PurePath
 from typing import IO, TYPE_CHECKING
 
-from keyscale.api.errors import (
+from keyscale.clock import now_ms
+from keyscale.db.models import Artifact
+from keyscale.db.repositories import artifacts, events
+
+from ..errors import (
     ArtifactInUseError,
     ArtifactNotFoundError,
     BodyTooLargeError,
     RequestInvalidError,
 )
-from keyscale.api.libraries.artifact_inspection import inspect_artifact
-from keyscale.api.libraries.artifact_inspector import ENDINGS
-from keyscale.api.libraries.library_set import Library, check_wheel
-from keyscale.api.libraries.platform_packages import installed_platform
-from keyscale.api.schemas.artifact import ArtifactAnswer, ArtifactList, PlatformAnswer
-from keyscale.api.schemas.base import NAME_PATTERN
-from keyscale.api.services.cursors import write_cursor
-from keyscale.clock import now_ms
-from keyscale.db.models import Artifact
-from keyscale.db.repositories import artifacts, events
+from ..libraries.artifact_inspection import inspect_artifact
+from ..libraries.artifact_inspector import ENDINGS
+from ..libraries.library_set import Library, check_wheel
+from ..libraries.platform_packages import installed_platform
+from ..schemas.artifact import ArtifactAnswer, ArtifactList, PlatformAnswer
+from ..schemas.base import NAME_PATTERN
+from .cursors import write_cursor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from sqlalchemy.orm import Session
 
-    from keyscale.api.access.principal import Principal
-    from keyscale.api.services.context import Context
-    from keyscale.api.services.cursors import Listing
+    from ..access.principal import Principal
+    from .context import Context
+    from .cursors import Listing
 
 CHUNK_BYTES = 1 << 20
 

@@ -5,29 +5,31 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, TypeVar
 
-from keyscale.api.errors import (
+from keyscale.db.repositories import changes, commands, revisions
+from keyscale.db.statuses import ChangeKind, UpgradeMode
+
+from ..errors import (
     ChangeNotFoundError,
     OperationIdTakenError,
     ParallelismUnchangedError,
     RescaleNotFoundError,
 )
-from keyscale.api.lifecycle import intents
-from keyscale.api.lifecycle.ledger import prepared_ms, timed_steps
-from keyscale.api.schemas.change import ChangeAnswer, ChangeList, PhaseAnswer, RescaleAnswer, RescaleList, StepAnswer
-from keyscale.api.services.cursors import write_cursor
-from keyscale.api.services.jobs import check_parallelism, require_job, require_job_id
-from keyscale.api.specification import Specification, changed
-from keyscale.db.repositories import changes, commands, revisions
-from keyscale.db.statuses import ChangeKind, UpgradeMode
+from ..lifecycle import intents
+from ..lifecycle.ledger import prepared_ms, timed_steps
+from ..schemas.change import ChangeAnswer, ChangeList, PhaseAnswer, RescaleAnswer, RescaleList, StepAnswer
+from ..specification import Specification, changed
+from .cursors import write_cursor
+from .jobs import check_parallelism, require_job, require_job_id
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from keyscale.api.access.principal import Principal
-    from keyscale.api.schemas.change import RescaleRequest
-    from keyscale.api.services.context import Context
-    from keyscale.api.services.cursors import Listing
     from keyscale.db.models import Change, Job
+
+    from ..access.principal import Principal
+    from ..schemas.change import RescaleRequest
+    from .context import Context
+    from .cursors import Listing
 
 Shown = TypeVar("Shown", bound=RescaleAnswer)
 

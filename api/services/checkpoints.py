@@ -5,8 +5,13 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import CheckpointNotFoundError
-from keyscale.api.schemas.checkpoint import (
+from keyscale.db.models import Checkpoint
+from keyscale.db.repositories import attempts, checkpoints, revisions
+from keyscale.db.statuses import CheckpointStatus
+from keyscale.jobs.protocol.messages import CheckpointSettings
+
+from ..errors import CheckpointNotFoundError
+from ..schemas.checkpoint import (
     CheckpointAnswer,
     CheckpointConfigAnswer,
     CheckpointDetailAnswer,
@@ -24,12 +29,8 @@ from keyscale.api.schemas.checkpoint import (
     SubtasksSummary,
     SummaryAnswer,
 )
-from keyscale.api.services.cursors import write_cursor
-from keyscale.api.services.jobs import require_job, require_job_id
-from keyscale.db.models import Checkpoint
-from keyscale.db.repositories import attempts, checkpoints, revisions
-from keyscale.db.statuses import CheckpointStatus
-from keyscale.jobs.protocol.messages import CheckpointSettings
+from .cursors import write_cursor
+from .jobs import require_job, require_job_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,9 +38,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from keyscale.api.services.context import Context
-    from keyscale.api.services.cursors import Listing
     from keyscale.db.models import CheckpointSubtask
+
+    from .context import Context
+    from .cursors import Listing
 
 SUMMARY_CHECKPOINTS_MAX = 1000
 _OWN_FIELDS = tuple(name for name in CheckpointAnswer.model_fields if name in Checkpoint.__table__.c)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.api.schemas.restore import RestoreSource
-from keyscale.api.services.jobs import new_job, require_job, require_name, store_new
-from keyscale.api.services.restore_sources import Restorer, find_source
-from keyscale.api.specification import Specification, changed
 from keyscale.db.repositories import revisions
 
+from ..schemas.restore import RestoreSource
+from ..specification import Specification, changed
+from .jobs import new_job, require_job, require_name, store_new
+from .restore_sources import Restorer, find_source
+
 if TYPE_CHECKING:
-    from keyscale.api.access.principal import Principal
-    from keyscale.api.schemas.job import JobAnswer
-    from keyscale.api.schemas.revision import CloneRequest
-    from keyscale.api.services.context import Context
+    from ..access.principal import Principal
+    from ..schemas.job import JobAnswer
+    from ..schemas.revision import CloneRequest
+    from .context import Context
 
 
 def clone(context: Context, user: Principal, reference: str, request: CloneRequest) -> JobAnswer:

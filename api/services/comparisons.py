@@ -8,22 +8,24 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import CheckpointNotFoundError
-from keyscale.api.schemas.snapshot_care import ComparisonAnswer, OperatorComparison
-from keyscale.api.services.checkpoints import answer_of, operator_size
-from keyscale.api.services.jobs import require_job
-from keyscale.api.store_check import open_to_read
 from keyscale.db.repositories import checkpoints
 from keyscale.errors import KeyscaleError
 from keyscale.state.documents.manifest import FileHandle, read_manifest
 from keyscale.state.layout import split_location
 
+from ..errors import CheckpointNotFoundError
+from ..schemas.snapshot_care import ComparisonAnswer, OperatorComparison
+from ..store_check import open_to_read
+from .checkpoints import answer_of, operator_size
+from .jobs import require_job
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.api.services.context import Context
     from keyscale.db.models import Checkpoint, CheckpointSubtask, Job
     from keyscale.state.documents.manifest import Manifest
+
+    from .context import Context
 
 Files = Sequence[FileHandle]
 """The files of all subtasks of an operator, in which two subtasks may have the same content."""

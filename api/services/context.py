@@ -6,22 +6,22 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from keyscale.api.access.in_flight import InFlight
-from keyscale.api.lifecycle.reconciler import ReconcilerPulse, Wakeup
+from ..access.in_flight import InFlight
+from ..lifecycle.reconciler import ReconcilerPulse, Wakeup
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.orm import Session, sessionmaker
 
-    from keyscale.api.access.openid import Issuer
-    from keyscale.api.access.rates import Rates
-    from keyscale.api.launching.launcher import Launcher
-    from keyscale.api.launching.program_loading import ProgramLoading
-    from keyscale.api.services.news import News
-    from keyscale.api.services.verifier import Verifier
-    from keyscale.api.settings import Settings
-    from keyscale.api.store_check import StoreCheck
-    from keyscale.api.upkeep.announcer import Announcer
+    from ..access.openid import Issuer
+    from ..access.rates import Rates
+    from ..launching.launcher import Launcher
+    from ..launching.program_loading import ProgramLoading
+    from ..settings import Settings
+    from ..store_check import StoreCheck
+    from ..upkeep.announcer import Announcer
+    from .news import News
+    from .verifier import Verifier
 
 
 REPORTS_MAX = 64

@@ -7,9 +7,10 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from keyscale.api.errors import CursorInvalidError
 from keyscale.db.repositories.pages import PageRequest
 from keyscale.jobs.protocol.storable_text import is_storable
+
+from ..errors import CursorInvalidError
 
 _NUMBER_MAX = (1 << 63) - 1
 

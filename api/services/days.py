@@ -5,17 +5,19 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from keyscale.api.schemas.day import DayAnswer, DayList
-from keyscale.api.services.jobs import require_job
 from keyscale.clock import now_ms
 from keyscale.db.repositories import series
 from keyscale.db.repositories.series import DAYS
 
+from ..schemas.day import DayAnswer, DayList
+from .jobs import require_job
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keyscale.api.services.context import Context
     from keyscale.db.models import Job, SeriesPoint
+
+    from .context import Context
 
 
 def list_of(context: Context, reference: str, limit: int) -> DayList:

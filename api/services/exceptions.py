@@ -5,17 +5,19 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from keyscale.api.schemas.job_exception import JobExceptionAnswer, JobExceptionList
-from keyscale.api.services.cursors import write_cursor
-from keyscale.api.services.jobs import require_job_id
 from keyscale.db.repositories import exceptions
+
+from ..schemas.job_exception import JobExceptionAnswer, JobExceptionList
+from .cursors import write_cursor
+from .jobs import require_job_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keyscale.api.services.context import Context
-    from keyscale.api.services.cursors import Listing
     from keyscale.db.models import JobException
+
+    from .context import Context
+    from .cursors import Listing
 
 ANSWER_CHARACTERS_MAX = 500_000
 """The texts of a job's 500 exceptions may have sixty times as many."""

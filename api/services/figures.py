@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.lifecycle.job_totals import NUMBER_MAX, added_totals
-from keyscale.api.schemas.figures import FiguresAnswer
 from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.messages import DriverState
+
+from ..lifecycle.job_totals import NUMBER_MAX, added_totals
+from ..schemas.figures import FiguresAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.api.schemas.job import AttemptSummaryAnswer
     from keyscale.db.models import Attempt
     from keyscale.jobs.protocol.messages import DriverMetrics
+
+    from ..schemas.job import AttemptSummaryAnswer
 
 SILENT_MS = 15_000
 """The figures of a driver that has been silent for longer are no longer those of now."""

@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from keyscale.api.errors import (
+from keyscale.db.repositories import leaders
+from keyscale.installation import VERSION
+
+from ..errors import (
     ApiError,
     DatabaseUnavailableError,
     LeaderMissingError,
     ReconcilerDownError,
     StoreUnavailableError,
 )
-from keyscale.db.repositories import leaders
-from keyscale.installation import VERSION
 
 if TYPE_CHECKING:
-    from keyscale.api.services.context import Context
+    from .context import Context
 
 _BEAT_AGE_MAX_S = 10.0
 

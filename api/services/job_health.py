@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.api.schemas.job import HealthItemAnswer
 from keyscale.state.objects.errors import StoreUnavailableError
+
+from ..schemas.job import HealthItemAnswer
 
 if TYPE_CHECKING:
     from keyscale.jobs.protocol.messages import DriverMetrics, Failure

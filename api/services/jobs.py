@@ -11,37 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import IntegrityError
 
-from keyscale.api.database_clock import shared_now_ms
-from keyscale.api.errors import (
-    ArtifactNotFoundError,
-    JobNameTakenError,
-    JobNotFoundError,
-    OutOfScopeError,
-    ParallelismInvalidError,
-    RequestInvalidError,
-)
-from keyscale.api.launching.spark_conf import check_spark_conf
-from keyscale.api.libraries.job_libraries import require_libraries
-from keyscale.api.lifecycle import intents
-from keyscale.api.lifecycle.job_transaction import JobTransaction
-from keyscale.api.lifecycle.restoring import Restore
-from keyscale.api.lifecycle.transitions import SETTLED
-from keyscale.api.schemas.job import (
-    AttemptAnswer,
-    AttemptList,
-    AttemptSummaryAnswer,
-    EventAnswer,
-    EventList,
-    JobAnswer,
-    JobList,
-    JobSummaryAnswer,
-    RestoreAnswer,
-)
-from keyscale.api.services.cursors import write_cursor
-from keyscale.api.services.figures import figures_of, reports_now
-from keyscale.api.services.job_health import health_of, unsettled_failure
-from keyscale.api.services.restore_sources import Restorer, find_source, require_kept
-from keyscale.api.specification import SPECIFICATION_FIELDS, Specification, changed, secrets_named
 from keyscale.clock import now_ms
 from keyscale.db.models import DeletedJob, Job
 from keyscale.db.repositories import (
@@ -59,18 +28,51 @@ from keyscale.db.statuses import AttemptStage, ChangeKind, ClaimMode, DesiredSta
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND, default_max_parallelism
 
+from ..database_clock import shared_now_ms
+from ..errors import (
+    ArtifactNotFoundError,
+    JobNameTakenError,
+    JobNotFoundError,
+    OutOfScopeError,
+    ParallelismInvalidError,
+    RequestInvalidError,
+)
+from ..launching.spark_conf import check_spark_conf
+from ..libraries.job_libraries import require_libraries
+from ..lifecycle import intents
+from ..lifecycle.job_transaction import JobTransaction
+from ..lifecycle.restoring import Restore
+from ..lifecycle.transitions import SETTLED
+from ..schemas.job import (
+    AttemptAnswer,
+    AttemptList,
+    AttemptSummaryAnswer,
+    EventAnswer,
+    EventList,
+    JobAnswer,
+    JobList,
+    JobSummaryAnswer,
+    RestoreAnswer,
+)
+from ..specification import SPECIFICATION_FIELDS, Specification, changed, secrets_named
+from .cursors import write_cursor
+from .figures import figures_of, reports_now
+from .job_health import health_of, unsettled_failure
+from .restore_sources import Restorer, find_source, require_kept
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sqlalchemy.orm import Session
 
-    from keyscale.api.access.principal import Principal
-    from keyscale.api.schemas.job import JobRequest, StartRequest
-    from keyscale.api.schemas.restore import RestoreRequest
-    from keyscale.api.services.context import Context
-    from keyscale.api.services.cursors import Listing
-    from keyscale.api.services.restore_sources import FoundSource
     from keyscale.db.repositories.overviews import JobOverview
+
+    from ..access.principal import Principal
+    from ..schemas.job import JobRequest, StartRequest
+    from ..schemas.restore import RestoreRequest
+    from .context import Context
+    from .cursors import Listing
+    from .restore_sources import FoundSource
 
 logger = logging.getLogger(__name__)
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from keyscale.api.schemas.key_group_history import KeyGroupsAnswer, OperatorKeyGroups, OwnedRange
-from keyscale.api.services.jobs import require_job
 from keyscale.db.repositories import checkpoints
+
+from ..schemas.key_group_history import KeyGroupsAnswer, OperatorKeyGroups, OwnedRange
+from .jobs import require_job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keyscale.api.services.context import Context
     from keyscale.db.models import Checkpoint, CheckpointSubtask
+
+    from .context import Context
 
 CHECKPOINTS_MAX = 100
 VALUES_MAX = 200_000

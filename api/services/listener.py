@@ -13,8 +13,8 @@ from keyscale.clock import now_ms
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping
 
-    from keyscale.api.access.credentials import Credential
-    from keyscale.api.access.principal import Principal
+    from ..access.credentials import Credential
+    from ..access.principal import Principal
 
 HEARTBEAT_S = 10.0
 """Proxies end a connection on which nothing is sent for about a minute."""

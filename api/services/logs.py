@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from keyscale.api.errors import AttemptNotFoundError, LogNotHereError, TooManyInFlightError
-from keyscale.api.schemas.job import LogAnswer, LogMatch
-from keyscale.api.services.jobs import require_job
-from keyscale.api.upkeep.announcer import replica_id
 from keyscale.certificates import trusted_certificates
 from keyscale.db.repositories import attempts, replicas, revisions
 from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.redaction import Mask, masked
 
+from ..errors import AttemptNotFoundError, LogNotHereError, TooManyInFlightError
+from ..schemas.job import LogAnswer, LogMatch
+from ..upkeep.announcer import replica_id
+from .jobs import require_job
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from keyscale.api.access.principal import Principal
-    from keyscale.api.services.context import Context
     from keyscale.jobs.protocol.redaction import Span
+
+    from ..access.principal import Principal
+    from .context import Context
 
 FORWARDED_HEADER = "X-Keyscale-Forwarded"
 MATCHES_MAX = 500

@@ -9,21 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from keyscale.api.access.credentials import lapsed
-from keyscale.api.errors import TooManyInFlightError
-from keyscale.api.services.listener import EVERY_TOPIC, Listener, Subject, Topic
 from keyscale.db.repositories import marks
 from keyscale.db.statuses import CommandStatus
+
+from ..access.credentials import lapsed
+from ..errors import TooManyInFlightError
+from .listener import EVERY_TOPIC, Listener, Subject, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sqlalchemy.orm import Session, sessionmaker
 
-    from keyscale.api.access.credentials import Credential
-    from keyscale.api.access.principal import Principal
-    from keyscale.api.schemas.operation import OperationAnswer
     from keyscale.db.repositories.marks import JobMarks
+
+    from ..access.credentials import Credential
+    from ..access.principal import Principal
+    from ..schemas.operation import OperationAnswer
 
 logger = logging.getLogger(__name__)
 

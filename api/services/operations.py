@@ -8,34 +8,36 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import OperationIdTakenError, OperationNotFoundError, SavepointNotFoundError
-from keyscale.api.lifecycle import intents
-from keyscale.api.schemas.base import FailureAnswer
-from keyscale.api.schemas.change import ChangeAnswer
-from keyscale.api.schemas.operation import (
+from keyscale.db.repositories import changes, checkpoints, commands
+from keyscale.db.statuses import ChangeKind, ChangeStatus, CommandKind, CommandStatus
+
+from ..errors import OperationIdTakenError, OperationNotFoundError, SavepointNotFoundError
+from ..lifecycle import intents
+from ..schemas.base import FailureAnswer
+from ..schemas.change import ChangeAnswer
+from ..schemas.operation import (
     OperationAccepted,
     OperationAnswer,
     OperationResult,
     SavepointAnswer,
     SavepointList,
 )
-from keyscale.api.services.changes import change_answer
-from keyscale.api.services.cursors import write_cursor
-from keyscale.api.services.jobs import require_job, require_job_id
-from keyscale.db.repositories import changes, checkpoints, commands
-from keyscale.db.statuses import ChangeKind, ChangeStatus, CommandKind, CommandStatus
+from .changes import change_answer
+from .cursors import write_cursor
+from .jobs import require_job, require_job_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Sequence
 
     from sqlalchemy.orm import Session
 
-    from keyscale.api.access.principal import Principal
-    from keyscale.api.schemas.job import StopRequest
-    from keyscale.api.schemas.operation import OperationRequest, SavepointRequest
-    from keyscale.api.services.context import Context
-    from keyscale.api.services.cursors import Listing
     from keyscale.db.models import Change, Command, Job
+
+    from ..access.principal import Principal
+    from ..schemas.job import StopRequest
+    from ..schemas.operation import OperationRequest, SavepointRequest
+    from .context import Context
+    from .cursors import Listing
 
 
 def find_repeated(

@@ -8,28 +8,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.errors import (
-    ChangeIncompatibleError,
-    PlanTimeoutError,
-    ProgramUnloadableError,
-    TooManyInFlightError,
-)
-from keyscale.api.libraries.job_libraries import JobLibraries, libraries_of
-from keyscale.api.schemas.base import FailureAnswer
-from keyscale.api.schemas.change_plan import (
-    DowntimePlan,
-    EndpointPlan,
-    MovementPlan,
-    OperatorMovement,
-    OperatorPlan,
-    PlanAnswer,
-    SettingPlan,
-    StatePlan,
-    SubtaskMovementAnswer,
-)
-from keyscale.api.services.jobs import check_specification, require_job, require_program
-from keyscale.api.specification import Specification, changed, differences
-from keyscale.api.store_check import open_to_read, read_within
 from keyscale.db.repositories import artifacts, attempts, changes, checkpoints, revisions
 from keyscale.db.statuses import ChangeKind, DesiredState
 from keyscale.jobs.protocol.messages import DriverMetrics
@@ -43,18 +21,42 @@ from keyscale.state.layout import location_of, split_location
 from keyscale.state.restore.movement import movements, skew
 from keyscale.state.restore.program_change import operator_changes
 
+from ..errors import (
+    ChangeIncompatibleError,
+    PlanTimeoutError,
+    ProgramUnloadableError,
+    TooManyInFlightError,
+)
+from ..libraries.job_libraries import JobLibraries, libraries_of
+from ..schemas.base import FailureAnswer
+from ..schemas.change_plan import (
+    DowntimePlan,
+    EndpointPlan,
+    MovementPlan,
+    OperatorMovement,
+    OperatorPlan,
+    PlanAnswer,
+    SettingPlan,
+    StatePlan,
+    SubtaskMovementAnswer,
+)
+from ..specification import Specification, changed, differences
+from ..store_check import open_to_read, read_within
+from .jobs import check_specification, require_job, require_program
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from sqlalchemy.orm import Session
 
-    from keyscale.api.access.principal import Principal
-    from keyscale.api.schemas.revision import SpecificationChange
-    from keyscale.api.services.context import Context
     from keyscale.db.models import Artifact, Attempt, Job
     from keyscale.jobs.protocol.program import ProgramAnswer, ProgramDeclaration
     from keyscale.state.inspection.stored_state import StoredState
     from keyscale.state.restore.program_change import OperatorChange
+
+    from ..access.principal import Principal
+    from ..schemas.revision import SpecificationChange
+    from .context import Context
 
 _SAMPLES_MAX = 5
 _PROGRAM_FIELDS = ("artifact_id", "libraries", "parameters", "secrets", "spark_conf")

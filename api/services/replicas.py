@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.api.schemas.replica import ReplicaAnswer, ReplicaList
 from keyscale.db.repositories import leaders, replicas
 
+from ..schemas.replica import ReplicaAnswer, ReplicaList
+
 if TYPE_CHECKING:
-    from keyscale.api.services.context import Context
+    from .context import Context
 
 
 def list_all(context: Context) -> ReplicaList:

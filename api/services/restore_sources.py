@@ -6,9 +6,6 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import JobNotFoundError, RequestInvalidError, RestoreSourceError
-from keyscale.api.lifecycle.job_transaction import JobTransaction
-from keyscale.api.lifecycle.restoring import Restore
 from keyscale.db.repositories import checkpoints, commands, jobs
 from keyscale.db.statuses import CheckpointStatus, ClaimMode, RestoreMode
 from keyscale.jobs.protocol.storable_text import storable
@@ -17,14 +14,19 @@ from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.layout import InvalidNameError, Layout, LocationError, job_of_manifest, location_of, split_location
 
+from ..errors import JobNotFoundError, RequestInvalidError, RestoreSourceError
+from ..lifecycle.job_transaction import JobTransaction
+from ..lifecycle.restoring import Restore
+
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from keyscale.api.access.principal import Principal
-    from keyscale.api.schemas.restore import RestoreRequest, RestoreSource
-    from keyscale.api.services.context import Context
     from keyscale.db.models import Checkpoint, Job
     from keyscale.state.documents.manifest import Manifest
+
+    from ..access.principal import Principal
+    from ..schemas.restore import RestoreRequest, RestoreSource
+    from .context import Context
 
 
 @dataclass(frozen=True, slots=True)

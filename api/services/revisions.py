@@ -7,32 +7,6 @@ import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.errors import (
-    LastStateTooOldError,
-    OperationIdTakenError,
-    RevisionConflictError,
-    RevisionNotFoundError,
-    RevisionRequiredError,
-    RevisionWithoutSavepointError,
-)
-from keyscale.api.lifecycle import intents
-from keyscale.api.lifecycle.job_transaction import JobTransaction
-from keyscale.api.lifecycle.restoring import Restore
-from keyscale.api.lifecycle.transitions import SETTLED
-from keyscale.api.schemas.change import ChangeAnswer
-from keyscale.api.schemas.revision import (
-    DifferenceAnswer,
-    RevisionAnswer,
-    RevisionDiffAnswer,
-    RevisionList,
-    UpdateAnswer,
-)
-from keyscale.api.services import plans
-from keyscale.api.services.changes import change_answer, find_repeated
-from keyscale.api.services.cursors import write_cursor
-from keyscale.api.services.job_health import unsettled_failure
-from keyscale.api.services.jobs import check_specification, job_answer, require_job, require_program
-from keyscale.api.specification import Specification, changed, differences
 from keyscale.clock import now_ms
 from keyscale.db.repositories import artifacts, attempts, changes, commands, revisions
 from keyscale.db.statuses import AttemptStage, ChangeKind, JobStatus, RestoreMode, UpgradeMode
@@ -40,16 +14,44 @@ from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.redaction import redact_named
 from keyscale.units import duration_text
 
+from ..errors import (
+    LastStateTooOldError,
+    OperationIdTakenError,
+    RevisionConflictError,
+    RevisionNotFoundError,
+    RevisionRequiredError,
+    RevisionWithoutSavepointError,
+)
+from ..lifecycle import intents
+from ..lifecycle.job_transaction import JobTransaction
+from ..lifecycle.restoring import Restore
+from ..lifecycle.transitions import SETTLED
+from ..schemas.change import ChangeAnswer
+from ..schemas.revision import (
+    DifferenceAnswer,
+    RevisionAnswer,
+    RevisionDiffAnswer,
+    RevisionList,
+    UpdateAnswer,
+)
+from ..specification import Specification, changed, differences
+from . import plans
+from .changes import change_answer, find_repeated
+from .cursors import write_cursor
+from .job_health import unsettled_failure
+from .jobs import check_specification, job_answer, require_job, require_program
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy.orm import Session
 
-    from keyscale.api.access.principal import Principal
-    from keyscale.api.schemas.revision import RollbackRequest, UpdateRequest
-    from keyscale.api.services.context import Context
-    from keyscale.api.services.cursors import Listing
     from keyscale.db.models import Change, Job, Revision
+
+    from ..access.principal import Principal
+    from ..schemas.revision import RollbackRequest, UpdateRequest
+    from .context import Context
+    from .cursors import Listing
 
 _ETAG = re.compile(r'(W/)?"(?P<revision>[0-9]{1,18})"|^\s*(?P<bare>[0-9]{1,18})\s*$')
 """An ETag of a revision; a number alone is understood, too: it is what people write first."""

@@ -6,23 +6,25 @@ from dataclasses import dataclass
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.errors import RequestInvalidError
-from keyscale.api.lifecycle.job_totals import totals_before
-from keyscale.api.schemas.series import MarkAnswer, MarkKind, SeriesAnswer, SeriesName
-from keyscale.api.services.figures import figures_of, reports_now
-from keyscale.api.services.jobs import require_job_id
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events, series
 from keyscale.db.repositories.series import AVERAGED, COLUMNS, LARGEST, LATEST, RINGS, SMALLEST, SUMMED, Ring
+
+from ..errors import RequestInvalidError
+from ..lifecycle.job_totals import totals_before
+from ..schemas.series import MarkAnswer, MarkKind, SeriesAnswer, SeriesName
+from .figures import figures_of, reports_now
+from .jobs import require_job_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from sqlalchemy.orm import Session
 
-    from keyscale.api.services.context import Context
     from keyscale.db.models import Attempt, Checkpoint, Event, SeriesPoint
     from keyscale.jobs.protocol.messages import DriverMetrics, Heartbeat
+
+    from .context import Context
 
 SAMPLE_MS = RINGS[0].step_ms
 SPAN_MS = 3_600_000

@@ -4,16 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.api.errors import (
-    CheckpointNotFoundError,
-    SavepointNotFoundError,
-    SnapshotNeededError,
-)
-from keyscale.api.lifecycle.transitions import SETTLED
-from keyscale.api.schemas.snapshot_care import DeletionAnswer
-from keyscale.api.services.jobs import require_job, require_job_id
-from keyscale.api.services.restore_sources import named_to
-from keyscale.api.store_check import open_to_read, read_within
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, commands, events, snapshot_needs
 from keyscale.db.statuses import CheckpointStatus
@@ -24,12 +14,24 @@ from keyscale.state.retention.deletion_plan import RetentionError
 from keyscale.state.retention.snapshot_deletion import SnapshotObjects, snapshot_objects
 from keyscale.units import bytes_text
 
+from ..errors import (
+    CheckpointNotFoundError,
+    SavepointNotFoundError,
+    SnapshotNeededError,
+)
+from ..lifecycle.transitions import SETTLED
+from ..schemas.snapshot_care import DeletionAnswer
+from ..store_check import open_to_read, read_within
+from .jobs import require_job, require_job_id
+from .restore_sources import named_to
+
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from keyscale.api.access.principal import Principal
-    from keyscale.api.services.context import Context
     from keyscale.db.models import Checkpoint, Job
+
+    from ..access.principal import Principal
+    from .context import Context
 
 
 def delete_checkpoint(

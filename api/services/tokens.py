@@ -5,10 +5,14 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from keyscale.api.access.tokens import new_token, token_sha256
-from keyscale.api.database_clock import shared_now_ms
-from keyscale.api.errors import RequestInvalidError, TokenNameTakenError, TokenNotFoundError
-from keyscale.api.schemas.access_token import (
+from keyscale.db.job_scope import EVERYTHING, JobScope
+from keyscale.db.repositories import events, tokens
+from keyscale.db.statuses import Role
+
+from ..access.tokens import new_token, token_sha256
+from ..database_clock import shared_now_ms
+from ..errors import RequestInvalidError, TokenNameTakenError, TokenNotFoundError
+from ..schemas.access_token import (
     NewTokenAnswer,
     ScopeModel,
     TokenAnswer,
@@ -16,17 +20,15 @@ from keyscale.api.schemas.access_token import (
     UserAnswer,
     UserScopeModel,
 )
-from keyscale.db.job_scope import EVERYTHING, JobScope
-from keyscale.db.repositories import events, tokens
-from keyscale.db.statuses import Role
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from keyscale.api.access.principal import Principal
-    from keyscale.api.schemas.access_token import TokenRequest
-    from keyscale.api.services.context import Context
     from keyscale.db.models import Token
+
+    from ..access.principal import Principal
+    from ..schemas.access_token import TokenRequest
+    from .context import Context
 
 
 def create(context: Context, user: Principal, request: TokenRequest) -> NewTokenAnswer:

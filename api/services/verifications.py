@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.database_clock import shared_now_ms
-from keyscale.api.errors import CheckpointNotFoundError, VerificationNotFoundError
-from keyscale.api.schemas.snapshot_care import VerificationAnswer
-from keyscale.api.services.jobs import require_job, require_job_id
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events
 from keyscale.db.statuses import CheckpointStatus, CommandStatus
 
+from ..database_clock import shared_now_ms
+from ..errors import CheckpointNotFoundError, VerificationNotFoundError
+from ..schemas.snapshot_care import VerificationAnswer
+from .jobs import require_job, require_job_id
+
 if TYPE_CHECKING:
-    from keyscale.api.access.principal import Principal
-    from keyscale.api.services.context import Context
+    from ..access.principal import Principal
+    from .context import Context
 
 LOST_MS = 60_000
 """The control plane that verifies has ended if it has noted nothing for so long."""

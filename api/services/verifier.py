@@ -10,10 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from keyscale.api.database_clock import shared_now_ms
-from keyscale.api.errors import TooManyInFlightError
-from keyscale.api.services.figures import reports_now
-from keyscale.api.store_check import open_to_read
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, checkpoints, events
 from keyscale.db.statuses import AttemptStage, CommandStatus
@@ -27,6 +23,11 @@ from keyscale.state.documents.source_positions import SourcePositions, read_posi
 from keyscale.state.inspection.verification import Verification, verify
 from keyscale.state.layout import split_location
 from keyscale.state.objects.errors import ObjectCorruptError, ObjectTooLargeError
+
+from ..database_clock import shared_now_ms
+from ..errors import TooManyInFlightError
+from ..store_check import open_to_read
+from .figures import reports_now
 
 if TYPE_CHECKING:
     from collections.abc import Callable

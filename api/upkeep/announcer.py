@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from keyscale.api.database_clock import follow_database_clock
 from keyscale.clock import now_ms
 from keyscale.db.repositories import jobs, replicas
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.control_address import ControlAddress, publish, withdraw
 from keyscale.state.objects.opening import open_store
+
+from ..database_clock import follow_database_clock
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker

@@ -7,17 +7,18 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.api.upkeep.leader_thread import LeaderThread
 from keyscale.clock import now_ms
 from keyscale.db.repositories import events, history, jobs
+
+from .leader_thread import LeaderThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy.orm import Session, sessionmaker
 
-    from keyscale.api.lifecycle.leadership import Leadership
-    from keyscale.api.lifecycle.reconciler import ReconcilerPulse
+    from ..lifecycle.leadership import Leadership
+    from ..lifecycle.reconciler import ReconcilerPulse
 
 logger = logging.getLogger(__name__)
 

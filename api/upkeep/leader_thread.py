@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from keyscale.api.errors import LeadershipLostError
-from keyscale.api.lifecycle.leadership import Leadership
+from ..errors import LeadershipLostError
+from ..lifecycle.leadership import Leadership
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sqlalchemy.orm import Session, sessionmaker
 
-    from keyscale.api.lifecycle.reconciler import ReconcilerPulse
+    from ..lifecycle.reconciler import ReconcilerPulse
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from keyscale.api.store_check import open_to_read
-from keyscale.api.upkeep.leader_thread import LeaderThread
 from keyscale.clock import now_ms
 from keyscale.db.models import DeletedJob
 from keyscale.db.repositories import checkpoints, deleted_jobs, events
@@ -16,12 +14,16 @@ from keyscale.state.layout import location_of, split_location
 from keyscale.state.retention.deleted_job import delete_job_objects
 from keyscale.units import bytes_text
 
+from ..store_check import open_to_read
+from .leader_thread import LeaderThread
+
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
 
-    from keyscale.api.lifecycle.leadership import Leadership
-    from keyscale.api.lifecycle.reconciler import ReconcilerPulse
     from keyscale.state.retention.deleted_job import DeletedObjects
+
+    from ..lifecycle.leadership import Leadership
+    from ..lifecycle.reconciler import ReconcilerPulse
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session, sessionmaker
 
-    from keyscale.api.launching.launcher import Launcher
+    from ..launching.launcher import Launcher
 
 logger = logging.getLogger(__name__)
 

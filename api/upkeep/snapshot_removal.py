@@ -6,8 +6,6 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from keyscale.api.store_check import open_to_read
-from keyscale.api.upkeep.leader_thread import LeaderThread
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events
 from keyscale.state.identifiers import JobId
@@ -15,13 +13,17 @@ from keyscale.state.layout import split_location
 from keyscale.state.retention.snapshot_deletion import delete_snapshot
 from keyscale.units import bytes_text
 
+from ..store_check import open_to_read
+from .leader_thread import LeaderThread
+
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
 
-    from keyscale.api.lifecycle.leadership import Leadership
-    from keyscale.api.lifecycle.reconciler import ReconcilerPulse
     from keyscale.db.models import Checkpoint
     from keyscale.state.retention.snapshot_deletion import SnapshotObjects
+
+    from ..lifecycle.leadership import Leadership
+    from ..lifecycle.reconciler import ReconcilerPulse
 
 logger = logging.getLogger(__name__)
 

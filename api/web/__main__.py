@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from keyscale.api.web.serve import main
+from .serve import main
 
 sys.exit(main())

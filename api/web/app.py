@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, RedirectResponse
 
-from keyscale.api.access.identities import User  # noqa: TC001 - FastAPI reads the annotation when it starts
-from keyscale.api.access.openid import Issuer
-from keyscale.api.access.rates import Rates
-from keyscale.api.dashboard import router as dashboard
-from keyscale.api.launching.launcher import Launcher
-from keyscale.api.launching.program_loading import ProgramLoading
-from keyscale.api.lifecycle.facts import Timeouts
-from keyscale.api.lifecycle.reconciler import Reconciler
-from keyscale.api.routers import (
+from keyscale.db.connections import open_engine, reading_session_factory, session_factory
+from keyscale.db.repositories import artifacts as artifact_rows
+from keyscale.installation import VERSION
+
+from ..access.identities import User  # noqa: TC001 - FastAPI reads the annotation when it starts
+from ..access.openid import Issuer
+from ..access.rates import Rates
+from ..dashboard import router as dashboard
+from ..launching.launcher import Launcher
+from ..launching.program_loading import ProgramLoading
+from ..lifecycle.facts import Timeouts
+from ..lifecycle.reconciler import Reconciler
+from ..routers import (
     access_tokens,
     artifacts,
     checkpoints,
@@ -34,32 +38,29 @@ from keyscale.api.routers import (
     savepoints,
     series,
 )
-from keyscale.api.services import operations as operations_service
-from keyscale.api.services.context import Context
-from keyscale.api.services.news import News
-from keyscale.api.services.restore_sources import why_not_own
-from keyscale.api.services.verifier import Verifier
-from keyscale.api.store_check import StoreCheck
-from keyscale.api.upkeep.announcer import Announcer
-from keyscale.api.upkeep.history_retention import HistoryPolicy, HistoryRetention
-from keyscale.api.upkeep.object_removal import ObjectRemoval
-from keyscale.api.upkeep.run_removal import RunRemoval
-from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
-from keyscale.api.web.error_handlers import add_handlers
-from keyscale.api.web.limits import RequestLimits
-from keyscale.api.web.openapi import describe
-from keyscale.api.web.request_origin import RequestOrigin
-from keyscale.db.connections import open_engine, reading_session_factory, session_factory
-from keyscale.db.repositories import artifacts as artifact_rows
-from keyscale.installation import VERSION
+from ..services import operations as operations_service
+from ..services.context import Context
+from ..services.news import News
+from ..services.restore_sources import why_not_own
+from ..services.verifier import Verifier
+from ..store_check import StoreCheck
+from ..upkeep.announcer import Announcer
+from ..upkeep.history_retention import HistoryPolicy, HistoryRetention
+from ..upkeep.object_removal import ObjectRemoval
+from ..upkeep.run_removal import RunRemoval
+from ..upkeep.snapshot_removal import SnapshotRemoval
+from .error_handlers import add_handlers
+from .limits import RequestLimits
+from .openapi import describe
+from .request_origin import RequestOrigin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from sqlalchemy import Engine
 
-    from keyscale.api.launching.isolation import Isolation
-    from keyscale.api.settings import Settings
+    from ..launching.isolation import Isolation
+    from ..settings import Settings
 
 DESCRIPTION = """Runs stateful PySpark streaming jobs and changes their parallelism.
 

@@ -12,9 +12,13 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
-from keyscale.api.access.refusals import is_refusal, note_refusal
-from keyscale.api.dashboard.router import unknown_page
-from keyscale.api.errors import (
+from keyscale.db.connections import is_database_away, is_given_up, is_too_slow
+from keyscale.db.repositories.events import ORIGIN
+from keyscale.jobs.protocol.storable_text import storable
+
+from ..access.refusals import is_refusal, note_refusal
+from ..dashboard.router import unknown_page
+from ..errors import (
     ApiError,
     BodyTooLargeError,
     DatabaseBusyError,
@@ -24,11 +28,8 @@ from keyscale.api.errors import (
     RequestInvalidError,
     RouteNotFoundError,
 )
-from keyscale.api.schemas.problem import problem
-from keyscale.api.web.request_origin import REQUEST_ID_HEADER
-from keyscale.db.connections import is_database_away, is_given_up, is_too_slow
-from keyscale.db.repositories.events import ORIGIN
-from keyscale.jobs.protocol.storable_text import storable
+from ..schemas.problem import problem
+from .request_origin import REQUEST_ID_HEADER
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -7,15 +7,16 @@ from urllib.parse import urlsplit
 
 from starlette.exceptions import HTTPException
 
-from keyscale.api.errors import BodyTooLargeError, HostNotAllowedError, RouteNotFoundError
-from keyscale.api.schemas.problem import problem
-from keyscale.api.settings import LOOPBACK_HOSTS
 from keyscale.jobs.protocol.storable_text import is_storable
+
+from ..errors import BodyTooLargeError, HostNotAllowedError, RouteNotFoundError
+from ..schemas.problem import problem
+from ..settings import LOOPBACK_HOSTS
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from keyscale.api.settings import Settings
+    from ..settings import Settings
 
 BODY_BYTES_MAX = 1 << 20
 CHECKPOINT_BYTES_MAX = 32 << 20  # a report of a checkpoint has a row per operator and subtask, with its key groups

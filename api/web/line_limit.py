@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from keyscale.api.access.rates import RateLimit
+from ..access.rates import RateLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

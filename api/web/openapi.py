@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api import errors
-from keyscale.api.schemas.problem import ProblemAnswer
+from .. import errors
+from ..schemas.problem import ProblemAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

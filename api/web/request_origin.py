@@ -14,17 +14,18 @@ from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 
-from keyscale.api.errors import RateLimitedError
-from keyscale.api.schemas.problem import problem
-from keyscale.api.web.line_limit import LineLimit
 from keyscale.db.repositories.events import ORIGIN, Origin
+
+from ..errors import RateLimitedError
+from ..schemas.problem import problem
+from .line_limit import LineLimit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from keyscale.api.access.rates import Rates
+    from ..access.rates import Rates
 
 logger = logging.getLogger(__name__)
 

@@ -18,15 +18,6 @@ from typing import TYPE_CHECKING
 import uvicorn
 from sqlalchemy.exc import OperationalError
 
-from keyscale.api.access.tokens import new_token, token_sha256
-from keyscale.api.database_clock import follow_database_clock
-from keyscale.api.errors import ApiError, SettingInvalidError
-from keyscale.api.launching.driver_command import stays_on_loopback
-from keyscale.api.launching.isolation import isolation_here, make_directory
-from keyscale.api.settings import Settings
-from keyscale.api.web.app import create_app, make_context
-from keyscale.api.web.connections import LimitedHttpProtocol, Listener, raise_open_files
-from keyscale.api.web.request_origin import RequestIdFilter, limit_lines_of_refusals
 from keyscale.clock import now_ms
 from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.embedded import EmbeddedPostgres, let_enter
@@ -37,6 +28,16 @@ from keyscale.db.migrate import migrate
 from keyscale.db.repositories import tokens
 from keyscale.db.statuses import Role
 
+from ..access.tokens import new_token, token_sha256
+from ..database_clock import follow_database_clock
+from ..errors import ApiError, SettingInvalidError
+from ..launching.driver_command import stays_on_loopback
+from ..launching.isolation import isolation_here, make_directory
+from ..settings import Settings
+from .app import create_app, make_context
+from .connections import LimitedHttpProtocol, Listener, raise_open_files
+from .request_origin import RequestIdFilter, limit_lines_of_refusals
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from sqlalchemy import Engine
 
-    from keyscale.api.launching.isolation import Isolation
-    from keyscale.api.services.news import News
+    from ..launching.isolation import Isolation
+    from ..services.news import News
 
 logger = logging.getLogger(__name__)
 

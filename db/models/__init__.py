@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from keyscale.db.models.access_token import Token
-from keyscale.db.models.artifact import Artifact, ArtifactChunk
-from keyscale.db.models.attempt import Attempt
-from keyscale.db.models.browser_session import BrowserSession
-from keyscale.db.models.change import Change
-from keyscale.db.models.checkpoint import Checkpoint, CheckpointDay, CheckpointSubtask
-from keyscale.db.models.command import Command
-from keyscale.db.models.deleted_job import DeletedJob
-from keyscale.db.models.event import Event
-from keyscale.db.models.job import Job
-from keyscale.db.models.job_exception import JobException
-from keyscale.db.models.last_heartbeat import LastHeartbeat
-from keyscale.db.models.leader import Leader
-from keyscale.db.models.replica import Replica
-from keyscale.db.models.revision import Revision
-from keyscale.db.models.series_point import SeriesPoint
+from .access_token import Token
+from .artifact import Artifact, ArtifactChunk
+from .attempt import Attempt
+from .browser_session import BrowserSession
+from .change import Change
+from .checkpoint import Checkpoint, CheckpointDay, CheckpointSubtask
+from .command import Command
+from .deleted_job import DeletedJob
+from .event import Event
+from .job import Job
+from .job_exception import JobException
+from .last_heartbeat import LastHeartbeat
+from .leader import Leader
+from .replica import Replica
+from .revision import Revision
+from .series_point import SeriesPoint
 
 __all__ = [
     "Artifact",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Mapped, mapped_column
 
-from keyscale.db.base import Base, closed_set
-from keyscale.db.statuses import Role
+from ..base import Base, closed_set
+from ..statuses import Role
 
 
 class Token(Base):

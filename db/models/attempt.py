@@ -8,9 +8,9 @@ from sqlalchemy import ForeignKey, Index, false, text
 from sqlalchemy.ext.associationproxy import AssociationProxy, association_proxy
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from keyscale.db.base import Base, closed_set
-from keyscale.db.models.last_heartbeat import LastHeartbeat
-from keyscale.db.statuses import AttemptStage, ClaimMode, RestoreMode
+from ..base import Base, closed_set
+from ..statuses import AttemptStage, ClaimMode, RestoreMode
+from .last_heartbeat import LastHeartbeat
 
 
 class Attempt(Base):

@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from keyscale.db.base import Base, closed_set
-from keyscale.db.statuses import ChangeKind, ChangePhase, ChangeStatus, UpgradeMode
+from ..base import Base, closed_set
+from ..statuses import ChangeKind, ChangePhase, ChangeStatus, UpgradeMode
 
 
 class Change(Base):

@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from keyscale.db.base import Base, closed_set
-from keyscale.db.statuses import CheckpointStatus
+from ..base import Base, closed_set
+from ..statuses import CheckpointStatus
 
 
 class Checkpoint(Base):

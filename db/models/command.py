@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from keyscale.db.base import Base, closed_set
-from keyscale.db.statuses import CommandKind, CommandStatus
+from ..base import Base, closed_set
+from ..statuses import CommandKind, CommandStatus
 
 
 class Command(Base):

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Identity, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from keyscale.db.base import Base
+from ..base import Base
 
 ACCESS_KINDS = ("ACCESS_DENIED", "SIGNED_IN", "SIGNED_OUT", "TOKEN_CREATED", "TOKEN_REVOKED")
 """The kinds of events about users and tokens, which only administrators see. They belong to no job."""

@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import Identity, Index, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from keyscale.db.base import Base, closed_set
-from keyscale.db.statuses import DesiredState, JobStatus
+from ..base import Base, closed_set
+from ..statuses import DesiredState, JobStatus
 
 
 class Job(Base):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Identity, Index
 from sqlalchemy.orm import Mapped, mapped_column
 
-from keyscale.db.base import Base
+from ..base import Base
 
 
 class JobException(Base):

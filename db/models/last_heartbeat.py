@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import ForeignKeyConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from keyscale.db.base import Base
+from ..base import Base
 
 
 class LastHeartbeat(Base):

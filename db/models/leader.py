@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Mapped, mapped_column
 
-from keyscale.db.base import Base
+from ..base import Base
 
 
 class Leader(Base):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from sqlalchemy import ColumnElement, delete, func, or_, select, text, true
 from sqlalchemy.dialects.postgresql import array, insert
 
-from keyscale.db.job_scope import EVERYTHING, JobScope
-from keyscale.db.models import Artifact, ArtifactChunk, Job, Revision
-from keyscale.db.repositories.pages import Page, PageRequest, read_page
+from ..job_scope import EVERYTHING, JobScope
+from ..models import Artifact, ArtifactChunk, Job, Revision
+from .pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

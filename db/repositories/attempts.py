@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from sqlalchemy import bindparam, exists, func, select
 from sqlalchemy.orm import lazyload
 
-from keyscale.db.models import Attempt, Change, LastHeartbeat
-from keyscale.db.repositories.pages import Page, PageRequest, read_page
-from keyscale.db.statuses import AttemptStage
+from ..models import Attempt, Change, LastHeartbeat
+from ..statuses import AttemptStage
+from .pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from sqlalchemy.orm import Session
 
-    from keyscale.db.statuses import ClaimMode
+    from ..statuses import ClaimMode
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import and_, delete, or_, select
 
-from keyscale.db.models import BrowserSession, Token
+from ..models import BrowserSession, Token
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import null, select, update
 
-from keyscale.db.models import Change, Revision
-from keyscale.db.repositories.pages import Page, PageRequest, read_page
-from keyscale.db.statuses import ChangeKind, ChangeStatus
+from ..models import Change, Revision
+from ..statuses import ChangeKind, ChangeStatus
+from .pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

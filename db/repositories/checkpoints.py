@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, bindparam, delete, exists, func, or_, select, text, true, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 
-from keyscale.db.models import Checkpoint, CheckpointSubtask, Job
-from keyscale.db.repositories.pages import Page, PageRequest, read_page
-from keyscale.db.statuses import CheckpointStatus
+from ..models import Checkpoint, CheckpointSubtask, Job
+from ..statuses import CheckpointStatus
+from .pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

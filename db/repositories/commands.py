@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import func, not_, select, text
 
-from keyscale.db.models import Attempt, Checkpoint, Command
-from keyscale.db.repositories.pages import Page, PageRequest, read_page
-from keyscale.db.statuses import CommandKind, CommandStatus
+from ..models import Attempt, Checkpoint, Command
+from ..statuses import CommandKind, CommandStatus
+from .pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

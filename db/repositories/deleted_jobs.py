@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
-from keyscale.db.models import DeletedJob
+from ..models import DeletedJob
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

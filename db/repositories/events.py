@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Text, func, select, text, true
 from sqlalchemy.dialects.postgresql import array
 
-from keyscale.db.job_scope import EVERYTHING, JobScope
-from keyscale.db.models import Event, Job
-from keyscale.db.models.event import SHOWN_TO_ALL
-from keyscale.db.repositories.pages import Page, PageRequest, read_keys
+from ..job_scope import EVERYTHING, JobScope
+from ..models import Event, Job
+from ..models.event import SHOWN_TO_ALL
+from .pages import Page, PageRequest, read_keys
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

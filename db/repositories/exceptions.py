@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, select
 
-from keyscale.db.models import JobException
-from keyscale.db.repositories.pages import Page, PageRequest, read_page
+from ..models import JobException
+from .pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

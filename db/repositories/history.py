@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 
-from keyscale.db.repositories.series import SUM_MAX
+from .series import SUM_MAX
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

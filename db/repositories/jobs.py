@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import bindparam, or_, select
 
-from keyscale.db.job_scope import EVERYTHING, JobScope
-from keyscale.db.models import Attempt, Change, Command, Job
-from keyscale.db.repositories.pages import Page, PageRequest, read_keys
-from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
+from ..job_scope import EVERYTHING, JobScope
+from ..models import Attempt, Change, Command, Job
+from ..statuses import AttemptStage, DesiredState, JobStatus
+from .pages import Page, PageRequest, read_keys
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

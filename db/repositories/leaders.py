@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import BigInteger, cast, func, select, update
 
-from keyscale.db.models import Leader
+from ..models import Leader
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Text, and_, any_, bindparam, func, literal, or_, select, true
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from keyscale.db.models import Artifact, Attempt, Change, Checkpoint, Job, LastHeartbeat, Revision
-from keyscale.db.statuses import AttemptStage, ChangeStatus, CheckpointStatus
+from ..models import Artifact, Attempt, Change, Checkpoint, Job, LastHeartbeat, Revision
+from ..statuses import AttemptStage, ChangeStatus, CheckpointStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
     from sqlalchemy.sql.selectable import LateralFromClause
 
-    from keyscale.db.statuses import ChangeKind
+    from ..statuses import ChangeKind
 
 
 @dataclass(frozen=True, slots=True)

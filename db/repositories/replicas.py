@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import BigInteger, cast, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from keyscale.db.models import Replica
+from ..models import Replica
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

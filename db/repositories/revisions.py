@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import func, or_, select
 
-from keyscale.db.models import Attempt, Revision
-from keyscale.db.repositories.pages import Page, PageRequest, read_page
-from keyscale.db.statuses import AttemptStage
+from ..models import Attempt, Revision
+from ..statuses import AttemptStage
+from .pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy.orm import Session
 
-    from keyscale.db.models import Job
+    from ..models import Job
 
 
 def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Revision]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import case, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from keyscale.db.models import SeriesPoint
+from ..models import SeriesPoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select, text
 
-from keyscale.db.models import Checkpoint, Job
-from keyscale.db.statuses import CheckpointStatus
+from ..models import Checkpoint, Job
+from ..statuses import CheckpointStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from sqlalchemy.orm import Session
 
-    from keyscale.db.statuses import JobStatus
+    from ..statuses import JobStatus
 
 _RESTORES = """
 SELECT j.* FROM jobs j LEFT JOIN LATERAL (

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import bindparam, or_, select, text
 
-from keyscale.db.models import Token
+from ..models import Token
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from sqlalchemy.orm import Session
 
-    from keyscale.db.job_scope import JobScope
-    from keyscale.db.statuses import Role
+    from ..job_scope import JobScope
+    from ..statuses import Role
 
 
 _NAMES_LOCK = 0x746F6B65

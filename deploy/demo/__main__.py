@@ -18,7 +18,7 @@ from keyscale.api.cli.session import Session, pass_session
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keyscale.deploy.demo.run import Play
+    from .run import Play
 
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
@@ -64,8 +64,8 @@ def demo(session: Session, context: click.Context, /, keep: bool | None, **scena
             raise click.UsageError(f"options go after `{context.invoked_subcommand}`")
         return None
     # The demo loads pandas and the flights; no other command needs them.
-    from keyscale.deploy.demo.kill_and_rescale import KillAndRescale  # noqa: PLC0415
-    from keyscale.deploy.demo.scenario import RescaleScenario  # noqa: PLC0415
+    from .kill_and_rescale import KillAndRescale  # noqa: PLC0415
+    from .scenario import RescaleScenario  # noqa: PLC0415
 
     return _run(session, KillAndRescale(RescaleScenario(**scenario)), keep=keep)
 
@@ -79,8 +79,8 @@ def upgrade(session: Session, /, keep: bool | None, **scenario: Any) -> int:
     Version 1 counts wrongly. Version 2 is planned and applied while reports come in; it keeps the state and repairs it.
     Version 3 raises, and is rolled back by itself. A clone of the savepoint runs at another parallelism beside the job.
     """
-    from keyscale.deploy.demo.scenario import UpgradeScenario  # noqa: PLC0415 - as above
-    from keyscale.deploy.demo.upgrade.upgrade_play import Upgrade  # noqa: PLC0415
+    from .scenario import UpgradeScenario  # noqa: PLC0415 - as above
+    from .upgrade.upgrade_play import Upgrade  # noqa: PLC0415
 
     return _run(session, Upgrade(UpgradeScenario(**scenario)), keep=keep)
 
@@ -88,7 +88,7 @@ def upgrade(session: Session, /, keep: bool | None, **scenario: Any) -> int:
 def _run(session: Session, play: Play, *, keep: bool | None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):  # a terminal that is closed ends all that the demo has started, too
         signal.signal(number, lambda received, _: sys.exit(128 + received))
-    from keyscale.deploy.demo.run import Demo  # noqa: PLC0415
+    from .run import Demo  # noqa: PLC0415
 
     verdict = Demo(
         home=session.home / "demo",

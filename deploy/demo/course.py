@@ -12,15 +12,17 @@ from keyscale.api.cli.artifacts import upload_file
 from keyscale.api.cli.client import job_path
 from keyscale.api.cli.rescale import follow
 from keyscale.clock import now_ms
-from keyscale.deploy.demo.demo_job import DemoJob
-from keyscale.deploy.demo.errors import DemoError
-from keyscale.deploy.demo.running_feeder import RunningFeeder
 from keyscale.installation import EXAMPLES
+
+from .demo_job import DemoJob
+from .errors import DemoError
+from .running_feeder import RunningFeeder
 
 if TYPE_CHECKING:
     from keyscale.api.cli.client import ControlPlane
-    from keyscale.deploy.demo.progress import ProgressDisplay
-    from keyscale.deploy.demo.scenario import RescaleScenario
+
+    from .progress import ProgressDisplay
+    from .scenario import RescaleScenario
 
 SCRIPT = EXAMPLES / "flights.py"
 JOB_NAME = "flights"

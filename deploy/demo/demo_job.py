@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from keyscale.api.cli.client import job_path
-from keyscale.deploy.demo.published_output import PublishedOutput
-from keyscale.deploy.demo.waiting import wait_for
+
+from .published_output import PublishedOutput
+from .waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

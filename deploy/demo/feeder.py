@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from keyscale.deploy.demo.reports import delivered, departure_reports, plan_deliveries
+from .reports import delivered, departure_reports, plan_deliveries
 
 STAGING = ".staging"  # Spark's file source ignores names with a leading dot
 FILES = "reports-*.json"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from keyscale.deploy.demo.course import JOB_NAME, Course, Recovery
-from keyscale.deploy.demo.errors import DemoError
-from keyscale.deploy.demo.published_output import read_rows
-from keyscale.deploy.demo.reference import Check, compare, equal
-from keyscale.deploy.demo.reports import plan_deliveries
-from keyscale.deploy.demo.verdict import Verdict, show_checkpoints, show_phases
 from keyscale.units import duration_text
+
+from .course import JOB_NAME, Course, Recovery
+from .errors import DemoError
+from .published_output import read_rows
+from .reference import Check, compare, equal
+from .reports import plan_deliveries
+from .verdict import Verdict, show_checkpoints, show_phases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from keyscale.api.cli.client import ControlPlane
-    from keyscale.deploy.demo.progress import ProgressDisplay
-    from keyscale.deploy.demo.scenario import RescaleScenario
+
+    from .progress import ProgressDisplay
+    from .scenario import RescaleScenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from keyscale.api.cli.client import ControlPlane
 from keyscale.api.cli.process import ControlPlaneProcess
-from keyscale.deploy.demo.home_processes import end_processes, processes_of
-from keyscale.deploy.demo.progress import ProgressDisplay
-from keyscale.deploy.demo.reports import departure_reports, plan_deliveries
+
+from .home_processes import end_processes, processes_of
+from .progress import ProgressDisplay
+from .reports import departure_reports, plan_deliveries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from keyscale.deploy.demo.scenario import Scenario
-    from keyscale.deploy.demo.verdict import Verdict
+    from .scenario import Scenario
+    from .verdict import Verdict
 
 # The jobs are ours, and read and write in the directory of the user who runs the demo.
 _TRUSTED = MappingProxyType({"KEYSCALE_JOB_USERS": "off"})

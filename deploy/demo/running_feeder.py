@@ -8,13 +8,14 @@ import sys
 import time
 from typing import TYPE_CHECKING, Self
 
-from keyscale.deploy.demo.feeder import file_count
 from keyscale.installation import IMPORT_PATH
+
+from .feeder import file_count
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from keyscale.deploy.demo.scenario import Scenario
+    from .scenario import Scenario
 
 
 class RunningFeeder:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from keyscale.deploy.demo.reference import Check
+    from .reference import Check
 
 CHECKPOINTS_SHOWN = 12
 

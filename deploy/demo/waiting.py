@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from keyscale.deploy.demo.errors import DemoError
+from .errors import DemoError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

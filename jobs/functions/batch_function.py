@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from keyscale.jobs.functions.process_function import RuntimeContext
+    from .process_function import RuntimeContext
 
 BatchResult: TypeAlias = "pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch | pa.Table] | None"
 """The results that a batch function may return. A generator is an iterable."""

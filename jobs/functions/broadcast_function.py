@@ -5,16 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.errors import OperatorStateUnavailableError
-from keyscale.jobs.functions.process_function import OnTimerContext, ProcessContext
+from ..errors import OperatorStateUnavailableError
+from .process_function import OnTimerContext, ProcessContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from keyscale.jobs.functions.process_function import OutputTag, Row, RuntimeContext
-    from keyscale.jobs.functions.timer_service import TimerService
     from keyscale.state.keyed.descriptors import MapStateDescriptor
     from keyscale.state.operator_state.backend import BroadcastState, OperatorStateBackend, ReadOnlyBroadcastState
+
+    from .process_function import OutputTag, Row, RuntimeContext
+    from .timer_service import TimerService
 
 
 class KeyedBroadcastProcessFunction(ABC):

@@ -7,16 +7,15 @@ from collections import namedtuple
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
-from keyscale.jobs.errors import OperatorStateUnavailableError, UnknownOutputError
 from keyscale.state.keyed.batch_clock import TimeDomain
+
+from ..errors import OperatorStateUnavailableError, UnknownOutputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import pyarrow as pa
 
-    from keyscale.jobs.functions.subtask_info import SubtaskInfo
-    from keyscale.jobs.functions.timer_service import TimerService
     from keyscale.state.keyed.aggregating import AggregatingState, ReducingState
     from keyscale.state.keyed.backend import KeyedStateBackend
     from keyscale.state.keyed.descriptors import (
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
     from keyscale.state.keyed.map import MapState
     from keyscale.state.keyed.value import ValueState
     from keyscale.state.operator_state.backend import OperatorListState, OperatorStateBackend
+
+    from .subtask_info import SubtaskInfo
+    from .timer_service import TimerService
 
 _Resource = TypeVar("_Resource")
 _fields_of: Any = namedtuple  # noqa: PYI024 - mypy cannot express names known only at run time

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from keyscale.jobs.errors import InvalidTopologyError
 from keyscale.state.keyed.batch_clock import TimeDomain
+
+from ..errors import InvalidTopologyError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from keyscale.jobs.functions.process_function import Row
+    from .process_function import Row
 
 WINDOW_TYPE = pa.struct([("start", pa.int64()), ("end", pa.int64())])
 """The stored type of a window, which is a namespace under a key."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.graph.nodes import ONLY_SOURCE_UID, OperatorNode, SinkNode, SourceNode
-from keyscale.jobs.protocol.messages import GraphNode
+from ..protocol.messages import GraphNode
+from .nodes import ONLY_SOURCE_UID, OperatorNode, SinkNode, SourceNode
 
 if TYPE_CHECKING:
-    from keyscale.jobs.graph.topology import Topology
+    from .topology import Topology
 
 
 def describe(topology: Topology) -> list[GraphNode]:

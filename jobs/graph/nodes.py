@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NewType, TypeAlias
 
-from keyscale.jobs.errors import InvalidTopologyError, UnionTimestampsError
 from keyscale.state.identifiers import OperatorUid
+
+from ..errors import InvalidTopologyError, UnionTimestampsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from keyscale.jobs.operators.operator_contract import OperatorLogic
-    from keyscale.jobs.sinks.sink import Sink
+    from ..operators.operator_contract import OperatorLogic
+    from ..sinks.sink import Sink
 
 NodeId = NewType("NodeId", int)
 NO_UID = OperatorUid("")

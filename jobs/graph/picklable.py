@@ -10,8 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.errors import NotPicklableError
-from keyscale.jobs.spark_internals.function_copies import pickled
+
+from ..errors import NotPicklableError
+from ..spark_internals.function_copies import pickled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ import pyarrow as pa
 from pyspark.errors import ParseException
 from pyspark.sql.types import DataType, StructType
 
-from keyscale.jobs.errors import InvalidKeyError, InvalidSchemaError, UnionSchemaError, UnknownColumnError
-from keyscale.jobs.spark_internals.arrow_schemas import arrow_schema_of
+from ..errors import InvalidKeyError, InvalidSchemaError, UnionSchemaError, UnknownColumnError
+from ..spark_internals.arrow_schemas import arrow_schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from keyscale.jobs.errors import (
+from keyscale.state.engine.rocksdb_settings import RocksDbSettings
+from keyscale.state.identifiers import OperatorUid
+
+from ..errors import (
     DuplicateUidError,
     InvalidTopologyError,
     InvalidUidError,
     MissingUidError,
     NoSinkError,
 )
-from keyscale.jobs.functions.process_function import OutputTag
-from keyscale.jobs.graph.nodes import (
+from ..functions.process_function import OutputTag
+from .nodes import (
     ONLY_SOURCE_UID,
     Arrival,
     Node,
@@ -36,18 +39,16 @@ from keyscale.jobs.graph.nodes import (
     TransformNode,
     UnionNode,
 )
-from keyscale.jobs.graph.picklable import check_picklable
-from keyscale.jobs.graph.schemas import check_column, check_keys_alike, check_schema, key_schema, union_schema
-from keyscale.state.engine.rocksdb_settings import RocksDbSettings
-from keyscale.state.identifiers import OperatorUid
+from .picklable import check_picklable
+from .schemas import check_column, check_keys_alike, check_schema, key_schema, union_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame
 
-    from keyscale.jobs.operators.operator_contract import OperatorLogic
-    from keyscale.jobs.sinks.sink import Sink
+    from ..operators.operator_contract import OperatorLogic
+    from ..sinks.sink import Sink
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it becomes part of paths in object stores
 

@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from keyscale.jobs.functions.process_function import row_type
-from keyscale.jobs.operators.column_values import batch_of, tuple_of, tuples_of
-from keyscale.jobs.operators.failures import user_code
-from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 from keyscale.state.keyed.descriptors import AggregateFunction, ValueStateDescriptor
+
+from ..functions.process_function import row_type
+from .column_values import batch_of, tuple_of, tuples_of
+from .failures import user_code
+from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from keyscale.jobs.functions.process_function import Row
-    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.state.keyed.backend import KeyedStateBackend
     from keyscale.state.keyed.ttl import Ttl
+
+    from ..functions.process_function import Row
+    from ..functions.subtask_info import SubtaskInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from keyscale.jobs.operators.bloom_filter import (
+from keyscale.state.keyed.batch_clock import TimeDomain
+from keyscale.state.keyed.descriptors import ValueStateDescriptor
+from keyscale.state.keyed.ttl import Ttl, UpdateType
+
+from .bloom_filter import (
     BLOCK_BYTES,
     FILTER_VERSION,
     BloomFilter,
@@ -24,20 +28,18 @@ from keyscale.jobs.operators.bloom_filter import (
     insert,
     places_of,
 )
-from keyscale.jobs.operators.deduplicate import FORM_PREFIX, check_form, stored_form
-from keyscale.jobs.operators.key_hash import KEY_HASH_VERSION, key_hashes
-from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
-from keyscale.state.keyed.batch_clock import TimeDomain
-from keyscale.state.keyed.descriptors import ValueStateDescriptor
-from keyscale.state.keyed.ttl import Ttl, UpdateType
+from .deduplicate import FORM_PREFIX, check_form, stored_form
+from .key_hash import KEY_HASH_VERSION, key_hashes
+from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
 
-    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.state.keyed.backend import KeyedStateBackend
+
+    from ..functions.subtask_info import SubtaskInfo
 
 _GENERATION_BYTES: Final = 8
 _STORED_BYTES: Final = _GENERATION_BYTES + BLOCK_BYTES

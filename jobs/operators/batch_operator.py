@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from keyscale.jobs.errors import OutputTypeError
-from keyscale.jobs.functions.batch_function import KeyedBatch
-from keyscale.jobs.functions.process_function import RuntimeContext
-from keyscale.jobs.operators.failures import user_code
-from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 from keyscale.state.operator_state.backend import OperatorStateBackend
+
+from ..errors import OutputTypeError
+from ..functions.batch_function import KeyedBatch
+from ..functions.process_function import RuntimeContext
+from .failures import user_code
+from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keyscale.jobs.functions.batch_function import KeyedBatchFunction
-    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.state.keyed.backend import KeyedStateBackend
+
+    from ..functions.batch_function import KeyedBatchFunction
+    from ..functions.subtask_info import SubtaskInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from keyscale.jobs.errors import InvalidTopologyError
+from ..errors import InvalidTopologyError
 
 if TYPE_CHECKING:
     import numpy.typing as npt

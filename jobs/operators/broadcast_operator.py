@@ -5,29 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.functions.broadcast_function import (
+from keyscale.state.operator_state.backend import OperatorStateBackend
+
+from ..functions.broadcast_function import (
     BroadcastContext,
     BroadcastStates,
     KeyedBroadcastProcessFunction,
     KeyedReadOnlyContext,
     KeyedReadOnlyTimerContext,
 )
-from keyscale.jobs.functions.process_function import OnTimerContext, ProcessContext, row_type
-from keyscale.jobs.operators.column_values import tuples_of
-from keyscale.jobs.operators.failures import user_code
-from keyscale.jobs.operators.operator_contract import OperatorLogic
-from keyscale.jobs.operators.process_operator import ProcessOperator
-from keyscale.state.operator_state.backend import OperatorStateBackend
+from ..functions.process_function import OnTimerContext, ProcessContext, row_type
+from .column_values import tuples_of
+from .failures import user_code
+from .operator_contract import OperatorLogic
+from .process_operator import ProcessOperator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
 
-    from keyscale.jobs.functions.subtask_info import SubtaskInfo
-    from keyscale.jobs.operators.operator_contract import OutputBatch
     from keyscale.state.keyed.backend import KeyedStateBackend
     from keyscale.state.keyed.descriptors import MapStateDescriptor
+
+    from ..functions.subtask_info import SubtaskInfo
+    from .operator_contract import OutputBatch
 
 
 @dataclass(frozen=True, slots=True)

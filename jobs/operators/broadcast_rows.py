@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from keyscale.jobs.errors import BroadcastDivergedError, BroadcastTooLargeError
+from ..errors import BroadcastDivergedError, BroadcastTooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

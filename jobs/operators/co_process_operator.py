@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.functions.process_function import KeyedCoProcessFunction, row_type
-from keyscale.jobs.operators.operator_contract import OperatorLogic
-from keyscale.jobs.operators.process_operator import ProcessOperator
 from keyscale.state.operator_state.backend import OperatorStateBackend
+
+from ..functions.process_function import KeyedCoProcessFunction, row_type
+from .operator_contract import OperatorLogic
+from .process_operator import ProcessOperator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
 
-    from keyscale.jobs.functions.subtask_info import SubtaskInfo
-    from keyscale.jobs.operators.operator_contract import OutputBatch
     from keyscale.state.keyed.backend import KeyedStateBackend
+
+    from ..functions.subtask_info import SubtaskInfo
+    from .operator_contract import OutputBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyscale.jobs.errors import OutputTypeError
+from ..errors import OutputTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

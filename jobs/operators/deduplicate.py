@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from keyscale.jobs.operators.key_hash import KEY_HASH_VERSION, key_hashes
-from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 from keyscale.state.errors import StateSchemaMismatchError
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.serializers.arrow_columns import column_over
 
+from .key_hash import KEY_HASH_VERSION, key_hashes
+from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.state.keyed.backend import KeyedStateBackend
     from keyscale.state.keyed.ttl import Ttl
+
+    from ..functions.subtask_info import SubtaskInfo
 
 FORM_PREFIX: Final = "__"  # no column of a stream begins with it
 _HASHED_FORM: Final = f"{FORM_PREFIX}xxh64.v{KEY_HASH_VERSION}"

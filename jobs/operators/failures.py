@@ -21,9 +21,10 @@ from pyspark import TaskContext
 
 from keyscale.errors import KeyscaleError
 from keyscale.installation import EXAMPLES, IMPORT_PATH
-from keyscale.jobs.errors import TaskFailedError, UserFunctionError
-from keyscale.jobs.secret import without_secrets
-from keyscale.jobs.spark_internals.task_failures import failure_text, raised_line, worker_traceback
+
+from ..errors import TaskFailedError, UserFunctionError
+from ..secret import without_secrets
+from ..spark_internals.task_failures import failure_text, raised_line, worker_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

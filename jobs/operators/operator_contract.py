@@ -13,20 +13,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyscale.jobs.functions.timer_service import NextTimers
-from keyscale.jobs.operators.column_values import latest_by_ms, latest_ms
-from keyscale.jobs.operators.two_inputs import unpacked
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.operator_state.backend import OperatorStateBackend
 from keyscale.state.serializers.arrow_columns import fixed_values
+
+from ..functions.timer_service import NextTimers
+from .column_values import latest_by_ms, latest_ms
+from .two_inputs import unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
 
-    from keyscale.jobs.functions.subtask_info import SplitInfo, SubtaskInfo
     from keyscale.state.keyed.backend import KeyedStateBackend
+
+    from ..functions.subtask_info import SplitInfo, SubtaskInfo
 
 KEY_GROUP_COLUMN = "__key_group"
 ORIGIN_COLUMN = "__origin"

@@ -8,28 +8,30 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.functions.process_function import (
+from keyscale.state.operator_state.backend import OperatorStateBackend
+
+from ..functions.process_function import (
     KeyedProcessFunction,
     OnTimerContext,
     ProcessContext,
     RuntimeContext,
     row_type,
 )
-from keyscale.jobs.functions.timer_service import TimerService
-from keyscale.jobs.operators.column_values import BatchSize, batch_of, rows_that_pass, timestamps_ms, tuples_of
-from keyscale.jobs.operators.failures import exception_line, user_code
-from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic, SideBatch
-from keyscale.state.operator_state.backend import OperatorStateBackend
+from ..functions.timer_service import TimerService
+from .column_values import BatchSize, batch_of, rows_that_pass, timestamps_ms, tuples_of
+from .failures import exception_line, user_code
+from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic, SideBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from keyscale.jobs.functions.broadcast_function import KeyedBroadcastProcessFunction
-    from keyscale.jobs.functions.process_function import KeyedCoProcessFunction, Row
-    from keyscale.jobs.functions.subtask_info import SubtaskInfo
-    from keyscale.jobs.functions.timer_service import NextTimers
-    from keyscale.jobs.operators.operator_contract import OutputBatch
     from keyscale.state.keyed.backend import KeyedStateBackend
+
+    from ..functions.broadcast_function import KeyedBroadcastProcessFunction
+    from ..functions.process_function import KeyedCoProcessFunction, Row
+    from ..functions.subtask_info import SubtaskInfo
+    from ..functions.timer_service import NextTimers
+    from .operator_contract import OutputBatch
 
 _NO_ROW: Final = object()
 

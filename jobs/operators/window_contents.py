@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from keyscale.jobs.functions.process_function import row_type
-from keyscale.jobs.functions.windows import WINDOW_TYPE
-from keyscale.jobs.operators.column_values import tuple_of
 from keyscale.state.keyed.descriptors import AggregateFunction, AggregatingStateDescriptor, ListStateDescriptor
+
+from ..functions.process_function import row_type
+from ..functions.windows import WINDOW_TYPE
+from .column_values import tuple_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keyscale.jobs.functions.process_function import Row
-    from keyscale.jobs.functions.subtask_info import SubtaskInfo
-    from keyscale.jobs.functions.windows import ProcessWindowFunction, Window
     from keyscale.state.keyed.backend import KeyedStateBackend
+
+    from ..functions.process_function import Row
+    from ..functions.subtask_info import SubtaskInfo
+    from ..functions.windows import ProcessWindowFunction, Window
 
 _STATE = "window_contents"
 

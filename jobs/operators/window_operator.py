@@ -7,26 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from keyscale.jobs.functions.process_function import row_type
-from keyscale.jobs.functions.timer_service import TimerService
-from keyscale.jobs.functions.windows import TIME_MS_MAX, WINDOW_TYPE, SessionWindows, Window, merged
-from keyscale.jobs.operators.column_values import timestamps_ms, tuples_of
-from keyscale.jobs.operators.failures import user_code
-from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
-from keyscale.jobs.operators.process_operator import Results
 from keyscale.state.keyed.batch_clock import TimeDomain
 from keyscale.state.keyed.descriptors import MapStateDescriptor
+
+from ..functions.process_function import row_type
+from ..functions.timer_service import TimerService
+from ..functions.windows import TIME_MS_MAX, WINDOW_TYPE, SessionWindows, Window, merged
+from .column_values import timestamps_ms, tuples_of
+from .failures import user_code
+from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
+from .process_operator import Results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from keyscale.jobs.functions.process_function import Row
-    from keyscale.jobs.functions.subtask_info import SubtaskInfo
-    from keyscale.jobs.functions.timer_service import NextTimers
-    from keyscale.jobs.functions.windows import WindowAssigner
-    from keyscale.jobs.operators.operator_contract import OutputBatch
-    from keyscale.jobs.operators.window_contents import ContentsLogic
     from keyscale.state.keyed.backend import KeyedStateBackend
+
+    from ..functions.process_function import Row
+    from ..functions.subtask_info import SubtaskInfo
+    from ..functions.timer_service import NextTimers
+    from ..functions.windows import WindowAssigner
+    from .operator_contract import OutputBatch
+    from .window_contents import ContentsLogic
 
 WINDOW_COLUMNS = pa.schema([("window_start", pa.int64()), ("window_end", pa.int64())])
 

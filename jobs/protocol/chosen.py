@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, LiteralString, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from keyscale.jobs.protocol.storable_text import is_storable
+from .storable_text import is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,8 +19,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from keyscale.jobs.protocol.spark_settings import JAVA_OPTIONS
-from keyscale.jobs.protocol.spark_switches import SparkUse, switched_off
+from .spark_settings import JAVA_OPTIONS
+from .spark_switches import SparkUse, switched_off
 
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationError
 
-from keyscale.jobs.protocol.messages import Message
 from keyscale.state.layout import CONTROL_PLANES, control_plane
 from keyscale.state.objects.errors import ObjectNotFoundError
+
+from .messages import Message
 
 if TYPE_CHECKING:
     from keyscale.state.objects.object_store import ObjectStore

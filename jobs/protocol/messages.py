@@ -21,8 +21,8 @@ from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, Strict, model_validator
 
-from keyscale.jobs.protocol.chosen import Chosen
-from keyscale.jobs.protocol.storable_text import StorableText
+from .chosen import Chosen
+from .storable_text import StorableText
 
 FAILURE_TIMES_MAX = 100
 DURATION_MS_MAX = 365 * 24 * 3600 * 1000

@@ -10,7 +10,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from keyscale.jobs.protocol.messages import (
+from .messages import (
     FAILURE_TIMES_MAX,
     ExponentialDelayRestart,
     FailureHistory,
@@ -22,7 +22,7 @@ from keyscale.jobs.protocol.messages import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keyscale.jobs.protocol.messages import RestartStrategy
+    from .messages import RestartStrategy
 
 FATAL_CODES = frozenset(
     {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
-from keyscale.jobs.protocol.messages import REPORTED_SPLITS_MAX, SourceMetrics, SplitPosition, TopicPosition
+from .messages import REPORTED_SPLITS_MAX, SourceMetrics, SplitPosition, TopicPosition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

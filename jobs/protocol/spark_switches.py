@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.errors import JobError
+from ..errors import JobError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

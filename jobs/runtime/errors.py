@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyscale.jobs.errors import JobError
+from ..errors import JobError
 
 
 class DriverEnvironmentError(JobError):

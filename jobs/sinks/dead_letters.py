@@ -6,14 +6,14 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from keyscale.jobs.errors import SinkRowsRefusedError
+from ..errors import SinkRowsRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
-    from keyscale.jobs.sinks.sink import Sink, SinkContext
+    from .sink import Sink, SinkContext
 
 logger = logging.getLogger(__name__)
 

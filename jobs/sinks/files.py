@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from pyspark.sql import SparkSession
 
-from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkUnavailableError
-from keyscale.jobs.sinks.parquet_output import PARQUET, ParquetForm, ParquetOutput, file_failures
-from keyscale.jobs.sinks.published import Published, Step, decoded_token, is_rewound, next_step
-from keyscale.jobs.spark_internals.hadoop_files import HadoopDirectory, hadoop_settings
+from ..errors import SinkOccupiedError, SinkPublishError, SinkUnavailableError
+from ..spark_internals.hadoop_files import HadoopDirectory, hadoop_settings
+from .parquet_output import PARQUET, ParquetForm, ParquetOutput, file_failures
+from .published import Published, Step, decoded_token, is_rewound, next_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from keyscale.jobs.sinks.sink import DirectStaging, SinkContext
+    from .sink import DirectStaging, SinkContext
 
 logger = logging.getLogger(__name__)
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.errors import SinkFunctionError
-from keyscale.jobs.operators.failures import TaskOrigin, carried_error, exception_line, user_traceback, with_origin
+
+from ..errors import SinkFunctionError
+from ..operators.failures import TaskOrigin, carried_error, exception_line, user_traceback, with_origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame
 
-    from keyscale.jobs.sinks.sink import SinkContext
+    from .sink import SinkContext
 
 
 class ForeachBatchSink:

@@ -15,30 +15,31 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as usual in PySpark
 from pyspark.sql.types import StructType
 
-from keyscale.jobs.errors import (
+from keyscale.state.syncpoint import reach
+
+from ..errors import (
     InvalidTopologyError,
     SinkOccupiedError,
     SinkPublishError,
     SinkRowsRefusedError,
     SinkUnavailableError,
 )
-from keyscale.jobs.kafka_client import client_settings, error_of
-from keyscale.jobs.operators.failures import typed_failure
-from keyscale.jobs.sinks.dead_letters import DeadLetters
-from keyscale.jobs.sinks.kafka_output import WRITTEN, KafkaOutput, WriteShare
-from keyscale.jobs.sinks.kafka_topics import RECORD_BYTES_MAX, Refusal, TopicDirectory, TopicLimits, payload_bytes
-from keyscale.jobs.sinks.published import Published, Step, decoded_token
-from keyscale.jobs.spark_internals.hadoop_files import HadoopDirectory
-from keyscale.state.syncpoint import reach
+from ..kafka_client import client_settings, error_of
+from ..operators.failures import typed_failure
+from ..spark_internals.hadoop_files import HadoopDirectory
+from .dead_letters import DeadLetters
+from .kafka_output import WRITTEN, KafkaOutput, WriteShare
+from .kafka_topics import RECORD_BYTES_MAX, Refusal, TopicDirectory, TopicLimits, payload_bytes
+from .published import Published, Step, decoded_token
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column
 
-    from keyscale.jobs.secret import Secret
-    from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic
-    from keyscale.jobs.sinks.sink import Sink, SinkContext
+    from ..secret import Secret
+    from .kafka_transactions import TransactionalTopic
+    from .sink import Sink, SinkContext
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,13 @@ import pyarrow as pa
 from confluent_kafka import KafkaException
 
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.errors import SinkOccupiedError, SinkUnavailableError
-from keyscale.jobs.kafka_client import error_of, is_away
-from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin
-from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic, last_markers
-from keyscale.jobs.sinks.published import Published, Step, is_rewound, next_step
 from keyscale.state.syncpoint import reach
+
+from ..errors import SinkOccupiedError, SinkUnavailableError
+from ..kafka_client import error_of, is_away
+from ..operators.failures import CarriedFailure, TaskOrigin
+from .kafka_transactions import TransactionalTopic, last_markers
+from .published import Published, Step, is_rewound, next_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

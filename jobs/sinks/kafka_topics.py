@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # exported, but not in __all__
 from pyspark.sql import functions as F  # noqa: N812 - as usual in PySpark
 
-from keyscale.jobs.kafka_client import Held, answered, error_of, within
+from ..kafka_client import Held, answered, error_of, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -29,7 +29,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
     OffsetSpec,
 )
 
-from keyscale.jobs.kafka_client import Held, answered, error_of, is_away, is_passing, within
+from ..kafka_client import Held, answered, error_of, is_away, is_passing, within
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keyscale.jobs.errors import SinkPublishError, SinkUnavailableError
-from keyscale.jobs.operators.column_values import grouped
-from keyscale.jobs.spark_internals.arrow_schemas import spark_schema_of
-from keyscale.jobs.spark_internals.hadoop_files import LOCAL_REFUSALS
 from keyscale.state.identifiers import SubtaskIndex
+
+from ..errors import SinkPublishError, SinkUnavailableError
+from ..operators.column_values import grouped
+from ..spark_internals.arrow_schemas import spark_schema_of
+from ..spark_internals.hadoop_files import LOCAL_REFUSALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

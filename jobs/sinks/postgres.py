@@ -13,19 +13,19 @@ import msgspec
 from psycopg import sql
 from pyspark.sql import SparkSession
 
-from keyscale.jobs.errors import (
+from ..errors import (
     InvalidTopologyError,
     SinkOccupiedError,
     SinkPublishError,
     SinkRowsRefusedError,
     SinkUnavailableError,
 )
-from keyscale.jobs.secret import Secret, revealed
-from keyscale.jobs.sinks.dead_letters import DeadLetters, refused
-from keyscale.jobs.sinks.postgres_connection import OURS, transaction
-from keyscale.jobs.sinks.postgres_copy import COPIED, ROW_COLUMN, TASK_COLUMN, CopyRows
-from keyscale.jobs.sinks.postgres_moves import OpenMoves, end_older_sessions
-from keyscale.jobs.sinks.published import Published, Step, decoded_token, is_rewound, next_step
+from ..secret import Secret, revealed
+from .dead_letters import DeadLetters, refused
+from .postgres_connection import OURS, transaction
+from .postgres_copy import COPIED, ROW_COLUMN, TASK_COLUMN, CopyRows
+from .postgres_moves import OpenMoves, end_older_sessions
+from .published import Published, Step, decoded_token, is_rewound, next_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import psycopg
     from pyspark.sql import DataFrame
 
-    from keyscale.jobs.sinks.sink import Sink, SinkContext
+    from .sink import Sink, SinkContext
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from keyscale.jobs.errors import SinkRowsRefusedError, SinkUnavailableError
+from ..errors import SinkRowsRefusedError, SinkUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

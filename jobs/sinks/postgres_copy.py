@@ -15,9 +15,10 @@ from psycopg.types.json import Jsonb
 from pyspark import TaskContext
 
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin
-from keyscale.jobs.sinks.dead_letters import refused
-from keyscale.jobs.sinks.postgres_connection import described, is_of_rows, transaction
+
+from ..operators.failures import CarriedFailure, TaskOrigin
+from .dead_letters import refused
+from .postgres_connection import described, is_of_rows, transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import psycopg
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
-from keyscale.jobs.sinks.postgres_connection import connected, described, errors_without_data, is_of_rows
+from .postgres_connection import connected, described, errors_without_data, is_of_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from psycopg import sql
 
-    from keyscale.jobs.sinks.sink import SinkContext
+    from .sink import SinkContext
 
 _BEGIN = (
     "SET lock_timeout = '10s'",

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # exported, but not in __all__
 
-from keyscale.jobs.errors import InvalidTopologyError, SourceRecordsLostError, SourceUnavailableError
-from keyscale.jobs.kafka_client import Held, answered, client_settings, error_of, within
-from keyscale.jobs.sources.kafka_partition import FIXED, open_partition, record_batch
-from keyscale.jobs.sources.positions import limited
-from keyscale.jobs.sources.source import Loss, Source
+from ..errors import InvalidTopologyError, SourceRecordsLostError, SourceUnavailableError
+from ..kafka_client import Held, answered, client_settings, error_of, within
+from .kafka_partition import FIXED, open_partition, record_batch
+from .positions import limited
+from .source import Loss, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from keyscale.jobs.secret import Secret
-    from keyscale.jobs.sources.source import LostRecords, Position
+    from ..secret import Secret
+    from .source import LostRecords, Position
 
 _COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from keyscale.jobs.errors import SourceRecordsLostError, SourceUnavailableError
-from keyscale.jobs.kafka_client import Held, error_of, is_passing
+from ..errors import SourceRecordsLostError, SourceUnavailableError
+from ..kafka_client import Held, error_of, is_passing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from keyscale.jobs.errors import SourcePositionsError
+from ..errors import SourcePositionsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from keyscale.jobs.sources.source import Loss, Position
+    from .source import Loss, Position
 
     RecordsBetween: TypeAlias = Callable[[Position, Position], int | None]
 

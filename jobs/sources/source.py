@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from keyscale.jobs.graph.schemas import Schema
+    from ..graph.schemas import Schema
 
 Position: TypeAlias = int | str | dict[str, int | str]
 """A position in a split. Its meaning is up to the source; it is stored as JSON."""

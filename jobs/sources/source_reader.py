@@ -13,13 +13,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructField, StructType
 
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.errors import SourceFunctionError, SourceRecordsLostError
-from keyscale.jobs.graph.picklable import check_picklable
-from keyscale.jobs.graph.schemas import arrow_schema
-from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin, exception_line, user_traceback
-from keyscale.jobs.protocol.messages import REPORTED_SPLITS_MAX
-from keyscale.jobs.protocol.source_retention import comparable_positions
-from keyscale.jobs.sources.positions import (
+
+from ..errors import SourceFunctionError, SourceRecordsLostError
+from ..graph.picklable import check_picklable
+from ..graph.schemas import arrow_schema
+from ..operators.failures import CarriedFailure, TaskOrigin, exception_line, user_traceback
+from ..protocol.messages import REPORTED_SPLITS_MAX
+from ..protocol.source_retention import comparable_positions
+from ..spark_internals.arrow_schemas import arrow_schema_of, spark_schema_of
+from .positions import (
     BatchPositions,
     dealt,
     next_positions,
@@ -28,7 +30,6 @@ from keyscale.jobs.sources.positions import (
     within,
     without,
 )
-from keyscale.jobs.spark_internals.arrow_schemas import arrow_schema_of, spark_schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from keyscale.jobs.sources.positions import SplitRange
-    from keyscale.jobs.sources.source import Loss, Position, Source
+    from .positions import SplitRange
+    from .source import Loss, Position, Source
 
 RECORDS_BEHIND = "records_behind"
 """How many records are left after the planned batch, in what a source in Python reports; left out if not known."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
-from keyscale.jobs.protocol.spark_switches import SparkUse, switched_off
+from ..protocol.spark_switches import SparkUse, switched_off
 
 if TYPE_CHECKING:
     from pyspark import RDD

@@ -36,8 +36,9 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.errors import JobError
 from keyscale.state.documents.source_positions import BatchEnd, ReadFiles, SourcePositions
+
+from ..errors import JobError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

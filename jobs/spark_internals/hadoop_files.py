@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it publishes no types
 from pyspark.errors.exceptions.captured import CapturedException
 
-from keyscale.jobs.errors import SinkPublishError, SinkUnavailableError
+from ..errors import SinkPublishError, SinkUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

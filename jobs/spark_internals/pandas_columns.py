@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.conversion import ArrowArrayToPandasConversion, PandasToArrowConversion
 
-from keyscale.jobs.spark_internals.arrow_schemas import spark_schema_of
+from .arrow_schemas import spark_schema_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from keyscale.jobs.spark_internals.function_copies import pickled, unpickled
+from .function_copies import pickled, unpickled
 
 if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import pyspark.daemon
 
-from keyscale.jobs.spark_internals.socket_exchange import socket_exchange
-from keyscale.jobs.spark_internals.worker_processes import settle
+from .socket_exchange import socket_exchange
+from .worker_processes import settle
 
 if TYPE_CHECKING:
     import socket

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.serializers import SpecialLengths
 
-from keyscale.jobs.spark_internals.worker_broadcasts import held_broadcasts, hold_broadcasts
+from .worker_broadcasts import held_broadcasts, hold_broadcasts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it publishes no types
 
-from keyscale.jobs.protocol.spark_switches import SparkUse, switched_off
+from ..protocol.spark_switches import SparkUse, switched_off
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,21 +7,22 @@ from copy import copy
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
-from keyscale.jobs.errors import InvalidTopologyError, NoEnvironmentError, NotStreamingError
-from keyscale.jobs.graph.topology import TopologyBuilder
-from keyscale.jobs.sources.source_reader import split_columns_of, streaming_frame
-from keyscale.jobs.spark_internals.arrow_schemas import arrow_schema_of
-from keyscale.jobs.streams.streams import DataStream
+from ..errors import InvalidTopologyError, NoEnvironmentError, NotStreamingError
+from ..graph.topology import TopologyBuilder
+from ..sources.source_reader import split_columns_of, streaming_frame
+from ..spark_internals.arrow_schemas import arrow_schema_of
+from .streams import DataStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from keyscale.jobs.graph.topology import Topology
-    from keyscale.jobs.protocol.messages import RestartStrategy
-    from keyscale.jobs.sources.source import Source
     from keyscale.state.engine.rocksdb_settings import RocksDbSettings
+
+    from ..graph.topology import Topology
+    from ..protocol.messages import RestartStrategy
+    from ..sources.source import Source
 
 
 class _Parameters(dict[str, str]):

@@ -8,27 +8,28 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql.functions import expr
 
-from keyscale.jobs.errors import InvalidTopologyError, UnknownColumnError
-from keyscale.jobs.functions.batch_function import KeyedBatchFunction
-from keyscale.jobs.graph.nodes import SecondInput, Timestamps, union_timestamps
-from keyscale.jobs.graph.schemas import Schema, arrow_schema, check_column, key_schema, keyed_schema
-from keyscale.jobs.graph.topology import dead_letter_tag
-from keyscale.jobs.operators.aggregate import Aggregate, Reduce
-from keyscale.jobs.operators.approximate_deduplicate import ApproximateDeduplicate
-from keyscale.jobs.operators.batch_operator import ProcessBatch
-from keyscale.jobs.operators.broadcast_operator import BroadcastProcess
-from keyscale.jobs.operators.co_process_operator import CoProcess
-from keyscale.jobs.operators.deduplicate import Deduplicate
-from keyscale.jobs.operators.process_operator import Process
-from keyscale.jobs.operators.window_contents import Aggregated, Collected, Reduced
-from keyscale.jobs.operators.window_operator import WINDOW_COLUMNS, Windowing
-from keyscale.jobs.spark_internals.arrow_schemas import arrow_schema_of, spark_schema_of
-from keyscale.jobs.spark_internals.read_once import reads_once
-from keyscale.jobs.transform_with_state.initial_state import InitialState
-from keyscale.jobs.transform_with_state.processor_operator import TransformWithState
-from keyscale.jobs.transform_with_state.record_form import RecordForm
-from keyscale.jobs.transform_with_state.time_mode import TimeMode
 from keyscale.state.keyed.batch_clock import TimeDomain
+
+from ..errors import InvalidTopologyError, UnknownColumnError
+from ..functions.batch_function import KeyedBatchFunction
+from ..graph.nodes import SecondInput, Timestamps, union_timestamps
+from ..graph.schemas import Schema, arrow_schema, check_column, key_schema, keyed_schema
+from ..graph.topology import dead_letter_tag
+from ..operators.aggregate import Aggregate, Reduce
+from ..operators.approximate_deduplicate import ApproximateDeduplicate
+from ..operators.batch_operator import ProcessBatch
+from ..operators.broadcast_operator import BroadcastProcess
+from ..operators.co_process_operator import CoProcess
+from ..operators.deduplicate import Deduplicate
+from ..operators.process_operator import Process
+from ..operators.window_contents import Aggregated, Collected, Reduced
+from ..operators.window_operator import WINDOW_COLUMNS, Windowing
+from ..spark_internals.arrow_schemas import arrow_schema_of, spark_schema_of
+from ..spark_internals.read_once import reads_once
+from ..transform_with_state.initial_state import InitialState
+from ..transform_with_state.processor_operator import TransformWithState
+from ..transform_with_state.record_form import RecordForm
+from ..transform_with_state.time_mode import TimeMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -37,22 +38,23 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-    from keyscale.jobs.functions.broadcast_function import KeyedBroadcastProcessFunction
-    from keyscale.jobs.functions.process_function import (
+    from keyscale.state.keyed.descriptors import AggregateFunction, MapStateDescriptor
+    from keyscale.state.keyed.ttl import Ttl
+
+    from ..functions.broadcast_function import KeyedBroadcastProcessFunction
+    from ..functions.process_function import (
         KeyedCoProcessFunction,
         KeyedProcessFunction,
         OutputTag,
         Row,
     )
-    from keyscale.jobs.functions.windows import ProcessWindowFunction, WindowAssigner
-    from keyscale.jobs.graph.nodes import NodeId
-    from keyscale.jobs.graph.topology import TopologyBuilder
-    from keyscale.jobs.operators.bloom_filter import BloomFilter
-    from keyscale.jobs.operators.operator_contract import OperatorLogic
-    from keyscale.jobs.operators.window_contents import ContentsLogic
-    from keyscale.jobs.sinks.sink import Sink
-    from keyscale.state.keyed.descriptors import AggregateFunction, MapStateDescriptor
-    from keyscale.state.keyed.ttl import Ttl
+    from ..functions.windows import ProcessWindowFunction, WindowAssigner
+    from ..graph.nodes import NodeId
+    from ..graph.topology import TopologyBuilder
+    from ..operators.bloom_filter import BloomFilter
+    from ..operators.operator_contract import OperatorLogic
+    from ..operators.window_contents import ContentsLogic
+    from ..sinks.sink import Sink
 
 
 class DataStream:

@@ -11,28 +11,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import pyarrow as pa
 
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.errors import InvalidSchemaError, InvalidTopologyError
-from keyscale.jobs.functions.batch_function import KeyedBatchFunction
-from keyscale.jobs.functions.broadcast_function import KeyedBroadcastProcessFunction
-from keyscale.jobs.functions.process_function import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, row_type
-from keyscale.jobs.functions.subtask_info import SecondInputInfo, SubtaskInfo
-from keyscale.jobs.graph.schemas import check_column, check_keys_alike, check_schema, key_schema
-from keyscale.jobs.operators.batch_operator import ProcessBatch
-from keyscale.jobs.operators.broadcast_operator import BroadcastProcess
-from keyscale.jobs.operators.broadcast_rows import check_alike
-from keyscale.jobs.operators.co_process_operator import CoProcess
-from keyscale.jobs.operators.column_values import batch_of, tuples_of
-from keyscale.jobs.operators.failures import TaskOrigin, origin_of, with_origin
-from keyscale.jobs.operators.operator_contract import (
-    KEY_GROUP_COLUMN,
-    OperatorLogic,
-    SideBatch,
-    SubtaskProgress,
-    run_subtask,
-)
-from keyscale.jobs.operators.process_operator import Process
-from keyscale.jobs.operators.two_inputs import packed_batch
-from keyscale.jobs.spark_internals.function_copies import worker_copy
 from keyscale.state.engine.heap import HeapEngine
 from keyscale.state.identifiers import Attempt, OperatorUid, SubtaskIndex
 from keyscale.state.keyed.backend import KeyedStateBackend
@@ -41,14 +19,38 @@ from keyscale.state.keys.hashing import HashId, hash_codes
 from keyscale.state.keys.key_groups import KEY_GROUP_BYTES, assign_to_key_groups, key_group_range, subtask_for_key_group
 from keyscale.state.operator_state.backend import OperatorStateBackend, redistribute
 
+from ..errors import InvalidSchemaError, InvalidTopologyError
+from ..functions.batch_function import KeyedBatchFunction
+from ..functions.broadcast_function import KeyedBroadcastProcessFunction
+from ..functions.process_function import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, row_type
+from ..functions.subtask_info import SecondInputInfo, SubtaskInfo
+from ..graph.schemas import check_column, check_keys_alike, check_schema, key_schema
+from ..operators.batch_operator import ProcessBatch
+from ..operators.broadcast_operator import BroadcastProcess
+from ..operators.broadcast_rows import check_alike
+from ..operators.co_process_operator import CoProcess
+from ..operators.column_values import batch_of, tuples_of
+from ..operators.failures import TaskOrigin, origin_of, with_origin
+from ..operators.operator_contract import (
+    KEY_GROUP_COLUMN,
+    OperatorLogic,
+    SideBatch,
+    SubtaskProgress,
+    run_subtask,
+)
+from ..operators.process_operator import Process
+from ..operators.two_inputs import packed_batch
+from ..spark_internals.function_copies import worker_copy
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from keyscale.jobs.functions.process_function import Row
     from keyscale.state.keyed.descriptors import MapStateDescriptor
     from keyscale.state.keyed.schema import KeyedSchema
     from keyscale.state.keys.stored_key import StoredKey
     from keyscale.state.operator_state.backend import OperatorStateSnapshot
+
+    from ..functions.process_function import Row
 
 Function: TypeAlias = (
     KeyedProcessFunction | KeyedBatchFunction | KeyedBroadcastProcessFunction | KeyedCoProcessFunction | OperatorLogic

@@ -12,7 +12,7 @@ from typing import Final
 
 from pyspark.sql import types as T  # noqa: N812 - as usual in PySpark
 
-from keyscale.jobs.errors import InvalidSchemaError
+from ..errors import InvalidSchemaError
 
 _TOKEN: Final = re.compile(
     r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][A-Za-z0-9_]*)|(\d+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:]))"

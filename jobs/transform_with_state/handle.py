@@ -7,25 +7,27 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 from pyspark.sql.streaming import stateful_processor as spark
 
-from keyscale.jobs.errors import ProcessorCallError
-from keyscale.jobs.transform_with_state.row_codec import RowCodec, StateColumns
-from keyscale.jobs.transform_with_state.state_name import stored_name
-from keyscale.jobs.transform_with_state.states import (
+from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from keyscale.state.keyed.ttl import Ttl
+
+from ..errors import ProcessorCallError
+from .row_codec import RowCodec, StateColumns
+from .state_name import stored_name
+from .states import (
     ProcessorListState,
     ProcessorMapState,
     ProcessorState,
     ProcessorValueState,
 )
-from keyscale.jobs.transform_with_state.time_mode import TimeMode
-from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from keyscale.state.keyed.ttl import Ttl
+from .time_mode import TimeMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keyscale.jobs.transform_with_state.time_mode import ProcessorTime
     from keyscale.state.keyed.backend import KeyedStateBackend
     from keyscale.state.keyed.timer_queue import Timer
+
+    from .time_mode import ProcessorTime
 
 # ruff: noqa: N802, N803 - Spark's names
 

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import pyarrow as pa
 
-from keyscale.jobs.errors import InvalidTopologyError
-from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keys.hashing import hash_codes
 from keyscale.state.keys.key_groups import assign_to_key_groups, key_group_range
 
+from ..errors import InvalidTopologyError
+from ..operators.operator_contract import KEY_GROUP_COLUMN
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from keyscale.jobs.functions.subtask_info import SubtaskInfo
     from keyscale.state.keyed.backend import KeyedStateBackend
+
+    from ..functions.subtask_info import SubtaskInfo
 
 BYTES_MAX: Final = 16 << 20
 _APPLIED: Final = ValueStateDescriptor("_initial_state", pa.bool_())

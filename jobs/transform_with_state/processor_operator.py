@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 
-from keyscale.jobs.functions.timer_service import NextTimers
-from keyscale.jobs.operators.column_values import BatchSize, timestamps_ms
-from keyscale.jobs.operators.failures import user_code
-from keyscale.jobs.operators.operator_contract import Operator, OperatorLogic
-from keyscale.jobs.spark_internals.arrow_schemas import spark_schema_of
-from keyscale.jobs.transform_with_state.handle import ProcessorHandle
-from keyscale.jobs.transform_with_state.record_form import RecordForm, output_batch, records_by_key
-from keyscale.jobs.transform_with_state.row_codec import RowCodec
-from keyscale.jobs.transform_with_state.time_mode import ProcessorTime, TimeMode
+from ..functions.timer_service import NextTimers
+from ..operators.column_values import BatchSize, timestamps_ms
+from ..operators.failures import user_code
+from ..operators.operator_contract import Operator, OperatorLogic
+from ..spark_internals.arrow_schemas import spark_schema_of
+from .handle import ProcessorHandle
+from .record_form import RecordForm, output_batch, records_by_key
+from .row_codec import RowCodec
+from .time_mode import ProcessorTime, TimeMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from keyscale.jobs.functions.subtask_info import SubtaskInfo
-    from keyscale.jobs.operators.operator_contract import OutputBatch
-    from keyscale.jobs.transform_with_state.initial_state import InitialState
     from keyscale.state.keyed.backend import KeyedStateBackend
+
+    from ..functions.subtask_info import SubtaskInfo
+    from ..operators.operator_contract import OutputBatch
+    from .initial_state import InitialState
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Row
 
-from keyscale.jobs.errors import OutputTypeError
-from keyscale.jobs.operators.column_values import batch_of, tuple_of, tuples_of
-from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
-from keyscale.jobs.spark_internals.pandas_columns import column_of_series, series_of
 from keyscale.state.serializers.key_columns import encode_column, join_columns
+
+from ..errors import OutputTypeError
+from ..operators.column_values import batch_of, tuple_of, tuples_of
+from ..operators.operator_contract import KEY_GROUP_COLUMN
+from ..spark_internals.pandas_columns import column_of_series, series_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

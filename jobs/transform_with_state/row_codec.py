@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812 - as usual in PySpark
 
-from keyscale.jobs.errors import InvalidSchemaError
-from keyscale.jobs.spark_internals.arrow_schemas import arrow_type_of
-from keyscale.jobs.transform_with_state.ddl import parse_columns
 from keyscale.state.errors import SerializationError
+
+from ..errors import InvalidSchemaError
+from ..spark_internals.arrow_schemas import arrow_type_of
+from .ddl import parse_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable

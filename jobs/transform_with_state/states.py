@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming import stateful_processor as spark
 
-from keyscale.jobs.errors import ProcessorCallError
+from ..errors import ProcessorCallError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keyscale.jobs.transform_with_state.row_codec import RowCodec
     from keyscale.state.keyed.list import ListState
     from keyscale.state.keyed.map import MapState
     from keyscale.state.keyed.value import ValueState
+
+    from .row_codec import RowCodec
 
 # ruff: noqa: N802, N803 - Spark's names
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
 
-from keyscale.jobs.errors import InvalidTopologyError
-from keyscale.jobs.functions.timer_service import EVENT_TIMERS, NO_WATERMARK_MS, PROCESSING_TIMERS
+from ..errors import InvalidTopologyError
+from ..functions.timer_service import EVENT_TIMERS, NO_WATERMARK_MS, PROCESSING_TIMERS
 
 if TYPE_CHECKING:
     from keyscale.state.keyed.batch_clock import Clock

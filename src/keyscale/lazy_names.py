@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ast
+from importlib.util import resolve_name
 from pathlib import Path
 
 
-def modules_of_names(facade: str) -> dict[str, str]:
+def modules_of_names(package: str, file: str) -> dict[str, str]:
     """Returns the module of each name that a facade's stub lists.
 
     Args:
-        facade: The facade's `__file__`.
+        package: The facade's `__name__`.
+        file: The facade's `__file__`.
     """
-    stub = ast.parse(Path(facade).with_suffix(".pyi").read_text(encoding="utf-8"))
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: str(node.module) for node in imports for alias in node.names}
+    return {
+        alias.name: resolve_name("." * node.level + str(node.module), package)
+        for node in imports
+        for alias in node.names
+    }

@@ -19,24 +19,25 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.consolidation.consolidation_directory import begin_consolidation, consolidations
-from keyscale.state.decoding import json_decoder
-from keyscale.state.documents.changelog import ChangelogCorruptError, ChangelogHandle
-from keyscale.state.engine.rocksdb_settings import MEBIBYTE
-from keyscale.state.identifiers import BatchId
-from keyscale.state.local.file_index import link_or_copy
-from keyscale.state.objects.local_store import LocalObjectStore
+
+from ..decoding import json_decoder
+from ..documents.changelog import ChangelogCorruptError, ChangelogHandle
+from ..engine.rocksdb_settings import MEBIBYTE
+from ..identifiers import BatchId
+from ..local.file_index import link_or_copy
+from ..objects.local_store import LocalObjectStore
+from .consolidation_directory import begin_consolidation, consolidations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from keyscale.state.consolidation.consolidation_directory import ConsolidationDirectory
-    from keyscale.state.consolidation.policy import ConsolidationPolicy
-    from keyscale.state.documents.state_version import StateVersion
-    from keyscale.state.engine.key_group_sizes import FileFacts
-    from keyscale.state.objects.object_store import ObjectStore
-    from keyscale.state.snapshot.snapshot import LocalSnapshot
+    from ..documents.state_version import StateVersion
+    from ..engine.key_group_sizes import FileFacts
+    from ..objects.object_store import ObjectStore
+    from ..snapshot.snapshot import LocalSnapshot
+    from .consolidation_directory import ConsolidationDirectory
+    from .policy import ConsolidationPolicy
 
 logger = logging.getLogger(__name__)
 CATCH_UP_BYTES_MAX = 1024 * MEBIBYTE

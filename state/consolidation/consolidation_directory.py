@@ -24,14 +24,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from keyscale.state.consolidation.policy import DEFAULT_POLICY, Consolidation, ConsolidationFacts, decide, foreign_bytes
-from keyscale.state.decoding import json_decoder
-from keyscale.state.engine.rocksdb_settings import RocksDbSettings
-from keyscale.state.identifiers import BatchId
-from keyscale.state.keyed.schema import KeyedSchema
-from keyscale.state.keyed.ttl import Ttl
-from keyscale.state.keys.key_groups import KeyGroupRange
-from keyscale.state.local.subtask_directory import (
+from ..decoding import json_decoder
+from ..engine.rocksdb_settings import RocksDbSettings
+from ..identifiers import BatchId
+from ..keyed.schema import KeyedSchema
+from ..keyed.ttl import Ttl
+from ..keys.key_groups import KeyGroupRange
+from ..local.subtask_directory import (
     CleanMarker,
     LocalShard,
     boot_id,
@@ -39,14 +38,15 @@ from keyscale.state.local.subtask_directory import (
     lock_directory,
     write_durably,
 )
-from keyscale.state.syncpoint import reach
+from ..syncpoint import reach
+from .policy import DEFAULT_POLICY, Consolidation, ConsolidationFacts, decide, foreign_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from keyscale.state.consolidation.policy import ConsolidationPolicy
-    from keyscale.state.engine.key_group_sizes import FileFacts
-    from keyscale.state.snapshot.snapshot import LocalSnapshot
+    from ..engine.key_group_sizes import FileFacts
+    from ..snapshot.snapshot import LocalSnapshot
+    from .policy import ConsolidationPolicy
 
 CONSOLIDATION_NAME = "consolidation"
 _SHARD_NAME = "shard"

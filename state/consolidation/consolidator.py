@@ -24,18 +24,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.consolidation.catch_up_log import CatchUpLog, committed_after
-from keyscale.state.consolidation.consolidation_directory import ConsolidationDirectory
-from keyscale.state.consolidation.take_over import TAKE_OVER_CHANGELOGS_MAX
-from keyscale.state.engine.engine import SortedRun
-from keyscale.state.engine.rocksdb import RocksDbEngine
-from keyscale.state.engine.rocksdb_settings import MEBIBYTE
-from keyscale.state.errors import StoreCorruptError
-from keyscale.state.keyed.batch_clock import BatchClock
-from keyscale.state.keyed.cleanup import Occasion, expired_entries, purge_all
-from keyscale.state.keyed.schema import merge_schemas
-from keyscale.state.local.damage import give_up_local_files
-from keyscale.state.local.file_index import (
+
+from ..engine.engine import SortedRun
+from ..engine.rocksdb import RocksDbEngine
+from ..engine.rocksdb_settings import MEBIBYTE
+from ..errors import StoreCorruptError
+from ..keyed.batch_clock import BatchClock
+from ..keyed.cleanup import Occasion, expired_entries, purge_all
+from ..keyed.schema import merge_schemas
+from ..local.damage import give_up_local_files
+from ..local.file_index import (
     FileIdentity,
     IndexedFile,
     hash_file,
@@ -43,21 +41,24 @@ from keyscale.state.local.file_index import (
     link_or_copy,
     write_index,
 )
-from keyscale.state.local.subtask_directory import CleanMarker, LocalShard, boot_id, local_failures
-from keyscale.state.restore.rebuild import replay
-from keyscale.state.syncpoint import reach
+from ..local.subtask_directory import CleanMarker, LocalShard, boot_id, local_failures
+from ..restore.rebuild import replay
+from ..syncpoint import reach
+from .catch_up_log import CatchUpLog, committed_after
+from .consolidation_directory import ConsolidationDirectory
+from .take_over import TAKE_OVER_CHANGELOGS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from keyscale.state.consolidation.consolidation_directory import ConsolidationBase
-    from keyscale.state.engine.engine import Engine
-    from keyscale.state.engine.rocksdb_settings import RocksDbSettings
-    from keyscale.state.identifiers import BatchId
-    from keyscale.state.keyed.batch_clock import Clock
-    from keyscale.state.keyed.schema import KeyedSchema
-    from keyscale.state.keyed.ttl import Ttl
-    from keyscale.state.keys.key_groups import KeyGroupRange
+    from ..engine.engine import Engine
+    from ..engine.rocksdb_settings import RocksDbSettings
+    from ..identifiers import BatchId
+    from ..keyed.batch_clock import Clock
+    from ..keyed.schema import KeyedSchema
+    from ..keyed.ttl import Ttl
+    from ..keys.key_groups import KeyGroupRange
+    from .consolidation_directory import ConsolidationBase
 
 logger = logging.getLogger(__name__)
 CATCH_UP_ROUNDS_MAX = 20

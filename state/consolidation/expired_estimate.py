@@ -5,18 +5,18 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from keyscale.state.consolidation.policy import foreign_bytes
-from keyscale.state.keyed.cleanup import Occasion, expired_entries
-from keyscale.state.keys.key_groups import KeyGroupRange
+from ..keyed.cleanup import Occasion, expired_entries
+from ..keys.key_groups import KeyGroupRange
+from .policy import foreign_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keyscale.state.consolidation.policy import ConsolidationPolicy
-    from keyscale.state.engine.engine import Engine
-    from keyscale.state.keyed.batch_clock import Clock
-    from keyscale.state.restore.opened_shards import OpenedShard
-    from keyscale.state.snapshot.snapshot import LocalSnapshot
+    from ..engine.engine import Engine
+    from ..keyed.batch_clock import Clock
+    from ..restore.opened_shards import OpenedShard
+    from ..snapshot.snapshot import LocalSnapshot
+    from .policy import ConsolidationPolicy
 
 _SAMPLED_GROUPS = 32
 _SAMPLED_ENTRIES = 16  # per sampled key group

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from keyscale.state.engine.rocksdb_settings import MEBIBYTE
+from ..engine.rocksdb_settings import MEBIBYTE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from keyscale.state.engine.key_group_sizes import FileFacts
-    from keyscale.state.keys.key_groups import KeyGroupRange
+    from ..engine.key_group_sizes import FileFacts
+    from ..keys.key_groups import KeyGroupRange
 
 
 class Consolidation(StrEnum):

@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.consolidation.catch_up_log import CatchUpLog, changelogs_between
-from keyscale.state.consolidation.consolidation_directory import consolidations
-from keyscale.state.keyed.schema import merge_schemas
-from keyscale.state.local.file_index import read_index, write_index
-from keyscale.state.local.subtask_directory import LocalShard, local_failures
-from keyscale.state.restore.opened_shards import OpenedShards, StateSource, open_shards
-from keyscale.state.restore.rebuild import replay
-from keyscale.state.syncpoint import reach
+
+from ..keyed.schema import merge_schemas
+from ..local.file_index import read_index, write_index
+from ..local.subtask_directory import LocalShard, local_failures
+from ..restore.opened_shards import OpenedShards, StateSource, open_shards
+from ..restore.rebuild import replay
+from ..syncpoint import reach
+from .catch_up_log import CatchUpLog, changelogs_between
+from .consolidation_directory import consolidations
 
 if TYPE_CHECKING:
-    from keyscale.state.consolidation.consolidation_directory import ConsolidationDirectory
-    from keyscale.state.documents.state_version import StateVersion
-    from keyscale.state.local.subtask_directory import SubtaskDirectory
-    from keyscale.state.local.subtask_spec import SubtaskSpec
+    from ..documents.state_version import StateVersion
+    from ..local.subtask_directory import SubtaskDirectory
+    from ..local.subtask_spec import SubtaskSpec
+    from .consolidation_directory import ConsolidationDirectory
 
 TAKE_OVER_CHANGELOGS_MAX = 4
 logger = logging.getLogger(__name__)

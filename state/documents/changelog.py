@@ -26,21 +26,22 @@ import numpy as np
 import pyarrow as pa
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.decoding import json_decoder
-from keyscale.state.documents.checked_document import FormatTooNewError
-from keyscale.state.documents.manifest import FileHandle
-from keyscale.state.engine.engine import SortedRun
-from keyscale.state.identifiers import BatchId, SubtaskIndex
-from keyscale.state.keyed.schema import KeyedSchema
-from keyscale.state.keys.key_groups import KeyGroupRange
-from keyscale.state.local.file_index import hash_file
-from keyscale.state.objects.errors import ObjectCorruptError
+
+from ..decoding import json_decoder
+from ..engine.engine import SortedRun
+from ..identifiers import BatchId, SubtaskIndex
+from ..keyed.schema import KeyedSchema
+from ..keys.key_groups import KeyGroupRange
+from ..local.file_index import hash_file
+from ..objects.errors import ObjectCorruptError
+from .checked_document import FormatTooNewError
+from .manifest import FileHandle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from keyscale.state.objects.object_store import ObjectStore
+    from ..objects.object_store import ObjectStore
 
 MAGIC = b"KSCL"
 FORMAT_VERSION = 1

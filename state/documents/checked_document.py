@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.decoding import json_decoder
-from keyscale.state.objects.errors import ObjectTooLargeError
+
+from ..decoding import json_decoder
+from ..objects.errors import ObjectTooLargeError
 
 if TYPE_CHECKING:
-    from keyscale.state.objects.object_store import ObjectStore
+    from ..objects.object_store import ObjectStore
 
 _Body = TypeVar("_Body", bound=msgspec.Struct)
 

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.documents.checked_document import decode_document, document_bytes, encode_document
-from keyscale.state.documents.manifest import SnapshotKind
-from keyscale.state.identifiers import JobId
-from keyscale.state.objects.errors import ObjectExistsError, ObjectNotFoundError
+
+from ..identifiers import JobId
+from ..objects.errors import ObjectExistsError, ObjectNotFoundError
+from .checked_document import decode_document, document_bytes, encode_document
+from .manifest import SnapshotKind
 
 if TYPE_CHECKING:
-    from keyscale.state.documents.manifest import Manifest
-    from keyscale.state.objects.object_store import ObjectStore
+    from ..objects.object_store import ObjectStore
+    from .manifest import Manifest
 
 CLAIM_NAME = "claim.json"
 KIND = "claim"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from keyscale.state.identifiers import OperatorUid
+from ..identifiers import OperatorUid
 
 
 class EventTime(msgspec.Struct, frozen=True):

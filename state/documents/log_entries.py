@@ -6,12 +6,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from keyscale.state.documents.changelog import ChangelogHandle
-from keyscale.state.documents.job_counters import JobCounters
-from keyscale.state.documents.job_time import JobTime
-from keyscale.state.documents.manifest import OperatorDeclaration
-from keyscale.state.identifiers import Attempt, BatchId, OperatorUid
-from keyscale.state.keys.hashing import HashId
+from ..identifiers import Attempt, BatchId, OperatorUid
+from ..keys.hashing import HashId
+from .changelog import ChangelogHandle
+from .job_counters import JobCounters
+from .job_time import JobTime
+from .manifest import OperatorDeclaration
 
 
 class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):

@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.documents.checked_document import decode_document, document_bytes, encode_document
-from keyscale.state.documents.job_counters import JobCounters
-from keyscale.state.documents.job_time import JobTime
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
-from keyscale.state.keyed.schema import KeyedSchema
-from keyscale.state.keys.hashing import HashId
-from keyscale.state.keys.key_groups import KeyGroupRange
-from keyscale.state.layout import Layout
-from keyscale.state.objects.errors import ObjectExistsError, StoreUnavailableError
-from keyscale.state.syncpoint import reach
+
+from ..identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
+from ..keyed.schema import KeyedSchema
+from ..keys.hashing import HashId
+from ..keys.key_groups import KeyGroupRange
+from ..layout import Layout
+from ..objects.errors import ObjectExistsError, StoreUnavailableError
+from ..syncpoint import reach
+from .checked_document import decode_document, document_bytes, encode_document
+from .job_counters import JobCounters
+from .job_time import JobTime
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from keyscale.state.objects.object_store import ObjectStore
+    from ..objects.object_store import ObjectStore
 
 KIND = "manifest"
 FORMAT_VERSION = 1

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from keyscale.state.documents.checked_document import decode_document, encode_document
-from keyscale.state.documents.manifest import FileHandle
-from keyscale.state.objects.errors import ObjectCorruptError
+from ..objects.errors import ObjectCorruptError
+from .checked_document import decode_document, encode_document
+from .manifest import FileHandle
 
 if TYPE_CHECKING:
-    from keyscale.state.identifiers import CheckpointId
-    from keyscale.state.layout import Layout
-    from keyscale.state.objects.object_store import ObjectStore
+    from ..identifiers import CheckpointId
+    from ..layout import Layout
+    from ..objects.object_store import ObjectStore
 
 KIND = "source-positions"
 FORMAT_VERSION = 1

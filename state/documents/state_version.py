@@ -11,12 +11,12 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.state.identifiers import BatchId
+from ..identifiers import BatchId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from keyscale.state.keys.key_groups import KeyGroupRange
+    from ..keys.key_groups import KeyGroupRange
 
 NO_BATCH = BatchId(-1)
 

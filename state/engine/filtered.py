@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from keyscale.state.engine.key_filter import FamilyFilter, KeyFilter
-from keyscale.state.engine.key_filter_file import keep_filters, take_filters
-from keyscale.state.engine.rocksdb import RocksDbEngine
-from keyscale.state.engine.rocksdb_options import release_filter_memory, reserve_filter_memory
-from keyscale.state.engine.rocksdb_settings import RocksDbSettings
+from .key_filter import FamilyFilter, KeyFilter
+from .key_filter_file import keep_filters, take_filters
+from .rocksdb import RocksDbEngine
+from .rocksdb_options import release_filter_memory, reserve_filter_memory
+from .rocksdb_settings import RocksDbSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from keyscale.state.engine.engine import Mutation, SortedRun
+    from .engine import Mutation, SortedRun
 
 _LOOKUPS_MIN = 1024  # with fewer keys a lookup is as fast without a filter
 _KEYS_MIN = 1 << 20  # smallest capacity of a filter, which takes 1.5 MiB

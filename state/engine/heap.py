@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from keyscale.state.engine.engine import Mutation, SortedRun
-from keyscale.state.errors import StoreClosedError, StoreCorruptError
+from ..errors import StoreClosedError, StoreCorruptError
+from .engine import Mutation, SortedRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

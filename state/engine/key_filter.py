@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from keyscale.state.keys.stored_key import StoredKeys
+from ..keys.stored_key import StoredKeys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from keyscale.state.decoding import json_decoder
-from keyscale.state.engine.key_filter import FamilyFilter, KeyFilter
+from ..decoding import json_decoder
+from .key_filter import FamilyFilter, KeyFilter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from keyscale.state.engine.key_filter import Words
+    from .key_filter import Words
 
 logger = logging.getLogger(__name__)
 

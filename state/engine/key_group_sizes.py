@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.state.keys.key_groups import KEY_GROUP_BYTES
+from ..keys.key_groups import KEY_GROUP_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from keyscale.state.keys.key_groups import KeyGroupRange
+    from ..keys.key_groups import KeyGroupRange
 
 
 @dataclass(frozen=True, slots=True)

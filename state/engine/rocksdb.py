@@ -24,11 +24,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from keyscale.state.engine.key_group_sizes import FileFacts
-from keyscale.state.engine.lookups import Lookups
-from keyscale.state.engine.rocksdb_options import batch_file_options, charge_cache, database_options
-from keyscale.state.engine.rocksdb_settings import RocksDbSettings
-from keyscale.state.errors import (
+from ..errors import (
     DiskFullError,
     DiskReadOnlyError,
     StateError,
@@ -37,6 +33,10 @@ from keyscale.state.errors import (
     StoreIOError,
     StoreLockedError,
 )
+from .key_group_sizes import FileFacts
+from .lookups import Lookups
+from .rocksdb_options import batch_file_options, charge_cache, database_options
+from .rocksdb_settings import RocksDbSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from rocksdict import ColumnFamily
 
-    from keyscale.state.engine.engine import Mutation, SortedRun
+    from .engine import Mutation, SortedRun
 
 DEFAULT_FAMILY = "default"  # RocksDB always has this family; no state may have the name
 _BUSY = (

@@ -18,7 +18,7 @@ from rocksdict import (
     WriteBufferManager,
 )
 
-from keyscale.state.engine.rocksdb_settings import LEVELS, CompactionStyle, Compression, RocksDbSettings
+from .rocksdb_settings import LEVELS, CompactionStyle, Compression, RocksDbSettings
 
 # Multiples of the number of files that starts a compaction: with so many files RocksDB slows writes down, and stops
 # them. They are high, because a large merge takes seconds while each batch adds a file, and a snapshot flushes, so it

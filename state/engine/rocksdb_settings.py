@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from keyscale.state.errors import SettingsError
+from ..errors import SettingsError
 
 MEBIBYTE = 1 << 20
 LEVELS = 7

@@ -8,15 +8,15 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from keyscale.state.engine.engine import Mutation, SortedRun
-from keyscale.state.errors import KeyGroupError
+from ..errors import KeyGroupError
+from .engine import Mutation, SortedRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from keyscale.state.engine.engine import Engine
-    from keyscale.state.keys.key_groups import KeyGroupRange
+    from ..keys.key_groups import KeyGroupRange
+    from .engine import Engine
 
 
 class ShardedEngine:

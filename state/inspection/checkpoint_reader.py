@@ -8,33 +8,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from keyscale.state.documents.manifest import read_manifest
-from keyscale.state.engine.rocksdb import RocksDbEngine
-from keyscale.state.engine.sharded import ShardedEngine
-from keyscale.state.errors import StateError
-from keyscale.state.keyed.descriptors import StateKind
-from keyscale.state.keyed.formats import ValueFormats
-from keyscale.state.keyed.schema import merge_schemas
-from keyscale.state.keys.stored_key import parse_stored_key
-from keyscale.state.layout import split_location
-from keyscale.state.objects.opening import open_store
-from keyscale.state.restore.plan import assign_to_range
-from keyscale.state.restore.rebuild import clip, fetch_shards
-from keyscale.state.serializers.key_codecs import key_codec_for
-from keyscale.state.serializers.key_serializer import KeySerializer
-from keyscale.state.serializers.type_names import type_from_json
+from ..documents.manifest import read_manifest
+from ..engine.rocksdb import RocksDbEngine
+from ..engine.sharded import ShardedEngine
+from ..errors import StateError
+from ..keyed.descriptors import StateKind
+from ..keyed.formats import ValueFormats
+from ..keyed.schema import merge_schemas
+from ..keys.stored_key import parse_stored_key
+from ..layout import split_location
+from ..objects.opening import open_store
+from ..restore.plan import assign_to_range
+from ..restore.rebuild import clip, fetch_shards
+from ..serializers.key_codecs import key_codec_for
+from ..serializers.key_serializer import KeySerializer
+from ..serializers.type_names import type_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from keyscale.state.documents.manifest import Manifest, OperatorSnapshot, SnapshotHandle
-    from keyscale.state.engine.engine import Engine
-    from keyscale.state.keyed.schema import KeyedSchema, StateSchema
-    from keyscale.state.keys.key_groups import KeyGroupRange
-    from keyscale.state.objects.object_store import ObjectStore
-    from keyscale.state.serializers.key_codecs import KeyCodec
-    from keyscale.state.serializers.type_names import TypeJson
+    from ..documents.manifest import Manifest, OperatorSnapshot, SnapshotHandle
+    from ..engine.engine import Engine
+    from ..keyed.schema import KeyedSchema, StateSchema
+    from ..keys.key_groups import KeyGroupRange
+    from ..objects.object_store import ObjectStore
+    from ..serializers.key_codecs import KeyCodec
+    from ..serializers.type_names import TypeJson
 
 
 class UnknownStateError(StateError):

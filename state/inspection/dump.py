@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from keyscale.state.keyed.descriptors import StateKind
-from keyscale.state.serializers.type_names import type_from_json
+from ..keyed.descriptors import StateKind
+from ..serializers.type_names import type_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from keyscale.state.documents.manifest import OperatorSnapshot
-    from keyscale.state.inspection.checkpoint_reader import CheckpointReader, Entry
-    from keyscale.state.keyed.schema import KeyedSchema, StateSchema
+    from ..documents.manifest import OperatorSnapshot
+    from ..keyed.schema import KeyedSchema, StateSchema
+    from .checkpoint_reader import CheckpointReader, Entry
 
 ROWS_A_BATCH = 65_536
 

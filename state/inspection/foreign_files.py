@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
-from keyscale.state.documents.claim import claim_path, read_claim
-from keyscale.state.layout import MANIFEST_NAME, Layout, LocationError, job_of_manifest
+from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
+from ..documents.claim import claim_path, read_claim
+from ..layout import MANIFEST_NAME, Layout, LocationError, job_of_manifest
 
 if TYPE_CHECKING:
-    from keyscale.state.documents.manifest import Manifest
-    from keyscale.state.objects.object_store import ObjectStore
+    from ..documents.manifest import Manifest
+    from ..objects.object_store import ObjectStore
 
 
 def foreign_files(store: ObjectStore, manifest: Manifest) -> list[str]:

@@ -18,35 +18,36 @@ import msgspec
 import pyarrow as pa
 
 from keyscale.clock import now_ms
-from keyscale.state.documents.job_time import EventTime, JobTime
-from keyscale.state.documents.manifest import SnapshotKind, write_manifest
-from keyscale.state.documents.state_version import StateVersion
-from keyscale.state.engine.engine import Mutation
-from keyscale.state.errors import StateError
-from keyscale.state.keyed.batch_clock import TimeDomain
-from keyscale.state.keyed.descriptors import MapStateDescriptor, StateKind, check_name
-from keyscale.state.keyed.formats import ValueFormats
-from keyscale.state.keyed.schema import ValueFormat, declare
-from keyscale.state.keyed.stamp import STAMP_MIN_MS
-from keyscale.state.keys.stored_key import check_key_size
-from keyscale.state.layout import Layout
-from keyscale.state.local.subtask_directory import snapshots_root
-from keyscale.state.serializers.key_codecs import key_codec_for
-from keyscale.state.serializers.type_names import type_from_json, type_to_json
-from keyscale.state.snapshot.snapshot import LocalSnapshot, link_snapshot, upload_snapshot
-from keyscale.state.syncpoint import reach
+
+from ..documents.job_time import EventTime, JobTime
+from ..documents.manifest import SnapshotKind, write_manifest
+from ..documents.state_version import StateVersion
+from ..engine.engine import Mutation
+from ..errors import StateError
+from ..keyed.batch_clock import TimeDomain
+from ..keyed.descriptors import MapStateDescriptor, StateKind, check_name
+from ..keyed.formats import ValueFormats
+from ..keyed.schema import ValueFormat, declare
+from ..keyed.stamp import STAMP_MIN_MS
+from ..keys.stored_key import check_key_size
+from ..layout import Layout
+from ..local.subtask_directory import snapshots_root
+from ..serializers.key_codecs import key_codec_for
+from ..serializers.type_names import type_from_json, type_to_json
+from ..snapshot.snapshot import LocalSnapshot, link_snapshot, upload_snapshot
+from ..syncpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from keyscale.state.documents.manifest import FileHandle, Manifest, OperatorSnapshot, SnapshotHandle
-    from keyscale.state.engine.engine import Engine
-    from keyscale.state.identifiers import OperatorUid
-    from keyscale.state.inspection.checkpoint_reader import CheckpointReader, SubtaskState
-    from keyscale.state.keyed.schema import KeyedSchema, StateSchema
-    from keyscale.state.objects.object_store import ObjectStore
-    from keyscale.state.serializers.key_codecs import KeyCodec
+    from ..documents.manifest import FileHandle, Manifest, OperatorSnapshot, SnapshotHandle
+    from ..engine.engine import Engine
+    from ..identifiers import OperatorUid
+    from ..keyed.schema import KeyedSchema, StateSchema
+    from ..objects.object_store import ObjectStore
+    from ..serializers.key_codecs import KeyCodec
+    from .checkpoint_reader import CheckpointReader, SubtaskState
 
 _KEYS_AT_A_TIME = 64  # each with a whole map
 _ENTRIES_AT_A_TIME = 10_000

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from keyscale.state.documents.source_positions import SourcePositions, read_positions
-from keyscale.state.log.recovery import recover
-from keyscale.state.operator_state.operator_files import read_operator_state
+from ..documents.source_positions import SourcePositions, read_positions
+from ..log.recovery import recover
+from ..operator_state.operator_files import read_operator_state
 
 if TYPE_CHECKING:
-    from keyscale.state.documents.manifest import Manifest
-    from keyscale.state.identifiers import JobId, OperatorUid
-    from keyscale.state.log.resolution import ResumePoint
-    from keyscale.state.objects.object_store import ObjectStore
-    from keyscale.state.operator_state.backend import StoredOperatorState
+    from ..documents.manifest import Manifest
+    from ..identifiers import JobId, OperatorUid
+    from ..log.resolution import ResumePoint
+    from ..objects.object_store import ObjectStore
+    from ..operator_state.backend import StoredOperatorState
 
 SOURCES_FILE = "keyscale-sources.json"
 """The name under which the log records the uids of a job's sources, beside Spark's own files."""

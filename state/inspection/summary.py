@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from keyscale.state.keyed.schema import StateSchema
-from keyscale.state.keys.key_groups import KEY_GROUP_BYTES
+from ..keyed.schema import StateSchema
+from ..keys.key_groups import KEY_GROUP_BYTES
 
 if TYPE_CHECKING:
-    from keyscale.state.documents.manifest import OperatorSnapshot
-    from keyscale.state.inspection.checkpoint_reader import CheckpointReader
+    from ..documents.manifest import OperatorSnapshot
+    from .checkpoint_reader import CheckpointReader
 
 LARGEST_KEY_GROUPS = 5
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
-from keyscale.state.documents.manifest import read_manifest
-from keyscale.state.inspection.foreign_files import foreign_files
-from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundError
+from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
+from ..documents.manifest import read_manifest
+from ..objects.errors import ObjectCorruptError, ObjectNotFoundError
+from .foreign_files import foreign_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keyscale.state.documents.manifest import FileHandle, Manifest
-    from keyscale.state.objects.object_store import ObjectStore
+    from ..documents.manifest import FileHandle, Manifest
+    from ..objects.object_store import ObjectStore
 
 PROBLEMS_SHOWN_MAX = 20
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.state.keyed.entries import ABSENT, Entries
-from keyscale.state.keyed.keyed_state import KeyColumns, KeyContext, KeyedState, KeyGroups
+from .entries import ABSENT, Entries
+from .keyed_state import KeyColumns, KeyContext, KeyedState, KeyGroups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import pyarrow as pa
 
-    from keyscale.state.keyed.descriptors import AggregateFunction, ReduceFunction
-    from keyscale.state.serializers.key_codecs import KeyCodec
+    from ..serializers.key_codecs import KeyCodec
+    from .descriptors import AggregateFunction, ReduceFunction
 
 
 class _Folding(KeyedState):

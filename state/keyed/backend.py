@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from keyscale.state.errors import BatchTooLargeError, NoCurrentKeyError, StateSchemaMismatchError
-from keyscale.state.keyed.aggregating import AggregatingState, ReducingState
-from keyscale.state.keyed.batch_clock import BatchClock, Clock
-from keyscale.state.keyed.batch_memory import BatchMemory
-from keyscale.state.keyed.descriptors import (
+from ..errors import BatchTooLargeError, NoCurrentKeyError, StateSchemaMismatchError
+from ..keys.key_groups import KEY_GROUP_BYTES
+from ..keys.stored_key import StoredKey, parse_stored_key
+from ..serializers.key_codecs import key_codec_for
+from ..serializers.key_serializer import KeySerializer
+from ..serializers.type_names import type_from_json, type_to_json
+from .aggregating import AggregatingState, ReducingState
+from .batch_clock import BatchClock, Clock
+from .batch_memory import BatchMemory
+from .descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -21,34 +26,29 @@ from keyscale.state.keyed.descriptors import (
     StateKind,
     ValueStateDescriptor,
 )
-from keyscale.state.keyed.entries import Entries
-from keyscale.state.keyed.formats import formats_of
-from keyscale.state.keyed.keyed_state import KeyContext, walk_keys
-from keyscale.state.keyed.list import ListState
-from keyscale.state.keyed.map import MapState
-from keyscale.state.keyed.migrating_map import MigratingMapState, check_migration
-from keyscale.state.keyed.pending import Pending
-from keyscale.state.keyed.schema import KeyedSchema, TimersSchema, check_same_key, register, schema_of_key, value_type
-from keyscale.state.keyed.timer_queue import TimerQueue
-from keyscale.state.keyed.value import ValueState
-from keyscale.state.keys.key_groups import KEY_GROUP_BYTES
-from keyscale.state.keys.stored_key import StoredKey, parse_stored_key
-from keyscale.state.serializers.key_codecs import key_codec_for
-from keyscale.state.serializers.key_serializer import KeySerializer
-from keyscale.state.serializers.type_names import type_from_json, type_to_json
+from .entries import Entries
+from .formats import formats_of
+from .keyed_state import KeyContext, walk_keys
+from .list import ListState
+from .map import MapState
+from .migrating_map import MigratingMapState, check_migration
+from .pending import Pending
+from .schema import KeyedSchema, TimersSchema, check_same_key, register, schema_of_key, value_type
+from .timer_queue import TimerQueue
+from .value import ValueState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from keyscale.state.engine.engine import Engine, SortedRun
-    from keyscale.state.keyed.cleanup import Sweeper
-    from keyscale.state.keyed.descriptors import AggregateFunction, StateDescriptor
-    from keyscale.state.keyed.keyed_state import KeyColumns, KeyGroups
-    from keyscale.state.keyed.schema import StateSchema
-    from keyscale.state.keyed.ttl import Ttl
-    from keyscale.state.keys.key_groups import KeyGroupRange
-    from keyscale.state.serializers.key_codecs import KeyCodec
-    from keyscale.state.serializers.type_names import TypeJson
+    from ..engine.engine import Engine, SortedRun
+    from ..keys.key_groups import KeyGroupRange
+    from ..serializers.key_codecs import KeyCodec
+    from ..serializers.type_names import TypeJson
+    from .cleanup import Sweeper
+    from .descriptors import AggregateFunction, StateDescriptor
+    from .keyed_state import KeyColumns, KeyGroups
+    from .schema import StateSchema
+    from .ttl import Ttl
 
 AnyKeyedState = ValueState | MapState | ListState | ReducingState | AggregatingState
 

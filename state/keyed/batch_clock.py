@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from keyscale.state.keyed.stamp import STAMP_MIN_MS
+from .stamp import STAMP_MIN_MS
 
 END_OF_TIME_MS = (1 << 63) - 1
 """The watermark after the last record of all, as in Flink: every event-time timer is due."""

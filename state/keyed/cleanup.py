@@ -5,18 +5,18 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from keyscale.state.engine.engine import Mutation
-from keyscale.state.keyed.batch_clock import TimeDomain
-from keyscale.state.keyed.formats import expiry_check
+from ..engine.engine import Mutation
+from .batch_clock import TimeDomain
+from .formats import expiry_check
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from keyscale.state.engine.engine import Engine
-    from keyscale.state.keyed.batch_clock import Clock
-    from keyscale.state.keyed.pending import Pending
-    from keyscale.state.keyed.schema import KeyedSchema
-    from keyscale.state.keyed.ttl import IncrementalCleanup, Ttl
+    from ..engine.engine import Engine
+    from .batch_clock import Clock
+    from .pending import Pending
+    from .schema import KeyedSchema
+    from .ttl import IncrementalCleanup, Ttl
 
 _STEP_MIN = 512  # entries to check before a step is taken: every step needs a seek, whatever its length
 _PURGE_STEP = 10_000

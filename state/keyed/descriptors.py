@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
-from keyscale.state.errors import DescriptorError
+from ..errors import DescriptorError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from keyscale.state.keyed.ttl import Ttl
+    from .ttl import Ttl
 
 _NAME = re.compile(r"[A-Za-z_%][A-Za-z0-9_.%-]{0,127}")
 

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from keyscale.state.errors import SerializationError
-from keyscale.state.keyed.batch_clock import Clock, TimeDomain
-from keyscale.state.keyed.batch_memory import LARGE_BYTES
-from keyscale.state.keyed.cleanup import Sweeper
-from keyscale.state.keyed.ttl import Ttl, UpdateType, Visibility, is_expired
-from keyscale.state.keys.stored_key import check_key_size, prefix_end
-from keyscale.state.serializers.arrow_columns import column_of
+from ..errors import SerializationError
+from ..keys.stored_key import check_key_size, prefix_end
+from ..serializers.arrow_columns import column_of
+from .batch_clock import Clock, TimeDomain
+from .batch_memory import LARGE_BYTES
+from .cleanup import Sweeper
+from .ttl import Ttl, UpdateType, Visibility, is_expired
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
-    from keyscale.state.engine.engine import Engine
-    from keyscale.state.keyed.formats import ValueFormats
-    from keyscale.state.keyed.pending import Pending
-    from keyscale.state.keys.stored_key import KeyBatch
+    from ..engine.engine import Engine
+    from ..keys.stored_key import KeyBatch
+    from .formats import ValueFormats
+    from .pending import Pending
 
 
 class _Absent:

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from keyscale.state.errors import CorruptValueError, UnsupportedTypeError, ValueTooLargeError
-from keyscale.state.keyed.stamp import STAMP_BYTES, STAMP_MAX_MS, STAMP_MIN_MS, decode_stamp, encode_stamp
-from keyscale.state.serializers.evolution import conversion
-from keyscale.state.serializers.pickled import Pickled, decode_pickle, encode_pickle
-from keyscale.state.serializers.structured import Structured
-from keyscale.state.serializers.type_names import type_from_json
-from keyscale.state.serializers.value_serializer import ValueSerializer, serializer_for
+from ..errors import CorruptValueError, UnsupportedTypeError, ValueTooLargeError
+from ..serializers.evolution import conversion
+from ..serializers.pickled import Pickled, decode_pickle, encode_pickle
+from ..serializers.structured import Structured
+from ..serializers.type_names import type_from_json
+from ..serializers.value_serializer import ValueSerializer, serializer_for
+from .stamp import STAMP_BYTES, STAMP_MAX_MS, STAMP_MIN_MS, decode_stamp, encode_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from keyscale.state.keyed.schema import StateSchema
+    from .schema import StateSchema
 
 NULL_FLAG = 0x80
 _FORMAT_MASK = 0x3F

@@ -11,20 +11,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyscale.state.errors import DescriptorError, KeyGroupError, KeyTooLargeError, NoCurrentKeyError
-from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND, KeyGroupRange
-from keyscale.state.keys.stored_key import KeyBatch, check_key_size
-from keyscale.state.serializers.arrow_columns import fixed_values
-from keyscale.state.serializers.key_codecs import PRESENT, integer_packing
-from keyscale.state.serializers.key_columns import EncodedColumn, encode_column
+from ..errors import DescriptorError, KeyGroupError, KeyTooLargeError, NoCurrentKeyError
+from ..keys.key_groups import MAX_PARALLELISM_UPPER_BOUND, KeyGroupRange
+from ..keys.stored_key import KeyBatch, check_key_size
+from ..serializers.arrow_columns import fixed_values
+from ..serializers.key_codecs import PRESENT, integer_packing
+from ..serializers.key_columns import EncodedColumn, encode_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from keyscale.state.keyed.batch_memory import BatchMemory
-    from keyscale.state.keyed.entries import Entries
-    from keyscale.state.serializers.key_codecs import KeyCodec
-    from keyscale.state.serializers.key_serializer import KeySerializer
+    from ..serializers.key_codecs import KeyCodec
+    from ..serializers.key_serializer import KeySerializer
+    from .batch_memory import BatchMemory
+    from .entries import Entries
 
 KeyGroups: TypeAlias = npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray
 KeyColumns: TypeAlias = Sequence[pa.Array | pa.ChunkedArray] | pa.RecordBatch | pa.Table | pa.Array | pa.ChunkedArray

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from keyscale.state.errors import SerializationError
-from keyscale.state.keyed.keyed_state import KeyColumns, KeyedState, KeyGroups
-from keyscale.state.keys.stored_key import check_key_size, decode_index, encode_index
-from keyscale.state.serializers.arrow_columns import column_of
+from ..errors import SerializationError
+from ..keys.stored_key import check_key_size, decode_index, encode_index
+from ..serializers.arrow_columns import column_of
+from .keyed_state import KeyColumns, KeyedState, KeyGroups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

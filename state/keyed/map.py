@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow import types
 
-from keyscale.state.keyed.batch_memory import LARGE_BYTES
-from keyscale.state.keyed.entries import ABSENT, Entries
-from keyscale.state.keyed.keyed_state import KeyColumns, KeyContext, KeyedState, KeyGroups
-from keyscale.state.serializers.arrow_columns import column_of
-from keyscale.state.serializers.key_columns import encode_column
+from ..serializers.arrow_columns import column_of
+from ..serializers.key_columns import encode_column
+from .batch_memory import LARGE_BYTES
+from .entries import ABSENT, Entries
+from .keyed_state import KeyColumns, KeyContext, KeyedState, KeyGroups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from keyscale.state.keys.stored_key import KeyBatch
-    from keyscale.state.serializers.key_codecs import KeyCodec
+    from ..keys.stored_key import KeyBatch
+    from ..serializers.key_codecs import KeyCodec
 
 _ENCODED_MAX = 16_384
 

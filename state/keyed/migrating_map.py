@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from keyscale.state.errors import StateSchemaMismatchError
-from keyscale.state.keyed.map import MapState
+from ..errors import StateSchemaMismatchError
+from .map import MapState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keyscale.state.keyed.descriptors import MapStateDescriptor, ValueStateDescriptor
-    from keyscale.state.keyed.entries import Entries
-    from keyscale.state.keyed.keyed_state import KeyColumns, KeyContext, KeyGroups
-    from keyscale.state.keys.stored_key import KeyBatch
-    from keyscale.state.serializers.key_codecs import KeyCodec
+    from ..keys.stored_key import KeyBatch
+    from ..serializers.key_codecs import KeyCodec
+    from .descriptors import MapStateDescriptor, ValueStateDescriptor
+    from .entries import Entries
+    from .keyed_state import KeyColumns, KeyContext, KeyGroups
 
 
 class MigratingMapState(MapState):

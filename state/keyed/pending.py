@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from keyscale.state.engine.engine import SortedRun
-from keyscale.state.keyed.batch_memory import ENTRY_BYTES, LARGE_BYTES, BatchMemory
+from ..engine.engine import SortedRun
+from .batch_memory import ENTRY_BYTES, LARGE_BYTES, BatchMemory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from keyscale.state.errors import StateSchemaMismatchError
-from keyscale.state.keyed.descriptors import (
+from ..errors import StateSchemaMismatchError
+from ..serializers.evolution import can_read
+from ..serializers.type_names import TypeJson, type_from_json, type_text, type_to_json
+from .descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     StateDescriptor,
     StateKind,
 )
-from keyscale.state.serializers.evolution import can_read
-from keyscale.state.serializers.type_names import TypeJson, type_from_json, type_text, type_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from keyscale.state.keyed.batch_clock import TimeDomain
+    from .batch_clock import TimeDomain
 
 MAX_FORMATS = 64
 SCHEMA_VERSION = 1

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from keyscale.state.errors import StateSchemaMismatchError
-from keyscale.state.keyed.schema import KeyedSchema, evolved, text_of, text_of_timers
-from keyscale.state.serializers.evolution import Rule, differences
-from keyscale.state.serializers.type_names import type_from_json
+from ..errors import StateSchemaMismatchError
+from ..serializers.evolution import Rule, differences
+from ..serializers.type_names import type_from_json
+from .schema import KeyedSchema, evolved, text_of, text_of_timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keyscale.state.keyed.schema import StateSchema, TimersSchema, ValueFormat
-    from keyscale.state.serializers.evolution import Difference
-    from keyscale.state.serializers.type_names import TypeJson
+    from ..serializers.evolution import Difference
+    from ..serializers.type_names import TypeJson
+    from .schema import StateSchema, TimersSchema, ValueFormat
 
 
 class Fate(StrEnum):

@@ -10,18 +10,18 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from keyscale.state.errors import CorruptValueError, NoCurrentKeyError
-from keyscale.state.keyed.pending import Pending
-from keyscale.state.keys.key_groups import KEY_GROUP_BYTES
-from keyscale.state.keys.stored_key import check_key_size
+from ..errors import CorruptValueError, NoCurrentKeyError
+from ..keys.key_groups import KEY_GROUP_BYTES
+from ..keys.stored_key import check_key_size
+from .pending import Pending
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from keyscale.state.engine.engine import Engine
-    from keyscale.state.keyed.batch_memory import BatchMemory
-    from keyscale.state.keyed.keyed_state import KeyContext
-    from keyscale.state.serializers.key_codecs import KeyCodec
+    from ..engine.engine import Engine
+    from ..serializers.key_codecs import KeyCodec
+    from .batch_memory import BatchMemory
+    from .keyed_state import KeyContext
 
 _TIME_BYTES = 8
 _KEY_AT = KEY_GROUP_BYTES + _TIME_BYTES

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-from keyscale.state.errors import DescriptorError
-from keyscale.state.keyed.batch_clock import TimeDomain
-from keyscale.state.keyed.stamp import STAMP_MAX_MS
+from ..errors import DescriptorError
+from .batch_clock import TimeDomain
+from .stamp import STAMP_MAX_MS
 
 
 class UpdateType(StrEnum):

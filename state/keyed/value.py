@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.state.keyed.entries import ABSENT
-from keyscale.state.keyed.keyed_state import KeyColumns, KeyedState, KeyGroups
-from keyscale.state.serializers.arrow_columns import column_of
+from ..serializers.arrow_columns import column_of
+from .entries import ABSENT
+from .keyed_state import KeyColumns, KeyedState, KeyGroups
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from keyscale.state.errors import UnsupportedTypeError
-from keyscale.state.keys.hashing_java import java_hash, java_hashes
-from keyscale.state.keys.hashing_spark import SPARK_SEED, spark_hash, spark_hashes
+from ..errors import UnsupportedTypeError
+from .hashing_java import java_hash, java_hashes
+from .hashing_spark import SPARK_SEED, spark_hash, spark_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

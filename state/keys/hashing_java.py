@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from keyscale.state.errors import SerializationError, UnsupportedTypeError
-from keyscale.state.keys.hashing_spark import epoch_microseconds
-from keyscale.state.serializers.arrow_columns import decimal_unscaled, fixed_values, valid_mask, variable_bytes
+from ..errors import SerializationError, UnsupportedTypeError
+from ..serializers.arrow_columns import decimal_unscaled, fixed_values, valid_mask, variable_bytes
+from .hashing_spark import epoch_microseconds
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyscale.state.errors import SerializationError, UnsupportedTypeError
-from keyscale.state.serializers.arrow_columns import (
+from ..errors import SerializationError, UnsupportedTypeError
+from ..serializers.arrow_columns import (
     canonical_floats,
     decimal_unscaled,
     fixed_values,

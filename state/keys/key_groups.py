@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keyscale.state.errors import KeyGroupError
-from keyscale.state.keys.hashing import HashId, hash_code
+from ..errors import KeyGroupError
+from .hashing import HashId, hash_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from keyscale.state.errors import CorruptValueError, KeyTooLargeError
-from keyscale.state.keys.key_groups import KEY_GROUP_BYTES
-from keyscale.state.serializers.arrow_columns import column_over, fixed_values
-from keyscale.state.serializers.key_columns import EncodedColumn, join_columns
+from ..errors import CorruptValueError, KeyTooLargeError
+from ..serializers.arrow_columns import column_over, fixed_values
+from ..serializers.key_columns import EncodedColumn, join_columns
+from .key_groups import KEY_GROUP_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
-    from keyscale.state.serializers.key_codecs import KeyCodec
-    from keyscale.state.serializers.key_serializer import KeySerializer
+    from ..serializers.key_codecs import KeyCodec
+    from ..serializers.key_serializer import KeySerializer
 
 KEY_BYTES_MAX = 65_535
 

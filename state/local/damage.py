@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from keyscale.state.local.file_index import distrust_index
-from keyscale.state.local.subtask_directory import mark_damaged, snapshot_directories_beside
+from .file_index import distrust_index
+from .subtask_directory import mark_damaged, snapshot_directories_beside
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keyscale.state.local.subtask_directory import local_failures
+from .subtask_directory import local_failures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from keyscale.state.decoding import json_decoder
-from keyscale.state.local.subtask_directory import boot_id
+from ..decoding import json_decoder
+from .subtask_directory import boot_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

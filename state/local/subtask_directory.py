@@ -23,19 +23,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from keyscale.state.decoding import json_decoder
-from keyscale.state.errors import DiskFullError, DiskReadOnlyError, StateError, StoreIOError
-from keyscale.state.identifiers import BatchId
-from keyscale.state.keyed.schema import KeyedSchema
-from keyscale.state.keyed.ttl import Ttl
-from keyscale.state.keys.key_groups import KeyGroupRange
-from keyscale.state.layout import path_segment
-from keyscale.state.local.hand_over_signal import HandOverSignal, request_hand_over
+from ..decoding import json_decoder
+from ..errors import DiskFullError, DiskReadOnlyError, StateError, StoreIOError
+from ..identifiers import BatchId
+from ..keyed.schema import KeyedSchema
+from ..keyed.ttl import Ttl
+from ..keys.key_groups import KeyGroupRange
+from ..layout import path_segment
+from .hand_over_signal import HandOverSignal, request_hand_over
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from keyscale.state.identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
+    from ..identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
 
 LOCK_WAIT_SECONDS = 5.0
 _LOCK_POLL_SECONDS = 0.001

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from keyscale.state.engine.rocksdb_settings import RocksDbSettings
-from keyscale.state.keys.key_groups import KeyGroupRange, key_group_range
-from keyscale.state.layout import Layout
-from keyscale.state.local.subtask_directory import subtask_root
+from ..engine.rocksdb_settings import RocksDbSettings
+from ..keys.key_groups import KeyGroupRange, key_group_range
+from ..layout import Layout
+from .subtask_directory import subtask_root
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
 
-    from keyscale.state.identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
-    from keyscale.state.keyed.schema import KeyedSchema
-    from keyscale.state.keys.hashing import HashId
+    from ..identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
+    from ..keyed.schema import KeyedSchema
+    from ..keys.hashing import HashId
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,28 +16,29 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.documents.checked_document import (
+
+from ..documents.checked_document import (
     DocumentCorruptError,
     decode_document,
     document_bytes,
     encode_document,
 )
-from keyscale.state.documents.job_counters import NOTHING_COUNTED, JobCounters
-from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
-from keyscale.state.log.resolution import (
+from ..documents.job_counters import NOTHING_COUNTED, JobCounters
+from ..documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
+from ..objects.errors import ObjectExistsError, ObjectNotFoundError, StoreUnavailableError
+from ..syncpoint import reach
+from .resolution import (
     last_rewind,
     log_start,
 )
-from keyscale.state.objects.errors import ObjectExistsError, ObjectNotFoundError, StoreUnavailableError
-from keyscale.state.syncpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from keyscale.state.documents.manifest import Manifest
-    from keyscale.state.identifiers import Attempt
-    from keyscale.state.layout import Layout
-    from keyscale.state.objects.object_store import ObjectStore
+    from ..documents.manifest import Manifest
+    from ..identifiers import Attempt
+    from ..layout import Layout
+    from ..objects.object_store import ObjectStore
 
 KIND = "log-entry"
 FORMAT_VERSION = 1

@@ -13,20 +13,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.documents.checked_document import DocumentCorruptError
-from keyscale.state.documents.log_entries import AttemptOpened
-from keyscale.state.documents.manifest import Manifest, read_manifest
-from keyscale.state.layout import MANIFEST_NAME, Layout
-from keyscale.state.log.commit_log import CommitLog, LogGapError
-from keyscale.state.log.resolution import BaseDisownedError, ResumePoint, last_rewind, log_start, resolve
-from keyscale.state.objects.errors import ObjectNotFoundError
+
+from ..documents.checked_document import DocumentCorruptError
+from ..documents.log_entries import AttemptOpened
+from ..documents.manifest import Manifest, read_manifest
+from ..layout import MANIFEST_NAME, Layout
+from ..objects.errors import ObjectNotFoundError
+from .commit_log import CommitLog, LogGapError
+from .resolution import BaseDisownedError, ResumePoint, last_rewind, log_start, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from keyscale.state.documents.log_entries import LogEntry
-    from keyscale.state.identifiers import JobId
-    from keyscale.state.objects.object_store import ObjectStore
+    from ..documents.log_entries import LogEntry
+    from ..identifiers import JobId
+    from ..objects.object_store import ObjectStore
 
 logger = logging.getLogger(__name__)
 _READERS = 16

@@ -8,27 +8,28 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.documents.job_counters import NOTHING_COUNTED, JobCounters
-from keyscale.state.documents.job_time import JobTime
-from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
-from keyscale.state.documents.state_version import NO_BATCH
-from keyscale.state.identifiers import Attempt, BatchId, OperatorUid
-from keyscale.state.keyed.schema import merge_schemas
+
+from ..documents.job_counters import NOTHING_COUNTED, JobCounters
+from ..documents.job_time import JobTime
+from ..documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
+from ..documents.state_version import NO_BATCH
+from ..identifiers import Attempt, BatchId, OperatorUid
+from ..keyed.schema import merge_schemas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keyscale.state.documents.changelog import ChangelogHandle
-    from keyscale.state.documents.manifest import (
+    from ..documents.changelog import ChangelogHandle
+    from ..documents.manifest import (
         FileHandle,
         Manifest,
         OperatorDeclaration,
         OperatorSnapshot,
         SnapshotHandle,
     )
-    from keyscale.state.identifiers import JobId
-    from keyscale.state.keyed.schema import KeyedSchema
-    from keyscale.state.keys.hashing import HashId
+    from ..identifiers import JobId
+    from ..keyed.schema import KeyedSchema
+    from ..keys.hashing import HashId
 
 
 class HistoryError(KeyscaleError):

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from keyscale.directory_tree import remove_tree
-from keyscale.state.objects.errors import (
+
+from .errors import (
     InvalidObjectPathError,
     ObjectCorruptError,
     ObjectExistsError,
@@ -32,7 +33,7 @@ from keyscale.state.objects.errors import (
     StoreFullError,
     StoreUnavailableError,
 )
-from keyscale.state.objects.object_store import (
+from .object_store import (
     TEMPORARY_PREFIX,
     ObjectInfo,
     check_path,

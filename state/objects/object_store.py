@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from keyscale.state.objects.errors import (
+from .errors import (
     ConditionalCreateUnsupportedError,
     InvalidObjectPathError,
     ObjectCorruptError,

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from keyscale.state.objects.errors import StoreUrlError
-from keyscale.state.objects.local_store import LocalObjectStore
-from keyscale.state.objects.object_store import check_prefix
+from .errors import StoreUrlError
+from .local_store import LocalObjectStore
+from .object_store import check_prefix
 
 if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
-    from keyscale.state.objects.object_store import ObjectStore
+    from .object_store import ObjectStore
 
 
 def canonical_url(url: str) -> str:
@@ -47,7 +47,7 @@ def open_store(url: str, *, get_bytes_max: int | None = None) -> ObjectStore:
         return LocalObjectStore(Path(unquote(parts.path)), get_bytes_max=get_bytes_max)
     if parts.scheme == "s3" and parts.netloc:
         # Imported here because the S3 client takes 0.2 s to import, which workers of a job on a local store would pay.
-        from keyscale.state.objects.s3_store import S3ObjectStore  # noqa: PLC0415
+        from .s3_store import S3ObjectStore  # noqa: PLC0415
 
         return S3ObjectStore(parts.netloc, check_prefix(parts.path.strip("/")), get_bytes_max=get_bytes_max)
     raise StoreUrlError("a store URL is file:///absolute/directory or s3://bucket/prefix")

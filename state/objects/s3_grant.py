@@ -11,8 +11,8 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
-from keyscale.state.objects.errors import StoreRefusedError, StoreUnavailableError
-from keyscale.state.objects.object_store import check_prefix
+from .errors import StoreRefusedError, StoreUnavailableError
+from .object_store import check_prefix
 
 _READ = ("s3:GetObject",)
 _WRITE = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:ListMultipartUploadParts", "s3:PutObject")

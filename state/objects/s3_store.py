@@ -19,7 +19,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError, ProfileNotFound
 from urllib3.exceptions import HTTPError
 
-from keyscale.state.objects.errors import (
+from .errors import (
     ObjectCorruptError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -27,8 +27,8 @@ from keyscale.state.objects.errors import (
     StoreRefusedError,
     StoreUnavailableError,
 )
-from keyscale.state.objects.local_store import check_content, receive
-from keyscale.state.objects.object_store import ObjectInfo, check_path, check_prefix, check_size
+from .local_store import check_content, receive
+from .object_store import ObjectInfo, check_path, check_prefix, check_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

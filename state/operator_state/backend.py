@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from keyscale.state.errors import DescriptorError, SerializationError, StateSchemaMismatchError
-from keyscale.state.serializers.evolution import can_read
-from keyscale.state.serializers.key_codecs import key_codec_for
-from keyscale.state.serializers.type_names import TypeJson, type_from_json, type_text, type_to_json
-from keyscale.state.serializers.value_serializer import decoder_of, encoder_of
+from ..errors import DescriptorError, SerializationError, StateSchemaMismatchError
+from ..serializers.evolution import can_read
+from ..serializers.key_codecs import key_codec_for
+from ..serializers.type_names import TypeJson, type_from_json, type_text, type_to_json
+from ..serializers.value_serializer import decoder_of, encoder_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor
+    from ..keyed.descriptors import ListStateDescriptor, MapStateDescriptor
 
 
 class Distribution(StrEnum):

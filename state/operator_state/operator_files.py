@@ -6,13 +6,13 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.state.documents.manifest import FileHandle
-from keyscale.state.objects.errors import ObjectCorruptError
-from keyscale.state.operator_state.backend import OperatorStateBackend, OperatorStateSnapshot, redistribute
+from ..documents.manifest import FileHandle
+from ..objects.errors import ObjectCorruptError
+from .backend import OperatorStateBackend, OperatorStateSnapshot, redistribute
 
 if TYPE_CHECKING:
-    from keyscale.state.identifiers import SubtaskIndex
-    from keyscale.state.objects.object_store import ObjectStore
+    from ..identifiers import SubtaskIndex
+    from ..objects.object_store import ObjectStore
 
 NAME = "operator-state"
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.state.errors import StateSchemaMismatchError
-from keyscale.state.keyed.schema_change import Fate, StateChange, value_rules
-from keyscale.state.operator_state.backend import check_readable, text_of
+from ..errors import StateSchemaMismatchError
+from ..keyed.schema_change import Fate, StateChange, value_rules
+from .backend import check_readable, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.state.operator_state.backend import StoredOperatorState
+    from .backend import StoredOperatorState
 
 
 def operator_state_changes(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.state.keys.key_groups import key_group_range
-from keyscale.state.restore.plan import assign_shards
+from ..keys.key_groups import key_group_range
+from .plan import assign_shards
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keyscale.state.documents.manifest import SnapshotHandle
-    from keyscale.state.keys.key_groups import KeyGroupRange
+    from ..documents.manifest import SnapshotHandle
+    from ..keys.key_groups import KeyGroupRange
 
 
 @dataclass(frozen=True, slots=True)

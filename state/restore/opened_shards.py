@@ -7,22 +7,22 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from keyscale.state.engine.filtered import FilteredEngine
-from keyscale.state.engine.sharded import ShardedEngine
-from keyscale.state.errors import StateError
-from keyscale.state.keyed.schema import merge_schemas
-from keyscale.state.local.subtask_directory import LocalShard
-from keyscale.state.syncpoint import reach
+from ..engine.filtered import FilteredEngine
+from ..engine.sharded import ShardedEngine
+from ..errors import StateError
+from ..keyed.schema import merge_schemas
+from ..local.subtask_directory import LocalShard
+from ..syncpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from keyscale.state.documents.state_version import StateVersion
-    from keyscale.state.keyed.schema import KeyedSchema
-    from keyscale.state.keyed.ttl import Ttl
-    from keyscale.state.keys.key_groups import KeyGroupRange
-    from keyscale.state.local.subtask_directory import LocalShard, SubtaskDirectory
-    from keyscale.state.local.subtask_spec import SubtaskSpec
+    from ..documents.state_version import StateVersion
+    from ..keyed.schema import KeyedSchema
+    from ..keyed.ttl import Ttl
+    from ..keys.key_groups import KeyGroupRange
+    from ..local.subtask_directory import LocalShard, SubtaskDirectory
+    from ..local.subtask_spec import SubtaskSpec
 
 logger = logging.getLogger(__name__)
 

@@ -10,18 +10,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.documents.state_version import NO_BATCH, StateVersion, base_lineage
-from keyscale.state.keys.key_groups import KeyGroupRange, key_group_range
-from keyscale.state.operator_state.operator_files import OperatorStatePlan
+
+from ..documents.state_version import NO_BATCH, StateVersion, base_lineage
+from ..keys.key_groups import KeyGroupRange, key_group_range
+from ..operator_state.operator_files import OperatorStatePlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from keyscale.state.documents.changelog import ChangelogHandle
-    from keyscale.state.documents.manifest import ShardHandle, SnapshotHandle
-    from keyscale.state.identifiers import BatchId
-    from keyscale.state.keyed.schema import KeyedSchema
-    from keyscale.state.log.resolution import OperatorHistory
+    from ..documents.changelog import ChangelogHandle
+    from ..documents.manifest import ShardHandle, SnapshotHandle
+    from ..identifiers import BatchId
+    from ..keyed.schema import KeyedSchema
+    from ..log.resolution import OperatorHistory
 
 
 class CoverError(KeyscaleError):

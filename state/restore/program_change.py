@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from keyscale.state.documents.manifest import OperatorDeclaration
-from keyscale.state.identifiers import OperatorUid
-from keyscale.state.keyed.schema_change import Fate, StateChange, changes_of, dropped
-from keyscale.state.operator_state.backend import StoredOperatorState
-from keyscale.state.operator_state.state_change import operator_state_changes
+from ..documents.manifest import OperatorDeclaration
+from ..identifiers import OperatorUid
+from ..keyed.schema_change import Fate, StateChange, changes_of, dropped
+from ..operator_state.backend import StoredOperatorState
+from ..operator_state.state_change import operator_state_changes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from keyscale.state.log.resolution import OperatorHistory
+    from ..log.resolution import OperatorHistory
 
 
 class DeclaredOperator(msgspec.Struct, frozen=True):

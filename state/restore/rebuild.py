@@ -8,27 +8,27 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keyscale.state.documents.changelog import clip_runs, read_changelog
-from keyscale.state.errors import StoreCorruptError
-from keyscale.state.keyed.schema import merge_schemas
-from keyscale.state.local.damage import doubt_local_files
-from keyscale.state.local.file_index import FileIdentity, IndexedFile, link_or_copy, local_copies, write_index
-from keyscale.state.local.subtask_directory import LocalShard, local_failures, local_snapshot_directories
-from keyscale.state.restore.opened_shards import FetchReport, OpenedShards, StateSource, open_shards
-from keyscale.state.restore.plan import assign_to_range
-from keyscale.state.syncpoint import reach
+from ..documents.changelog import clip_runs, read_changelog
+from ..errors import StoreCorruptError
+from ..keyed.schema import merge_schemas
+from ..local.damage import doubt_local_files
+from ..local.file_index import FileIdentity, IndexedFile, link_or_copy, local_copies, write_index
+from ..local.subtask_directory import LocalShard, local_failures, local_snapshot_directories
+from ..syncpoint import reach
+from .opened_shards import FetchReport, OpenedShards, StateSource, open_shards
+from .plan import assign_to_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from keyscale.state.documents.changelog import ChangelogHandle
-    from keyscale.state.documents.manifest import FileHandle
-    from keyscale.state.engine.engine import Engine, SortedRun
-    from keyscale.state.keys.key_groups import KeyGroupRange
-    from keyscale.state.local.subtask_directory import SubtaskDirectory
-    from keyscale.state.local.subtask_spec import SubtaskSpec
-    from keyscale.state.objects.object_store import ObjectStore
-    from keyscale.state.restore.plan import RestorePlan, ShardAssignment
+    from ..documents.changelog import ChangelogHandle
+    from ..documents.manifest import FileHandle
+    from ..engine.engine import Engine, SortedRun
+    from ..keys.key_groups import KeyGroupRange
+    from ..local.subtask_directory import SubtaskDirectory
+    from ..local.subtask_spec import SubtaskSpec
+    from ..objects.object_store import ObjectStore
+    from .plan import RestorePlan, ShardAssignment
 
 logger = logging.getLogger(__name__)
 

@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING
 
 from msgspec import UnsetType
 
-from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
-from keyscale.state.documents.claim import CLAIM_NAME, claim_path, read_claim
-from keyscale.state.documents.manifest import read_manifest
-from keyscale.state.layout import MANIFEST_NAME, Layout, LocationError, job_of_manifest
-from keyscale.state.log.commit_log import CommitLog
-from keyscale.state.objects.errors import ObjectExistsError, ObjectNotFoundError, StoreRefusedError
-from keyscale.state.retention.deletion_plan import claimed_by, directory_of
-from keyscale.state.syncpoint import reach
+from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
+from ..documents.claim import CLAIM_NAME, claim_path, read_claim
+from ..documents.manifest import read_manifest
+from ..layout import MANIFEST_NAME, Layout, LocationError, job_of_manifest
+from ..log.commit_log import CommitLog
+from ..objects.errors import ObjectExistsError, ObjectNotFoundError, StoreRefusedError
+from ..syncpoint import reach
+from .deletion_plan import claimed_by, directory_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from keyscale.state.identifiers import JobId
-    from keyscale.state.objects.object_store import ObjectStore
+    from ..identifiers import JobId
+    from ..objects.object_store import ObjectStore
 
 _CLOSED = b"the job was deleted"
 _DELETES_AT_A_TIME = 500

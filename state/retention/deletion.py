@@ -16,21 +16,21 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
-from keyscale.state.documents.claim import CLAIM_NAME, read_claim
-from keyscale.state.documents.manifest import Manifest, read_manifest
-from keyscale.state.layout import MANIFEST_NAME, Layout
-from keyscale.state.log.commit_log import CommitLog
-from keyscale.state.objects.errors import ObjectNotFoundError
-from keyscale.state.retention.deletion_plan import RetentionFacts, claimed_by, directory_of
-from keyscale.state.syncpoint import reach
+from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
+from ..documents.claim import CLAIM_NAME, read_claim
+from ..documents.manifest import Manifest, read_manifest
+from ..layout import MANIFEST_NAME, Layout
+from ..log.commit_log import CommitLog
+from ..objects.errors import ObjectNotFoundError
+from ..syncpoint import reach
+from .deletion_plan import RetentionFacts, claimed_by, directory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keyscale.state.identifiers import JobId
-    from keyscale.state.objects.object_store import ObjectInfo, ObjectStore
-    from keyscale.state.retention.deletion_plan import DeletionPlan
+    from ..identifiers import JobId
+    from ..objects.object_store import ObjectInfo, ObjectStore
+    from .deletion_plan import DeletionPlan
 
 logger = logging.getLogger(__name__)
 

@@ -14,19 +14,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.documents.claim import claim_path
-from keyscale.state.documents.manifest import Manifest, SnapshotKind
-from keyscale.state.documents.state_version import NO_BATCH
-from keyscale.state.identifiers import Attempt
-from keyscale.state.layout import MANIFEST_NAME, Layout
-from keyscale.state.log.resolution import log_start
+
+from ..documents.claim import claim_path
+from ..documents.manifest import Manifest, SnapshotKind
+from ..documents.state_version import NO_BATCH
+from ..identifiers import Attempt
+from ..layout import MANIFEST_NAME, Layout
+from ..log.resolution import log_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from keyscale.state.documents.log_entries import AttemptOpened
-    from keyscale.state.identifiers import BatchId, CheckpointId, JobId
-    from keyscale.state.objects.object_store import ObjectInfo
+    from ..documents.log_entries import AttemptOpened
+    from ..identifiers import BatchId, CheckpointId, JobId
+    from ..objects.object_store import ObjectInfo
 
 AGE_FLOOR_MS = 60 * 60 * 1000
 

@@ -13,18 +13,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
-from keyscale.state.documents.claim import claim_path, read_claim
-from keyscale.state.documents.manifest import read_manifest
-from keyscale.state.layout import MANIFEST_NAME, Layout
-from keyscale.state.objects.errors import ObjectNotFoundError
-from keyscale.state.retention.deletion_plan import RetentionError, directory_of
-from keyscale.state.syncpoint import reach
+from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
+from ..documents.claim import claim_path, read_claim
+from ..documents.manifest import read_manifest
+from ..layout import MANIFEST_NAME, Layout
+from ..objects.errors import ObjectNotFoundError
+from ..syncpoint import reach
+from .deletion_plan import RetentionError, directory_of
 
 if TYPE_CHECKING:
-    from keyscale.state.documents.manifest import FileHandle
-    from keyscale.state.identifiers import JobId
-    from keyscale.state.objects.object_store import ObjectStore
+    from ..documents.manifest import FileHandle
+    from ..identifiers import JobId
+    from ..objects.object_store import ObjectStore
 
 _DELETES_AT_A_TIME = 500
 _LISTINGS = 5

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from keyscale.state.errors import SerializationError, UnsupportedTypeError
+from ..errors import SerializationError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from keyscale.state.errors import CorruptValueError, SerializationError, UnsupportedTypeError
-from keyscale.state.serializers.arrow_columns import decimal_unscaled
+from ..errors import CorruptValueError, SerializationError, UnsupportedTypeError
+from .arrow_columns import decimal_unscaled
 
 if TYPE_CHECKING:
     from collections.abc import Callable

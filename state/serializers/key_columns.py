@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyscale.state.serializers.arrow_columns import (
+from .arrow_columns import (
     canonical_floats,
     column_over,
     fixed_values,
     valid_mask,
     variable_bytes,
 )
-from keyscale.state.serializers.key_codecs import UUID_TEXT_LENGTH, key_codec_for
+from .key_codecs import UUID_TEXT_LENGTH, key_codec_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

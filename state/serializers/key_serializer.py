@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from keyscale.state.errors import SerializationError
-from keyscale.state.serializers.key_codecs import key_codec_for
-from keyscale.state.serializers.key_columns import EncodedColumn, encode_column, join_columns
+from ..errors import SerializationError
+from .key_codecs import key_codec_for
+from .key_columns import EncodedColumn, encode_column, join_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyscale.state.errors import CorruptValueError, PickleNotAskedForError, SerializationError
+from ..errors import CorruptValueError, PickleNotAskedForError, SerializationError
 
 _PROTOCOL = 5  # fixed, so that the stored form does not change with Python
 

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import inspect
 
-from keyscale.state.errors import CorruptValueError, SerializationError, UnsupportedTypeError
+from ..errors import CorruptValueError, SerializationError, UnsupportedTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

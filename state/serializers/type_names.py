@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyscale.state.errors import UnsupportedTypeError
-from keyscale.state.serializers.pickled import Pickled
-from keyscale.state.serializers.structured import Structured
+from ..errors import UnsupportedTypeError
+from .pickled import Pickled
+from .structured import Structured
 
 TypeJson = str | list[Any]
 

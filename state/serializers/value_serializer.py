@@ -19,14 +19,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from keyscale.state.errors import CorruptValueError, SerializationError, UnsupportedTypeError
-from keyscale.state.serializers.arrow_columns import decimal_unscaled, fixed_values
-from keyscale.state.serializers.evolution import conversion
-from keyscale.state.serializers.key_codecs import timestamp_conversion
-from keyscale.state.serializers.pickled import Pickled, decode_pickle, encode_pickle, refuse_pickle
-from keyscale.state.serializers.simple_rows import decode_rows, encode_rows, row_decoder, simple_row
-from keyscale.state.serializers.structured import Structured
-from keyscale.state.serializers.type_names import type_from_json, type_to_json
+from ..errors import CorruptValueError, SerializationError, UnsupportedTypeError
+from .arrow_columns import decimal_unscaled, fixed_values
+from .evolution import conversion
+from .key_codecs import timestamp_conversion
+from .pickled import Pickled, decode_pickle, encode_pickle, refuse_pickle
+from .simple_rows import decode_rows, encode_rows, row_decoder, simple_row
+from .structured import Structured
+from .type_names import type_from_json, type_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

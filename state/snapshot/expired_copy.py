@@ -6,15 +6,15 @@ import logging
 import shutil
 from typing import TYPE_CHECKING
 
-from keyscale.state.engine.rocksdb import RocksDbEngine
-from keyscale.state.keyed.cleanup import purge_all
-from keyscale.state.syncpoint import reach
+from ..engine.rocksdb import RocksDbEngine
+from ..keyed.cleanup import purge_all
+from ..syncpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from keyscale.state.engine.rocksdb_settings import RocksDbSettings
+    from ..engine.rocksdb_settings import RocksDbSettings
 
 logger = logging.getLogger(__name__)
 _COMPACTED_FROM = 10  # a copy is compacted if at least one entry in this many is expired

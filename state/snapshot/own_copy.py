@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from keyscale.state.documents.manifest import SnapshotKind, write_manifest
-from keyscale.state.identifiers import Attempt
-from keyscale.state.layout import Layout
+from ..documents.manifest import SnapshotKind, write_manifest
+from ..identifiers import Attempt
+from ..layout import Layout
 
 if TYPE_CHECKING:
-    from keyscale.state.documents.manifest import FileHandle, Manifest, SnapshotHandle
-    from keyscale.state.identifiers import JobId
-    from keyscale.state.objects.object_store import ObjectStore
+    from ..documents.manifest import FileHandle, Manifest, SnapshotHandle
+    from ..identifiers import JobId
+    from ..objects.object_store import ObjectStore
 
 _COPIERS = 16
 

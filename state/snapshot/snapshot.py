@@ -12,33 +12,34 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import UNSET
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.documents.manifest import FileHandle, ShardHandle, SnapshotHandle
-from keyscale.state.engine.rocksdb_settings import RocksDbSettings
-from keyscale.state.errors import StoreCorruptError
-from keyscale.state.keyed.cleanup import Occasion, expired_entries
-from keyscale.state.local.damage import give_up_local_files
-from keyscale.state.local.file_index import FileIdentity, IndexedFile, hash_file, known_hashes, write_index
-from keyscale.state.local.subtask_directory import local_failures, remove_older_attempts, snapshots_root
-from keyscale.state.objects.errors import ObjectNotFoundError
-from keyscale.state.operator_state.operator_files import NAME as OPERATOR_STATE_NAME
-from keyscale.state.snapshot.expired_copy import clean_copies
-from keyscale.state.syncpoint import reach
+
+from ..documents.manifest import FileHandle, ShardHandle, SnapshotHandle
+from ..engine.rocksdb_settings import RocksDbSettings
+from ..errors import StoreCorruptError
+from ..keyed.cleanup import Occasion, expired_entries
+from ..local.damage import give_up_local_files
+from ..local.file_index import FileIdentity, IndexedFile, hash_file, known_hashes, write_index
+from ..local.subtask_directory import local_failures, remove_older_attempts, snapshots_root
+from ..objects.errors import ObjectNotFoundError
+from ..operator_state.operator_files import NAME as OPERATOR_STATE_NAME
+from ..syncpoint import reach
+from .expired_copy import clean_copies
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from msgspec import UnsetType
 
-    from keyscale.state.documents.state_version import StateVersion
-    from keyscale.state.engine.engine import Engine
-    from keyscale.state.identifiers import Attempt, CheckpointId, JobId, OperatorUid, SubtaskIndex
-    from keyscale.state.keyed.batch_clock import Clock
-    from keyscale.state.keyed.schema import KeyedSchema
-    from keyscale.state.keyed.ttl import Ttl
-    from keyscale.state.keys.key_groups import KeyGroupRange
-    from keyscale.state.layout import Layout
-    from keyscale.state.objects.object_store import ObjectStore
-    from keyscale.state.operator_state.backend import OperatorStateBackend
+    from ..documents.state_version import StateVersion
+    from ..engine.engine import Engine
+    from ..identifiers import Attempt, CheckpointId, JobId, OperatorUid, SubtaskIndex
+    from ..keyed.batch_clock import Clock
+    from ..keyed.schema import KeyedSchema
+    from ..keyed.ttl import Ttl
+    from ..keys.key_groups import KeyGroupRange
+    from ..layout import Layout
+    from ..objects.object_store import ObjectStore
+    from ..operator_state.backend import OperatorStateBackend
 
 UPLOADS_AT_A_TIME = 8
 _IMMUTABLE_SUFFIX = ".sst"

@@ -5,16 +5,16 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, NamedTuple
 
-from keyscale.state.documents.changelog import upload_sorted
-from keyscale.state.errors import BatchTooLargeError
+from ..documents.changelog import upload_sorted
+from ..errors import BatchTooLargeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from keyscale.state.documents.changelog import SortedFile
-    from keyscale.state.engine.engine import Engine, SortedRun
-    from keyscale.state.objects.object_store import ObjectStore
+    from ..documents.changelog import SortedFile
+    from ..engine.engine import Engine, SortedRun
+    from ..objects.object_store import ObjectStore
 
 SORTED_FILE_BYTES_MIN = 4 << 20  # a framed run is in memory several times while it is encoded and written
 

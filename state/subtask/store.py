@@ -14,50 +14,51 @@ from typing import TYPE_CHECKING, Self
 
 from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
-from keyscale.state.consolidation.catch_up_log import begin_catch_up_log, find_catch_up_log
-from keyscale.state.consolidation.expired_estimate import estimate_expired_bytes
-from keyscale.state.consolidation.policy import DEFAULT_POLICY
-from keyscale.state.consolidation.take_over import can_take_over, take_over
-from keyscale.state.documents.changelog import write_changelog
-from keyscale.state.engine.key_group_sizes import key_group_sizes
-from keyscale.state.engine.rocksdb_options import charge_cache
-from keyscale.state.errors import StateError, StoreCorruptError
-from keyscale.state.keyed.backend import KeyedStateBackend
-from keyscale.state.keyed.batch_clock import BatchClock
-from keyscale.state.local.damage import doubt_local_files
-from keyscale.state.local.disk_placement import place_subtask
-from keyscale.state.local.subtask_directory import CleanMarker, SubtaskDirectory, boot_id
-from keyscale.state.operator_state.operator_files import open_operator_state, store_operator_state
-from keyscale.state.restore.opened_shards import StateSource, reopen_shards
-from keyscale.state.restore.plan import DeferredPlan, RestorePlan, version_of
-from keyscale.state.restore.rebuild import rebuild_shards
-from keyscale.state.snapshot.snapshot import (
+
+from ..consolidation.catch_up_log import begin_catch_up_log, find_catch_up_log
+from ..consolidation.expired_estimate import estimate_expired_bytes
+from ..consolidation.policy import DEFAULT_POLICY
+from ..consolidation.take_over import can_take_over, take_over
+from ..documents.changelog import write_changelog
+from ..engine.key_group_sizes import key_group_sizes
+from ..engine.rocksdb_options import charge_cache
+from ..errors import StateError, StoreCorruptError
+from ..keyed.backend import KeyedStateBackend
+from ..keyed.batch_clock import BatchClock
+from ..local.damage import doubt_local_files
+from ..local.disk_placement import place_subtask
+from ..local.subtask_directory import CleanMarker, SubtaskDirectory, boot_id
+from ..operator_state.operator_files import open_operator_state, store_operator_state
+from ..restore.opened_shards import StateSource, reopen_shards
+from ..restore.plan import DeferredPlan, RestorePlan, version_of
+from ..restore.rebuild import rebuild_shards
+from ..snapshot.snapshot import (
     LocalSnapshot,
     link_snapshot,
     local_snapshot_directory,
     write_operator_state,
 )
-from keyscale.state.subtask.batch_files import check_size, spill_runs, split_runs
-from keyscale.state.syncpoint import reach
+from ..syncpoint import reach
+from .batch_files import check_size, spill_runs, split_runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
     from types import TracebackType
 
-    from keyscale.state.consolidation.catch_up_log import CatchUpLog
-    from keyscale.state.consolidation.policy import ConsolidationPolicy
-    from keyscale.state.documents.changelog import ChangelogHandle, SortedFile
-    from keyscale.state.documents.state_version import StateVersion
-    from keyscale.state.engine.engine import SortedRun
-    from keyscale.state.engine.key_group_sizes import KeyGroupSizes
-    from keyscale.state.identifiers import BatchId, CheckpointId
-    from keyscale.state.keyed.batch_clock import Clock
-    from keyscale.state.keyed.ttl import Ttl
-    from keyscale.state.local.subtask_spec import SubtaskSpec
-    from keyscale.state.objects.object_store import ObjectStore
-    from keyscale.state.operator_state.backend import OperatorStateBackend, OperatorStateSnapshot
-    from keyscale.state.restore.opened_shards import OpenedShards
+    from ..consolidation.catch_up_log import CatchUpLog
+    from ..consolidation.policy import ConsolidationPolicy
+    from ..documents.changelog import ChangelogHandle, SortedFile
+    from ..documents.state_version import StateVersion
+    from ..engine.engine import SortedRun
+    from ..engine.key_group_sizes import KeyGroupSizes
+    from ..identifiers import BatchId, CheckpointId
+    from ..keyed.batch_clock import Clock
+    from ..keyed.ttl import Ttl
+    from ..local.subtask_spec import SubtaskSpec
+    from ..objects.object_store import ObjectStore
+    from ..operator_state.backend import OperatorStateBackend, OperatorStateSnapshot
+    from ..restore.opened_shards import OpenedShards
 
 SORTED_FILE_MUTATIONS_MIN = 10_000
 UNFLUSHED_MUTATIONS_MAX = 25_000  # a snapshot, during which nothing may be written, flushes these in some 10 ms

@@ -13,18 +13,19 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
-from keyscale.state.restore.plan import DeferredPlan, version_of
-from keyscale.state.subtask.store import SubtaskStore, open_subtask
+
+from ..restore.plan import DeferredPlan, version_of
+from .store import SubtaskStore, open_subtask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from keyscale.state.documents.state_version import StateVersion
-    from keyscale.state.keyed.batch_clock import Clock
-    from keyscale.state.local.subtask_spec import SubtaskSpec
-    from keyscale.state.objects.object_store import ObjectStore
-    from keyscale.state.restore.plan import RestorePlan
+    from ..documents.state_version import StateVersion
+    from ..keyed.batch_clock import Clock
+    from ..local.subtask_spec import SubtaskSpec
+    from ..objects.object_store import ObjectStore
+    from ..restore.plan import RestorePlan
 
 logger = logging.getLogger(__name__)
 IDLE_SECONDS_MAX = 30.0  # less than the minute after which Spark ends an idle Python worker

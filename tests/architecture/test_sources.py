@@ -7,6 +7,7 @@ import importlib
 import sys
 from collections import Counter
 from functools import cache
+from importlib.util import resolve_name
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,15 +50,20 @@ def test_two_modules_share_a_name_only_if_it_means_the_same_in_both() -> None:
 
 @pytest.mark.parametrize("path", source_files(), ids=relative)
 def test_a_name_is_imported_from_the_module_that_defines_it(path: Path) -> None:
-    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
     passed_on = [
-        f"{node.module}.{name.name}"
-        for node in imports
-        if node.module is not None and node.module.startswith("keyscale") and node.module not in FACADES
-        for name in node.names
-        if name.name in imported_names(node.module)
+        f"{module}.{name}"
+        for module, name in names_imported_by(path)
+        if module.startswith("keyscale") and module not in FACADES and name in imported_names(module)
     ]
     assert passed_on == []
+
+
+def names_imported_by(path: Path) -> list[tuple[str, str]]:
+    """Returns the module, absolute, and the name of each import of a name."""
+    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    package = ".".join(("keyscale", *path.relative_to(ROOT).parts[:-1]))
+    modules = [resolve_name("." * node.level + (node.module or ""), package) for node in imports]
+    return [(module, name.name) for module, node in zip(modules, imports, strict=True) for name in node.names]
 
 
 @cache

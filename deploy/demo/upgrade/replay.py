@@ -6,12 +6,12 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from keyscale.deploy.demo.reference import AircraftTotals, Check, check_report_ids, equal
+from ..reference import AircraftTotals, Check, check_report_ids, equal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from keyscale.deploy.demo.reports import Delivery
+    from ..reports import Delivery
 
 MISSED = "missed_flights"
 """The column that version 2 has and version 1 has not."""

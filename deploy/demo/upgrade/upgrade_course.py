@@ -13,13 +13,14 @@ from keyscale.api.cli.client import PLAN_TIMEOUT_S, job_path
 from keyscale.api.cli.output import make_table
 from keyscale.api.cli.plan_output import STATE_COLUMNS, state_rows, summary_lines
 from keyscale.api.cli.rescale import follow, phase_line
-from keyscale.deploy.demo.course import JOB_NAME
-from keyscale.deploy.demo.demo_job import DemoJob
-from keyscale.deploy.demo.errors import DemoError
-from keyscale.deploy.demo.published_output import read_rows
-from keyscale.deploy.demo.running_feeder import RunningFeeder
-from keyscale.deploy.demo.upgrade.program_versions import difference, write_programs
 from keyscale.units import duration_text
+
+from ..course import JOB_NAME
+from ..demo_job import DemoJob
+from ..errors import DemoError
+from ..published_output import read_rows
+from ..running_feeder import RunningFeeder
+from .program_versions import difference, write_programs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from keyscale.api.cli.client import ControlPlane
-    from keyscale.deploy.demo.progress import ProgressDisplay
-    from keyscale.deploy.demo.scenario import UpgradeScenario
+
+    from ..progress import ProgressDisplay
+    from ..scenario import UpgradeScenario
 
 CLONE_NAME = f"{JOB_NAME}-clone"
 INDENT = 10  # as wide as the time before a step

@@ -6,13 +6,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from keyscale.deploy.demo.course import JOB_NAME
-from keyscale.deploy.demo.published_output import read_rows
-from keyscale.deploy.demo.reference import Check, equal
-from keyscale.deploy.demo.reports import plan_deliveries
-from keyscale.deploy.demo.upgrade.replay import repeats_across, replay, sink_checks
-from keyscale.deploy.demo.upgrade.upgrade_course import CLONE_NAME, UpgradeCourse
-from keyscale.deploy.demo.verdict import Verdict, show_phases
+from ..course import JOB_NAME
+from ..published_output import read_rows
+from ..reference import Check, equal
+from ..reports import plan_deliveries
+from ..verdict import Verdict, show_phases
+from .replay import repeats_across, replay, sink_checks
+from .upgrade_course import CLONE_NAME, UpgradeCourse
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from keyscale.api.cli.client import ControlPlane
-    from keyscale.deploy.demo.progress import ProgressDisplay
-    from keyscale.deploy.demo.scenario import UpgradeScenario
+
+    from ..progress import ProgressDisplay
+    from ..scenario import UpgradeScenario
 
 FATES = {
     "unique-reports.seen": "kept",

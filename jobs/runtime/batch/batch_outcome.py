@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.runtime.batch.watermarks import time_after
 from keyscale.state.documents.job_counters import JobCounters
 
+from .watermarks import time_after
+
 if TYPE_CHECKING:
-    from keyscale.jobs.runtime.executor.task import BatchTime
-    from keyscale.jobs.runtime.executor.task_reports import TaskReport
     from keyscale.state.documents.changelog import ChangelogHandle
     from keyscale.state.documents.job_time import JobTime
     from keyscale.state.identifiers import OperatorUid
+
+    from ..executor.task import BatchTime
+    from ..executor.task_reports import TaskReport
 
 
 @dataclass(frozen=True, slots=True)

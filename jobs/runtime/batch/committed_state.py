@@ -5,21 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 from keyscale.state.documents.job_counters import NOTHING_COUNTED, JobCounters
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.log.resolution import OperatorHistory
 from keyscale.state.restore.plan import plan_operator, version_of
 
+from ..executor.subtask_starts import SubtaskStart
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from keyscale.jobs.functions.timer_service import NextTimers
-    from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
     from keyscale.state.documents.manifest import Manifest
     from keyscale.state.identifiers import BatchId, OperatorUid
     from keyscale.state.local.subtask_spec import SubtaskSpec
     from keyscale.state.log.resolution import ResumePoint
+
+    from ...functions.timer_service import NextTimers
+    from .batch_outcome import BatchOutcome
 
 
 _ENTRIES_AFTER_BASE_MAX = 128  # a task that must rebuild its state reads them, a few at a time

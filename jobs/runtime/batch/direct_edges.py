@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.graph.nodes import OperatorNode
-from keyscale.jobs.sinks.sink import DirectSink
+from ...graph.nodes import OperatorNode
+from ...sinks.sink import DirectSink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keyscale.jobs.graph.nodes import SinkNode
-    from keyscale.jobs.graph.topology import Topology
-    from keyscale.jobs.runtime.executor.task_reports import TaskReport
-    from keyscale.jobs.sinks.sink import DirectStaging
+    from ...graph.nodes import SinkNode
+    from ...graph.topology import Topology
+    from ...sinks.sink import DirectStaging
+    from ..executor.task_reports import TaskReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, TypeAlias
 from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
-from keyscale.jobs.graph.nodes import OperatorNode, SideOutputNode, SinkNode, SourceNode, TransformNode
-from keyscale.jobs.operators.failures import user_code
-from keyscale.jobs.operators.operator_contract import ORIGIN_COLUMN
-from keyscale.jobs.runtime.executor.side_outputs import main_output, side_output
+from ...graph.nodes import OperatorNode, SideOutputNode, SinkNode, SourceNode, TransformNode
+from ...operators.failures import user_code
+from ...operators.operator_contract import ORIGIN_COLUMN
+from ..executor.side_outputs import main_output, side_output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
-    from keyscale.jobs.graph.nodes import Arrival, Node, NodeId
-    from keyscale.jobs.graph.topology import Topology
+    from ...graph.nodes import Arrival, Node, NodeId
+    from ...graph.topology import Topology
 
 Branches: TypeAlias = "dict[NodeId, DataFrame]"
 """Frames of one schema by the node that their records come from."""

@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
-from keyscale.jobs.runtime.batch.source_order import DeclaredSource, positions_for
-from keyscale.jobs.spark_internals.arrow_schemas import spark_schema_of
-from keyscale.jobs.spark_internals.source_inputs import inputs_up_to, kinds_of
+from ...spark_internals.arrow_schemas import spark_schema_of
+from ...spark_internals.source_inputs import inputs_up_to, kinds_of
+from .source_order import DeclaredSource, positions_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from keyscale.jobs.graph.nodes import NodeId, SourceNode
     from keyscale.state.identifiers import OperatorUid
+
+    from ...graph.nodes import NodeId, SourceNode
 
 _SOURCE = "__source"
 

@@ -6,21 +6,22 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
-from keyscale.jobs.operators.two_inputs import BESIDE, PORT_COLUMN, struct_column
-from keyscale.jobs.runtime.batch.frames import tagged, tags_of, whole
-from keyscale.jobs.runtime.batch.routing import Routing
+from ...operators.two_inputs import BESIDE, PORT_COLUMN, struct_column
+from .frames import tagged, tags_of, whole
+from .routing import Routing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame
 
-    from keyscale.jobs.graph.nodes import OperatorNode
-    from keyscale.jobs.graph.topology import Topology
-    from keyscale.jobs.runtime.batch.frames import Branches, OperatorInputs
-    from keyscale.jobs.spark_internals.affinity import Anchor
     from keyscale.state.identifiers import OperatorUid
     from keyscale.state.keys.hashing import HashId
+
+    from ...graph.nodes import OperatorNode
+    from ...graph.topology import Topology
+    from ...spark_internals.affinity import Anchor
+    from .frames import Branches, OperatorInputs
 
 
 class KeyedRecords:

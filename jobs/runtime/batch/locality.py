@@ -10,8 +10,9 @@ from keyscale.state.restore.opened_shards import StateSource
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from keyscale.jobs.runtime.executor.task_reports import TaskReport
     from keyscale.state.identifiers import OperatorUid, SubtaskIndex
+
+    from ..executor.task_reports import TaskReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,20 +8,22 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.graph.nodes import SourceNode
-from keyscale.jobs.protocol.messages import OperatorMetrics, SinkMetrics, SourceMetrics, SubtaskMetrics
-from keyscale.jobs.protocol.source_retention import reported_sources
-from keyscale.jobs.sources.source_reader import EARLIEST, RECORDS_BEHIND, RECORDS_LOST
 from keyscale.state.documents.job_time import EventTime
+
+from ...graph.nodes import SourceNode
+from ...protocol.messages import OperatorMetrics, SinkMetrics, SourceMetrics, SubtaskMetrics
+from ...protocol.source_retention import reported_sources
+from ...sources.source_reader import EARLIEST, RECORDS_BEHIND, RECORDS_LOST
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keyscale.jobs.graph.nodes import NodeId
-    from keyscale.jobs.graph.topology import Topology
-    from keyscale.jobs.runtime.executor.task_reports import TaskReport
     from keyscale.state.documents.job_time import JobTime
     from keyscale.state.identifiers import OperatorUid
+
+    from ...graph.nodes import NodeId
+    from ...graph.topology import Topology
+    from ..executor.task_reports import TaskReport
 
 CLOCKS_APART_MS = 60_000
 PROGRESS_AGE_MAX_MS = 300_000

@@ -14,9 +14,10 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 from pyspark.sql.types import IntegerType
 
-from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
-from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
 from keyscale.state.keys.hashing import HashId, hash_codes
+
+from ...operators.operator_contract import KEY_GROUP_COLUMN
+from ...spark_internals.affinity import SUBTASK_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

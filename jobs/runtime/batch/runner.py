@@ -14,31 +14,32 @@ import msgspec
 
 from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError
-from keyscale.jobs.functions.subtask_info import SplitInfo
-from keyscale.jobs.operators.broadcast_rows import check_alike, collected
-from keyscale.jobs.operators.column_values import rehearse_conversion
-from keyscale.jobs.operators.failures import origin_of, shown_message, typed_failure, with_origin
-from keyscale.jobs.protocol.messages import SinkOutage
-from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
-from keyscale.jobs.runtime.batch.direct_edges import carries_no_rows, direct_edges
-from keyscale.jobs.runtime.batch.frames import BatchFrames, OperatorInputs, tags_of
-from keyscale.jobs.runtime.batch.job_sources import JobSources
-from keyscale.jobs.runtime.batch.keyed_records import KeyedRecords
-from keyscale.jobs.runtime.batch.metrics import records_read
-from keyscale.jobs.runtime.batch.shipment import Shipment
-from keyscale.jobs.runtime.batch.watermarks import Activity, batch_times, due_subtasks
-from keyscale.jobs.runtime.executor.side_outputs import wire_schema
-from keyscale.jobs.runtime.executor.subtask_jobs import run_per_subtask
-from keyscale.jobs.runtime.executor.task import OperatorTask, TasksWithoutRecords, subtask_info
-from keyscale.jobs.runtime.executor.task_reports import ReportCollector, complete_reports
-from keyscale.jobs.runtime.retries import Retries
-from keyscale.jobs.sinks.sink import RefusingSink, SinkContext
-from keyscale.jobs.spark_internals.arrow_schemas import spark_schema_of
-from keyscale.jobs.spark_internals.parcels import Parcel
 from keyscale.state.engine.rocksdb_settings import RocksDbSettings
 from keyscale.state.identifiers import BatchId, SubtaskIndex
 from keyscale.state.local.subtask_spec import SubtaskSpec
+
+from ...errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError
+from ...functions.subtask_info import SplitInfo
+from ...operators.broadcast_rows import check_alike, collected
+from ...operators.column_values import rehearse_conversion
+from ...operators.failures import origin_of, shown_message, typed_failure, with_origin
+from ...protocol.messages import SinkOutage
+from ...sinks.sink import RefusingSink, SinkContext
+from ...spark_internals.arrow_schemas import spark_schema_of
+from ...spark_internals.parcels import Parcel
+from ..executor.side_outputs import wire_schema
+from ..executor.subtask_jobs import run_per_subtask
+from ..executor.task import OperatorTask, TasksWithoutRecords, subtask_info
+from ..executor.task_reports import ReportCollector, complete_reports
+from ..retries import Retries
+from .batch_outcome import BatchOutcome
+from .direct_edges import carries_no_rows, direct_edges
+from .frames import BatchFrames, OperatorInputs, tags_of
+from .job_sources import JobSources
+from .keyed_records import KeyedRecords
+from .metrics import records_read
+from .shipment import Shipment
+from .watermarks import Activity, batch_times, due_subtasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,17 +48,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from keyscale.jobs.functions.timer_service import NextTimers
-    from keyscale.jobs.graph.nodes import NodeId, OperatorNode, SinkNode
-    from keyscale.jobs.graph.topology import Topology
-    from keyscale.jobs.runtime.batch.committed_state import CommittedState
-    from keyscale.jobs.runtime.executor.subtask_starts import ShippedStarts
-    from keyscale.jobs.runtime.executor.task import BatchTime
-    from keyscale.jobs.sinks.sink import DirectOutput
-    from keyscale.jobs.spark_internals.affinity import Anchor
     from keyscale.state.documents.job_time import JobTime
     from keyscale.state.identifiers import Attempt, JobId, OperatorUid
     from keyscale.state.keys.hashing import HashId
+
+    from ...functions.timer_service import NextTimers
+    from ...graph.nodes import NodeId, OperatorNode, SinkNode
+    from ...graph.topology import Topology
+    from ...sinks.sink import DirectOutput
+    from ...spark_internals.affinity import Anchor
+    from ..executor.subtask_starts import ShippedStarts
+    from ..executor.task import BatchTime
+    from .committed_state import CommittedState
 
 logger = logging.getLogger(__name__)
 

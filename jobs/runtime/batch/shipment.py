@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.runtime.executor.subtask_starts import ShippedStarts, pickled_plans
-from keyscale.jobs.spark_internals.parcels import Parcel
+from ...spark_internals.parcels import Parcel
+from ..executor.subtask_starts import ShippedStarts, pickled_plans
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from keyscale.jobs.graph.topology import Topology
-    from keyscale.jobs.runtime.batch.committed_state import CommittedState, PlanBase
     from keyscale.state.identifiers import OperatorUid
+
+    from ...graph.topology import Topology
+    from .committed_state import CommittedState, PlanBase
 
 
 class Shipment:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from keyscale.jobs.graph.nodes import ONLY_SOURCE_UID
-from keyscale.jobs.runtime.errors import RestoreRefusedError
-from keyscale.jobs.spark_internals.checkpoint_directory import (
+from keyscale.state.documents.source_positions import SourcePositions
+from keyscale.state.identifiers import OperatorUid
+
+from ...graph.nodes import ONLY_SOURCE_UID
+from ...spark_internals.checkpoint_directory import (
     PositionsCorruptError,
     files_of,
     inputs_of,
@@ -22,8 +24,7 @@ from keyscale.jobs.spark_internals.checkpoint_directory import (
     with_inputs_kept,
     with_new_inputs,
 )
-from keyscale.state.documents.source_positions import SourcePositions
-from keyscale.state.identifiers import OperatorUid
+from ..errors import RestoreRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

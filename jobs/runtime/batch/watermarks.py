@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
-from keyscale.jobs.errors import TooManySplitsError
-from keyscale.jobs.graph.nodes import OperatorNode
-from keyscale.jobs.runtime.executor.task import BatchTime
 from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.keyed.batch_clock import END_OF_TIME_MS
+
+from ...errors import TooManySplitsError
+from ...graph.nodes import OperatorNode
+from ..executor.task import BatchTime
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from keyscale.jobs.functions.timer_service import NextTimers
-    from keyscale.jobs.graph.nodes import Arrival
-    from keyscale.jobs.graph.topology import Topology
     from keyscale.state.identifiers import OperatorUid
+
+    from ...functions.timer_service import NextTimers
+    from ...graph.nodes import Arrival
+    from ...graph.topology import Topology
 
 SPLITS_MAX = 10_000
 """Each commit holds a time for every split."""

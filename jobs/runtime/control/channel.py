@@ -11,7 +11,8 @@ import httpx
 from pydantic import ValidationError
 
 from keyscale.certificates import trusted_certificates
-from keyscale.jobs.protocol.messages import (
+
+from ...protocol.messages import (
     Assignment,
     AttachRequest,
     AttachResponse,
@@ -22,13 +23,13 @@ from keyscale.jobs.protocol.messages import (
     Message,
     StoreCredentials,
 )
-from keyscale.jobs.runtime.errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
+from ..errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from keyscale.jobs.runtime.control.control_search import ControlSearch
+    from .control_search import ControlSearch
 
 Answer = TypeVar("Answer", bound=Message)
 

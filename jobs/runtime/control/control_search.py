@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from keyscale.certificates import trusted_certificates
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.protocol.control_address import Proof, prove, read_addresses
+
+from ...protocol.control_address import Proof, prove, read_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

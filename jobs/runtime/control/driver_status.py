@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict
 
 from keyscale.clock import now_ms
-from keyscale.jobs.protocol.messages import CleanUp, Commit, Counters, DriverMetrics, DriverState, Failure, Heartbeat
-from keyscale.jobs.runtime.batch.metrics import (
+
+from ...protocol.messages import CleanUp, Commit, Counters, DriverMetrics, DriverState, Failure, Heartbeat
+from ..batch.metrics import (
     added_up,
     added_up_sinks,
     rate_after,
@@ -22,7 +23,10 @@ from keyscale.jobs.runtime.batch.metrics import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from keyscale.jobs.protocol.messages import (
+    from keyscale.state.documents.job_counters import JobCounters
+    from keyscale.state.retention.deletion import Deleted
+
+    from ...protocol.messages import (
         CommandResult,
         FailureHistory,
         GraphNode,
@@ -32,9 +36,7 @@ if TYPE_CHECKING:
         SinkOutage,
         SourceMetrics,
     )
-    from keyscale.jobs.runtime.batch.locality import Locality
-    from keyscale.state.documents.job_counters import JobCounters
-    from keyscale.state.retention.deletion import Deleted
+    from ..batch.locality import Locality
 
 _HEARTBEAT_SUBTASKS_MAX = 8192  # some 300 bytes each; the control plane reads 4 MiB
 IDLE_MS = 5000  # a job is idle that has run no batch and found no input for so long

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.protocol.messages import LiveSettings
+from ...protocol.messages import LiveSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keyscale.jobs.protocol.messages import Assignment
-    from keyscale.jobs.runtime.control.driver_status import DriverStatus
+    from ...protocol.messages import Assignment
+    from .driver_status import DriverStatus
 
 
 class FollowedSettings:

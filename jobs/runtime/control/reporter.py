@@ -8,14 +8,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.runtime.errors import AttemptOverError, ControlError, ControlRefusedError
+from ..errors import AttemptOverError, ControlError, ControlRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keyscale.jobs.protocol.messages import CheckpointReport, Command, LiveSettings
-    from keyscale.jobs.runtime.control.channel import ControlChannel
-    from keyscale.jobs.runtime.control.driver_status import DriverStatus
+    from ...protocol.messages import CheckpointReport, Command, LiveSettings
+    from .channel import ControlChannel
+    from .driver_status import DriverStatus
 
 logger = logging.getLogger(__name__)
 

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
-from keyscale.jobs.runtime.errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
+
+from ..errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.jobs.runtime.control.channel import ControlChannel
+    from .channel import ControlChannel
 
 logger = logging.getLogger(__name__)
 

@@ -10,19 +10,6 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, UnsetType
 
 from keyscale.clock import now_ms
-from keyscale.jobs.graph.nodes import ONLY_SOURCE_UID
-from keyscale.jobs.runtime.batch.source_order import (
-    DeclaredSource,
-    check_kinds,
-    gone_sources,
-    order_of,
-    recorded_order,
-    recorded_positions,
-    without_sources,
-)
-from keyscale.jobs.runtime.driver.journal import Journal
-from keyscale.jobs.runtime.errors import RestoreRefusedError
-from keyscale.jobs.spark_internals.checkpoint_directory import merged, with_commit
 from keyscale.state.documents.checked_document import DocumentCorruptError
 from keyscale.state.documents.claim import ClaimMode, check_claim, take_claim
 from keyscale.state.documents.job_counters import JobCounters
@@ -39,15 +26,30 @@ from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundErro
 from keyscale.state.restore.program_change import rekeyed
 from keyscale.state.snapshot.own_copy import own_copy
 
+from ...graph.nodes import ONLY_SOURCE_UID
+from ...spark_internals.checkpoint_directory import merged, with_commit
+from ..batch.source_order import (
+    DeclaredSource,
+    check_kinds,
+    gone_sources,
+    order_of,
+    recorded_order,
+    recorded_positions,
+    without_sources,
+)
+from ..errors import RestoreRefusedError
+from .journal import Journal
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from keyscale.jobs.protocol.messages import Assignment
     from keyscale.state.documents.manifest import Manifest, OperatorDeclaration
     from keyscale.state.identifiers import OperatorUid
     from keyscale.state.log.recovery import Recovery
     from keyscale.state.log.resolution import ResumePoint
     from keyscale.state.objects.object_store import ObjectStore
+
+    from ...protocol.messages import Assignment
 
 logger = logging.getLogger(__name__)
 

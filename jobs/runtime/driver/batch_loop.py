@@ -11,20 +11,21 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
-from keyscale.jobs.protocol.messages import Commit
-from keyscale.jobs.runtime.batch.locality import Locality
-from keyscale.jobs.runtime.batch.metrics import operator_metrics, sink_metrics
-from keyscale.jobs.runtime.errors import BatchOrderError, CheckpointNotBegunError, RunEndedError
-from keyscale.jobs.spark_internals.checkpoint_directory import (
+from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
+from keyscale.state.identifiers import BatchId
+from keyscale.state.syncpoint import reach
+
+from ...protocol.messages import Commit
+from ...spark_internals.checkpoint_directory import (
     PositionsDirectory,
     check_planned,
     merged,
     shortened,
     with_commit,
 )
-from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
-from keyscale.state.identifiers import BatchId
-from keyscale.state.syncpoint import reach
+from ..batch.locality import Locality
+from ..batch.metrics import operator_metrics, sink_metrics
+from ..errors import BatchOrderError, CheckpointNotBegunError, RunEndedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -33,12 +34,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
-    from keyscale.jobs.runtime.batch.committed_state import CommittedState
-    from keyscale.jobs.runtime.batch.runner import BatchRunner
-    from keyscale.jobs.runtime.control.driver_status import DriverStatus
-    from keyscale.jobs.runtime.driver.attempt import OpenAttempt
     from keyscale.state.documents.manifest import Manifest
+
+    from ..batch.batch_outcome import BatchOutcome
+    from ..batch.committed_state import CommittedState
+    from ..batch.runner import BatchRunner
+    from ..control.driver_status import DriverStatus
+    from .attempt import OpenAttempt
 
 logger = logging.getLogger(__name__)
 

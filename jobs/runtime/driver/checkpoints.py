@@ -15,12 +15,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from keyscale.clock import now_ms
-from keyscale.jobs.operators.failures import shown_message, typed_failure
-from keyscale.jobs.protocol.messages import CheckpointReport, CheckpointStatus, SubtaskCheckpointReport
-from keyscale.jobs.runtime.batch.source_order import stored_positions
-from keyscale.jobs.runtime.errors import CheckpointTimeoutError
-from keyscale.jobs.runtime.executor.subtask_jobs import SnapshotSubtasks, Uploads, UploadSnapshots, run_per_subtask
-from keyscale.jobs.spark_internals.parcels import Parcel
 from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.documents.manifest import (
     Manifest,
@@ -39,21 +33,29 @@ from keyscale.state.layout import location_of
 from keyscale.state.objects.errors import ObjectNotFoundError
 from keyscale.state.syncpoint import reach
 
+from ...operators.failures import shown_message, typed_failure
+from ...protocol.messages import CheckpointReport, CheckpointStatus, SubtaskCheckpointReport
+from ...spark_internals.parcels import Parcel
+from ..batch.source_order import stored_positions
+from ..errors import CheckpointTimeoutError
+from ..executor.subtask_jobs import SnapshotSubtasks, Uploads, UploadSnapshots, run_per_subtask
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
-    from keyscale.jobs.runtime.batch.committed_state import CommittedState
-    from keyscale.jobs.runtime.batch.runner import RunInfo
-    from keyscale.jobs.runtime.batch.shipment import Shipment
-    from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
-    from keyscale.jobs.runtime.executor.subtask_jobs import LinkedSubtask, StoredSubtask, SubtaskPlaces
-    from keyscale.jobs.spark_internals.affinity import Anchor
     from keyscale.state.documents.manifest import OperatorDeclaration
     from keyscale.state.identifiers import Attempt, OperatorUid, SubtaskIndex
     from keyscale.state.layout import Layout
     from keyscale.state.objects.object_store import ObjectStore
+
+    from ...spark_internals.affinity import Anchor
+    from ..batch.committed_state import CommittedState
+    from ..batch.runner import RunInfo
+    from ..batch.shipment import Shipment
+    from ..executor.subtask_jobs import LinkedSubtask, StoredSubtask, SubtaskPlaces
+    from .batch_loop import BatchLoop
 
 logger = logging.getLogger(__name__)
 

@@ -11,20 +11,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.operators.failures import typed_failure
-from keyscale.jobs.protocol.messages import CommandKind, CommandResult, DriverState
-from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, failure_of
-from keyscale.jobs.runtime.errors import CheckpointNotBegunError, CheckpointsFailingError, RunEndedError
 from keyscale.state.log.commit_log import FencedError
+
+from ...operators.failures import typed_failure
+from ...protocol.messages import CommandKind, CommandResult, DriverState
+from ..errors import CheckpointNotBegunError, CheckpointsFailingError, RunEndedError
+from .run_outcome import RunOutcome, failure_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keyscale.jobs.protocol.messages import CheckpointSettings, Command
-    from keyscale.jobs.runtime.control.driver_status import DriverStatus
-    from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
-    from keyscale.jobs.runtime.driver.checkpoints import Checkpoints, CompletedSnapshot
-    from keyscale.jobs.runtime.driver.run_outcome import RunOutcomeBox
+    from ...protocol.messages import CheckpointSettings, Command
+    from ..control.driver_status import DriverStatus
+    from .batch_loop import BatchLoop
+    from .checkpoints import Checkpoints, CompletedSnapshot
+    from .run_outcome import RunOutcomeBox
 
 logger = logging.getLogger(__name__)
 

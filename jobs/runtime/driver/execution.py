@@ -13,28 +13,6 @@ from typing import TYPE_CHECKING
 from msgspec import UnsetType
 
 from keyscale.clock import now_ms
-from keyscale.jobs.errors import SinkUnavailableError
-from keyscale.jobs.protocol.messages import DriverState
-from keyscale.jobs.runtime.batch.committed_state import CommittedState
-from keyscale.jobs.runtime.batch.job_sources import JobSources
-from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_specs
-from keyscale.jobs.runtime.batch.shipment import Shipment
-from keyscale.jobs.runtime.batch.source_order import DeclaredSource, order_of, recorded_order
-from keyscale.jobs.runtime.driver.attempt import fall_back, open_attempt, reopen_attempt
-from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
-from keyscale.jobs.runtime.driver.checkpoints import Checkpoints, SnapshotContext
-from keyscale.jobs.runtime.driver.coordinator import Coordinator
-from keyscale.jobs.runtime.driver.job_query import JobQuery
-from keyscale.jobs.runtime.driver.progress_watch import ProgressWatch
-from keyscale.jobs.runtime.driver.retention_runner import RetentionRunner
-from keyscale.jobs.runtime.driver.run_outcome import RunOutcome
-from keyscale.jobs.runtime.driver.store_watch import StoreWatch
-from keyscale.jobs.runtime.driver.timekeeper import Timekeeper
-from keyscale.jobs.runtime.errors import SparkLostError
-from keyscale.jobs.runtime.executor.subtask_jobs import RestoreSubtasks, SubtaskPlaces, check_restored, run_per_subtask
-from keyscale.jobs.runtime.retries import Retries
-from keyscale.jobs.spark_internals.affinity import Anchor
-from keyscale.jobs.spark_internals.idle_queries import IdleQueries
 from keyscale.state.documents.manifest import OperatorDeclaration
 from keyscale.state.identifiers import Attempt, CheckpointId, JobId, OperatorUid
 from keyscale.state.keys.hashing import HashId
@@ -45,6 +23,29 @@ from keyscale.state.objects.object_store import probe
 from keyscale.state.retention.deletion_plan import RetentionPolicy
 from keyscale.state.syncpoint import reach
 
+from ...errors import SinkUnavailableError
+from ...protocol.messages import DriverState
+from ...spark_internals.affinity import Anchor
+from ...spark_internals.idle_queries import IdleQueries
+from ..batch.committed_state import CommittedState
+from ..batch.job_sources import JobSources
+from ..batch.runner import BatchRunner, RunInfo, subtask_specs
+from ..batch.shipment import Shipment
+from ..batch.source_order import DeclaredSource, order_of, recorded_order
+from ..errors import SparkLostError
+from ..executor.subtask_jobs import RestoreSubtasks, SubtaskPlaces, check_restored, run_per_subtask
+from ..retries import Retries
+from .attempt import fall_back, open_attempt, reopen_attempt
+from .batch_loop import BatchLoop
+from .checkpoints import Checkpoints, SnapshotContext
+from .coordinator import Coordinator
+from .job_query import JobQuery
+from .progress_watch import ProgressWatch
+from .retention_runner import RetentionRunner
+from .run_outcome import RunOutcome
+from .store_watch import StoreWatch
+from .timekeeper import Timekeeper
+
 if TYPE_CHECKING:
     import queue
     from collections.abc import Sequence
@@ -52,16 +53,17 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from keyscale.jobs.graph.topology import Topology
-    from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, Command
-    from keyscale.jobs.runtime.control.driver_status import DriverStatus
-    from keyscale.jobs.runtime.control.followed_settings import FollowedSettings
-    from keyscale.jobs.runtime.control.reporter import Reporter
-    from keyscale.jobs.runtime.driver.attempt import OpenAttempt
-    from keyscale.jobs.runtime.driver.run_outcome import RunOutcomeBox
     from keyscale.state.documents.manifest import Manifest
     from keyscale.state.log.resolution import ResumePoint
     from keyscale.state.objects.object_store import ObjectStore
+
+    from ...graph.topology import Topology
+    from ...protocol.messages import Assignment, CheckpointSettings, Command
+    from ..control.driver_status import DriverStatus
+    from ..control.followed_settings import FollowedSettings
+    from ..control.reporter import Reporter
+    from .attempt import OpenAttempt
+    from .run_outcome import RunOutcomeBox
 
 logger = logging.getLogger(__name__)
 

@@ -7,30 +7,31 @@ import logging
 import queue
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.graph.described_graph import describe
-from keyscale.jobs.protocol.messages import CommandKind, CommandResult, DriverState
-from keyscale.jobs.runtime.control.driver_status import DriverStatus
-from keyscale.jobs.runtime.control.followed_settings import FollowedSettings
-from keyscale.jobs.runtime.control.reporter import Reporter
-from keyscale.jobs.runtime.driver.execution import Execution, RunContext
-from keyscale.jobs.runtime.driver.restarts import Restarts, is_session_good
-from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox, log_failure
-from keyscale.jobs.runtime.errors import JobNotDeclaredError, RunEndedError
-from keyscale.jobs.runtime.preparation.artifact import Artifact, require_libraries
-from keyscale.jobs.runtime.preparation.warm_up import start_workers
-from keyscale.jobs.secret import Secret
-from keyscale.jobs.streams.environment import StreamEnvironment
 from keyscale.state.objects.opening import open_store
+
+from ...graph.described_graph import describe
+from ...protocol.messages import CommandKind, CommandResult, DriverState
+from ...secret import Secret
+from ...streams.environment import StreamEnvironment
+from ..control.driver_status import DriverStatus
+from ..control.followed_settings import FollowedSettings
+from ..control.reporter import Reporter
+from ..errors import JobNotDeclaredError, RunEndedError
+from ..preparation.artifact import Artifact, require_libraries
+from ..preparation.warm_up import start_workers
+from .execution import Execution, RunContext
+from .restarts import Restarts, is_session_good
+from .run_outcome import RunOutcome, RunOutcomeBox, log_failure
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-    from keyscale.jobs.graph.topology import Topology
-    from keyscale.jobs.protocol.messages import Assignment, Command, RestartStrategy, SecretReference
-    from keyscale.jobs.runtime.control.channel import ControlChannel
-    from keyscale.jobs.runtime.errors import AttemptOverError
+    from ...graph.topology import Topology
+    from ...protocol.messages import Assignment, Command, RestartStrategy, SecretReference
+    from ..control.channel import ControlChannel
+    from ..errors import AttemptOverError
 
 
 def forget_ends(commands: queue.SimpleQueue[Command | None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.runtime.retries import Retries
+from ..retries import Retries
 
 if TYPE_CHECKING:
     from keyscale.state.documents.log_entries import LogEntry

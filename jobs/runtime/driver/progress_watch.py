@@ -6,17 +6,19 @@ import time
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
-from keyscale.jobs.runtime.batch.metrics import lost_records, pending_records, source_metrics
+
+from ..batch.metrics import lost_records, pending_records, source_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from keyscale.jobs.runtime.control.driver_status import DriverStatus
-    from keyscale.jobs.runtime.driver.job_query import JobQuery
-    from keyscale.jobs.spark_internals.idle_queries import IdleQueries
     from keyscale.state.identifiers import OperatorUid
+
+    from ...spark_internals.idle_queries import IdleQueries
+    from ..control.driver_status import DriverStatus
+    from .job_query import JobQuery
 
 _LOOKS_AFTER_COMMIT = 2  # Spark tells of a batch's progress a moment after its commit
 _SOURCES_SECONDS = 10.0

@@ -8,19 +8,20 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
-from keyscale.jobs.protocol.messages import DriverState
-from keyscale.jobs.protocol.restart import FATAL_CODES, GiveUp, RestartAfter, next_restart, with_failure
-from keyscale.jobs.runtime.driver.run_outcome import log_failure
-from keyscale.jobs.runtime.errors import SparkLostError
+
+from ...protocol.messages import DriverState
+from ...protocol.restart import FATAL_CODES, GiveUp, RestartAfter, next_restart, with_failure
+from ..errors import SparkLostError
+from .run_outcome import log_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import SparkSession
 
-    from keyscale.jobs.protocol.messages import FailureHistory, RestartStrategy
-    from keyscale.jobs.runtime.control.driver_status import DriverStatus
-    from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox
+    from ...protocol.messages import FailureHistory, RestartStrategy
+    from ..control.driver_status import DriverStatus
+    from .run_outcome import RunOutcome, RunOutcomeBox
 
 logger = logging.getLogger(__name__)
 

@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.protocol.messages import Failure
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.errors import StoreRefusedError
 from keyscale.state.retention.deletion import delete_planned, gather_facts
 from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion
 
+from ...protocol.messages import Failure
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keyscale.jobs.runtime.control.driver_status import DriverStatus
     from keyscale.state.identifiers import JobId
     from keyscale.state.objects.object_store import ObjectStore
+
+    from ..control.driver_status import DriverStatus
 
 logger = logging.getLogger(__name__)
 

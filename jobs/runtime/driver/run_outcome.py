@@ -7,9 +7,10 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.operators.failures import described, origin_of, shown_message, shown_traceback, typed_failure
-from keyscale.jobs.protocol.messages import DriverState, Failure
 from keyscale.state.log.commit_log import FencedError
+
+from ...operators.failures import described, origin_of, shown_message, shown_traceback, typed_failure
+from ...protocol.messages import DriverState, Failure
 
 if TYPE_CHECKING:
     from keyscale.errors import KeyscaleError

@@ -10,8 +10,9 @@ from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
 
 if TYPE_CHECKING:
-    from keyscale.jobs.runtime.control.driver_status import DriverStatus
     from keyscale.state.objects.object_store import ObjectStore
+
+    from ..control.driver_status import DriverStatus
 
 logger = logging.getLogger(__name__)
 

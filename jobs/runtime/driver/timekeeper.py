@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
+    from .batch_loop import BatchLoop
 
 logger = logging.getLogger(__name__)
 

@@ -11,16 +11,17 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
-from keyscale.jobs.operators.operator_contract import SideBatch
 from keyscale.state.serializers.arrow_columns import column_over
+
+from ...operators.operator_contract import SideBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from pyspark.sql import DataFrame
 
-    from keyscale.jobs.functions.subtask_info import SubtaskInfo
-    from keyscale.jobs.operators.operator_contract import OutputBatch
+    from ...functions.subtask_info import SubtaskInfo
+    from ...operators.operator_contract import OutputBatch
 
 _OUTPUT = "__output"
 

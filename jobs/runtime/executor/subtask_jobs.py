@@ -15,11 +15,6 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.errors import IncompleteReportsError
-from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin, typed_failure
-from keyscale.jobs.runtime.executor.background_work import BackgroundWork
-from keyscale.jobs.runtime.executor.worker import object_store, warm_stores_for
-from keyscale.jobs.spark_internals.worker_processes import parent_of_workers
 from keyscale.state.consolidation.consolidator import start_consolidator
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.layout import Layout
@@ -27,15 +22,18 @@ from keyscale.state.restore.plan import check_cover
 from keyscale.state.snapshot.snapshot import LocalSnapshotLostError, upload_snapshot
 from keyscale.state.syncpoint import reach
 
+from ...errors import IncompleteReportsError
+from ...operators.failures import CarriedFailure, TaskOrigin, typed_failure
+from ...spark_internals.worker_processes import parent_of_workers
+from .background_work import BackgroundWork
+from .worker import object_store, warm_stores_for
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from pyspark.sql import Row, SparkSession
 
-    from keyscale.jobs.runtime.executor.subtask_starts import ShippedStarts
-    from keyscale.jobs.spark_internals.affinity import Anchor
-    from keyscale.jobs.spark_internals.parcels import Parcel
     from keyscale.state.documents.manifest import SnapshotHandle
     from keyscale.state.engine.key_group_sizes import KeyGroupSizes
     from keyscale.state.identifiers import CheckpointId, OperatorUid, SubtaskIndex
@@ -43,6 +41,10 @@ if TYPE_CHECKING:
     from keyscale.state.local.subtask_spec import SubtaskSpec
     from keyscale.state.snapshot.snapshot import LocalSnapshot
     from keyscale.state.subtask.store import SubtaskStore
+
+    from ...spark_internals.affinity import Anchor
+    from ...spark_internals.parcels import Parcel
+    from .subtask_starts import ShippedStarts
 
 _UPLOAD_WAIT_SECONDS = 0.2  # most uploads are done by then, and need no second job
 

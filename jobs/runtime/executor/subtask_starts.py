@@ -19,13 +19,14 @@ from keyscale.state.restore.plan import DeferredPlan
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keyscale.jobs.spark_internals.parcels import Parcel
     from keyscale.state.documents.state_version import StateVersion
     from keyscale.state.identifiers import OperatorUid, SubtaskIndex
     from keyscale.state.layout import Layout
     from keyscale.state.objects.object_store import ObjectStore
     from keyscale.state.operator_state.operator_files import OperatorStatePlan
     from keyscale.state.restore.plan import RestorePlan
+
+    from ...spark_internals.parcels import Parcel
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,23 +11,24 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.errors import IncompleteReportsError
-from keyscale.jobs.functions.subtask_info import SecondInputInfo, SplitInfo, SubtaskInfo
-from keyscale.jobs.functions.timer_service import NO_WATERMARK_MS
-from keyscale.jobs.operators.broadcast_rows import from_stream
-from keyscale.jobs.operators.column_values import combined
-from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin, origin_of, user_code
-from keyscale.jobs.operators.operator_contract import SubtaskProgress, run_subtask
-from keyscale.jobs.runtime.executor.side_outputs import to_wire
-from keyscale.jobs.runtime.executor.task_reports import TaskReport
-from keyscale.jobs.runtime.executor.task_stopwatch import Activity, TaskStopwatch, TimedRetries
-from keyscale.jobs.runtime.executor.worker import object_store, warm_stores_for, worker_resources
-from keyscale.jobs.runtime.retries import RetryingStore
-from keyscale.jobs.spark_internals.affinity import PARTITIONS_MIN, SUBTASK_COLUMN
-from keyscale.jobs.spark_internals.worker_processes import executor_name, settle
 from keyscale.state.identifiers import SubtaskIndex
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.syncpoint import reach
+
+from ...errors import IncompleteReportsError
+from ...functions.subtask_info import SecondInputInfo, SplitInfo, SubtaskInfo
+from ...functions.timer_service import NO_WATERMARK_MS
+from ...operators.broadcast_rows import from_stream
+from ...operators.column_values import combined
+from ...operators.failures import CarriedFailure, TaskOrigin, origin_of, user_code
+from ...operators.operator_contract import SubtaskProgress, run_subtask
+from ...spark_internals.affinity import PARTITIONS_MIN, SUBTASK_COLUMN
+from ...spark_internals.worker_processes import executor_name, settle
+from ..retries import RetryingStore
+from .side_outputs import to_wire
+from .task_reports import TaskReport
+from .task_stopwatch import Activity, TaskStopwatch, TimedRetries
+from .worker import object_store, warm_stores_for, worker_resources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,14 +36,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import Accumulator
 
-    from keyscale.jobs.graph.nodes import OperatorNode
-    from keyscale.jobs.operators.operator_contract import OperatorLogic
-    from keyscale.jobs.runtime.executor.subtask_starts import ShippedStarts
-    from keyscale.jobs.sinks.sink import DirectOutput
-    from keyscale.jobs.spark_internals.parcels import Parcel
     from keyscale.state.identifiers import BatchId
     from keyscale.state.local.subtask_spec import SubtaskSpec
     from keyscale.state.subtask.store import SubtaskStore
+
+    from ...graph.nodes import OperatorNode
+    from ...operators.operator_contract import OperatorLogic
+    from ...sinks.sink import DirectOutput
+    from ...spark_internals.parcels import Parcel
+    from .subtask_starts import ShippedStarts
 
 
 @dataclass(frozen=True, slots=True)

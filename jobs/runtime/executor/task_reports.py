@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from keyscale.jobs.errors import IncompleteReportsError
-from keyscale.jobs.functions.timer_service import NextTimers
-from keyscale.jobs.spark_internals.accumulators import list_accumulator
 from keyscale.state.documents.changelog import ChangelogHandle
 from keyscale.state.identifiers import OperatorUid, SubtaskIndex
 from keyscale.state.restore.opened_shards import StateSource
+
+from ...errors import IncompleteReportsError
+from ...functions.timer_service import NextTimers
+from ...spark_internals.accumulators import list_accumulator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

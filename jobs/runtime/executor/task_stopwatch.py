@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from keyscale.jobs.runtime.retries import Retries
+from ..retries import Retries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

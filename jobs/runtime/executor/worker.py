@@ -6,9 +6,10 @@ import os
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.spark_internals.socket_exchange import socket_exchange
 from keyscale.state.objects.opening import open_store
 from keyscale.state.subtask.warm_stores import IDLE_SECONDS_MAX, WarmStores
+
+from ...spark_internals.socket_exchange import socket_exchange
 
 if TYPE_CHECKING:
     from keyscale.state.identifiers import OperatorUid, SubtaskIndex

@@ -5,10 +5,9 @@ A worker that imports for itself takes a third of a second of processor time for
 
 from __future__ import annotations
 
-import keyscale.jobs.runtime.executor.subtask_jobs
-import keyscale.jobs.runtime.executor.task
-import keyscale.jobs.sinks.parquet_output  # noqa: F401 - see above
-from keyscale.jobs.spark_internals.python_daemon import run_daemon
+from ...sinks import parquet_output  # noqa: F401 - see above
+from ...spark_internals.python_daemon import run_daemon
+from . import subtask_jobs, task  # noqa: F401 - see above
 
 if __name__ == "__main__":
     run_daemon()

@@ -13,8 +13,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.operators.failures import TaskOrigin, exception_line, user_traceback, with_origin
-from keyscale.jobs.runtime.errors import (
+
+from ...operators.failures import TaskOrigin, exception_line, user_traceback, with_origin
+from ..errors import (
     ArtifactCorruptError,
     ArtifactUnsupportedError,
     ControlUnreachableError,
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from keyscale.jobs.protocol.messages import LibraryFile
-    from keyscale.jobs.runtime.control.channel import ControlChannel
+    from ...protocol.messages import LibraryFile
+    from ..control.channel import ControlChannel
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from keyscale.installation import IMPORT_PATH
-from keyscale.jobs.protocol.class_archive import QUIET
-from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
-from keyscale.jobs.runtime.preparation.warm_up import WarmUp
+
+from ...protocol.class_archive import QUIET
+from ...protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
+from .warm_up import WarmUp
 
 if TYPE_CHECKING:
-    from keyscale.jobs.protocol.class_archive import ClassArchive
+    from ...protocol.class_archive import ClassArchive
 
 logger = logging.getLogger(__name__)
 

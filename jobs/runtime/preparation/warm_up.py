@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
-from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN, Anchor
+from ...spark_internals.affinity import SUBTASK_COLUMN, Anchor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,4 +121,4 @@ def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _import_task(_: object) -> None:
     """Imports, in the worker, all that a task of a real batch imports."""
-    import keyscale.jobs.runtime.executor.task  # noqa: F401, PLC0415
+    from ..executor import task  # noqa: F401, PLC0415
