@@ -50,24 +50,24 @@ def phrases(text: str) -> Iterator[tuple[int, str]]:
             yield text.count("\n", 0, found.start()), f"{found[0]!r}; write {instead}"
 
 
-def first_line(node: ast.AST, line: str) -> Iterator[str]:
+def first_line(node: ast.AST, docstring: str) -> Iterator[str]:
     """Yields the complaints about the first line of a docstring."""
-    if len(line.split()) > WORDS_MAX or line[-1] not in ".:?":
+    line, _, rest = docstring.partition("\n")
+    if len(line.split()) > WORDS_MAX or line[-1] not in ".:?" or rest[:1].strip():
         yield f"{line!r}; write one sentence of at most {WORDS_MAX} words, then a blank line"
     decorators = [ast.unparse(each) for each in getattr(node, "decorator_list", [])]
     free = any(re.search(r"property|\.(setter|command|group)\b|^fixture", each) for each in decorators)
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not free and not re.match(r"[A-Z][a-z-]+s\b", line):
         yield f"{line!r}; begin with a verb, as in 'Returns'"
+    yield from (complaint for _, complaint in phrases(line))
 
 
 def module(text: str) -> Iterator[tuple[int, str]]:
     """Yields the line and the complaint of each docstring, error message and advice."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if line := (ast.get_docstring(node) or "").partition("\n")[0]:
-                at = node.body[0].lineno
-                yield from ((at, complaint) for complaint in first_line(node, line))
-                yield from ((at, complaint) for _, complaint in phrases(line))
+            if docstring := ast.get_docstring(node):
+                yield from ((node.body[0].lineno, complaint) for complaint in first_line(node, docstring))
         elif isinstance(node, ast.Raise) or (isinstance(node, ast.AnnAssign | ast.keyword) and is_advice(node)):
             for each in ast.walk(node):
                 if isinstance(each, ast.Constant) and isinstance(each.value, str):
