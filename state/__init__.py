@@ -1,7 +1,7 @@
-"""Keyed and operator state for stream processing: Flink's state model over RocksDB, without Spark, SQL or HTTP.
+"""Keyed and operator state: Flink's state model over RocksDB.
 
-It can be used as a library of its own; docs/state-library.md leads from opening a store to a restore. The stub beside
-this file, `__init__.pyi`, lists the names for that. A name is imported when it is first used.
+The package needs no Spark, SQL or HTTP and can be used as a library; docs/state-library.md leads from opening a store
+to a restore. The stub `__init__.pyi` lists its public names. A name is imported when it is first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m keyscale.state`: inspect a checkpoint or savepoint, dump its entries, or migrate it to a new savepoint."""
+"""`python -m keyscale.state`: inspects, dumps or migrates a checkpoint or savepoint."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Decoders of stored documents, each created by a single thread.
 
-msgspec prepares the decoding of a struct type at first use. If two threads decode the same type for the first time at
-the same moment, one of them sees half-prepared data and the process dies of a segmentation fault. The log, manifests
-and changelogs are read by several threads.
+msgspec prepares the decoding of a struct type at first use. Two threads that decode the same type for the first time at
+the same moment crash the process with a segmentation fault. Several threads read the log, manifests and changelogs.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 def json_decoder(of_type: type[_T]) -> msgspec.json.Decoder[_T]:
-    """Returns the decoder of a type. Several threads may use it at the same time."""
+    """Returns the decoder of a type, safe for use by several threads."""
     with _lock:
         decoder = _decoders.get(of_type)
         if decoder is None:

@@ -12,7 +12,10 @@ class StateError(KeyscaleError):
 
 
 class UnsupportedTypeError(StateError):
-    """A column of this type cannot be a key or a value, or has no hash of the chosen form."""
+    """A column of this type cannot be a key or a value.
+
+    The type has no encoding, or no hash of the chosen form.
+    """
 
     code = "STATE_TYPE_UNSUPPORTED"
     domain = "user"
@@ -28,7 +31,7 @@ class SerializationError(StateError):
 
 
 class CorruptValueError(StateError):
-    """Stored bytes cannot be decoded with the schema that wrote them."""
+    """Stored bytes do not match the schema that wrote them."""
 
     code = "STATE_VALUE_CORRUPT"
     domain = "external"
@@ -36,7 +39,10 @@ class CorruptValueError(StateError):
 
 
 class PickleNotAskedForError(StateError):
-    """Stored values are pickles, and the reader has not declared them as such, so they are not unpickled."""
+    """Stored values are pickles, and the reader has not declared `Pickled`.
+
+    Keyscale does not unpickle such values.
+    """
 
     code = "STATE_PICKLE_NOT_ASKED_FOR"
     domain = "user"
@@ -44,7 +50,7 @@ class PickleNotAskedForError(StateError):
 
 
 class KeyTooLargeError(StateError):
-    """A key, with its namespace and map key, is larger than a stored key may be."""
+    """A key, with its namespace and map key, exceeds the size limit."""
 
     code = "STATE_KEY_TOO_LARGE"
     domain = "user"
@@ -79,7 +85,7 @@ class DescriptorError(StateError):
 
 
 class StateSchemaMismatchError(StateError):
-    """The declaration of a state contradicts its stored values or another declaration with the same name."""
+    """A state's declaration contradicts its stored values or another declaration."""
 
     code = "STATE_SCHEMA_MISMATCH"
     domain = "user"
@@ -87,7 +93,7 @@ class StateSchemaMismatchError(StateError):
 
 
 class NoCurrentKeyError(StateError):
-    """Keyed state was used when there was no current key."""
+    """Keyed state was used without a current key."""
 
     code = "STATE_NO_CURRENT_KEY"
     domain = "user"
@@ -95,7 +101,9 @@ class NoCurrentKeyError(StateError):
 
 
 class KeyGroupError(StateError):
-    """A key group, parallelism or max parallelism is out of bounds, or another subtask owns the key."""
+    """A key group or parallelism is out of bounds.
+
+    Or another subtask owns the key."""
 
     code = "STATE_KEY_GROUP_INVALID"
     advice = "Use 1 <= parallelism <= max parallelism <= 32768; otherwise report this with the driver's log."

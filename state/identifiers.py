@@ -1,4 +1,4 @@
-"""Types of identifiers, so that mypy tells a subtask's index from a batch's number."""
+"""Distinct types of identifiers, so that mypy finds a mix-up."""
 
 from __future__ import annotations
 

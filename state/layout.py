@@ -1,18 +1,19 @@
-"""Paths of objects, all relative to the store's root. No other module builds them.
+"""Paths of objects, relative to the store's root.
+
+Only this module builds them.
 
     <job>/log/<position>.json                                    the commit log, one object per entry
     <job>/changelog/<uid>/<batch>-<subtask>-<attempt>-<unique>   one subtask's mutations of one batch
     <job>/shared/<sha256>-<attempt>-<n>                          snapshot files that several checkpoints may reference
-    <job>/chk-<n>/manifest.json                                  a checkpoint, beside the files that only it references
+    <job>/chk-<n>/manifest.json                                  a checkpoint, beside its exclusive files
     <job>/savepoints/<id>/manifest.json                          a savepoint, beside all of its files
     control-planes/<name>.json                                   the address of a replica of the control plane
 
-A shared file's name carries the attempt and the checkpoint that uploaded it. So a name that the clean-up has looked at
-is never used again: an older attempt's driver that is still alive cannot delete a file that a newer attempt has just
-uploaded, nor can a driver delete a file of its next checkpoint that a failed one has left, too. The names of exclusive
-files and changelogs have a part that is unique to the task that wrote them, so no task can overwrite another one's
-file. (Until version 0.1 the names of shared files had no checkpoint in them. Manifests name whole paths, so nothing
-depends on that.)
+A shared file's name carries the attempt and the checkpoint that uploaded it, so a name is never used twice. An older
+attempt that is still alive therefore cannot delete a file that a newer attempt has just uploaded, and a driver cannot
+delete a file of its next checkpoint as a leftover of a failed one. Names of exclusive files and changelogs contain a
+part unique to the task, so that tasks cannot overwrite each other's files. (Until version 0.1 names of shared files
+lacked the checkpoint. Manifests name whole paths, so readers are not affected.)
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _OWNED_PATH = re.compile(r"(?P<job>[^/]+)/(?:chk-(?P<number>\d+)|savepoints/(?P<
 
 
 class InvalidNameError(KeyscaleError):
-    """A job id, operator uid or savepoint id cannot be part of a path."""
+    """A job id, operator uid or savepoint id is unsuitable for paths."""
 
     code = "STATE_NAME_INVALID"
     domain = "user"
@@ -47,7 +48,7 @@ class InvalidNameError(KeyscaleError):
 
 
 class LocationError(KeyscaleError):
-    """A location is not that of a manifest."""
+    """A location does not lead to a manifest."""
 
     code = "STATE_LOCATION_INVALID"
     domain = "user"
@@ -55,25 +56,25 @@ class LocationError(KeyscaleError):
 
 
 def path_segment(name: str) -> str:
-    """Returns a name of any characters as one segment of a path; no two names give the same segment.
+    """Returns a name as one path segment; distinct names give distinct segments.
 
     Raises:
-        InvalidNameError: It is empty or too long.
+        InvalidNameError: The name is empty or too long.
     """
-    segment = quote(name, safe="").replace(".", "%2E")  # no segment may be . or .., or hidden
+    segment = quote(name, safe="").replace(".", "%2E")  # a segment is never ., .. or hidden
     if not name or len(segment) > NAME_BYTES_MAX:
         raise InvalidNameError(f"a name must have 1 to {NAME_BYTES_MAX} bytes in its quoted form")
     return segment
 
 
 def control_plane(name: str) -> str:
-    """Returns the path of the address of a replica of the control plane."""
+    """Returns the path of a control plane replica's address."""
     return f"{CONTROL_PLANES}{path_segment(name)}.json"
 
 
 @dataclass(frozen=True, slots=True)
 class ChangelogOrigin:
-    """The batch that a changelog was written for, and the attempt that wrote it."""
+    """The batch and the attempt that a changelog was written by."""
 
     batch_id: BatchId
     attempt: Attempt
@@ -81,13 +82,13 @@ class ChangelogOrigin:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Paths of one job's objects."""
+    """The paths of one job's objects."""
 
     job_id: JobId
 
     @property
     def job(self) -> str:
-        """Prefix of all of the job's objects, ending in a slash."""
+        """The prefix of all of the job's objects, ending in a slash."""
         return f"{path_segment(self.job_id)}/"
 
     @property
@@ -98,7 +99,7 @@ class Layout:
         return f"{self.log}{position:0{POSITION_DIGITS}}.json"
 
     def log_position(self, path: str) -> int | None:
-        """Returns the position of the log entry at a path, or None if the path is not that of an entry."""
+        """Returns the position of a log entry's path, or None."""
         name = path.removeprefix(self.log)
         digits = name.removesuffix(".json")
         return int(digits) if digits.isdecimal() and len(digits) == POSITION_DIGITS and name.endswith(".json") else None
@@ -123,7 +124,7 @@ class Layout:
         return f"{self.changelogs}{path_segment(uid)}/{name}"
 
     def changelog_origin(self, path: str) -> ChangelogOrigin | None:
-        """Returns what a changelog at this path was written for; None if the path is not that of one."""
+        """Returns the batch and attempt of a changelog's path, or None."""
         parts = path.removeprefix(self.changelogs).rpartition("/")[2].split("-", 3)
         numbers = [int(part) for part in parts[:3] if part.isdecimal()]
         if not path.startswith(self.changelogs) or len(parts) != 4 or len(numbers) != 3:
@@ -139,7 +140,7 @@ class Layout:
 
     @property
     def checkpoints(self) -> str:
-        """Prefix of all checkpoints' directories (not ending in a slash)."""
+        """The prefix of the directories of all checkpoints, without a final slash."""
         return f"{self.job}chk-"
 
     def checkpoint(self, checkpoint_id: CheckpointId) -> str:
@@ -153,7 +154,7 @@ class Layout:
         return f"{self.savepoints}{path_segment(savepoint_id)}/"
 
     def snapshot(self, checkpoint_id: CheckpointId, savepoint_id: str | None) -> str:
-        """Returns the directory of a checkpoint, or of a savepoint if `savepoint_id` is given."""
+        """Returns the directory of a checkpoint, or of the given savepoint."""
         return self.checkpoint(checkpoint_id) if savepoint_id is None else self.savepoint(savepoint_id)
 
     def manifest(self, checkpoint_id: CheckpointId, savepoint_id: str | None = None) -> str:
@@ -174,7 +175,10 @@ class Layout:
         shard: int,
         name: str,
     ) -> str:
-        """Returns the path of a file of this checkpoint only; `unique` is that of the local snapshot."""
+        """Returns the path of an exclusive file of a snapshot.
+
+        `unique` is the unique part of the local snapshot's name.
+        """
         folder = self.snapshot(checkpoint_id, savepoint_id)
         return f"{folder}{path_segment(uid)}/{subtask}-{path_segment(unique)}/{shard}/{name}"
 
@@ -187,7 +191,7 @@ class Layout:
         subtask: SubtaskIndex,
         unique: str,
     ) -> str:
-        """Returns the path of a subtask's operator state in a snapshot; arguments as for `exclusive_file`."""
+        """Returns the path of a subtask's operator state; arguments as for `exclusive_file`."""
         folder = self.snapshot(checkpoint_id, savepoint_id)
         return f"{folder}{path_segment(uid)}/{subtask}-{path_segment(unique)}/operator-state"
 
@@ -197,10 +201,10 @@ class Layout:
 
 
 def split_location(location: str) -> tuple[str, str]:
-    """Returns the store's URL and the path in it of the manifest at a location.
+    """Returns a manifest's store URL, and its path in the store.
 
     Raises:
-        LocationError: It is not the location of a manifest.
+        LocationError: The location does not lead to a manifest.
     """
     scheme, separator, rest = location.partition("://")
     found = _MANIFEST_PATH.fullmatch(rest)
@@ -213,10 +217,10 @@ def split_location(location: str) -> tuple[str, str]:
 
 
 def job_of_manifest(path: str) -> JobId:
-    """Returns the job whose manifest is at a path in its store.
+    """Returns the job that owns the manifest at a path.
 
     Raises:
-        LocationError: No job's manifest can be there.
+        LocationError: The path cannot hold a manifest.
     """
     found = _OWNED_PATH.fullmatch(path)
     if found is not None:
@@ -224,9 +228,9 @@ def job_of_manifest(path: str) -> JobId:
         savepoint_id = None if found["savepoint"] is None else unquote(found["savepoint"])
         if Layout(job_id).manifest(CheckpointId(int(found["number"] or 0)), savepoint_id) == path:
             return job_id
-    raise LocationError("no job's manifest has this path")
+    raise LocationError("the path does not lead to a job's manifest")
 
 
 def location_of(store_url: str, path: str) -> str:
-    """Returns the location of a manifest: the URL that users see and restore from."""
+    """Returns a manifest's location: the URL that users see and restore from."""
     return f"{store_url.rstrip('/')}/{path}"

@@ -1,12 +1,12 @@
-"""Named steps at which a fault test can hold or kill a process. Without a test they do nothing.
+"""Steps at which a fault test can hold or kill a process.
 
-`KEYSCALE_SYNC_POINT` names the step (`name`, or `name@n` for the n-th time that this process reaches it) and
-`KEYSCALE_SYNC_DIRECTORY` a directory. A process that reaches the step creates a file `<name>.<pid>` there and waits
-until a file `<name>.go` appears; the test then kills, stops or releases it. Processes that reach the step after the
-release pass. Without the variable a step costs one dictionary lookup.
+`KEYSCALE_SYNC_POINT` names the step (`name`, or `name@n` for the n-th time that this process reaches it),
+`KEYSCALE_SYNC_DIRECTORY` a directory. A process that reaches the step creates a file `<name>.<pid>` there and waits for
+a file `<name>.go`; meanwhile the test kills, stops or releases the process. After the release, processes pass the step.
+Without the variable a step costs one dictionary lookup.
 
-With `KEYSCALE_SYNC_POINT=*` the step is named by a file `point` in the directory, if there is one. The directory may
-then be a symbolic link: a test that lets it lead to another directory chooses another step while processes run.
+With `KEYSCALE_SYNC_POINT=*` the file `point` in the directory names the step. The directory may be a symbolic link, so
+that a test can choose another step while processes run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _reached: dict[tuple[Path, str], int] = {}
 
 
 def reach(name: str) -> None:
-    """Marks that this process is at a step; returns at once unless a test holds it there."""
+    """Waits at a step if a test holds it.
+
+    Returns at once otherwise.
+    """
     wanted = os.environ.get(SYNC_POINT)
     if wanted is None:
         return

@@ -1,1 +1,1 @@
-"""Documents in the object store: manifests, log entries, changelogs, claims; and versions, which identify a state."""
+"""Documents in the object store: manifests, log entries, changelogs, claims, versions."""

@@ -1,4 +1,4 @@
-"""A changelog: the mutations of one subtask in one batch, as a file.
+"""A changelog: one subtask's mutations in one batch, as a file.
 
 Frames format, version 1, integers little endian:
 
@@ -51,7 +51,7 @@ _CODEC = "zstd"
 
 
 class ChangelogCorruptError(KeyscaleError):
-    """A changelog is truncated, damaged, or not a changelog at all."""
+    """A changelog is truncated, damaged, or another kind of object."""
 
     code = "STATE_CHANGELOG_CORRUPT"
     domain = "external"
@@ -65,7 +65,7 @@ class ChangelogFormat(StrEnum):
 
 
 class SortedFile(msgspec.Struct, frozen=True):
-    """The mutations of one column family in one batch, as a file that the engine can ingest."""
+    """One column family's mutations of a batch, as a file for ingestion."""
 
     family: str
     path: str
@@ -75,7 +75,7 @@ class SortedFile(msgspec.Struct, frozen=True):
 
 
 class ChangelogHandle(msgspec.Struct, frozen=True):
-    """A reference to one subtask's mutations of one batch: an object with framed runs, and the files of large runs.
+    """A reference to the objects with one subtask's mutations of one batch.
 
     Attributes:
         path: The object with the framed runs; its name is unique to the task that wrote it.
@@ -110,22 +110,22 @@ class ChangelogHandle(msgspec.Struct, frozen=True):
         return KeyGroupRange(self.key_group_start, self.key_group_end)
 
     def paths(self) -> list[str]:
-        """Returns the paths of all of its objects."""
+        """Returns the paths of all of the changelog's objects."""
         operator_state = [] if self.operator_state is None else [self.operator_state.path]
         return [self.path, *(file.path for file in self.sorted_files), *operator_state]
 
 
 class ChangelogCopies(Protocol):
-    """Keeps copies of changelogs' objects on this host, beside those in the object store."""
+    """Keeps copies of changelogs on this host, beside the object store."""
 
     def put(self, path: str, data: bytes) -> None:
-        """Keeps a copy of an object that has been put into the object store."""
+        """Keeps a copy of an object that was put into the store."""
 
     def upload(self, source: Path, path: str) -> None:
-        """Keeps a copy of an uploaded file that will never change."""
+        """Keeps a copy of an immutable uploaded file."""
 
     def give_up(self) -> None:
-        """Stops keeping copies because one is missing."""
+        """Stops keeping copies, because a copy is missing."""
 
 
 class _Run(msgspec.Struct, frozen=True):
@@ -154,7 +154,7 @@ def write_changelog(
     operator_state: FileHandle | None = None,
     copies: ChangelogCopies | None = None,
 ) -> ChangelogHandle:
-    """Stores a batch's mutations; they are durable when this returns.
+    """Stores a batch's mutations durably.
 
     Args:
         store: The object store.
@@ -178,7 +178,7 @@ def write_changelog(
         copies.put(path, data)
         for (_, local), stored in zip(files, sorted_files[len(spilled) :], strict=True):
             copies.upload(local, stored.path)
-        if spilled:  # they are no longer on this host
+        if spilled:  # already uploaded
             copies.give_up()
     return ChangelogHandle(
         path=path,
@@ -212,7 +212,7 @@ def read_changelog(store: ObjectStore, handle: ChangelogHandle) -> list[SortedRu
 
 
 def clip_runs(runs: Sequence[SortedRun], key_groups: KeyGroupRange) -> list[SortedRun]:
-    """Returns the part of each run inside a key group range, without the runs that have none."""
+    """Returns the non-empty parts of runs inside a key group range."""
     clipped = []
     for run in runs:
         start, end = bisect_left(run.keys, key_groups.start_key), bisect_left(run.keys, key_groups.end_key)
@@ -241,7 +241,10 @@ def encode_changelog(runs: Sequence[SortedRun]) -> bytes:
 
 
 def decode_changelog(data: bytes, where: str) -> list[SortedRun]:
-    """Returns the runs of a changelog file; `where` names it in errors. Raises the same errors as `read_changelog`."""
+    """Returns the runs of a changelog file.
+
+    `where` names the file in errors, which are those that `read_changelog` raises.
+    """
     if len(data) < _PREFIX.size + _DIGEST_BYTES:
         raise ChangelogCorruptError(f"{where} is too short for a changelog")
     magic, version, header_bytes = _PREFIX.unpack_from(data)
@@ -263,7 +266,7 @@ def decode_changelog(data: bytes, where: str) -> list[SortedRun]:
 
 
 def upload_sorted(store: ObjectStore, path: str, run: SortedRun, file: Path) -> SortedFile:
-    """Stores a run as the file that the engine has written of it."""
+    """Uploads the sorted file that the engine has written of a run."""
     handle = SortedFile(run.family, path, file.stat().st_size, hash_file(file), len(run))
     store.upload(file, path, immutable=True)
     return handle

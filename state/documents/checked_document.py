@@ -1,8 +1,8 @@
-"""Checked documents: JSON that states its kind, its format version and the checksum of its body.
+"""Checked documents: JSON with its kind, format version and checksum.
 
     {"keyscale": "<kind>", "format_version": 1, "sha256": "<of the body's bytes>", "body": {...}}
 
-A reader refuses a newer format by name, and ignores fields that it does not know.
+A reader refuses a newer format and ignores unknown fields.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Body = TypeVar("_Body", bound=msgspec.Struct)
 
 
 class DocumentCorruptError(KeyscaleError):
-    """A manifest, log entry or claim is truncated, damaged, or not such a document at all."""
+    """A manifest, log entry or claim is truncated, damaged, or another document."""
 
     code = "STATE_DOCUMENT_CORRUPT"
     domain = "external"
@@ -52,22 +52,22 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 def encode_document(kind: str, format_version: int, body: msgspec.Struct) -> bytes:
-    """Returns a document of some kind, ready to be stored; the same body always gives the same bytes."""
+    """Returns a document of some kind; equal bodies give equal bytes."""
     raw = msgspec.json.encode(body, order="deterministic")
     return msgspec.json.encode(_Envelope(kind, format_version, hashlib.sha256(raw).hexdigest(), msgspec.Raw(raw)))
 
 
 def document_bytes(store: ObjectStore, path: str, kind: str) -> bytes:
-    """Returns the bytes of a document of some kind, as `decode_document` takes them.
+    """Returns the bytes of a document, for `decode_document`.
 
     Raises:
-        ObjectNotFoundError: There is none.
-        DocumentCorruptError: It is larger than the store was opened to read.
+        ObjectNotFoundError: The document does not exist.
+        DocumentCorruptError: The document is larger than the store's limit for reading.
     """
     try:
         return store.get(path)
     except ObjectTooLargeError as error:
-        raise DocumentCorruptError(f"no {kind} is so large: {error}") from error
+        raise DocumentCorruptError(f"too large for a {kind}: {error}") from error
 
 
 def decode_document(data: bytes, kind: str, format_version_max: int, body_type: type[_Body], where: str) -> _Body:

@@ -1,9 +1,9 @@
-"""A claim: which job owns the files of a snapshot that it was restored from, after Flink's claim modes.
+"""A claim: the owner of a restored snapshot, as in Flink.
 
-With NO_CLAIM the snapshot stays with its owner: the job's first checkpoint copies its files and no longer needs it.
-With CLAIM it becomes the job's: checkpoints reference its files as they are, and retention deletes it once it is
-subsumed. A claim file beside the manifest names the owner. It is created only if there is none, so of two jobs that
-claim one savepoint one is refused, and the retention of the job that took the savepoint leaves it alone.
+With NO_CLAIM the snapshot stays with its owner: the job's first checkpoint copies its files. With CLAIM the snapshot
+becomes the job's: checkpoints reference its files, and retention deletes it once it is subsumed. A claim file beside
+the manifest names the owner. It is created conditionally, so that only one of two jobs can claim a savepoint; the
+retention of the original owner leaves a claimed savepoint alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FORMAT_VERSION = 1
 
 
 class ClaimMode(StrEnum):
-    """The owner of a snapshot after a job has been restored from it."""
+    """The owner of a snapshot after a restore."""
 
     NO_CLAIM = "no_claim"
     CLAIM = "claim"
@@ -56,17 +56,17 @@ def claim_path(manifest_path: str) -> str:
 
 
 def take_claim(store: ObjectStore, manifest: Manifest, job_id: JobId) -> None:
-    """Makes a savepoint the job's. Taking it again is harmless.
+    """Makes a savepoint the job's own; a repeated call is harmless.
 
     Raises:
-        ClaimRefusedError: Another job has claimed it by now, or it is a checkpoint of another job, whose other
-            checkpoints may need its files.
+        ClaimRefusedError: Another job has claimed it, or it is another job's checkpoint, which shares files with other
+            checkpoints.
     """
     if manifest.kind is not SnapshotKind.SAVEPOINT:
         if manifest.job_id == job_id:
             return  # its own
         raise ClaimRefusedError(
-            f"{manifest.path} is a checkpoint that shares files with others of job {manifest.job_id!r}; "
+            f"{manifest.path} is a checkpoint that shares files with other checkpoints of job {manifest.job_id!r}; "
             "only a savepoint can be claimed"
         )
     try:
@@ -76,18 +76,14 @@ def take_claim(store: ObjectStore, manifest: Manifest, job_id: JobId) -> None:
 
 
 def check_claim(store: ObjectStore, manifest: Manifest, job_id: JobId) -> None:
-    """Refuses to start from a snapshot that another job has claimed and may delete at any time.
-
-    Raises:
-        ClaimRefusedError: Another job has claimed it.
-    """
+    """Refuses a snapshot that another job has claimed and may delete."""
     claim = read_claim(store, claim_path(manifest.path))
     if claim is not None and claim.job_id != job_id:
         raise ClaimRefusedError(f"job {claim.job_id!r} has claimed {manifest.path}")
 
 
 def read_claim(store: ObjectStore, path: str) -> Claim | None:
-    """Returns the claim at a path; None if there is none."""
+    """Returns the claim at a path; None if it does not exist."""
     try:
         return decode_document(document_bytes(store, path, KIND), KIND, FORMAT_VERSION, Claim, path)
     except ObjectNotFoundError:

@@ -1,4 +1,7 @@
-"""A job's counters, as recorded in the commit log and in manifests: they stay exact when a driver is killed."""
+"""A job's counters in the commit log and in manifests.
+
+They stay exact when a driver is killed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import msgspec
 
 
 class JobCounters(msgspec.Struct, frozen=True):
-    """How many records a job has handled in all its committed batches since it was created.
+    """The records of all committed batches since the job was created.
 
     Attributes:
         input_records: Records read.
@@ -21,11 +24,14 @@ class JobCounters(msgspec.Struct, frozen=True):
     dead_letters: int = 0
 
     def plus(self, other: JobCounters) -> JobCounters:
-        """Returns the sums."""
+        """Returns the sums of two sets of counters."""
         return JobCounters(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
 
     def at_least(self, other: JobCounters) -> JobCounters:
-        """Returns of each counter the larger one: counters only grow, so it is the newer one."""
+        """Returns the larger value of each counter.
+
+        Counters only grow, so the larger value is the newer one.
+        """
         return JobCounters(**{name: max(getattr(self, name), getattr(other, name)) for name in self.__struct_fields__})
 
 

@@ -15,24 +15,24 @@ from .manifest import OperatorDeclaration
 
 
 class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
-    """An attempt has begun; from here on no older one can commit.
+    """The start of an attempt; older attempts cannot commit after it.
 
     Attributes:
         attempt: Its fencing number.
         parallelism: Number of subtasks of each operator.
         max_parallelism: Number of key groups.
         hash_id: How keys are hashed to key groups.
-        restored_from: Path of the manifest that it started from, or None.
+        restored_from: Path of the manifest that the attempt started from, or None.
         opened_at_ms: Milliseconds since the epoch.
-        operators: What each operator declares, by uid.
-        rewinds: The history continues from `restored_from` itself; batches committed after that are disowned.
+        operators: Each operator's declaration, by uid.
+        rewinds: The history continues from `restored_from`; batches committed after that manifest are disowned.
         claims: `restored_from` belongs to the job from now on (claim mode CLAIM).
-        restore_id: The wish by which it rewinds, so that it is carried out once; None: it had no name.
-        dropped_operators: Operators whose state is gone from here on, as the program no longer has them.
-        dropped_sources: Sources whose positions are gone from here on, likewise.
-        positions: With dropped sources: the source positions from here on, in place of all earlier ones.
-        counters: The job's counters until here, also of batches that it disowns; left out in what earlier versions have
-            written.
+        restore_id: The id of the restore that the attempt carries out, so that it happens once; None for a restore
+            without an id.
+        dropped_operators: Operators whose state ends here, because the program no longer has them.
+        dropped_sources: Sources whose positions end here, because the program no longer has them.
+        positions: With dropped sources: the source positions from here on, in place of all earlier positions.
+        counters: The job's counters so far, including batches that the entry disowns; omitted by earlier versions.
     """
 
     attempt: Attempt
@@ -52,13 +52,15 @@ class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
 
 
 class BatchPlanned(msgspec.Struct, frozen=True, tag="batch_planned"):
-    """The input of a batch, durable before the batch runs, so that a repeated run reads the same.
+    """The input of a batch, durable before the batch runs.
+
+    A repeated run therefore reads the same input.
 
     Attributes:
         attempt: The attempt that planned it.
         batch_id: The batch.
         positions: New and changed files of Spark's checkpoint directory since the last plan, by relative path; of a
-            source's compacted log only what it adds.
+            source's compacted log only the additions.
     """
 
     attempt: Attempt
@@ -67,18 +69,18 @@ class BatchPlanned(msgspec.Struct, frozen=True, tag="batch_planned"):
 
 
 class BatchCommitted(msgspec.Struct, frozen=True, tag="batch_committed"):
-    """A batch is committed: exactly the changelogs and sink outputs named here count.
+    """A committed batch: exactly the changelogs and outputs named here count.
 
     Attributes:
         attempt: The attempt that committed it.
         batch_id: The batch.
-        operators: Each operator's changelogs, ordered by subtask; None for a subtask that changed nothing.
+        operators: Each operator's changelogs, ordered by subtask; None for a subtask without changes.
         sinks: Per sink, the token that publishes its staged output.
         committed_at_ms: Milliseconds since the epoch.
         input_records: Records read.
         output_records: Records written.
         time: The job's time after this batch.
-        counters: The job's counters after this batch; left out in what earlier versions have written.
+        counters: The job's counters after this batch; omitted by earlier versions.
     """
 
     attempt: Attempt

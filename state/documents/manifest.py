@@ -1,4 +1,7 @@
-"""The manifest: the immutable, versioned, checksummed listing of a checkpoint's files. Publishing it completes it."""
+"""The manifest: the immutable, versioned, checksummed listing of a checkpoint's files.
+
+Publishing the manifest completes the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ _PUBLISH_TRIES = 3
 
 
 class ManifestTakenError(KeyscaleError):
-    """Another manifest is published under the checkpoint's number: by an older attempt that is still alive."""
+    """An older attempt has published another manifest under the checkpoint's number."""
 
     code = "STATE_MANIFEST_TAKEN"
     domain = "external"
@@ -39,7 +42,10 @@ class ManifestTakenError(KeyscaleError):
 
 
 class SnapshotKind(StrEnum):
-    """The owner of a snapshot: the system, which retains it by policy, or the user."""
+    """The owner of a snapshot: the system or the user.
+
+    The system retains checkpoints by policy; savepoints are the user's.
+    """
 
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
@@ -64,7 +70,7 @@ class FileHandle(msgspec.Struct, frozen=True):
 
 
 class ShardHandle(msgspec.Struct, frozen=True):
-    """A reference to the files of one RocksDB instance, and the key groups (inclusive) that it serves."""
+    """A reference to one RocksDB instance's files and inclusive key groups."""
 
     key_group_start: int
     key_group_end: int
@@ -76,7 +82,9 @@ class ShardHandle(msgspec.Struct, frozen=True):
 
 
 class SnapshotHandle(msgspec.Struct, frozen=True):
-    """A reference to one subtask's snapshot; its shards exactly cover the subtask's key group range.
+    """A reference to one subtask's snapshot.
+
+    Its shards exactly cover the subtask's key group range.
 
     Attributes:
         subtask: Index of the subtask that took it.
@@ -104,7 +112,7 @@ class SnapshotHandle(msgspec.Struct, frozen=True):
 
     @property
     def distinct_files(self) -> dict[str, FileHandle]:
-        """The objects by their paths: after a rescale, two of its shards may have the same file."""
+        """The objects by path; shards may share a file after a rescale."""
         return {file.path: file for file in self.files()}
 
     @property
@@ -125,8 +133,8 @@ class OperatorDeclaration(msgspec.Struct, frozen=True):
     """An operator's declaration of its state; a restore is checked against it.
 
     Attributes:
-        key_schema: Its key columns: name and type, in order.
-        schema: The schema of its states, as far as it is known.
+        key_schema: The key columns: name and type, in order.
+        schema: The schema of its states, as far as known.
     """
 
     key_schema: tuple[tuple[str, str], ...] = ()
@@ -134,7 +142,7 @@ class OperatorDeclaration(msgspec.Struct, frozen=True):
 
 
 class OperatorSnapshot(msgspec.Struct, frozen=True):
-    """All subtasks' snapshots of one operator, ordered by subtask index."""
+    """The snapshots of one operator, ordered by subtask index."""
 
     uid: OperatorUid
     parallelism: int
@@ -157,10 +165,10 @@ class Manifest(msgspec.Struct, frozen=True):
         created_at_ms: Milliseconds since the epoch.
         operators: Their snapshots.
         positions: The source positions, or None before any batch.
-        sinks: Per sink, the token of the last batch's output, so that it can be published again.
+        sinks: Per sink, the token of the last batch's output, for publishing it again.
         savepoint_id: The savepoint's id; None for a checkpoint.
-        time: The job's time; left out where it has none.
-        forked_from: The job that took it, if this is another job's own copy of a checkpoint; else left out.
+        time: The job's time; omitted if the job has no time.
+        forked_from: The job that took it, if this is another job's copy of a checkpoint; else omitted.
         counters: The counters of the job that took it, after `batch_id`; left out in what earlier versions have
             written, and in another job's own copy.
     """
@@ -189,7 +197,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def state_size_bytes(self) -> int:
-        """The size of all state; a file that several subtasks read, as after a rescale, counts once."""
+        """The size of all state; a shared file counts once."""
         return size_bytes_of(self.operators)
 
     def operator(self, uid: OperatorUid) -> OperatorSnapshot | None:
@@ -205,13 +213,16 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def size_bytes_of(operators: Iterable[OperatorSnapshot]) -> int:
-    """Returns the size of the distinct objects that hold the state of operators."""
+    """Returns the size of the distinct objects of operators' state."""
     subtasks = (snapshot for operator in operators for snapshot in operator.subtasks)
     return sum(distinct_bytes(subtasks))
 
 
 def distinct_bytes(subtasks: Iterable[SnapshotHandle]) -> list[int]:
-    """Returns the size of each subtask's objects that no subtask before it reads. These add up to the size of all."""
+    """Returns the bytes that each subtask adds to the distinct objects.
+
+    An object that an earlier subtask reads counts only there, so the sizes add up to the total.
+    """
     seen: set[str] = set()
     distinct = []
     for snapshot in subtasks:
@@ -222,14 +233,14 @@ def distinct_bytes(subtasks: Iterable[SnapshotHandle]) -> list[int]:
 
 
 def known_files(manifests: Iterable[Manifest], job_id: JobId, *, claimed: bool = False) -> dict[str, str]:
-    """Returns the files that need not be uploaded again: paths of immutable files by their SHA-256.
+    """Returns the files that a new checkpoint need not upload, by SHA-256.
 
     Args:
-        manifests: Manifests that are retained at least until the new one is published (the latest completed one).
+        manifests: Manifests that are retained until the new one is published (the latest completed one).
         job_id: The job that takes the new checkpoint.
-        claimed: Whether files of other jobs and of savepoints that these manifests name belong to this job now (claim
-            mode CLAIM). Otherwise (NO_CLAIM) the new checkpoint references only files of the job's own checkpoints,
-            which may include files that were claimed before.
+        claimed: Whether files of other jobs and of savepoints in these manifests belong to this job now (claim mode
+            CLAIM). Otherwise (NO_CLAIM) the new checkpoint references only files of the job's own checkpoints,
+            including files claimed earlier.
     """
     return {
         file.sha256: file.path
@@ -283,5 +294,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:
-    """Returns the manifest in a document's bytes; `where` names the document in errors. See `read_manifest`."""
+    """Returns the manifest in a document's bytes; see `read_manifest`.
+
+    `where` names the document in errors.
+    """
     return decode_document(data, KIND, FORMAT_VERSION, Manifest, where)

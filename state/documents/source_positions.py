@@ -1,8 +1,8 @@
-"""Source positions: how far a job has read its sources, as a checkpoint or savepoint holds them.
+"""Source positions: how far a job has read its sources.
 
-A position has the form that its source gave it, and is kept as text. All else has a form of ours, which does not
-depend on the places where Spark keeps such things. Up to version 0.1 the document was a copy of the files of Spark's
-own checkpoint directory, by relative path; it is still read.
+A position has the form that its source gave it, and is kept as text. The rest has a form of Keyscale's own, which does
+not depend on Spark's file layout. Up to version 0.1 the document was a copy of the files of Spark's checkpoint
+directory, by relative path; that form is still read.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ KIND = "source-positions"
 FORMAT_VERSION = 1
 
 SparkFiles: TypeAlias = dict[str, str]
-"""Contents of files of Spark's checkpoint directory by relative path: the form up to version 0.1."""
+"""Contents of files in Spark's checkpoint directory, by relative path (up to version 0.1)."""
 
 
 class BatchEnd(msgspec.Struct, frozen=True):
-    """Where a batch ended in every input.
+    """The end of a batch in every input.
 
     Attributes:
         number: Spark's number of the batch.
         version: Version of the form in which Spark gave the rest.
-        facts: What Spark recorded of the batch besides: its time and settings, as JSON.
-        ends: The position in each input of the query, in the order of the sources, as the input gave it; "-" where it
-            has read nothing.
-        commit: What Spark recorded when the batch was done; None if it had not yet.
+        facts: Spark's further record of the batch, its time and settings, as JSON.
+        ends: The position in each input of the query, in the order of the sources; "-" for an input that has read
+            nothing.
+        commit: Spark's record of the finished batch; None before it finished.
     """
 
     number: int
@@ -48,11 +48,11 @@ class BatchEnd(msgspec.Struct, frozen=True):
 
 
 class ReadFiles(msgspec.Struct, frozen=True):
-    """An entry of what an input keeps itself of the files that it has read.
+    """An entry of an input's own record of its files.
 
     Attributes:
         number: The entry's number, which the positions refer to.
-        is_whole: Whether it holds the files of all entries before it, too.
+        is_whole: Whether the entry includes the files of all earlier entries.
         version: Version of the form in which Spark gave the files.
         files: One JSON text per file.
     """
@@ -70,8 +70,8 @@ class SourcePositions(msgspec.Struct, frozen=True):
         sources: The uids of the sources, in the order of their inputs.
         query: Spark's record of the query that read them.
         batches: The last batches, the oldest first.
-        read_files: What inputs keep themselves, by the input's number.
-        others: Files of Spark's whose purpose is not known, by relative path.
+        read_files: The inputs' own records of files, by the input's number.
+        others: Files of Spark's with an unknown purpose, by relative path.
     """
 
     sources: tuple[str, ...]
@@ -101,9 +101,9 @@ def read_positions(store: ObjectStore, handle: FileHandle) -> SourcePositions | 
     """Returns the source positions that a manifest names.
 
     Raises:
-        ObjectCorruptError: They are damaged.
-        DocumentCorruptError: They were written so.
-        FormatTooNewError: A newer version of Keyscale wrote them.
+        ObjectCorruptError: The positions are damaged.
+        DocumentCorruptError: The positions were already invalid when written.
+        FormatTooNewError: A newer version of Keyscale wrote the positions.
     """
     data = store.get(handle.path)
     if len(data) != handle.size_bytes or hashlib.sha256(data).hexdigest() != handle.sha256:
@@ -112,11 +112,11 @@ def read_positions(store: ObjectStore, handle: FileHandle) -> SourcePositions | 
 
 
 def decode_positions(data: bytes, where: str) -> SourcePositions | SparkFiles:
-    """Returns the positions in a document's bytes; `where` names the document in errors.
+    """Returns the positions in a document, which errors call `where`.
 
     Raises:
-        DocumentCorruptError: They are no such document.
-        FormatTooNewError: A newer version of Keyscale wrote them.
+        DocumentCorruptError: The bytes are another document.
+        FormatTooNewError: A newer version of Keyscale wrote the positions.
     """
     try:
         return msgspec.json.decode(data, type=SparkFiles)

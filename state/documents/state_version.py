@@ -1,8 +1,8 @@
-"""A state version: the number of the last batch, and a lineage that identifies the content.
+"""A state version: the last batch, and the lineage of the content.
 
-A lineage starts as the hash of what the state was restored from, and the path of every applied changelog is hashed
-into it. Changelogs' paths are unique to the task that wrote them, so two states of one lineage have the same content,
-and nothing ever asks for the lineage of a state that a failed try of a batch left behind.
+A lineage starts as the hash of the restored state's origin, and the path of every applied changelog is hashed into it.
+Changelog paths are unique to the task that wrote them, so two states of one lineage have the same content. The lineage
+of a state that a failed try left behind is never requested.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ NO_BATCH = BatchId(-1)
 
 @dataclass(frozen=True, slots=True)
 class StateVersion:
-    """A subtask's state after a batch (-1: before any), and the identity of its content."""
+    """A subtask's state after a batch (-1: before any), with its lineage."""
 
     batch_id: BatchId
     lineage: str
 
     def advanced(self, batch_id: BatchId, changelog_path: str | None) -> StateVersion:
-        """Returns the version after a batch that wrote this changelog; None: the content did not change."""
+        """Returns the version after a batch; None for an unchanged content."""
         return StateVersion(batch_id, self.lineage if changelog_path is None else _digest(self.lineage, changelog_path))
 
 
 def base_lineage(key_groups: KeyGroupRange, parts: Iterable[tuple[KeyGroupRange, str]]) -> str:
-    """Returns the lineage of a state composed of parts (key group range and lineage), clipped to a key group range.
+    """Returns the lineage of a state composed of parts and clipped.
 
-    A single part with exactly that range keeps its lineage.
+    Parts are pairs of key group range and lineage. A single part with exactly the range keeps its lineage.
     """
     known = sorted(parts)
     if len(known) == 1 and known[0][0] == key_groups:

@@ -1,1 +1,1 @@
-"""The commit log of a job, the meaning of its entries, and the checkpoint that a restore starts from."""
+"""A job's commit log, its meaning, and the base of a restore."""

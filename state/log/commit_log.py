@@ -1,8 +1,8 @@
 """The commit log: the only record of what a job has committed.
 
-Its entries are numbered and created conditionally, strictly one after another. A driver that opens an attempt appends
-at the next position. From then on an older driver finds its next position taken, and ends. So no older attempt can ever
-commit, and conditional creates are all that this needs. `keyscale.state.log.resolution` decides what the entries mean.
+Entries are numbered and created conditionally, strictly one after another. A driver that opens an attempt appends at
+the next position; an older driver then finds its next position taken, and ends. Conditional creates alone thus keep
+older attempts from committing. `keyscale.state.log.resolution` decides what the entries mean.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 KIND = "log-entry"
 FORMAT_VERSION = 1
 _APPEND_TRIES = 4
-_COUNTERS_WITHIN = 3  # an opening or a commit, a plan, and an entry that cannot be read
+_COUNTERS_WITHIN = 3  # an opening or a commit, a plan, and an unreadable entry
 _READERS = 8
 
 
 class FencedError(KeyscaleError):
-    """Another attempt has taken over: this one may no longer commit."""
+    """Another attempt has taken over, so this attempt may no longer commit."""
 
     code = "STATE_FENCED"
     advice = "Nothing to do: the job continues in its newer attempt."
@@ -59,7 +59,7 @@ class LogGapError(KeyscaleError):
 
     code = "STATE_LOG_GAP"
     domain = "external"
-    advice = "Restore from a newer checkpoint: entries of the log before it were cleaned up or lost."
+    advice = "Restore from a newer checkpoint: earlier entries of the log were cleaned up or lost."
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -69,13 +69,13 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 class CommitLog:
-    """Reads and appends one job's log. Positions start at 1."""
+    """Reads and appends one job's log; positions start at 1."""
 
     def __init__(self, store: ObjectStore, layout: Layout) -> None:
         self._store = store
         self._layout = layout
         self._known: dict[int, AttemptOpened | Attempt | None] = {}  # the attempt of any other entry; None: deleted
-        self._nonce = uuid.uuid4().hex  # makes this driver's entries different from any other driver's
+        self._nonce = uuid.uuid4().hex  # distinguishes this driver's entries
 
     def read(self, after: int = 0) -> list[tuple[int, LogEntry]]:
         """Returns all entries after a position, in order, with their positions.
@@ -90,16 +90,18 @@ class CommitLog:
         return self._read_all(positions)
 
     def between(self, after: int, until: int) -> list[LogEntry]:
-        """Returns the entries after a position up to and including another one, in order, without listing the log.
+        """Returns entries between two positions, the last inclusive, without listing the log.
 
         Raises:
-            LogGapError: One is missing.
-            DocumentCorruptError: One is damaged.
+            LogGapError: An entry is missing.
+            DocumentCorruptError: An entry is damaged.
         """
         return [entry for _, entry in self._read_all(range(after + 1, until + 1))]
 
     def history(self, manifest: Manifest | None) -> list[tuple[int, LogEntry]]:
-        """Returns what `resolve` needs to resume from a manifest: the entries after it, or from the last rewind on.
+        """Returns the entries that `resolve` needs to resume from a manifest.
+
+        These are the entries after the manifest, or from the last rewind on.
 
         Raises:
             LogGapError: Entries after the manifest were cleaned up, and the job has not been rewound since.
@@ -117,7 +119,7 @@ class CommitLog:
         return entries[rewind:]
 
     def first_commit(self, manifest: Manifest, *, newer_than: Attempt) -> BatchCommitted | None:
-        """Returns the first batch that attempts newer than one have committed after a manifest; None: none.
+        """Returns newer attempts' first commit after a manifest, or None.
 
         Raises:
             LogGapError: Entries after the manifest were cleaned up.
@@ -128,21 +130,22 @@ class CommitLog:
         return next((entry for entry in commits if entry.attempt > newer_than), None)
 
     def is_continued_by_another(self, after: int) -> bool:
-        """Returns whether there is an entry after a position that was not appended through this object."""
+        """Returns whether another driver appended an entry after a position."""
         return any(self._nonce_at(position) != self._nonce for position in self._positions(after))
 
     def last(self) -> tuple[int, LogEntry] | None:
-        """Returns the newest entry, which is of the highest attempt, with its position; None if there is none.
+        """Returns the newest entry with its position; None for an empty log.
 
-        A rewind needs no more than this: it opens at the next position, whatever the entries before it say.
+        The entry belongs to the highest attempt. A rewind needs only this entry: it opens at the next position,
+        whatever the earlier entries say.
         """
         positions = list(self._positions(0))
         return (positions[-1], self._entry(positions[-1])) if positions else None
 
     def newest_counters(self) -> JobCounters:
-        """Returns the job's counters in the newest entry that has them, whether it counts or not.
+        """Returns the job's counters in the newest readable entry that has them.
 
-        Each opening and each commit has them, so it is one of the last entries. One that cannot be read is passed over.
+        Each opening and each commit has counters, so the search ends after a few entries. Disowned entries count, too.
         """
         for position in reversed(list(self._positions(0))[-_COUNTERS_WITHIN:]):
             with suppress(LogGapError, DocumentCorruptError):
@@ -152,16 +155,19 @@ class CommitLog:
         return NOTHING_COUNTED
 
     def newest_rewind(self) -> AttemptOpened | None:
-        """Returns the opening that last rewound the job; None if it was never rewound. It reads few entries."""
+        """Returns the opening that last rewound the job, or None.
+
+        Reads few entries.
+        """
         openings = self.openings(list(self._positions(0)))
         return next((entry for _, entry in sorted(openings.items(), reverse=True) if entry.rewinds), None)
 
     def openings(self, positions: Sequence[int]) -> dict[int, AttemptOpened]:
-        """Returns the entries that open an attempt, by position, of a log with entries at these positions.
+        """Returns the entries that open an attempt, by position.
 
-        It reads few of the others: attempts ascend, and the first entry of each opens it, so between two entries of one
-        attempt there is none to be found. An entry is read once in this object's life. One that has been deleted in
-        the meantime is left out.
+        `positions` are those of the log's entries. Attempts ascend, and the first entry of each opens it, so the search
+        skips what lies between two entries of one attempt. Each entry is read once in this object's life. An entry that
+        was deleted in the meantime is omitted.
 
         Raises:
             DocumentCorruptError: An entry is damaged.
@@ -181,7 +187,7 @@ class CommitLog:
         return {position: entry for position, entry in known if isinstance(entry, AttemptOpened)}
 
     def append(self, position: int, entry: LogEntry) -> int:
-        """Appends an entry at exactly this position and returns the next one.
+        """Appends an entry at exactly this position and returns the next position.
 
         After a lost response the position is read back and compared; a nonce makes the comparison certain.
 
@@ -217,7 +223,10 @@ class CommitLog:
         return LogGapError(f"the commit log of {self._layout.job_id} has no complete history after position {after}")
 
     def _check_end(self, position: int) -> None:
-        """Refuses a position in a hole that the clean-up left: a process that slept for days could fill it."""
+        """Refuses a position in a gap that the clean-up left.
+
+        A process that slept for days could fill it.
+        """
         if any(True for _ in self._positions(position)):
             raise FencedError(f"the commit log continues after position {position}: another attempt is running")
 
@@ -249,7 +258,7 @@ class CommitLog:
     def _nonce_at(self, position: int) -> str | None:
         try:
             return self._record(position).nonce
-        except LogGapError:  # deleted in the meantime, by a newer attempt
+        except LogGapError:  # a newer attempt has deleted it
             return None
 
     def _record(self, position: int) -> _Record:
@@ -264,7 +273,7 @@ class CommitLog:
 
 
 def _complete_from(positions: Sequence[int]) -> int:
-    """Returns the index of the first of the ascending positions that follow each other without a gap to the end."""
+    """Returns the first index after the last gap in ascending positions."""
     index = len(positions)
     while index > 0 and (index == len(positions) or positions[index - 1] + 1 == positions[index]):
         index -= 1

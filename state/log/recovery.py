@@ -1,8 +1,8 @@
-"""Chooses the base of a restore: the newest checkpoint or savepoint whose files are all there.
+"""Chooses the base of a restore: the newest snapshot with complete files.
 
 This is the first step of a restore. `keyscale.state.restore.plan` then decides what each subtask needs,
-`keyscale.state.restore.rebuild` carries its plan out, and `keyscale.state.subtask.store` opens the result.
-Skipping a newer base is logged as an error.
+`keyscale.state.restore.rebuild` carries the plan out, and `keyscale.state.subtask.store` opens the result. A skipped
+newer base is logged as an error.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 _READERS = 16
-_SAME_TIME_MS = 5_000  # a store's modification times are exact to about a second
+_SAME_TIME_MS = 5_000  # modification times in stores are exact to about a second
 
 
 class NothingUsableError(KeyscaleError):
-    """The job has checkpoints, but none of them can be used."""
+    """The job has checkpoints, but cannot use any."""
 
     code = "STATE_NO_USABLE_CHECKPOINT"
     domain = "external"
@@ -44,7 +44,7 @@ class NothingUsableError(KeyscaleError):
 
 @dataclass(frozen=True, slots=True)
 class SkippedManifest:
-    """A checkpoint or savepoint that the job cannot start from, and why."""
+    """A checkpoint or savepoint that cannot be used, with the reason."""
 
     path: str
     reason: str
@@ -52,11 +52,11 @@ class SkippedManifest:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The checkpoint to start from, if there is one.
+    """The checkpoint to start from, if one exists.
 
     Attributes:
-        manifest: None for a job that has neither checkpoint nor savepoint: it starts from its log alone.
-        skipped: Newer ones that cannot be used. The job loses nothing by skipping them as long as its log is complete.
+        manifest: None for a job without checkpoints and savepoints, which starts from its log alone.
+        skipped: Newer manifests that cannot be used. With a complete log the job loses nothing by skipping them.
     """
 
     manifest: Manifest | None
@@ -65,11 +65,13 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a job's history begins, according to its log: the last rewind, or the first attempt.
+    """The beginning of a job's history in its log.
+
+    It is the last rewind, or the first attempt.
 
     Attributes:
         position: The entry's position. The job's own manifests from before it do not count.
-        restored_from: Path of the manifest that the history continues from; None: it began without any.
+        restored_from: Path of the manifest that the history continues from; None for a history without one.
     """
 
     position: int
@@ -78,23 +80,22 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """The base of a restore, and the point of the job's history to resume from."""
+    """The base of a restore, and the point to resume from."""
 
     base: Base
     resume: ResumePoint
 
 
 def recover(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded: Iterable[str] = ()) -> Recovery:
-    """Finds the newest base that the job's history continues from, and where that history ends.
+    """Finds the newest base of the job's history, and the history's end.
 
-    Bases that are damaged, or whose history was disowned by a rewind, are passed over. The base
-    of the last rewind is found by its entry in the log, even if it is another job's and no hint names it. Arguments as
-    for `choose_base`.
+    Damaged and disowned bases are skipped. The log names the base of the last rewind, even if the base is another job's
+    and the hint differs. Arguments as for `choose_base`.
 
     Raises:
-        NothingUsableError: There are manifests, but the job can continue from none of them.
+        NothingUsableError: Manifests exist, but the job cannot continue from any.
         HistoryError, StateSchemaMismatchError, DocumentCorruptError: The log contradicts itself or is damaged.
-        LogGapError: There is no manifest, and the first entries of the log are missing.
+        LogGapError: No manifest exists, and the first entries of the log are missing.
     """
     log = CommitLog(store, Layout(job_id))
     passed_over = set(excluded)
@@ -135,30 +136,29 @@ def choose_base(
     excluded: Iterable[str] = (),
     origin: Origin | None = None,
 ) -> Base:
-    """Finds what a job's attempt starts from. Call it after the attempt has been opened in the log.
+    """Finds the base of an attempt that is open in the log.
 
-    Only then is it certain that no older attempt's clean-up deletes the result; see
+    Only after the opening is it certain that an older attempt's clean-up does not delete the result; see
     `keyscale.state.retention.deletion`.
 
     Args:
         store: The object store.
         job_id: The job.
-        hint: Path of the manifest that the control plane knows of, which may be older than the newest one or of another
-            job. None if it knows of none.
-        excluded: Paths of manifests that have already failed, such as one with a damaged file.
-        origin: The origin of the job's history, if it is known: then only what it continues from and the job's own
-            manifests since count.
+        hint: Path of the manifest that the control plane knows, which may be outdated or of another job; None if it
+            knows none.
+        excluded: Paths of manifests that have already failed, for example with a damaged file.
+        origin: The origin of the job's history, if known: only its manifest and the job's later manifests then count.
 
     Raises:
-        NothingUsableError: There are manifests, but none of them can be used.
-        FormatTooNewError: A newer version wrote one of them; an older manifest must not be used silently instead.
+        NothingUsableError: Manifests exist, but none can be used.
+        FormatTooNewError: A newer version wrote a manifest; an older manifest must not silently replace it.
     """
     checkpoints, savepoints = _published(store, job_id)
     search = _Search(store, job_id, hint, excluded, origin)
     named = {hint, origin.restored_from if origin is not None else None} - {None}
     search.read([*checkpoints, *(path for path in named if path is not None and path not in checkpoints)])
     newest = search.newest_usable()
-    # A savepoint that is older than a usable checkpoint is never the newest, so it need not be read.
+    # A savepoint older than a usable checkpoint is never the newest, so it is not read.
     since_ms = 0 if newest is None else checkpoints.get(newest.path, 0) - _SAME_TIME_MS
     search.read(path for path, modified_ms in savepoints.items() if modified_ms >= since_ms)
     newest = search.newest_usable()
@@ -171,7 +171,7 @@ def choose_base(
 
 
 class _Search:
-    """The search for the newest usable manifest: the manifests read so far, and why some cannot be used."""
+    """The search for the newest usable manifest, with the skipped ones."""
 
     def __init__(
         self, store: ObjectStore, job_id: JobId, hint: str | None, excluded: Iterable[str], origin: Origin | None
@@ -217,7 +217,7 @@ class _Search:
 
 
 def missing_files(store: ObjectStore, manifest: Manifest) -> list[str]:
-    """Returns the paths of a manifest's files that are missing or have another length than recorded.
+    """Returns the paths of a manifest's files that are missing or truncated.
 
     Hashes are checked when files are read.
     """
@@ -230,16 +230,16 @@ def missing_files(store: ObjectStore, manifest: Manifest) -> list[str]:
 
 
 def _rank(manifest: Manifest, job_id: JobId, hint: str | None) -> tuple[int, int, bool, int]:
-    """Returns a sort key: the manifest with the highest one is preferred.
+    """Returns a sort key; the manifest with the highest key is preferred.
 
-    Several savepoints may hold the same state in different forms (see `keyscale.state.inspection.map_migration`). Of
-    these the first one is preferred, unless another one is hinted at.
+    Several savepoints may hold the same state in different forms (see `keyscale.state.inspection.map_migration`). The
+    first of them is preferred, unless the hint names another.
     """
     return (log_start(manifest, job_id), manifest.checkpoint_id, manifest.path == hint, -manifest.created_at_ms)
 
 
 def _published(store: ObjectStore, job_id: JobId) -> tuple[dict[str, int], dict[str, int]]:
-    """Returns the job's checkpoints and its savepoints: when each was published, by its manifest's path."""
+    """Returns the publishing times of checkpoints and savepoints, by manifest path."""
     layout = Layout(job_id)
     checkpoints, savepoints = (
         {info.path: info.modified_ms for info in store.list(prefix) if info.path.rpartition("/")[2] == MANIFEST_NAME}

@@ -1,4 +1,7 @@
-"""The meaning of the commit log: where a job's history ends, and what its state is composed of. Pure."""
+"""The meaning of the commit log: history's end and state's parts.
+
+The functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,17 @@ if TYPE_CHECKING:
 
 
 class HistoryError(KeyscaleError):
-    """The commit log contradicts itself or the manifest that it was read for."""
+    """The commit log contradicts itself or the manifest."""
 
     code = "STATE_HISTORY_INVALID"
     advice = "Do not restart the job; keep its log and report this with the driver's log."
 
 
 class BaseDisownedError(KeyscaleError):
-    """The history continues from another manifest: the job was rewound, or started from elsewhere."""
+    """The history continues from another manifest.
+
+    The job was rewound, or started from elsewhere.
+    """
 
     code = "STATE_BASE_DISOWNED"
     domain = "user"
@@ -55,7 +61,7 @@ class OperatorHistory:
         snapshots: The base's snapshots, one per subtask that took it; empty before any checkpoint.
         changelogs: Changelogs committed after the base, ordered by batch, then by subtask; possibly of several
             parallelisms.
-        declaration: What the operator declared last; None if it was never declared.
+        declaration: The operator's last declaration; None before any.
         schema: The schema of the entries, merged from all of the above; None if there are none.
         operator_state: The newest operator state files of all subtasks, by index, of the attempt that wrote them last.
     """
@@ -68,26 +74,25 @@ class OperatorHistory:
 
     @property
     def has_state(self) -> bool:
-        """Whether anything was stored that a restore without the operator would lose."""
+        """Whether a restore without the operator would lose state."""
         return bool(self.snapshots or self.changelogs or any(self.operator_state))
 
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where a job's history ends and the job resumes.
+    """The end of a job's history, from which the job resumes.
 
     Attributes:
-        batch_id: The batch committed last; -1 if none is.
-        planned: The batch that was planned after it and must be run with exactly its positions, or None.
-        positions: Source position files since the manifest's own (which come first), including those of the planned
-            batch.
-        replaces_positions: Whether these files are all, and the manifest's own no longer count.
+        batch_id: The batch committed last; -1 before any.
+        planned: The batch planned after it, which must run with exactly its positions, or None.
+        positions: Source position files since the manifest's own (which come first), including the planned batch's.
+        replaces_positions: Whether `positions` replaces the manifest's own positions.
         counters: The job's own counters, as far as the history has them.
         operators: Each operator's history, by uid.
         next_position: The position of the next log entry.
-        attempt: The highest attempt that was opened; 0 if none was.
-        sinks: Output tokens of the batch committed last, which must be published (again); none if the manifest contains
-            that batch.
+        attempt: The highest opened attempt; 0 before any.
+        sinks: Output tokens of the batch committed last, which must be published (again); empty if the manifest
+            contains that batch.
         max_parallelism: As fixed by the history; None before any.
         hash_id: As fixed by the history; None before any.
         time: The job's time.
@@ -108,30 +113,30 @@ class ResumePoint:
 
 
 def log_start(manifest: Manifest | None, job_id: JobId) -> int:
-    """Returns the position after which the log is read to resume from a manifest: 0 for another job's savepoint."""
+    """Returns the log position to resume after: 0 for another job's savepoint."""
     return manifest.log_position if manifest is not None and manifest.job_id == job_id else 0
 
 
 def resolve(manifest: Manifest | None, entries: Sequence[tuple[int, LogEntry]], job_id: JobId) -> ResumePoint:
-    """Decides where a job's history ends. Pure.
+    """Decides where a job's history ends; pure.
 
     Args:
-        manifest: The checkpoint or savepoint to start from, or None for a job without any.
-        entries: The complete log after `log_start(manifest, job_id)`, or from the last rewind on, as returned by
-            `CommitLog.history`.
-        job_id: The job whose log it is.
+        manifest: The checkpoint or savepoint to start from; None for a job without any.
+        entries: The entries that `CommitLog.history` returns: the complete log after `log_start(manifest, job_id)`, or
+            from the last rewind on.
+        job_id: The owner of the log.
 
     Raises:
         BaseDisownedError: The history does not continue from this manifest.
         HistoryError: The entries contradict each other or the manifest.
-        StateSchemaMismatchError: The schemas that they name contradict each other.
+        StateSchemaMismatchError: The schemas in the entries contradict each other.
     """
     start = log_start(manifest, job_id)
     history = _History(manifest, own=manifest is not None and manifest.job_id == job_id)
     rewind = last_rewind(entries)
     if rewind is not None:
         entries = entries[rewind:]
-        start = entries[0][0] - 1  # entries before it do not count
+        start = entries[0][0] - 1  # earlier entries do not count
     for expected, (position, entry) in enumerate(entries, start + 1):
         if position != expected:
             raise HistoryError(f"log position {expected} is missing")
@@ -146,7 +151,10 @@ def resolve(manifest: Manifest | None, entries: Sequence[tuple[int, LogEntry]], 
 
 
 def last_rewind(entries: Sequence[tuple[int, LogEntry]]) -> int | None:
-    """Returns the index of the entry that last rewound the job, or None. Nothing before it counts."""
+    """Returns the index of the last rewind, or None.
+
+    Earlier entries do not count.
+    """
     for index in reversed(range(len(entries))):
         entry = entries[index][1]
         if isinstance(entry, AttemptOpened) and entry.rewinds:
@@ -157,16 +165,16 @@ def last_rewind(entries: Sequence[tuple[int, LogEntry]]) -> int | None:
 def files_after(
     known: Sequence[FileHandle | None], *, of: Attempt | None, attempt: Attempt, written: Sequence[FileHandle | None]
 ) -> tuple[FileHandle | None, ...] | None:
-    """Returns the operator state files of all subtasks after a batch. Pure.
+    """Returns the operator state files of all subtasks after a batch; pure.
 
     Args:
-        known: The files before it.
+        known: The files before the batch.
         of: The attempt that wrote them.
         attempt: The attempt that ran the batch.
-        written: The files that its subtasks wrote, by index.
+        written: The files that the batch's subtasks wrote, by index.
 
     Returns:
-        The files; None if the attempt has taken over only part of the state of the one before it.
+        The files; None if the attempt has taken over only part of its predecessor's state.
     """
     if not any(file is not None for file in written):
         return tuple(known)
@@ -187,7 +195,7 @@ class _History:
         self._hash_id = manifest.hash_id if manifest is not None else None
         self._declarations: dict[OperatorUid, OperatorDeclaration] = {}
         self._batch_id = manifest.batch_id if manifest is not None else NO_BATCH
-        # A manifest is taken between two batches: what it names was published before, perhaps by another job's sinks.
+        # A manifest is taken between two batches: the outputs that it names are published, perhaps by another job.
         self._sinks: dict[str, str] = {}
         self._time = manifest.time if manifest is not None and isinstance(manifest.time, JobTime) else JobTime()
         self._counters = NOTHING_COUNTED
@@ -225,7 +233,7 @@ class _History:
             self._positions, self._replaces_positions = dict(entry.positions), True
 
     def _drop(self, uid: OperatorUid) -> None:
-        """Forgets all of an operator: one that gets its uid later begins without state."""
+        """Forgets an operator; a later operator with its uid starts empty."""
         for parts in (self._bases, self._changelogs, self._declarations, self._operator_state):
             parts.pop(uid, None)
         events = {each: times for each, times in self._time.event_times.items() if each != uid}

@@ -1,1 +1,1 @@
-"""Object stores: everything durable is in one, behind one protocol with a conditional create."""
+"""Object stores: the home of all durable data, with a conditional create."""

@@ -17,7 +17,7 @@ class ObjectStoreError(KeyscaleError):
 
 
 class ObjectNotFoundError(ObjectStoreError):
-    """There is no object at the path."""
+    """The path does not lead to an object."""
 
     code = "STATE_OBJECT_NOT_FOUND"
     advice = "The object was deleted or never written; restore from another checkpoint."
@@ -26,7 +26,7 @@ class ObjectNotFoundError(ObjectStoreError):
 class ObjectExistsError(ObjectStoreError):
     """A conditional create found an object at its path.
 
-    After a lost response this may be the caller's own object from an earlier attempt: read it back to find out.
+    After a lost response the object may be the caller's own: read it back to find out.
     """
 
     code = "STATE_OBJECT_EXISTS"
@@ -34,7 +34,10 @@ class ObjectExistsError(ObjectStoreError):
 
 
 class StoreUnavailableError(ObjectStoreError):
-    """The store did not answer in time or failed; whether a write took effect is unknown until it is read back."""
+    """The store failed or did not answer in time.
+
+    Whether a write took effect is unknown until the object is read back.
+    """
 
     code = "STATE_STORE_UNAVAILABLE"
     retryable = True
@@ -42,7 +45,7 @@ class StoreUnavailableError(ObjectStoreError):
 
 
 class StoreRefusedError(ObjectStoreError):
-    """The store refused the request: wrong credentials, missing permission, or no such bucket."""
+    """The store refused the request: credentials, permission or a missing bucket."""
 
     code = "STATE_STORE_REFUSED"
     domain = "user"
@@ -53,7 +56,7 @@ class StoreRefusedError(ObjectStoreError):
 
 
 class StoreFullError(ObjectStoreError):
-    """The disk of the store, or of a download's target, is full or read-only."""
+    """The disk of the store or download is full or read-only."""
 
     code = "STATE_STORE_FULL"
     retryable = True
@@ -61,7 +64,7 @@ class StoreFullError(ObjectStoreError):
 
 
 class ObjectCorruptError(ObjectStoreError):
-    """An object's length or hash differs from the one recorded when it was written."""
+    """An object's length or hash differs from the recorded value."""
 
     code = "STATE_CHECKSUM_MISMATCH"
     advice = "The object was damaged in the store; an earlier checkpoint is used if there is one."
@@ -72,12 +75,13 @@ class ObjectTooLargeError(ObjectStoreError):
 
     code = "STATE_OBJECT_TOO_LARGE"
     advice = (
-        "Keyscale writes nothing so large there: find out who did, and delete it. An earlier checkpoint is then used."
+        "Keyscale does not write objects of this size there: find the writer and delete the object. "
+        "An earlier checkpoint is then used."
     )
 
 
 class InvalidObjectPathError(ObjectStoreError):
-    """A path that is empty, absolute, too long, or climbs out of the store."""
+    """A path is empty, absolute, too long, or leaves the store."""
 
     code = "STATE_OBJECT_PATH_INVALID"
     domain = "internal"
@@ -85,7 +89,7 @@ class InvalidObjectPathError(ObjectStoreError):
 
 
 class StoreUrlError(ObjectStoreError):
-    """A store URL that is neither file:///directory nor s3://bucket/prefix."""
+    """A store URL is neither file:///directory nor s3://bucket/prefix."""
 
     code = "STATE_STORE_URL_INVALID"
     domain = "user"
@@ -93,7 +97,10 @@ class StoreUrlError(ObjectStoreError):
 
 
 class ConditionalCreateUnsupportedError(ObjectStoreError):
-    """The store overwrites an object on a conditional create, so it cannot guarantee exactly once."""
+    """The store overwrites an object on a conditional create.
+
+    It cannot guarantee exactly once.
+    """
 
     code = "STATE_STORE_IGNORES_CONDITION"
     domain = "user"

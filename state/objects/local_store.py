@@ -1,13 +1,13 @@
-"""An object store in a local directory: the embedded default, for runs on one host or on a shared file system.
+"""An object store in a local directory or shared file system.
 
 Durability: `put` and `create` write a temporary file, fsync it, rename or link it into place and fsync the directory,
 so that an acknowledged object survives a power loss. `upload(immutable=True)` hard-links if source and store are on the
-same file system: the object then shares its bytes (and its disk) with the local file. This costs nothing and survives
-the deletion of the local file, but not a write into it. RocksDB never writes into a finished SST file.
+same file system: the object then shares its bytes (and its disk) with the local file. A hard link costs nothing and
+survives the deletion of the local file, but not a write into the file. RocksDB never writes into a finished SST file.
 
-A folder of the store may belong to a job, which can put anything there at any moment. So every folder is opened from
-the root on, one after the other and never through a link, and what is done in it is done relative to the open folder.
-Only a plain file at a valid path is an object: a link, a pipe, a socket or another name is none.
+A folder of the store may belong to a job, which can put anything there at any moment. So every folder is opened step by
+step from the root, never through a link, and all work is relative to the open folder. Only a plain file at a valid path
+is an object; links, pipes, sockets and other names are ignored.
 """
 
 from __future__ import annotations
@@ -47,16 +47,18 @@ if TYPE_CHECKING:
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
 _CHUNK_BYTES = 1 << 20
-_FOLDER_TRIES = 10  # creating a folder races with the removal of empty ones
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # of a folder that one may enter, but perhaps not list
+_FOLDER_TRIES = 10  # creating a folder races with the removal of empty folders
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC  # a folder may be enterable, but not listable
 
 
 class LocalObjectStore:
-    """Objects as files under a root directory, which is created when the first object is written.
+    """Objects as files under a root directory.
+
+    The first write creates the directory.
 
     Args:
         root: The directory.
-        get_bytes_max: The largest object that `get` returns; None: there is no limit.
+        get_bytes_max: The largest object that `get` returns; None: no limit.
     """
 
     def __init__(self, root: Path, *, get_bytes_max: int | None = None) -> None:
@@ -85,7 +87,7 @@ class LocalObjectStore:
             check_size(path, os.fstat(file.fileno()).st_size, self._get_bytes_max)
             if self._get_bytes_max is None:
                 return file.read()
-            data = file.read(self._get_bytes_max + 1)  # it may grow meanwhile
+            data = file.read(self._get_bytes_max + 1)  # the file may still grow
             check_size(path, len(data), self._get_bytes_max)
             return data
 
@@ -182,12 +184,12 @@ class LocalObjectStore:
         """Opens a folder of the store.
 
         Raises:
-            FileNotFoundError: It is not there, and is not made.
-            NotADirectoryError: Something else is there, or on the way to it, such as a link.
+            FileNotFoundError: The folder does not exist, and `make` is false.
+            NotADirectoryError: Something else is in its place or on the way to it, such as a link.
         """
         if make:
             _make_directory(self._root)
-        # The root may be a link: a job has no part in where it is.
+        # The root may be a link: jobs cannot change it.
         descriptor = os.open(self._root, _FOLDER)
         try:
             for name in folder.split("/") if folder else ():
@@ -217,7 +219,9 @@ class LocalObjectStore:
                     os.unlink(temporary, dir_fd=parent)
 
     def _begin(self, folder: str, temporary: str) -> tuple[int, contextlib.ExitStack]:
-        """Makes a folder and an empty file in it, so that a concurrent delete cannot remove the folder any more.
+        """Creates a folder with an empty file in it.
+
+        A concurrent delete then cannot remove the folder.
 
         Returns:
             The folder's descriptor, and what closes it.
@@ -228,7 +232,7 @@ class LocalObjectStore:
                 try:
                     parent = opened.enter_context(self._folder(folder, make=True))
                     os.close(os.open(temporary, flags, 0o666, dir_fd=parent))
-                except FileNotFoundError:  # it was empty, and was removed at this moment
+                except FileNotFoundError:  # the empty folder was removed at this moment
                     if not left:
                         raise
                     continue
@@ -242,13 +246,14 @@ class LocalObjectStore:
                 with self._folder(above) as parent:
                     os.rmdir(name, dir_fd=parent)
             except OSError:
-                return  # not empty, or already removed: in both cases the parent folders stay
+                return  # not empty, or already removed: the parent folders stay
             folder = above
 
     def _folders(self, prefix: str) -> Iterator[tuple[str, int, Sequence[os.DirEntry[str]]]]:
-        """Yields the folders that may hold something whose path starts with a prefix, each open until the next one.
+        """Yields the open folders that may hold paths with a prefix.
 
-        Of each the beginning of the paths in it, its descriptor, and what is in it.
+        Each item is the beginning of the paths in the folder, its descriptor, and its entries. A folder stays open
+        until the next item.
         """
         folders = [prefix.rpartition("/")[0]]
         while folders:
@@ -268,7 +273,7 @@ class LocalObjectStore:
 
 @dataclass(frozen=True, slots=True)
 class _NewFile:
-    """A temporary file in an open folder that is to become an object."""
+    """A temporary file in an open folder, which will become an object."""
 
     folder: int
     temporary: str
@@ -283,10 +288,10 @@ class _NewFile:
             shutil.copyfileobj(source, file, _CHUNK_BYTES)
 
     def take(self, source: str | Path, folder: int | None = None) -> bool:
-        """Becomes a hard link to a file; returns False if the file systems do not allow it.
+        """Becomes a hard link to a file; returns False if unsupported.
 
         Raises:
-            FileNotFoundError: There is no plain file.
+            FileNotFoundError: The source is not a plain file.
         """
         link = f"{self.temporary}-link"
         try:
@@ -301,17 +306,17 @@ class _NewFile:
         return True
 
     def link(self) -> None:
-        """Makes it an object if nothing has its name.
+        """Makes the file an object if its name is free.
 
         Raises:
-            FileExistsError: Something has it.
+            FileExistsError: The name is taken.
         """
-        # Unlike a rename, it fails if the target exists.
+        # Unlike a rename, a link fails if the target exists.
         os.link(self.temporary, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder, follow_symlinks=False)
         _sync_folder(self.folder)
 
     def replace(self) -> None:
-        """Makes it an object in place of whatever has its name."""
+        """Makes the file an object in place of whatever has its name."""
         os.replace(self.temporary, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
         _sync_folder(self.folder)
 
@@ -325,12 +330,12 @@ class _NewFile:
 
 
 def receive(source: IO[bytes], path: str, target: Path, *, size_bytes: int | None, sha256: str | None) -> None:
-    """Copies an object's byte stream to a local file, which appears complete and verified, or not at all.
+    """Copies an object's byte stream to a verified local file.
 
-    It is on disk before it has its name, so that no power loss leaves a file that only looks complete.
+    The file appears complete and verified, or not at all: it is synced before it gets its name.
 
     Raises:
-        ObjectCorruptError: The length or the SHA-256 differs from the one given.
+        ObjectCorruptError: The length or the SHA-256 differs from the given value.
     """
     temporary = target.parent / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     digest = hashlib.sha256()
@@ -352,10 +357,12 @@ def receive(source: IO[bytes], path: str, target: Path, *, size_bytes: int | Non
 def check_content(
     source: IO[bytes], path: str, *, size_bytes: int, sha256: str, on_read: Callable[[int], None]
 ) -> None:
-    """Reads an object's byte stream, at most a part more than it should have; see `ObjectStore.check`.
+    """Verifies an object's byte stream; see `ObjectStore.check`.
+
+    Reads little more than the expected length.
 
     Raises:
-        ObjectCorruptError: The length or the SHA-256 differs from the one given.
+        ObjectCorruptError: The length or the SHA-256 differs from the given value.
     """
     digest, read_bytes = hashlib.sha256(), 0
     while read_bytes <= size_bytes and (chunk := source.read(_CHUNK_BYTES)):
@@ -379,7 +386,7 @@ def _failures(path: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-        raise ObjectNotFoundError(f"there is no object at {path}") from error
+        raise ObjectNotFoundError(f"no object exists at {path}") from error
     except OSError as error:
         if error.errno in _FULL:
             raise StoreFullError(f"cannot write {path}: {error.strerror}") from error
@@ -392,15 +399,15 @@ def _write_failures(path: str) -> Iterator[None]:
         try:
             yield
         except (NotADirectoryError, IsADirectoryError) as error:
-            raise StoreUnavailableError(f"{path} cannot be written: something else is in its way") from error
+            raise StoreUnavailableError(f"{path} cannot be written: something else has its place") from error
 
 
 def _opened(name: str, folder: int) -> IO[bytes]:
     """Opens an object in an open folder for reading.
 
     Raises:
-        FileNotFoundError: There is no plain file, but a link to a file of ours, perhaps, or a pipe, from which a reader
-            would wait forever.
+        FileNotFoundError: The object is not a plain file: it may be a link to one of our files, or a pipe, which would
+            block the reader forever.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -411,13 +418,16 @@ def _opened(name: str, folder: int) -> IO[bytes]:
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise FileNotFoundError(errno.ENOENT, "it is no file")
+        raise FileNotFoundError(errno.ENOENT, "not a plain file")
     return os.fdopen(descriptor, "rb")
 
 
 @contextmanager
 def _listed(folder: int) -> Iterator[Sequence[os.DirEntry[str]]]:
-    """Returns what is in an open folder. Sizes and times of the entries can be read while it is open."""
+    """Returns the entries of an open folder.
+
+    Their sizes and times can be read while the folder is open.
+    """
     descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         with os.scandir(descriptor) as entries:
@@ -444,7 +454,7 @@ def _is_path(path: str) -> bool:
 
 
 def _info(path: str, found: os.stat_result) -> ObjectInfo:
-    # The time of the inode's last change, not of the content's: a hard link to an old file is a young object.
+    # The time of the inode's last change, not of the content's: a new hard link to an old file is a young object.
     return ObjectInfo(path, found.st_size, found.st_ctime_ns // 1_000_000)
 
 

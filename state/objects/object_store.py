@@ -1,4 +1,4 @@
-"""The contract of object stores, the rules for object paths, and the probe that checks a store against the contract."""
+"""The contract of object stores, with its path rules and its probe."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PATH_BYTES_MAX = 1024  # S3's limit for a key
 SEGMENT_BYTES_MAX = 255  # file systems' limit for a name
-SEGMENTS_MAX = 64  # no path of ours is so deep, so that a listing need not go deeper
+SEGMENTS_MAX = 64  # paths of ours are less deep, so a listing may stop there
 TEMPORARY_PREFIX = ".tmp-"
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 
@@ -39,7 +39,7 @@ class ObjectInfo:
 
 
 class ObjectStore(Protocol):
-    """A flat store of immutable objects under slash-separated paths; everything durable is in one.
+    """A flat store of immutable objects under slash-separated paths.
 
     Every method raises `StoreUnavailableError` when the store is unreachable (after a limited number of retries),
     `StoreRefusedError` when it denies access, and `InvalidObjectPathError` for a path that `check_path` rejects. An
@@ -56,10 +56,12 @@ class ObjectStore(Protocol):
         ...
 
     def create(self, path: str, data: bytes) -> None:
-        """Writes an object only if there is none at the path: of two writers exactly one succeeds.
+        """Writes an object only if the path is free.
+
+        One of two writers wins.
 
         Raises:
-            ObjectExistsError: There is one. After a lost response it may be this call's own: read it back.
+            ObjectExistsError: The path has an object. After a lost response it may be this call's own: read it back.
             StoreUnavailableError: The object may or may not have been written: read it back.
         """
         ...
@@ -68,8 +70,8 @@ class ObjectStore(Protocol):
         """Returns an object's content.
 
         Raises:
-            ObjectNotFoundError: There is no such object.
-            ObjectTooLargeError: It is larger than the store was opened to read.
+            ObjectNotFoundError: The object does not exist.
+            ObjectTooLargeError: The object is larger than the store's limit for reading.
         """
         ...
 
@@ -84,61 +86,67 @@ class ObjectStore(Protocol):
         ...
 
     def download(self, path: str, target: Path, *, size_bytes: int | None = None, sha256: str | None = None) -> None:
-        """Writes an object's content to a local file, which appears complete and verified, or not at all.
+        """Writes an object's content to a verified local file.
+
+        The file appears complete and verified, or not at all.
 
         Raises:
-            ObjectNotFoundError: There is no such object.
-            ObjectCorruptError: Its length or hash differs from the one given.
+            ObjectNotFoundError: The object does not exist.
+            ObjectCorruptError: Its length or hash differs from the given value.
         """
         ...
 
     def check(self, path: str, *, size_bytes: int, sha256: str, on_read: Callable[[int], None]) -> None:
-        """Reads an object's content, compares it with what it should be, and keeps nothing of it.
+        """Reads an object and compares it with its expected length and hash.
 
         Args:
             path: The object's path.
             size_bytes: Its length.
             sha256: Its hash, as a hexadecimal number.
-            on_read: Called now and then with the number of bytes read so far, from 0 again in another try. An error
-                that it raises ends the reading.
+            on_read: Called now and then with the number of bytes read so far, which starts at 0 again after a retry. An
+                exception from it ends the reading.
 
         Raises:
-            ObjectNotFoundError: There is no such object.
-            ObjectCorruptError: Its length or hash differs from the one given.
+            ObjectNotFoundError: The object does not exist.
+            ObjectCorruptError: Its length or hash differs from the given value.
         """
         ...
 
     def copy(self, source: str, target: str) -> None:
-        """Copies an object inside the store; its bytes do not pass through this process if the store can avoid it."""
+        """Copies an object inside the store, if possible without transferring its bytes."""
         ...
 
     def head(self, path: str) -> ObjectInfo | None:
-        """Returns an object's size and time of last change; None if there is no such object."""
+        """Returns an object's size and change time, or None."""
         ...
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        """Returns the objects whose paths start with `prefix` and sort after `start_after`, sorted by UTF-8 path."""
+        """Lists the objects with a path prefix, sorted by UTF-8 path.
+
+        Paths up to and including `start_after` are omitted.
+        """
         ...
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Deletes objects; a missing one is not an error."""
+        """Deletes objects; missing objects are ignored."""
         ...
 
     def remove_unfinished(self, prefix: str, before_ms: int) -> int:
-        """Removes the space that writes below a prefix still take whose processes were killed; no object is affected.
+        """Removes the remains of writes below a prefix; objects stay.
 
-        So is anything else there that is no object: a job may put links and pipes into its folder of a local store.
+        It frees the space of writes with a killed process, and removes anything else that is not an object: a job may
+        put links and pipes into its folder of a local store.
 
         Args:
             prefix: As for `list`.
-            before_ms: Only writes that began before this time are removed, in milliseconds since the epoch. It must be
-                so long ago that none of them can still be running.
+            before_ms: Only writes that began earlier are removed, in milliseconds since the epoch. Choose a time before
+                which all writes have certainly ended.
 
         Returns:
-            How many were removed.
+            The number of removed remains.
 
         Raises:
-            StoreRefusedError: The credentials do not allow it, or the store cannot list them.
+            StoreRefusedError: The credentials do not allow it, or the store cannot list the remains.
         """
         ...
 
@@ -147,14 +155,14 @@ def check_size(path: str, size_bytes: int, bytes_max: int | None) -> None:
     """Refuses an object that is too large to be read into memory.
 
     Raises:
-        ObjectTooLargeError: It has more than `bytes_max` bytes, if there is a limit.
+        ObjectTooLargeError: The object has more than `bytes_max` bytes.
     """
     if bytes_max is not None and size_bytes > bytes_max:
-        raise ObjectTooLargeError(f"{path} has {size_bytes} bytes, and at most {bytes_max} are read")
+        raise ObjectTooLargeError(f"{path} has {size_bytes} bytes; the limit for reading is {bytes_max}")
 
 
 def check_path(path: str) -> str:
-    """Returns a path if it is a valid object path; the rules are the same for all stores.
+    """Returns a path if it is valid for all stores.
 
     Raises:
         InvalidObjectPathError: The path is empty, absolute, too long or too deep, or contains an empty or dot segment,
@@ -174,20 +182,23 @@ def check_path(path: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Returns a prefix for `list` if it is valid: empty, or the beginning of a valid path."""
+    """Returns a prefix for `list` if it is valid.
+
+    It is empty, or the beginning of a path.
+    """
     if prefix:
         check_path(prefix.removesuffix("/"))
     return prefix
 
 
 def probe(store: ObjectStore, prefix: str = "") -> None:
-    """Checks that a store can guarantee exactly once, before anything relies on it.
+    """Checks that a store can guarantee exactly once.
 
     Creates one object twice under `probe/`, reads it back, and deletes it.
 
     Args:
         store: The store.
-        prefix: The beginning of the object's path, where only a part of the store may be written.
+        prefix: The beginning of the object's path, for credentials with access to a part of the store.
 
     Raises:
         ConditionalCreateUnsupportedError: The second create succeeded: the store ignores the condition.
@@ -199,14 +210,14 @@ def probe(store: ObjectStore, prefix: str = "") -> None:
     try:
         _probe(store, path)
     except BaseException:
-        with contextlib.suppress(ObjectStoreError):  # what went wrong first counts
+        with contextlib.suppress(ObjectStoreError):  # the first failure counts
             store.delete([path])
         raise
     store.delete([path])
 
 
 def _probe(store: ObjectStore, path: str) -> None:
-    # After a lost answer it is this probe's own: nobody else knows the path.
+    # After a lost answer the existing object is this probe's own: the path is random.
     with contextlib.suppress(ObjectExistsError):
         store.create(path, b"first")
     try:

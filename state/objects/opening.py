@@ -1,4 +1,4 @@
-"""Opening an object store by its URL."""
+"""Opens an object store by its URL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def canonical_url(url: str) -> str:
-    """Returns a store's URL as the store itself gives it, and so as locations begin. Contacts no server.
+    """Returns a store's URL in the canonical form of locations.
+
+    Contacts no server.
 
     Raises:
         StoreUrlError: The URL has another form.
@@ -29,12 +31,14 @@ def canonical_url(url: str) -> str:
 
 
 def open_store(url: str, *, get_bytes_max: int | None = None) -> ObjectStore:
-    """Returns the object store at a URL: `file:///absolute/directory` or `s3://bucket/prefix`. Contacts no server.
+    """Returns the object store at a `file://` or `s3://` URL.
+
+    Contacts no server.
 
     Args:
-        url: The URL.
-        get_bytes_max: The largest object that `get` returns: for a process that must survive what others write into
-            the store. None: there is no limit.
+        url: `file:///absolute/directory` or `s3://bucket/prefix`.
+        get_bytes_max: The largest object that `get` returns, for a process that reads what others write; None: no
+            limit.
 
     Raises:
         StoreUrlError: The URL has another form.
@@ -46,7 +50,8 @@ def open_store(url: str, *, get_bytes_max: int | None = None) -> ObjectStore:
     if parts.scheme == "file" and parts.netloc in {"", "localhost"} and parts.path.strip("/"):
         return LocalObjectStore(Path(unquote(parts.path)), get_bytes_max=get_bytes_max)
     if parts.scheme == "s3" and parts.netloc:
-        # Imported here because the S3 client takes 0.2 s to import, which workers of a job on a local store would pay.
+        # Imported here because importing the S3 client takes 0.2 s, which workers with a local store would pay for
+        # nothing.
         from .s3_store import S3ObjectStore  # noqa: PLC0415
 
         return S3ObjectStore(parts.netloc, check_prefix(parts.path.strip("/")), get_bytes_max=get_bytes_max)

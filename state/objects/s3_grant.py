@@ -1,4 +1,4 @@
-"""Credentials for a part of a bucket: those of a role, narrowed by a policy for the session."""
+"""Credentials for a part of a bucket, by role and policy.
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _READ = ("s3:GetObject",)
 _WRITE = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:ListMultipartUploadParts", "s3:PutObject")
 _LIST = ("s3:ListBucket", "s3:ListBucketMultipartUploads")
 _LIFE_S = 3600
-"""The longest life of a session of a role that was itself assumed."""
+"""The longest session of a role that was itself assumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The rights of a holder of credentials to the objects of a store.
+    """The access rights to the objects of a store.
 
     Attributes:
         store_url: The store, `s3://bucket/prefix`.
@@ -36,7 +36,7 @@ class Grant:
     readable: tuple[str, ...] = ()
 
     def policy(self) -> dict[str, Any]:
-        """Returns the grant as a policy document of S3. Pure."""
+        """Returns the grant as an S3 policy document; pure."""
         parts = urlsplit(self.store_url)
         bucket, root = f"arn:aws:s3:::{parts.netloc}", f"{parts.path.strip('/')}/".lstrip("/")
 
@@ -59,7 +59,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class GrantedCredentials:
-    """Credentials of a limited life; `expires_at_ms` is the time of its end."""
+    """Credentials that are valid until `expires_at_ms`."""
 
     access_key_id: str
     secret_access_key: str = field(repr=False)
@@ -68,21 +68,21 @@ class GrantedCredentials:
 
 
 def assume(role: str, grant: Grant, *, session: str, endpoint_url: str | None) -> GrantedCredentials:
-    """Returns new credentials of a role that reach no more than a grant says.
+    """Returns new credentials of a role, limited to a grant.
 
     Args:
-        role: The role's ARN. A store that has no roles may want any text of this form.
-        grant: What they may do; the role must be allowed to do as much.
-        session: A name for them, which the store's audit log shows.
-        endpoint_url: Address of the Security Token Service; None: that of AWS's configuration.
+        role: The role's ARN. A store without roles may want any text of this form.
+        grant: The rights of the credentials; the role must have at least these rights.
+        session: A name that the store's audit log shows.
+        endpoint_url: Address of the Security Token Service; None for the address in AWS's configuration.
 
     Raises:
         StoreUnavailableError: The service does not answer.
-        StoreRefusedError: It refuses, or has no such function.
+        StoreRefusedError: The service refuses, or lacks this function.
     """
     opened = boto3.session.Session()
     try:
-        # Typed as Any, because the stubs of this service are not installed.
+        # Typed as Any: the stubs of this service are not installed.
         service: Any = opened.client(
             "sts",
             endpoint_url=endpoint_url,
@@ -109,5 +109,5 @@ def assume(role: str, grant: Grant, *, session: str, endpoint_url: str | None) -
 
 
 def _literal(text: str) -> str:
-    """Returns text for a pattern of a policy, in which `*`, `?` and `$` have meanings."""
+    """Escapes `*`, `?` and `$` in text for a policy's pattern."""
     return "".join(f"${{{character}}}" if character in "*?$" else character for character in text)

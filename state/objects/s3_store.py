@@ -47,11 +47,11 @@ _Result = TypeVar("_Result")
 
 
 class S3ObjectStore:
-    """Objects under a prefix of a bucket of any S3-compatible store that honours `If-None-Match: *`.
+    """Objects under a prefix of a bucket in an S3-compatible store.
 
-    Credentials, region and profile come from AWS's usual configuration. So does the endpoint (`AWS_ENDPOINT_URL`),
-    unless `KEYSCALE_S3_ENDPOINT` is set. Requests have timeouts and a limited number of retries, so that an unreachable
-    store causes an error within about a minute and never blocks forever.
+    The store must honour `If-None-Match: *`. Credentials, region and profile come from AWS's usual configuration, and
+    so does the endpoint (`AWS_ENDPOINT_URL`), unless `KEYSCALE_S3_ENDPOINT` is set. Requests have timeouts and a
+    limited number of retries: an unreachable store causes an error within about a minute.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class S3ObjectStore:
             except StoreUnavailableError as error:
                 if not _is_conflict(error):
                     raise
-                # Another writer is writing it now and may still fail: only a finished object counts.
+                # Another writer is writing it and may still fail: only a finished object counts.
                 if self.head(path) is not None:
                     break
                 time.sleep(_CONFLICT_PAUSE_SECONDS)
@@ -132,7 +132,7 @@ class S3ObjectStore:
         def receive_once(path: str) -> None:
             with _failures(path):
                 body = self._client.get_object(Bucket=self._bucket, Key=self._key(path))["Body"]
-                # A StreamingBody has read(), which is all that is needed of it.
+                # A StreamingBody has read(), which suffices.
                 receive(body, path, target, size_bytes=size_bytes, sha256=sha256)  # type: ignore[arg-type]
 
         _with_retries(path, receive_once)
@@ -204,13 +204,13 @@ class S3ObjectStore:
         try:
             with _failures(key):
                 self._client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=upload_id)
-        except ObjectNotFoundError:  # it has ended in the meantime
+        except ObjectNotFoundError:  # the upload has ended in the meantime
             return False
         return True
 
     @property
     def _client(self) -> S3Client:
-        """This process's client: a client created before a fork must not be used after it."""
+        """This process's client; clients are not used across a fork."""
         with _LOCK:
             if self._opened is None or self._opened[0] != os.getpid():
                 session = boto3.session.Session()
@@ -224,7 +224,7 @@ class S3ObjectStore:
                         retries={"total_max_attempts": self._attempts_max, "mode": "standard"},
                         max_pool_connections=32,
                         # S3-compatible stores differ in their support of the newer checksums. Keyscale checks its own
-                        # lengths and hashes on every read, and sends an MD5 with every write of a single part.
+                        # lengths and hashes on every read, and sends an MD5 with every single-part write.
                         request_checksum_calculation="when_required",
                         response_checksum_validation="when_required",
                         s3={"addressing_style": "path"} if self._endpoint_url else None,
@@ -245,7 +245,10 @@ class S3ObjectStore:
 
 
 def _with_retries(path: str, once: Callable[[str], _Result]) -> _Result:
-    """Reads an object, again if the read failed or returned damaged bytes: the fault may lie in the connection."""
+    """Reads an object, with retries after failures and damaged bytes.
+
+    The connection may be at fault.
+    """
     for left in reversed(range(_READ_TRIES)):
         try:
             return once(path)
@@ -286,7 +289,7 @@ def _from_answer(error: ClientError, path: str) -> Exception:
     if status == 412:
         return ObjectExistsError(f"there is already an object at {path}")
     passing = {"SlowDown", "RequestTimeout", "BadDigest", "RequestTimeTooSkewed"}
-    # 409: another write of the same object was in progress; 501: it will never support this.
+    # 409: another write of the object was in progress; 501: the store will never support the request.
     if (status >= 500 and status != 501) or status in {409, 429} or code in passing:
         return StoreUnavailableError(f"the object store answered {status} {code} on {path}")
     return StoreRefusedError(f"the object store answered {status} {code} on {path}")
