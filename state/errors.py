@@ -103,7 +103,8 @@ class NoCurrentKeyError(StateError):
 class KeyGroupError(StateError):
     """A key group or parallelism is out of bounds.
 
-    Or another subtask owns the key."""
+    Or another subtask owns the key.
+    """
 
     code = "STATE_KEY_GROUP_INVALID"
     advice = "Use 1 <= parallelism <= max parallelism <= 32768; otherwise report this with the driver's log."

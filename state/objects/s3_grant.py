@@ -1,4 +1,4 @@
-"""Credentials for a part of a bucket, by role and policy.
+"""Credentials for a part of a bucket, by role and policy."""
 
 from __future__ import annotations
 
