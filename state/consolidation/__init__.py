@@ -1,1 +1,1 @@
-"""Consolidation: rewriting a subtask's shards as a single one, in the background, without the key groups of others."""
+"""Consolidation: rewrites a subtask's shards as a single shard, in the background."""

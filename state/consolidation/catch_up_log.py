@@ -1,13 +1,14 @@
-"""The catch-up log: changelogs of the batches since a consolidation began, so that its result can catch up.
+"""The catch-up log: changelogs of the batches since a consolidation began.
 
     <log>/objects/<path in the object store>         a copy of a changelog's object, or a hard link to it
     <log>/<batch>-<lineage before>-<lineage after>   the changelog's handle; made last
 
-It is kept on this host. The changelogs in the object store cannot serve for this: they are deleted once a newer
-checkpoint is complete. If the log cannot be written, it is given up and with it the consolidation, but never the batch.
+With it the consolidation's result catches up with the batches. It is kept on this host, because a newer checkpoint
+deletes the changelogs in the object store. If the log cannot be written, the log and the consolidation are given up,
+but never the batch.
 
-A task that is tried again leaves a changelog that no commit names. Lineages show which changelogs were committed: those
-whose result a later changelog, or a committed version, builds on.
+A retried task leaves a changelog that is not committed. Lineages show the committed changelogs: a later changelog, or a
+committed version, builds on their result.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class CatchUpEntry:
 
 
 class CatchUpLog:
-    """A consolidation's catch-up log, which exists as long as the result is wanted. The subtask's store writes it."""
+    """A consolidation's catch-up log, which exists while the result is wanted.
+
+    The subtask's store writes it.
+    """
 
     def __init__(self, consolidation: ConsolidationDirectory) -> None:
         self._consolidation = consolidation
@@ -69,7 +73,7 @@ class CatchUpLog:
 
     @property
     def consolidation(self) -> ConsolidationDirectory:
-        """The consolidation that it belongs to."""
+        """The consolidation of this log."""
         return self._consolidation
 
     @property
@@ -78,15 +82,18 @@ class CatchUpLog:
         return LocalObjectStore(self._objects)
 
     def put(self, path: str, data: bytes) -> None:
-        """Keeps a copy of an object that has been put into the object store."""
+        """Keeps a copy of an object that was put into the store."""
         self._keep(path, len(data), lambda target: target.write_bytes(data))
 
     def upload(self, source: Path, path: str) -> None:
-        """Keeps a copy of an uploaded file that will never change."""
+        """Keeps a copy of an immutable uploaded file."""
         self._keep(path, source.stat().st_size, lambda target: link_or_copy(source, target))
 
     def add(self, before: StateVersion, after: StateVersion, handle: ChangelogHandle) -> None:
-        """Records that a changelog, whose objects have been kept, leads from one version to the next."""
+        """Records that a changelog leads from one version to the next.
+
+        The changelog's objects have been kept.
+        """
         if not self._directory.is_dir():
             return
         name = CatchUpEntry(after.batch_id, before.lineage, after.lineage).name
@@ -114,7 +121,7 @@ class CatchUpLog:
         """Returns the entries' changelog handles.
 
         Raises:
-            FileNotFoundError: The log has been given up in the meantime.
+            FileNotFoundError: The log has been given up.
             ChangelogCorruptError: A file is damaged.
         """
         files = [self._directory / entry.name for entry in entries]
@@ -147,13 +154,13 @@ class CatchUpLog:
             self.give_up()
 
     def give_up(self) -> None:
-        """Gives up the consolidation: a changelog that is missing here would be missing from the result."""
+        """Gives up the consolidation: its result would miss a changelog."""
         logger.warning("the changelogs since a consolidation began are no longer kept, so its result is lost")
         self._consolidation.give_up()
 
 
 def find_catch_up_log(subtask_root: Path) -> CatchUpLog | None:
-    """Returns the catch-up log of a consolidation that has begun for a subtask; None: there is none."""
+    """Returns the catch-up log of a subtask's current consolidation, or None."""
     return next((CatchUpLog(each) for each in consolidations(subtask_root) if each.is_wanted), None)
 
 
@@ -164,14 +171,17 @@ def begin_catch_up_log(
     policy: ConsolidationPolicy,
     expired_bytes: int = 0,
 ) -> CatchUpLog | None:
-    """Begins a consolidation as `begin_consolidation` does, unless the subtask's settings turn consolidation off."""
+    """Begins a consolidation as `begin_consolidation` does, if the settings allow it."""
     wanted = snapshot.settings.background_consolidation
     begun = begin_consolidation(snapshot, subtask_root, files, policy, expired_bytes) if wanted else None
     return None if begun is None else CatchUpLog(begun)
 
 
 def changelogs_between(entries: Iterable[CatchUpEntry], start: str, end: str) -> list[CatchUpEntry] | None:
-    """Returns the entries that lead from one lineage to another, in order; None if some are missing. Pure."""
+    """Returns the entries that lead from one lineage to another; pure.
+
+    They are in order; None if some are missing.
+    """
     by_after = {entry.after: entry for entry in entries}
     path: list[CatchUpEntry] = []
     at = end
@@ -185,7 +195,10 @@ def changelogs_between(entries: Iterable[CatchUpEntry], start: str, end: str) ->
 
 
 def committed_after(entries: Iterable[CatchUpEntry], start: str) -> list[CatchUpEntry]:
-    """Returns the entries after a lineage that are known to be committed because a later entry builds on them. Pure."""
+    """Returns the committed entries after a lineage; pure.
+
+    An entry is known to be committed if a later entry builds on it.
+    """
     known = list(entries)
     built_upon = {entry.before for entry in known}
     next_of = {entry.before: entry for entry in known if entry.after in built_upon}

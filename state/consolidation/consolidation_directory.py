@@ -1,4 +1,4 @@
-"""A consolidation's directory: which process works there, and whether its result may be used.
+"""A consolidation's directory: its worker, and the state of its result.
 
 <subtask>/consolidation/<unique>/base.json   the local snapshot that it is made from, and the snapshot's version
 <subtask>/consolidation/<unique>/catch-up/   the catch-up log (`keyscale.state.consolidation.catch_up_log`)
@@ -7,7 +7,7 @@
 <subtask>/consolidation/given-up             its modification time is when the last consolidation was given up
 <local root>/consolidating                   names the directory of the host's only consolidation
 
-Without its catch-up log a consolidation is not wanted.
+A consolidation without a catch-up log is unwanted.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class ConsolidationBase(msgspec.Struct, frozen=True):
         batch_id: The batch of the snapshot's version.
         lineage: The lineage of the snapshot's version.
         key_group_start: First key group of the subtask.
-        key_group_end: Last one, inclusive.
+        key_group_end: Last key group, inclusive.
         boot_id: The running system's id.
         settings: Settings of the subtask's stores.
         schema: The schema of its entries.
-        ttls: The TTL of each state that has one, as far as this attempt has declared its states on this host.
+        ttls: The TTL of each state with a TTL, as far as this attempt has declared its states on this host.
         format_version: The file's format; a file of another format is ignored.
     """
 
@@ -96,7 +96,10 @@ class ConsolidationBase(msgspec.Struct, frozen=True):
 
 
 class ConsolidationDirectory:
-    """One consolidation's directory. Reading it needs no lock; working in it or removing it does."""
+    """One consolidation's directory.
+
+    Reading it needs no lock; working in it or removing it does.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -104,7 +107,7 @@ class ConsolidationDirectory:
 
     @property
     def subtask_root(self) -> Path:
-        """The directory of the subtask whose shards are consolidated."""
+        """The directory of the subtask that is consolidated."""
         return self.path.parent.parent
 
     @property
@@ -126,16 +129,16 @@ class ConsolidationDirectory:
 
     @property
     def has_died(self) -> bool:
-        """Whether a process that worked on it has ended without a result. Ask only while holding the lock."""
+        """Whether a worker ended without a result; valid only under the lock."""
         return (self.path / _STARTED_NAME).exists() and not self.is_ready
 
     @property
     def was_moved(self) -> bool:
-        """Whether a process ended while it took the result over. Ask only while holding the lock."""
+        """Whether a process ended during the take-over; valid only under the lock."""
         return self.is_ready and not self.shard.exists()
 
     def base(self) -> ConsolidationBase | None:
-        """Returns what it starts from; None if that cannot be used."""
+        """Returns the start of the consolidation; None if it cannot be used."""
         try:
             base = json_decoder(ConsolidationBase).decode((self.path / _BASE_NAME).read_bytes())
         except (OSError, msgspec.MsgspecError):
@@ -143,14 +146,17 @@ class ConsolidationDirectory:
         return base if base.format_version == _BASE_VERSION and base.boot_id == boot_id() else None
 
     def ready(self) -> CleanMarker | None:
-        """Returns the version and shard of the result; None if there is no usable one."""
+        """Returns the version and shard of a usable result, or None."""
         try:
             return CleanMarker.usable((self.path / _READY_NAME).read_bytes())
         except FileNotFoundError:
             return None
 
     def acquire(self) -> bool:
-        """Takes the lock; returns False if another process has it or the directory is gone."""
+        """Takes the lock, or returns False.
+
+        Another process may have it, or the directory may be gone.
+        """
         try:
             self._lock = lock_directory(self.path)
         except FileNotFoundError:
@@ -163,7 +169,7 @@ class ConsolidationDirectory:
             self._lock = None
 
     def mark_started(self) -> None:
-        """Notes that work has begun: it is lost if this process ends."""
+        """Records that work has begun, which is lost if this process ends."""
         (self.path / _STARTED_NAME).touch()
 
     def mark_ready(self, marker: CleanMarker) -> None:
@@ -174,7 +180,10 @@ class ConsolidationDirectory:
         (self.path / _READY_NAME).unlink(missing_ok=True)
 
     def give_up(self) -> None:
-        """Makes the result unwanted and delays the next try; a process that works on it notices."""
+        """Makes the result unwanted and delays the next try.
+
+        A process that works on it notices.
+        """
         with contextlib.suppress(OSError):
             (self.path.parent / _GIVEN_UP_NAME).touch()
         self.remove_catch_up_log()
@@ -184,7 +193,7 @@ class ConsolidationDirectory:
         shutil.rmtree(self.catch_up_log, ignore_errors=True)
 
     def remove(self) -> None:
-        """Removes the directory, its marker first. Needs the lock, which is released."""
+        """Removes the directory, its marker first, and releases the lock."""
         with local_failures(self.path):
             self.unmark_ready()
         shutil.rmtree(self.path, ignore_errors=True)
@@ -198,16 +207,16 @@ def begin_consolidation(
     policy: ConsolidationPolicy = DEFAULT_POLICY,
     expired_bytes: int = 0,
 ) -> ConsolidationDirectory | None:
-    """Begins with a snapshot that has just been linked, if it is worth it and no other one runs on the host.
+    """Begins with a linked snapshot, if worthwhile and possible.
 
-    One consolidation at a time is enough load beside the batches.
+    One consolidation at a time per host is enough load beside the batches.
 
     Args:
         snapshot: The subtask's state between two batches; the catch-up log must keep all changelogs from now on.
         subtask_root: The subtask's directory on this host.
         files: The files of each shard.
-        policy: Decides whether it is worth it.
-        expired_bytes: How many of the files' bytes it would free because their entries have expired.
+        policy: Decides whether it is worthwhile.
+        expired_bytes: How many of the files' bytes belong to expired entries.
 
     Returns:
         The new consolidation, or None.
@@ -248,7 +257,7 @@ def begin_consolidation(
 
 
 def consolidations(subtask_root: Path) -> list[ConsolidationDirectory]:
-    """Returns all consolidations of a subtask on this host; usually there are none."""
+    """Returns all consolidations of a subtask on this host, usually none."""
     try:
         entries = list((subtask_root / CONSOLIDATION_NAME).iterdir())
     except FileNotFoundError:
@@ -257,7 +266,7 @@ def consolidations(subtask_root: Path) -> list[ConsolidationDirectory]:
 
 
 def _given_up_seconds(subtask_root: Path) -> float | None:
-    """Returns how long ago a consolidation of the subtask was given up; None: none was."""
+    """Returns the seconds since a consolidation was given up, or None."""
     try:
         modified = (subtask_root / CONSOLIDATION_NAME / _GIVEN_UP_NAME).stat().st_mtime
     except FileNotFoundError:
@@ -266,7 +275,7 @@ def _given_up_seconds(subtask_root: Path) -> float | None:
 
 
 def _reserve(reservation: Path, path: Path) -> bool:
-    """Records that a host's only consolidation is at a path, unless there is another one."""
+    """Reserves a host's only consolidation for a path, if free."""
     with _locked(reservation) as descriptor:
         holder = os.pread(descriptor, 4096, 0).decode()
         if holder and _is_alive(Path(holder)):
@@ -277,7 +286,10 @@ def _reserve(reservation: Path, path: Path) -> bool:
 
 
 def _is_alive(path: Path) -> bool:
-    """Whether a process works there or did so recently: a result may also wait for a subtask that has moved away."""
+    """Returns whether a process works there or did so recently.
+
+    A result may also wait for a subtask that has moved away.
+    """
     try:
         lock = lock_directory(path)
         if lock is None:

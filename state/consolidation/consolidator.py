@@ -1,7 +1,7 @@
-"""The consolidator: a process that rewrites a subtask's shards as a single one, beside the batches.
+"""The consolidator: a process that rewrites a subtask's shards as one.
 
-It runs as `python -m keyscale.state.consolidation.consolidator <directory>`, works on hard links at a low priority, and
-ends with the process that it is told to watch. If it is killed, its files are recognized as garbage and removed when
+It runs as `python -m keyscale.state.consolidation.consolidator <directory>` beside the batches, works on hard links at
+a low priority, and ends with the watched process. If it is killed, its files are recognized as garbage and removed when
 the subtask is next opened.
 """
 
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 CATCH_UP_ROUNDS_MAX = 20
-LEFT_TO_TAKE_OVER_MAX = 2  # batches: the newest one is never known to be committed, and one more may come at any time
+LEFT_TO_TAKE_OVER_MAX = 2  # batches: the newest may be uncommitted, and another may come at any time
 _MEMORY_BYTES = 64 * MEBIBYTE
 _COPIED_AT_A_TIME = 100_000
 _NICENESS = 10  # gets about a tenth of a core that batches keep busy; at 19 a merge on such a host would never end
@@ -70,7 +70,7 @@ _IMMUTABLE_SUFFIX = ".sst"
 
 
 class ConsolidationUnwantedError(KeyscaleError):
-    """The consolidation's result is no longer wanted, or it cannot catch up with the batches."""
+    """The consolidation's result is unwanted, or cannot catch up."""
 
     code = "STATE_CONSOLIDATION_GIVEN_UP"
     retryable = True
@@ -96,15 +96,15 @@ class _ShardVersion:
 
 
 def consolidate(directory: Path, clock: Clock | None = None) -> bool:
-    """Carries out a consolidation that a snapshot has begun (`LocalSnapshot.consolidation`), or lets it catch up.
+    """Carries out a consolidation, or lets its result catch up.
 
-    May run in any process on the subtask's host, beside its batches. The subtask takes the result over when it is next
-    opened.
+    A snapshot has begun it (`LocalSnapshot.consolidation`). The function may run in any process on the subtask's host,
+    beside its batches. The subtask takes the result over when it is next opened.
 
     Args:
         directory: The consolidation's directory.
-        clock: Entries that have expired by this clock are left out where their TTL asks for that
-            (`Cleanup.compaction`); None: none are.
+        clock: Entries that have expired by this clock are omitted if their TTL says so (`Cleanup.compaction`); None:
+            all entries stay.
 
     Returns:
         Whether there is a result. If not, the consolidation was given up, or another process works on it.
@@ -120,7 +120,7 @@ def consolidate(directory: Path, clock: Clock | None = None) -> bool:
             return _consolidate(consolidation, clock)
         except StoreCorruptError:
             consolidation.give_up()
-            if directory.exists():  # otherwise its files are missing because the attempt's are being removed
+            if directory.exists():  # else the attempt's files are being removed
                 give_up_local_files(consolidation.subtask_root)
             raise
         except BaseException:
@@ -134,7 +134,7 @@ def consolidate(directory: Path, clock: Clock | None = None) -> bool:
 
 
 def start_consolidator(directory: Path, watched: int, clock: Clock | None = None) -> None:
-    """Starts a consolidation in a process of its own, unless one already works on it.
+    """Starts a consolidation in its own process, unless one is at work.
 
     Args:
         directory: The consolidation's directory.
@@ -163,7 +163,7 @@ def start_consolidator(directory: Path, watched: int, clock: Clock | None = None
         process = subprocess.Popen(  # noqa: S603 - ourselves
             command, stdin=nowhere, stdout=nowhere, env=environment, start_new_session=True
         )
-    except OSError:  # the host has no room for it, which does not concern the checkpoint
+    except OSError:  # the host lacks the resources, which does not concern the checkpoint
         logger.warning("no process can be started to merge shards", exc_info=True)
         consolidation.give_up()
         return
@@ -179,16 +179,17 @@ def merge_shards(
     purge: Callable[[], None] = lambda: None,
     check: Callable[[], None] = lambda: None,
 ) -> None:
-    """Makes an engine hold its own key groups and those of other shards, nothing else, and compacts it.
+    """Merges other shards' key groups into an engine, and compacts it.
 
-    With no other shards this is a trim, in which no record passes through Python unless there is something to purge.
+    The engine then holds exactly its own key groups and those shards'. Without other shards this is a trim: records
+    pass through Python only if there is something to purge.
 
     Args:
         target: A shard's engine.
         own: The key groups that it serves so far.
-        others: Further shards of disjoint ranges; they are only read.
+        others: Further shards of disjoint ranges, which are only read.
         scratch: An existing directory for temporary files.
-        purge: Called before the engine is compacted; may remove entries that are no longer visible.
+        purge: Called before the compaction; may remove entries that are no longer visible.
         check: Called now and then; ends the work by raising.
     """
     target.delete_range(b"", own.start_key)
@@ -239,7 +240,10 @@ def _consolidate(consolidation: ConsolidationDirectory, clock: Clock | None) -> 
 def _build(
     consolidation: ConsolidationDirectory, base: ConsolidationBase, settings: RocksDbSettings, clock: Clock | None
 ) -> None:
-    """Builds the new shard, at the snapshot's version, from the largest shard, which is only clipped and compacted."""
+    """Builds the new shard, at the snapshot's version, from the largest shard.
+
+    The largest shard is only clipped and compacted.
+    """
     snapshot = Path(base.snapshot)
     sizes = [_size_bytes(snapshot / shard.directory) for shard in base.shards]
     largest = sizes.index(max(sizes))
@@ -279,7 +283,7 @@ def _purge(engine: Engine, base: ConsolidationBase, clock: Clock | None) -> None
 def _catch_up(
     consolidation: ConsolidationDirectory, key_groups: KeyGroupRange, engine: Engine, version: _ShardVersion
 ) -> _ShardVersion:
-    """Applies what has been committed since, again and again, until the new shard is at most a few batches behind."""
+    """Applies committed changelogs until the shard is nearly up to date."""
     log = CatchUpLog(consolidation)
     for _ in range(CATCH_UP_ROUNDS_MAX):
         _check_wanted(consolidation)
@@ -291,7 +295,7 @@ def _catch_up(
             schema = merge_schemas([version.schema, *(handle.schema for handle in handles)])
             version = _ShardVersion(entries[-1].batch_id, entries[-1].after, schema, version.ttls)
         reach("consolidate.caught_up")
-        # Counted in batches, because lost tries of a task leave changelogs that nothing will ever build on.
+        # Counted in batches, because retried tasks leave changelogs that later changelogs never build on.
         left = {entry.batch_id for entry in log.entries() if entry.batch_id > version.batch_id}
         if len(left) <= LEFT_TO_TAKE_OVER_MAX:
             return version
@@ -310,7 +314,10 @@ def _runs(engine: Engine, family: str, key_groups: KeyGroupRange) -> Iterator[So
 
 
 def _link(source: Path, target: Path) -> None:
-    """Copies a closed shard by hard links; files that RocksDB writes to are copied."""
+    """Copies a closed shard by hard links.
+
+    Files that RocksDB writes to are copied.
+    """
     with local_failures(source):
         target.mkdir()
         for file in source.iterdir():
@@ -326,7 +333,7 @@ def _size_bytes(directory: Path) -> int:
 
 
 def _index(consolidation: ConsolidationDirectory) -> None:
-    """Writes an index of the new shard's files, so that the next checkpoint need not hash them."""
+    """Writes an index of the new shard's files, for the next checkpoint."""
     with local_failures(consolidation.path):
         known = known_hashes([consolidation.path])
         files = [(path, FileIdentity.of(path)) for path in sorted(consolidation.shard.glob(f"*{_IMMUTABLE_SUFFIX}"))]
@@ -363,9 +370,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end_with(process: int) -> None:
-    """Ends this process at once when another one has ended.
+    """Ends this process as soon as another process has ended.
 
-    The other process's id is not reused while a descriptor of it is open.
+    An open descriptor keeps the other process's id from being reused.
     """
     try:
         descriptor = os.pidfd_open(process)

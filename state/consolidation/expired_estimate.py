@@ -1,4 +1,4 @@
-"""Estimates from a sample how many bytes a consolidation would free because their entries have expired."""
+"""Estimates from a sample how many expired bytes a consolidation would free."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ _PLACE_BYTES = 32
 def estimate_expired_bytes(
     snapshot: LocalSnapshot, shards: Sequence[OpenedShard], policy: ConsolidationPolicy, clock: Clock | None
 ) -> int:
-    """Estimates how many bytes a trim would free because they have expired; 0 without a clock or if it is not wanted.
+    """Estimates how many expired bytes a trim would free.
+
+    It is 0 without a clock, or if a trim is not wanted.
 
     Args:
         snapshot: A snapshot that has just been linked.
         shards: The same state, open.
-        policy: Files with fewer bytes than it asks for are not sampled.
+        policy: Files with fewer bytes than its minimum are not sampled.
         clock: The times by which entries expire.
     """
     if clock is None or len(shards) > 1 or not snapshot.settings.background_consolidation:
@@ -53,9 +55,9 @@ def estimate_expired_bytes(
 def estimate_expired_share(
     engine: Engine, family: str, is_expired: Callable[[bytes], bool], key_groups: KeyGroupRange, seed: int = 0
 ) -> float:
-    """Estimates the share of a column family's entries that have expired, within milliseconds.
+    """Estimates the share of expired entries in a column family.
 
-    It reads a few entries from random places.
+    It reads a few entries from random places, within milliseconds.
     """
     random = Random(seed)  # noqa: S311 - a sample
     size = key_groups.end - key_groups.start + 1
@@ -69,9 +71,10 @@ def estimate_expired_share(
 
 
 def _stretch(engine: Engine, family: str, group: int, random: Random) -> tuple[bytes, bytes]:
-    """Returns a range from a random place between a key group's first and last entry to the key group's end.
+    """Returns a range from a random place to its key group's end.
 
-    Random places matter because keys may be in the order of their age.
+    The place is between the first and the last entry. Random places matter because keys may be in the order of their
+    age.
     """
     whole = KeyGroupRange(group, group)
     first = next((key for key, _ in engine.scan(family, whole.start_key, whole.end_key, 1)), None)

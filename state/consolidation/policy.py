@@ -1,10 +1,11 @@
-"""Consolidation: a subtask's shards are rewritten as a single one. This module decides whether that is worth it. Pure.
+"""Decides whether a consolidation is worthwhile; pure.
 
-Trimming one shard (to free what a clip hides) and merging several are the same work. A consolidation begins with a
-snapshot, between two batches. `keyscale.state.consolidation.consolidator` then works in a process of its own, on hard
-links that nothing else writes to, while `keyscale.state.consolidation.catch_up_log` keeps the changelogs of the batches
-since. When the subtask is next opened, `keyscale.state.consolidation.take_over` takes the result over. Until then the
-subtask's store only writes the catch-up log, so a kill at any step costs the work and nothing else.
+A consolidation rewrites a subtask's shards as a single shard. Trimming one shard (to free what a clip hides) and
+merging several are the same work. It begins with a snapshot, between two batches.
+`keyscale.state.consolidation.consolidator` then works in its own process, on hard links that nothing else writes to,
+while `keyscale.state.consolidation.catch_up_log` keeps the changelogs of later batches. When the subtask is next
+opened, `keyscale.state.consolidation.take_over` takes the result over. Until then the subtask's store only writes the
+catch-up log, so a kill at any step costs the work and nothing else.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ class Consolidation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsolidationPolicy:
-    """When a consolidation is worth reading, writing and uploading a subtask's whole state.
+    """When rewriting and uploading a subtask's whole state is worthwhile.
 
     Attributes:
-        foreign_share_min: A trim must free at least this share of the files' bytes: of other subtasks' key groups, or
-            expired.
-        foreign_bytes_min: A trim must free at least this many bytes.
-        retry_seconds: How long to wait before another try after a consolidation was given up.
+        foreign_share_min: The least share of the files' bytes that a trim must free: other subtasks' key groups, or
+            expired entries.
+        foreign_bytes_min: The least number of bytes that a trim must free.
+        retry_seconds: The delay of the next try after a consolidation was given up.
     """
 
     foreign_share_min: float = 0.25
@@ -58,7 +59,7 @@ class ConsolidationFacts:
         file_bytes: Bytes of their files.
         foreign_bytes: Bytes that belong to key groups of other subtasks, estimated from the files' bounds.
         free_bytes: Free bytes on the disk.
-        given_up_seconds: How long ago the last consolidation was given up; None: none was.
+        given_up_seconds: How long ago the last consolidation was given up; None: never.
         expired_bytes: Bytes of the subtask's own expired entries whose TTL is cleaned up by compaction, estimated from
             a sample.
     """
@@ -72,11 +73,11 @@ class ConsolidationFacts:
 
 
 def decide(facts: ConsolidationFacts, policy: ConsolidationPolicy = DEFAULT_POLICY) -> Consolidation:
-    """Decides whether to trim or merge. Pure."""
+    """Decides whether to trim or merge; pure."""
     own_bytes = facts.file_bytes - facts.foreign_bytes
     if facts.given_up_seconds is not None and facts.given_up_seconds < policy.retry_seconds:
         return Consolidation.NOTHING
-    if facts.free_bytes < 2 * own_bytes:  # temporary sorted files, and the compaction's output
+    if facts.free_bytes < 2 * own_bytes:  # for temporary sorted files, and the compaction's output
         return Consolidation.NOTHING
     if facts.shards > 1:
         return Consolidation.MERGE
@@ -86,7 +87,7 @@ def decide(facts: ConsolidationFacts, policy: ConsolidationPolicy = DEFAULT_POLI
 
 
 def foreign_bytes(files: Iterable[FileFacts], own: KeyGroupRange) -> int:
-    """Estimates how many bytes of a shard's files are outside its key groups.
+    """Estimates how many bytes of a shard's files are foreign.
 
     A file's bytes are assumed to be spread evenly over the key groups that it spans.
     """

@@ -1,7 +1,8 @@
-"""Replaces a subtask's shards with the consolidated one when the subtask is opened, if both lead to the wanted version.
+"""Replaces a subtask's shards with the consolidated shard at opening.
 
-The files in use, and their CLEAN marker, stay untouched until the new shard is open at the same version. So a process
-that dies on the way leaves either these or, after the last step, files without a marker: then the state is rebuilt.
+Both must lead to the wanted version. The files in use, and their CLEAN marker, stay untouched until the new shard is
+open at the same version. A process that dies on the way leaves either these or, after the last step, files without a
+marker: the state is then rebuilt.
 """
 
 from __future__ import annotations
@@ -35,15 +36,16 @@ logger = logging.getLogger(__name__)
 
 
 def take_over(spec: SubtaskSpec, version: StateVersion, directory: SubtaskDirectory) -> OpenedShards | None:
-    """Opens the subtask's state from a consolidated shard, if one leads to the version within a few changelogs.
+    """Opens the subtask's state from a consolidated shard, if possible.
 
-    Unusable results are removed on the way, and consolidations that can no longer lead to a result are given up.
+    The shard must lead to the version within a few changelogs. Unusable results are removed on the way, and hopeless
+    consolidations are given up.
 
     Args:
         spec: The subtask.
         version: The wanted version.
-        directory: Held by this process. If a state is returned, the files that were in use there are gone; otherwise
-            they are untouched.
+        directory: Held by this process. If a state is returned, the files that were in use are gone; otherwise they are
+            untouched.
 
     Returns:
         The state, or None if no consolidated shard can be used.
@@ -69,7 +71,7 @@ def take_over(spec: SubtaskSpec, version: StateVersion, directory: SubtaskDirect
 
 
 def can_take_over(version: StateVersion, consolidation: ConsolidationDirectory) -> bool:
-    """Whether there is a result that leads to the version within a few changelogs."""
+    """Returns whether a result leads to the version within a few changelogs."""
     ready = consolidation.ready()
     if ready is None:
         return False
@@ -78,7 +80,7 @@ def can_take_over(version: StateVersion, consolidation: ConsolidationDirectory) 
 
 
 def _may_lead_to(version: StateVersion, consolidation: ConsolidationDirectory) -> bool:
-    """Whether a result leads to the version, or may do so once it is ready."""
+    """Returns whether a result leads to the version, now or when ready."""
     entries = CatchUpLog(consolidation).entries()
     ready = consolidation.ready()
     if ready is not None:

@@ -1,1 +1,1 @@
-"""A subtask's files on this host: where they are, who holds them, and whether they can be used again."""
+"""A subtask's files on this host: their place, holder and validity."""

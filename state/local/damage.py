@@ -1,4 +1,4 @@
-"""Damage: what follows on this host once local files of an operator have proved damaged."""
+"""Damage: the consequences of damaged local files on this host."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ logger = logging.getLogger(__name__)
 
 
 def doubt_local_files(subtask_root: Path) -> bool:
-    """Makes every later restore on this host verify the operator's local files before it links them.
+    """Makes later restores verify an operator's local files before linking them.
 
     It concerns all subtasks and attempts, because they may have links to the same file.
 
     Args:
-        subtask_root: The directory of the subtask whose files proved damaged.
+        subtask_root: The directory of the subtask with damaged files.
 
     Returns:
-        Whether any of the files could be linked without being verified until now.
+        Whether any of the files could be linked without verification until now.
     """
     logger.warning("local files of %s are damaged; all of this operator's are verified from now on", subtask_root)
     return sum(map(_distrust, snapshot_directories_beside(subtask_root))) > 0
 
 
 def give_up_local_files(subtask_root: Path) -> None:
-    """Makes a subtask's local files count as damaged, although its store may be open in another process.
+    """Marks a subtask's local files as damaged, even while they are open.
 
-    That one gives the store up before its next batch, and rebuilds it from verified files.
+    A process that has the store open gives it up before its next batch, and rebuilds it from verified files.
     """
     doubt_local_files(subtask_root)
     mark_damaged(subtask_root)
@@ -41,7 +41,7 @@ def give_up_local_files(subtask_root: Path) -> None:
 def _distrust(directory: Path) -> bool:
     try:
         return distrust_index(directory)
-    except FileNotFoundError:  # it has just been removed
+    except FileNotFoundError:  # just removed
         return False
     except OSError:
         logger.warning("cannot mark the files in %s as damaged", directory, exc_info=True)

@@ -1,7 +1,8 @@
-"""Chooses a subtask's local directory, and so its disk, when there are several.
+"""Chooses a subtask's local directory, and so its disk.
 
-The subtask's directory below the local root is then a symbolic link to a directory on the chosen disk. The link is the
-only record of the choice: it is created exclusively, so racing tasks agree, and following it needs no settings.
+With several local directories, the subtask's directory below the local root is a symbolic link to a directory on the
+chosen disk. The link is the only record of the choice: it is created exclusively, so racing tasks agree, and following
+it needs no settings.
 """
 
 from __future__ import annotations
@@ -36,20 +37,22 @@ class DirectoryUse:
 
 
 def least_used_first(uses: Sequence[DirectoryUse]) -> list[Path]:
-    """Returns the directories, the one with the most free bytes per subtask first, counting one subtask more."""
+    """Sorts directories by free bytes per subtask, counting one subtask more."""
     return [use.directory for use in sorted(uses, key=lambda use: -(use.free_bytes // (use.subtasks + 1)))]
 
 
 def place_subtask(subtask_root: Path, local_root: Path, directories: Sequence[str]) -> None:
-    """Makes sure that a subtask has a directory: the one that it has already, or one on the least used writable disk.
+    """Gives a subtask a directory: its present one, or a new one.
+
+    A new directory is on the least used writable disk.
 
     Args:
         subtask_root: The subtask's directory, below the local root.
         local_root: Root of all local state on this host.
-        directories: Directories on further disks; if there are none, files lie below the local root itself.
+        directories: Directories on further disks; without any, files are below the local root itself.
 
     Raises:
-        DiskFullError, DiskReadOnlyError, StoreIOError: No directory can be used, or the one chosen earlier cannot.
+        DiskFullError, DiskReadOnlyError, StoreIOError: All directories are unusable, or the chosen one is.
     """
     if not directories:
         return

@@ -1,11 +1,12 @@
-"""An index of the files on this host by content, so that a file is neither hashed nor downloaded twice.
+"""An index of the files on this host by content.
 
-An index lies beside the files that it describes. An entry holds only while the file's identity (inode, length, time of
-last modification) is unchanged: a file that was replaced or written to counts as unknown.
+With it, a file is neither hashed nor downloaded twice. An index is stored beside its files. An entry holds only while
+the file's identity (inode, length, time of last modification) is unchanged: a replaced or modified file counts as
+unknown.
 
 A disk may lose or change bytes without a new identity. So an index is trusted only while the system that wrote it runs,
-because a power loss may leave holes in unsynced files, and until damage is found on this host. After that each of its
-files is hashed again before it is used.
+because a power loss may leave holes in unsynced files, and only until damage is found on this host. After that each of
+its files is hashed again before use.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _FORMAT_VERSION = 2
 
 
 class FileIdentity(msgspec.Struct, frozen=True, array_like=True):
-    """Changes whenever a file's content does; the same for all hard links of a file."""
+    """The identity of a file's content, equal for all hard links."""
 
     inode: int
     size_bytes: int
@@ -44,7 +45,7 @@ class FileIdentity(msgspec.Struct, frozen=True, array_like=True):
 
 
 class IndexedFile(msgspec.Struct, frozen=True):
-    """A file, by its path relative to the index's directory, and the SHA-256 of its content."""
+    """A file's path relative to the index, and its content's SHA-256."""
 
     path: str
     identity: FileIdentity
@@ -56,7 +57,7 @@ class FileIndex(msgspec.Struct, frozen=True):
 
     Attributes:
         files: The files.
-        boot_id: The system in which all of them were known to be undamaged; empty once that is in doubt.
+        boot_id: The system in which all files were known to be undamaged; empty once that is in doubt.
         format_version: The index's format; an index of another format is ignored.
     """
 
@@ -72,27 +73,27 @@ class FileIndex(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LocalCopy:
-    """A file on this host that had the wanted content when it was hashed."""
+    """A file on this host that had the wanted content when hashed."""
 
     path: Path
     sha256: str
     is_trusted: bool
 
     def is_sound(self) -> bool:
-        """Returns whether the file has the content; it is read only if that is in doubt."""
+        """Returns whether the file has the content; reads it only in doubt."""
         try:
             return self.is_trusted or hash_file(self.path) == self.sha256
-        except OSError:  # it cannot be read, or the attempt that it belongs to has just removed it
+        except OSError:  # unreadable, or its attempt has just removed it
             return False
 
 
 def write_index(directory: Path, files: Iterable[IndexedFile]) -> None:
-    """Writes the index of a directory, replacing the one before. Its files are known to be undamaged."""
+    """Replaces the index of a directory of undamaged files."""
     _write(directory, FileIndex(tuple(files), boot_id()))
 
 
 def read_index(directory: Path) -> FileIndex:
-    """Returns a directory's index; an empty one if none can be read."""
+    """Returns a directory's index; an empty one if it is unreadable."""
     try:
         index = json_decoder(FileIndex).decode((directory / INDEX_NAME).read_bytes())
     except (OSError, msgspec.MsgspecError):
@@ -101,7 +102,7 @@ def read_index(directory: Path) -> FileIndex:
 
 
 def distrust_index(directory: Path) -> bool:
-    """Makes the files of a directory count as possibly damaged; returns whether its index was trusted."""
+    """Marks a directory's files as possibly damaged; returns whether they were trusted."""
     index = read_index(directory)
     if index.is_trusted:
         _write(directory, msgspec.structs.replace(index, boot_id=""))
@@ -109,10 +110,10 @@ def distrust_index(directory: Path) -> bool:
 
 
 def known_hashes(directories: Iterable[Path]) -> dict[FileIdentity, str]:
-    """Returns the SHA-256 that every file in the directories' indexes had, by the file's identity.
+    """Returns the recorded SHA-256 of every indexed file, by the file's identity.
 
-    Trusted or not: under its first hash a file that was damaged since is the undamaged copy in the object store, while
-    a hash of what is left of it would get the damage into a checkpoint.
+    Untrusted indexes count, too: the first hash of a damaged file leads to the undamaged copy in the object store,
+    while a new hash would bring the damage into a checkpoint.
     """
     return {file.identity: file.sha256 for directory in directories for file in read_index(directory).files}
 
@@ -121,11 +122,11 @@ def local_copies(directories: Iterable[Path], wanted: set[str]) -> dict[str, Loc
     """Finds files on this host by content.
 
     Args:
-        directories: Those whose indexes are searched.
+        directories: The directories with the indexes to search.
         wanted: The SHA-256 of each content.
 
     Returns:
-        A file for each content that was found and is unchanged, by SHA-256; a trusted one if there is one.
+        An unchanged file for each content found, by SHA-256; preferably a trusted one.
     """
     found: dict[str, LocalCopy] = {}
     for directory in directories:
@@ -140,7 +141,7 @@ def local_copies(directories: Iterable[Path], wanted: set[str]) -> dict[str, Loc
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Hard-links a file, or copies it where it cannot be linked (such as across disks)."""
+    """Hard-links a file, or copies it (such as across disks)."""
     try:
         os.link(source, target)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The signal by which a process asks another one to hand over a directory: a FIFO in the directory."""
+"""The signal that requests a directory from another process: a FIFO."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _NOBODY_LISTENS = {errno.ENXIO, errno.ENOENT}
 
 
 class HandOverSignal:
-    """The holder's end of the signal. It costs nothing until another process asks.
+    """The holder's end of the signal, which costs nothing until a request.
 
-    Once requested it stays requested until it is closed; the next holder starts with a signal that is not.
+    A request lasts until the signal is closed; the next holder starts without a request.
 
     Args:
-        path: The FIFO; it is made if it is missing. There is one holder at a time.
+        path: The FIFO, which is made if missing. There is one holder at a time.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,7 +30,10 @@ class HandOverSignal:
         self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def fileno(self) -> int:
-        """A descriptor that is readable once the directory is requested, to wait for several at once."""
+        """Returns a descriptor that becomes readable with a request.
+
+        A caller can wait for several at once.
+        """
         return self._descriptor
 
     @property
@@ -47,7 +50,7 @@ class HandOverSignal:
 def request_hand_over(path: Path) -> None:
     """Asks the holder of a directory to hand it over.
 
-    Nothing happens if no holder listens, so repeat the request while the directory is held.
+    Without a listening holder nothing happens, so repeat the request while the directory is held.
 
     Args:
         path: The FIFO.
@@ -59,7 +62,7 @@ def request_hand_over(path: Path) -> None:
             return
         raise
     try:
-        # Either the FIFO is full of earlier requests, or the holder has just released the directory.
+        # The FIFO is full of earlier requests, or the holder has just released the directory.
         with contextlib.suppress(BlockingIOError, BrokenPipeError):
             os.write(fifo, b"!")
     finally:

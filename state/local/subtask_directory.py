@@ -1,11 +1,11 @@
-"""A subtask's local directory: which process holds it, and whether its files can be used again.
+"""A subtask's local directory: its holder, and the validity of its files.
 
     <local root>/<job>/attempt-<n>/<uid>/subtask-<i>/try-<k>/     the store's files, lock, signal, CLEAN and DAMAGED
     <local root>/<job>/attempt-<n>/<uid>/subtask-<i>/snapshots/   hard-linked snapshots, for upload and local recovery
 
 A worker holds an flock on its try directory. A dead process's lock is free at once. A stopped process keeps its lock:
-others wait for a bounded time, then use the next try directory. The old one is garbage, and whatever its holder does
-there later is harmless, because no commit names its changelogs.
+other processes wait for a bounded time, then use the next try directory. The old directory is garbage, and later work
+of its holder is harmless, because commits do not name its changelogs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MARKER_VERSION = 1
 
 
 class LocalShard(msgspec.Struct, frozen=True):
-    """A shard's directory, relative to the try directory, and the key groups (inclusive) that it serves."""
+    """A shard's directory in the try directory, and its inclusive key groups."""
 
     directory: str
     key_group_start: int
@@ -62,16 +62,16 @@ class LocalShard(msgspec.Struct, frozen=True):
 
 
 class CleanMarker(msgspec.Struct, frozen=True):
-    """States that the local files are complete, flushed, closed and exactly at a version.
+    """The mark of complete, flushed, closed local files at a version.
 
     Attributes:
         batch_id: The version's batch.
         lineage: The version's lineage.
         shards: The shards and their directories.
-        boot_id: The running system's id: after a power loss unsynced files may have holes, so no files of an earlier
-            boot are used.
+        boot_id: The running system's id: after a power loss unsynced files may have holes, so files of an earlier boot
+            are not used.
         schema: The schema of the entries; None if there are none.
-        ttls: The TTL of each state that has one, as declared by the attempt that wrote the files.
+        ttls: The TTL of each state with a TTL, as declared by the attempt that wrote the files.
         format_version: The marker's format; a marker of another format is ignored.
     """
 
@@ -85,7 +85,7 @@ class CleanMarker(msgspec.Struct, frozen=True):
 
     @classmethod
     def usable(cls, data: bytes) -> CleanMarker | None:
-        """Returns the marker in a file's content, or None if it cannot be read or no longer holds."""
+        """Returns the marker in a file's content; None if it is unusable."""
         try:
             marker = json_decoder(cls).decode(data)
         except msgspec.MsgspecError:
@@ -103,7 +103,9 @@ class SubtaskDirectory:
 
     @classmethod
     def acquire(cls, subtask_root: Path, wait_seconds: float = LOCK_WAIT_SECONDS) -> SubtaskDirectory:
-        """Locks the subtask's newest try directory, or the next one if the lock is not free within the wait.
+        """Locks the subtask's newest try directory, or else the next.
+
+        The next directory is used if the lock is not free within the wait.
 
         Raises:
             DiskFullError, DiskReadOnlyError, StoreIOError: The directory cannot be used.
@@ -136,7 +138,7 @@ class SubtaskDirectory:
         return (self.path / _DAMAGED_NAME).exists()
 
     def take_clean_marker(self) -> CleanMarker | None:
-        """Reads and removes the marker: the files count as dirty until they are marked again.
+        """Reads and removes the marker, so that the files count as dirty.
 
         Files that were marked as damaged have no marker.
         """
@@ -164,11 +166,11 @@ class SubtaskDirectory:
             _remove(entry for entry in self.path.iterdir() if entry.name not in {_LOCK_NAME, _SIGNAL_NAME})
 
     def fresh_data(self) -> Path:
-        """Returns the path of a new directory for shards; it is not created."""
+        """Returns the path of a new directory for shards, not yet created."""
         return self.path / f"{_DATA_PREFIX}{uuid.uuid4().hex}"
 
     def keep_only(self, shards: Sequence[LocalShard]) -> None:
-        """Removes the data of all other shards: of earlier ones, or of a process that died while building some."""
+        """Removes the data of all other shards: older or half-built ones."""
         kept = {shard.directory.partition("/")[0] for shard in shards}
         with local_failures(self.path):
             _remove(
@@ -176,7 +178,7 @@ class SubtaskDirectory:
             )
 
     def discard(self) -> None:
-        """Removes what a failed rebuild left, as far as possible, and releases the directory."""
+        """Removes the remains of a failed rebuild, and releases the directory."""
         try:
             with contextlib.suppress(StateError):
                 self.clear()
@@ -186,13 +188,13 @@ class SubtaskDirectory:
     def release(self) -> None:
         """Releases the directory for the next task."""
         if self._lock is not None:
-            self.hand_over_signal.close()  # first: the holder of the lock is the one that listens
+            self.hand_over_signal.close()  # first: the lock's holder is the listener
             os.close(self._lock)
             self._lock = None
 
 
 def job_root(local_root: Path, job_id: JobId) -> Path:
-    """Returns the directory of all of a job's local files on this host."""
+    """Returns the directory of a job's local files on this host."""
     return local_root / path_segment(job_id)
 
 
@@ -207,10 +209,9 @@ def subtask_root(local_root: Path, job_id: JobId, attempt: Attempt, uid: Operato
 
 
 def remove_older_attempts(local_root: Path, job_id: JobId, attempt: Attempt) -> None:
-    """Removes the local files of earlier attempts; files that cannot be removed are left as garbage.
+    """Removes the local files of earlier attempts as far as possible.
 
-    Call it once this attempt has local snapshots of its own: until then the older files can be linked instead of being
-    downloaded.
+    Call it once this attempt has local snapshots: until then the older files can be linked instead of downloaded.
     """
     with contextlib.suppress(FileNotFoundError):
         for entry in job_root(local_root, job_id).iterdir():
@@ -228,18 +229,24 @@ def snapshots_root(subtask_root: Path) -> Path:
 
 
 def local_snapshot_directories(local_root: Path, job_id: JobId, uid: OperatorUid) -> list[Path]:
-    """Returns this host's directories of an operator's snapshots, of any attempt and subtask; the newest first."""
+    """Returns an operator's snapshot directories on this host, newest first.
+
+    They may be of any attempt and subtask.
+    """
     return _snapshot_directories(job_root(local_root, job_id), path_segment(uid))
 
 
 def snapshot_directories_beside(subtask_root: Path) -> list[Path]:
-    """Returns this host's directories of the snapshots of a subtask's operator, of any attempt and subtask."""
+    """Returns the snapshot directories of a subtask's operator on this host.
+
+    They may be of any attempt and subtask.
+    """
     operator = subtask_root.parent
     return _snapshot_directories(operator.parent.parent, operator.name)
 
 
 def mark_damaged(subtask_root: Path) -> None:
-    """Marks a subtask's files as damaged, and asks the process that has them open to release them."""
+    """Marks a subtask's files as damaged, and requests their release."""
     with local_failures(subtask_root):
         for number in _tries(subtask_root):
             path = subtask_root / f"{_TRY_PREFIX}{number}"
@@ -255,7 +262,7 @@ def lock_directory(path: Path) -> int | None:
         The descriptor that holds the lock until it is closed, or None if another process has the lock.
 
     Raises:
-        FileNotFoundError: There is no such directory.
+        FileNotFoundError: The directory does not exist.
     """
     lock = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -272,7 +279,7 @@ def lock_directory(path: Path) -> int | None:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Writes a file and syncs it to disk: after a crash it is either complete or absent."""
+    """Writes and syncs a file, complete or absent after a crash."""
     temporary = path.with_name(f"{path.name}.new")
     with temporary.open("wb") as file:
         file.write(data)
@@ -288,7 +295,7 @@ def boot_id() -> str:
 
 @contextmanager
 def local_failures(where: Path) -> Iterator[None]:
-    """Turns the operating system's errors into those of the state package."""
+    """Turns the operating system's errors into the state package's errors."""
     try:
         yield
     except OSError as error:

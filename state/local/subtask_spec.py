@@ -1,4 +1,4 @@
-"""The specification of a subtask's state: whose it is, and with which key groups, key columns and settings."""
+"""The specification of a subtask's state: owner, key groups, columns, settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskSpec:
-    """Identifies a subtask and describes its state. Small and picklable.
+    """Identifies a subtask and describes its state; small and picklable.
 
     Attributes:
         job_id: The job.

@@ -1,4 +1,4 @@
-"""Operator state: scoped to a subtask, not to a key, and redistributed when the parallelism changes."""
+"""Operator state: scoped to a subtask, redistributed by a rescale."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Distribution(StrEnum):
-    """How a state is distributed over the subtasks after a change of parallelism."""
+    """How a rescale distributes a state over the subtasks."""
 
     SPLIT = "split"  # each element goes to one subtask
     UNION = "union"  # every subtask gets all elements of all subtasks
@@ -31,7 +31,7 @@ class Distribution(StrEnum):
 
 
 class StoredOperatorState(msgspec.Struct, frozen=True):
-    """One state of one subtask, as it is stored.
+    """One stored state of one subtask.
 
     Attributes:
         distribution: How it is distributed.
@@ -47,7 +47,7 @@ class StoredOperatorState(msgspec.Struct, frozen=True):
 
 
 class OperatorStateSnapshot(msgspec.Struct, frozen=True):
-    """All operator state of one subtask; msgspec encodes it as JSON and as MessagePack."""
+    """All operator state of one subtask, encoded as JSON or MessagePack."""
 
     states: dict[str, StoredOperatorState] = {}
     version: int = 1
@@ -61,7 +61,7 @@ class OperatorStateSnapshot(msgspec.Struct, frozen=True):
         """Returns the snapshot in a file's content.
 
         Raises:
-            SerializationError: It is not such a file.
+            SerializationError: The file is not a snapshot of operator state.
         """
         try:
             return msgspec.msgpack.decode(raw, type=cls)
@@ -72,17 +72,17 @@ class OperatorStateSnapshot(msgspec.Struct, frozen=True):
 def redistribute(
     snapshots: Sequence[OperatorStateSnapshot], parallelism: int, *, claimed: bool = True
 ) -> list[OperatorStateSnapshot]:
-    """Returns what each of `parallelism` subtasks starts with, given the snapshots of all subtasks before. Pure.
+    """Returns the initial state of each of `parallelism` subtasks; pure.
 
     As in Flink, a split list stays where it is while the parallelism is the same. Otherwise all elements, in the order
     of subtasks and of their lists, are cut into contiguous runs of almost the same length. All broadcast maps are the
     same, so subtask i gets the map of subtask i modulo the number of snapshots.
 
     Args:
-        snapshots: Snapshots of all subtasks before, in their order.
+        snapshots: Snapshots of all earlier subtasks, in their order.
         parallelism: The new number of subtasks.
-        claimed: Whether a function takes the state over. As long as none does, each element of a union list is kept by
-            one subtask only: otherwise every restart would multiply them.
+        claimed: Whether a function takes the state over. Otherwise one subtask keeps each element of a union list,
+            because every restart would multiply the elements.
 
     Raises:
         StateSchemaMismatchError: Subtasks disagree on what a state is.
@@ -106,7 +106,7 @@ def redistribute(
 
 
 def _split(lists: list[tuple[Any, ...]], parallelism: int) -> list[tuple[Any, ...]]:
-    """Returns the list of each of `parallelism` subtasks, given the lists of all subtasks before."""
+    """Distributes the lists of all earlier subtasks over `parallelism` lists."""
     if len(lists) == parallelism:
         return lists
     together = chain.from_iterable(lists)
@@ -135,7 +135,7 @@ class OperatorListState:
         """Appends an element.
 
         Raises:
-            SerializationError: It is null.
+            SerializationError: The element is null.
         """
         self.add_all((value,))
 
@@ -143,7 +143,7 @@ class OperatorListState:
         """Appends elements.
 
         Raises:
-            SerializationError: One of them is null.
+            SerializationError: An element is null.
         """
         self._elements += _checked(values)
         self._changes.any = True
@@ -163,7 +163,7 @@ class OperatorListState:
 
 
 class ReadOnlyBroadcastState:
-    """A map that is the same in all subtasks, without the methods that change it."""
+    """A map that is the same in all subtasks, read only."""
 
     def __init__(self, entries: dict[Any, Any]) -> None:
         self._entries = entries
@@ -188,7 +188,10 @@ class ReadOnlyBroadcastState:
 
 
 class BroadcastState(ReadOnlyBroadcastState):
-    """A map that is the same in all subtasks; the operator must change it in the same way in each of them."""
+    """A map that is the same in all subtasks.
+
+    The operator must change it in the same way in each subtask.
+    """
 
     def __init__(self, entries: dict[Any, Any], changes: Changes | None = None) -> None:
         super().__init__(entries)
@@ -216,7 +219,10 @@ class BroadcastState(ReadOnlyBroadcastState):
 
 
 class OperatorStateBackend:
-    """The operator state of one subtask: small, in memory, and stored as a whole in every snapshot."""
+    """The operator state of one subtask, in memory and small.
+
+    Every snapshot contains it as a whole.
+    """
 
     def __init__(
         self, restored: OperatorStateSnapshot | None = None, unclaimed: OperatorStateSnapshot | None = None
@@ -224,8 +230,8 @@ class OperatorStateBackend:
         """Creates the operator state that a subtask starts with.
 
         Args:
-            restored: What `redistribute` gave the subtask; None: nothing.
-            unclaimed: What is kept of it as long as it is not declared; None: all.
+            restored: The subtask's share from `redistribute`; None: nothing.
+            unclaimed: The part that is kept while undeclared; None: all.
         """
         self._restored = {} if restored is None else dict(restored.states)
         self._unclaimed = self._restored if unclaimed is None else dict(unclaimed.states)
@@ -235,7 +241,7 @@ class OperatorStateBackend:
         self._maps: dict[str, tuple[MapStateDescriptor, BroadcastState]] = {}
 
     def list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
-        """Returns a list whose elements are redistributed, each to one subtask, when the parallelism changes.
+        """Returns a list; a rescale distributes its elements over the subtasks.
 
         Raises:
             DescriptorError: It has a TTL or a namespace, which only keyed state can have.
@@ -244,7 +250,10 @@ class OperatorStateBackend:
         return self._list(descriptor, Distribution.SPLIT)
 
     def union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
-        """Returns a list of which each subtask gets all elements of all subtasks when it starts; see `list_state`."""
+        """Returns a list that starts with all elements of all subtasks.
+
+        See `list_state`.
+        """
         return self._list(descriptor, Distribution.UNION)
 
     def broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
@@ -265,10 +274,12 @@ class OperatorStateBackend:
         return state
 
     def snapshot(self) -> OperatorStateSnapshot:
-        """Returns all state as it is now; restored state that has not been declared again is included as it was.
+        """Returns all state as it is now.
+
+        Restored state that has not been declared again is included unchanged.
 
         Raises:
-            SerializationError: A value is not of its declared type.
+            SerializationError: A value does not have its declared type.
         """
         states = dict(self._unclaimed)
         for name, (distribution, listed, elements) in self._lists.items():
@@ -283,10 +294,10 @@ class OperatorStateBackend:
         return OperatorStateSnapshot(states)
 
     def changed(self) -> OperatorStateSnapshot | None:
-        """Returns a snapshot if anything has changed since the last call, otherwise None.
+        """Returns a snapshot if anything changed since the last call, or None.
 
         Raises:
-            SerializationError: A value is not of its declared type.
+            SerializationError: A value does not have its declared type.
         """
         if not self._changes.any:
             return None
@@ -296,13 +307,13 @@ class OperatorStateBackend:
 
     @property
     def is_restored(self) -> bool:
-        """Whether it is the state of an earlier attempt and no batch of this one has stored it yet."""
+        """Whether the state is an earlier attempt's, and not yet stored."""
         return self._redistributed and self._changes.any
 
     def broadcast_digest(self) -> str:
-        """Returns a digest of the broadcast maps: as long as they are the same in all subtasks, so is the digest.
+        """Returns a digest of the broadcast maps, equal in all consistent subtasks.
 
-        The order in which entries were put does not count. It may differ, for example if it is that of a set.
+        The order of insertion does not count: it may differ, for example when it follows a set.
         """
         maps = [
             (name, msgspec.structs.replace(state, items=tuple(sorted(state.items))))
@@ -313,7 +324,7 @@ class OperatorStateBackend:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no state at all."""
+        """Whether the backend holds no state."""
         return not (self._unclaimed or self._lists or self._maps)
 
     def _list(self, descriptor: ListStateDescriptor, distribution: Distribution) -> OperatorListState:
@@ -347,10 +358,12 @@ class OperatorStateBackend:
 
 
 def check_readable(name: str, stored: StoredOperatorState, declared: StoredOperatorState) -> None:
-    """Checks that a stored operator state can be read as it is declared. Pure; the items do not count.
+    """Checks that stored operator state can be read as declared; pure.
+
+    The items do not count.
 
     Raises:
-        StateSchemaMismatchError: It cannot.
+        StateSchemaMismatchError: It cannot be read.
     """
     readable = can_read(type_from_json(stored.value_type), type_from_json(declared.value_type))
     if stored.distribution is not declared.distribution or stored.key_type != declared.key_type or not readable:
@@ -360,7 +373,7 @@ def check_readable(name: str, stored: StoredOperatorState, declared: StoredOpera
 
 
 def text_of(state: StoredOperatorState) -> str:
-    """Returns how an operator state is redistributed, and its types, as text."""
+    """Describes an operator state's distribution and types."""
     value = type_text(state.value_type)
     keyed = value if state.key_type is None else f"{type_text(state.key_type)} to {value}"
     return f"{state.distribution} of {keyed}"
@@ -369,7 +382,7 @@ def text_of(state: StoredOperatorState) -> str:
 def _checked(values: Iterable[Any]) -> list[Any]:
     elements = list(values)
     if any(value is None for value in elements):
-        raise SerializationError("a list of operator state takes no null elements")
+        raise SerializationError("a list of operator state cannot have null elements")
     return elements
 
 

@@ -1,4 +1,7 @@
-"""The files of operator state: one per subtask and batch that changed it, with all of the subtask's operator state."""
+"""The files of operator state, each complete for its subtask.
+
+A batch that changes a subtask's operator state writes one.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ NAME = "operator-state"
 
 @dataclass(frozen=True, slots=True)
 class OperatorStatePlan:
-    """The files that a subtask's operator state is read from. Small and picklable.
+    """The files of a subtask's operator state; small and picklable.
 
     Attributes:
         files: The subtask's own file, or the files of all subtasks of an earlier attempt, by index; None for a subtask
-            that has no operator state.
+            without operator state.
         inherited: Whether the files are an earlier attempt's, to be redistributed. In the attempt's first batch every
-            subtask writes a file of its own; until then the files of the earlier attempt count, all together.
+            subtask writes its own file; until then the files of the earlier attempt count, all together.
     """
 
     files: tuple[FileHandle | None, ...] = ()
@@ -36,12 +39,15 @@ class OperatorStatePlan:
         return self.inherited and any(file is not None for file in self.files)
 
     def followed_by(self, written: FileHandle | None) -> OperatorStatePlan:
-        """Returns the plan after a batch that wrote this file (None: the batch did not change the operator state)."""
+        """Returns the plan after a batch (None: unchanged operator state)."""
         return self if written is None else OperatorStatePlan((written,))
 
 
 def store_operator_state(store: ObjectStore, path: str, snapshot: OperatorStateSnapshot | None) -> FileHandle | None:
-    """Writes a snapshot to a file beside the changelog at `path`; durable when this returns. None: writes nothing."""
+    """Writes a snapshot durably to a file beside the changelog at `path`.
+
+    Writes nothing for None.
+    """
     if snapshot is None:
         return None
     path = f"{path}.{NAME}"
@@ -72,7 +78,7 @@ def read_operator_state(store: ObjectStore, file: FileHandle) -> OperatorStateSn
 
     Raises:
         ObjectNotFoundError, ObjectCorruptError: The file is missing or damaged.
-        SerializationError: It cannot be read.
+        SerializationError: The file cannot be read.
     """
     data = store.get(file.path)
     if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:

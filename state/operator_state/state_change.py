@@ -1,6 +1,6 @@
-"""The fate of stored operator state under another declaration of it. Pure.
+"""The fate of stored operator state under another declaration; pure.
 
-The answer is that of `check_readable`, which decides the same when the state is opened.
+`check_readable` decides the same when the state is opened.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 def operator_state_changes(
     stored: Mapping[str, StoredOperatorState], declared: Mapping[str, StoredOperatorState]
 ) -> list[StateChange]:
-    """Returns what becomes of each stored and each declared operator state, by name; items do not count."""
+    """Returns the fate of each stored and declared operator state, by name.
+
+    Items do not count.
+    """
     return [_change(name, stored.get(name), declared.get(name)) for name in sorted({*stored, *declared})]
 
 

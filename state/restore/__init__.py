@@ -1,1 +1,1 @@
-"""Restoring a subtask: `plan` decides what it needs, `rebuild` carries the plan out, `opened_shards` is the result."""
+"""Restores a subtask: plans what it needs, and rebuilds its shards."""

@@ -1,4 +1,7 @@
-"""The files that a change of parallelism gives to other subtasks, and how even the result is. Pure."""
+"""The files that a rescale moves, and how even the result is.
+
+The functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ class SubtaskMovement:
         state_bytes: Size of the files that it opens.
         files: Their number.
         from_subtasks: The subtasks that wrote them.
-        other_bytes: Size of those that another subtask wrote: linked on the same host, else downloaded.
-        clipped_shards: Shards of which it takes a part only.
+        other_bytes: Size of the files that another subtask wrote: linked on the same host, else downloaded.
+        clipped_shards: The number of shards that it opens in part.
     """
 
     index: int
@@ -63,14 +66,14 @@ def movements(snapshots: Sequence[SnapshotHandle], max_parallelism: int, paralle
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """How unevenly an operator's state lies on its subtasks.
+    """How unevenly an operator's state is distributed over its subtasks.
 
     Attributes:
         bytes_max: Estimated size of the largest subtask's state.
         bytes_mean: The mean of all subtasks.
-        ratio: The first by the second; 1 is even.
+        ratio: `bytes_max` divided by `bytes_mean`; 1 is even.
         largest_key_group: The key group with the most bytes.
-        largest_key_group_bytes: Its estimated size. No parallelism divides a key group.
+        largest_key_group_bytes: Its estimated size, which bounds the balance: a key group is indivisible.
     """
 
     bytes_max: int
@@ -81,7 +84,10 @@ class Skew:
 
 
 def skew(key_group_bytes: Sequence[int], parallelism: int) -> Skew | None:
-    """Returns the skew at a parallelism, given the size of every key group; None without state."""
+    """Returns the skew at a parallelism; None without state.
+
+    `key_group_bytes` is the size of every key group.
+    """
     total = sum(key_group_bytes)
     if not total:
         return None

@@ -1,4 +1,4 @@
-"""A subtask's shards, open on this host at one version; and reopening local files as they were left."""
+"""A subtask's shards, open on this host at one version."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ logger = logging.getLogger(__name__)
 class StateSource(StrEnum):
     """Where a task found its subtask's state."""
 
-    WARM = "warm"  # still open in the process that ran the batch before
-    LOCAL = "local"  # in files of this host that were closed cleanly
-    REBUILT = "rebuilt"  # in the object store: a snapshot, and the changelogs since
-    NEW = "new"  # nowhere: there was no state yet
+    WARM = "warm"  # still open in the process that ran the previous batch
+    LOCAL = "local"  # in local files that were closed cleanly
+    REBUILT = "rebuilt"  # in the object store: a snapshot, and the later changelogs
+    NEW = "new"  # nowhere: the state is empty
 
 
 @dataclass(frozen=True, slots=True)
 class FetchReport:
-    """How many files of a rebuilt store were linked on this host, and how many downloaded."""
+    """The number of linked and of downloaded files of a rebuilt store."""
 
     linked_files: int = 0
     downloaded_files: int = 0
@@ -65,7 +65,7 @@ class OpenedShards:
         schema: The schema of their entries; None if there are none.
         source: Where the state was found.
         fetched: Where the files came from; None if local files were used as they were.
-        ttls: The TTL of each state that has one, as far as it is known without the job's code.
+        ttls: The TTL of each state with a TTL, as far as known without the job's code.
     """
 
     shards: tuple[OpenedShard, ...]
@@ -85,7 +85,9 @@ class OpenedShards:
 
 
 def reopen_shards(spec: SubtaskSpec, version: StateVersion, directory: SubtaskDirectory) -> OpenedShards | None:
-    """Opens the local files as they are, if they are exactly at the wanted version; they count as dirty from now on.
+    """Opens the local files if they are exactly at the wanted version.
+
+    The files count as dirty from now on.
 
     Returns:
         The shards, or None if the local files cannot be used.

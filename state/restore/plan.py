@@ -1,7 +1,7 @@
-"""Restore plans: which shards and changelogs make up a subtask's state, at any parallelism. Pure decisions.
+"""Restore plans: the shards and changelogs of a subtask's state; pure decisions.
 
-`keyscale.state.log.recovery` has chosen the base and read the history before; `keyscale.state.restore.rebuild` carries
-the plan out.
+A plan works at any parallelism. `keyscale.state.log.recovery` has chosen the base and read the history before;
+`keyscale.state.restore.rebuild` carries the plan out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 
 class CoverError(KeyscaleError):
-    """Snapshots do not hold every key group exactly once, so a restore would lose or double state."""
+    """Snapshots miss or double a key group.
+
+    A restore would lose or double state.
+    """
 
     code = "STATE_KEY_GROUPS_NOT_COVERED"
     advice = "Restore from another checkpoint, and report this with the manifest's location."
@@ -39,7 +42,7 @@ class RestorePlan:
     Attributes:
         snapshots: Snapshots whose shards intersect the subtask's key group range; none for an operator without state.
         changelogs: Applied after them in this order, clipped to the range.
-        operator_state: The files that its operator state is read from.
+        operator_state: The files of its operator state.
     """
 
     snapshots: tuple[SnapshotHandle, ...] = ()
@@ -54,7 +57,7 @@ class RestorePlan:
 
     @property
     def last_batch_id(self) -> BatchId:
-        """The last batch that is known to have changed the state; -1 if none is."""
+        """The last batch known to have changed the state; -1 before any."""
         batches = [part.batch_id for part in self.snapshots] + [part.batch_id for part in self.changelogs]
         return max(batches, default=NO_BATCH)
 
@@ -63,23 +66,23 @@ class RestorePlan:
         return [*(part.schema for part in self.snapshots), *(part.schema for part in self.changelogs)]
 
     def followed_by(self, changelog: ChangelogHandle | None) -> RestorePlan:
-        """Returns the plan of the state after one more batch, which wrote this changelog (None: nothing changed)."""
+        """Returns the plan after one more batch (None: an unchanged state)."""
         if changelog is None:
             return self
         operator_state = self.operator_state.followed_by(changelog.operator_state)
         return RestorePlan(self.snapshots, (*self.changelogs, changelog), operator_state)
 
     def rebased(self, snapshots: Sequence[SnapshotHandle], index: int, batch_id: BatchId) -> RestorePlan:
-        """Returns a plan of the same state that starts from a newer checkpoint of this attempt.
+        """Returns a plan of the same state from a newer checkpoint.
 
         Args:
-            snapshots: The checkpoint's snapshots of all subtasks, by index.
+            snapshots: The checkpoint's snapshots of all subtasks, by index. The checkpoint is this attempt's.
             index: The subtask's index.
             batch_id: The last batch that the checkpoint contains.
         """
         later = tuple(changelog for changelog in self.changelogs if changelog.batch_id > batch_id)
         operator_state = self.operator_state
-        if operator_state.inherited:  # no batch of this attempt has stored it yet
+        if operator_state.inherited:  # a batch of this attempt has yet to store it
             operator_state = replace(operator_state, files=tuple(each.operator_state_file for each in snapshots))
         elif all(changelog.operator_state is None for changelog in later):
             operator_state = OperatorStatePlan((snapshots[index].operator_state_file,))
@@ -88,10 +91,10 @@ class RestorePlan:
 
 @dataclass(frozen=True, slots=True)
 class DeferredPlan:
-    """A plan that is loaded only if the state must be rebuilt.
+    """A plan that is loaded only for a rebuild.
 
     Attributes:
-        operator_state: The plan's files of operator state, which are needed in any case.
+        operator_state: The plan's files of operator state, which are always needed.
         load: Returns the plan.
     """
 
@@ -101,7 +104,10 @@ class DeferredPlan:
 
 @dataclass(frozen=True, slots=True)
 class ShardAssignment:
-    """A shard that a subtask takes over, and the key groups that the subtask owns of it: all of them or fewer."""
+    """A shard that a subtask takes over, and its own key groups.
+
+    The subtask may own fewer key groups than the shard has.
+    """
 
     shard: ShardHandle
     key_groups: KeyGroupRange
@@ -112,7 +118,7 @@ class ShardAssignment:
 
 
 def plan_subtask(history: OperatorHistory, key_groups: KeyGroupRange) -> RestorePlan:
-    """Returns the plan of a subtask with this key group range: the part of the operator's history that it needs."""
+    """Returns the part of an operator's history that a subtask needs."""
     return RestorePlan(
         snapshots=tuple(snapshot for snapshot in history.snapshots if snapshot.key_groups.intersection(key_groups)),
         changelogs=tuple(
@@ -133,7 +139,7 @@ def plan_operator(history: OperatorHistory, max_parallelism: int, parallelism: i
 
 
 def version_of(plan: RestorePlan, key_groups: KeyGroupRange, batch_id: BatchId) -> StateVersion:
-    """Returns the version of the state that a plan gives; `batch_id` is the batch committed last."""
+    """Returns the version of a plan's state after the given batch."""
     lineage = base_lineage(key_groups, ((snapshot.key_groups, snapshot.lineage) for snapshot in plan.snapshots))
     version = StateVersion(batch_id, lineage)
     for changelog in plan.changelogs:
@@ -144,7 +150,9 @@ def version_of(plan: RestorePlan, key_groups: KeyGroupRange, batch_id: BatchId) 
 def assign_shards(
     snapshots: Sequence[SnapshotHandle], max_parallelism: int, parallelism: int
 ) -> list[tuple[ShardAssignment, ...]]:
-    """Decides which shards each of `parallelism` new subtasks takes over; no record is moved or rewritten.
+    """Decides which shards each of `parallelism` new subtasks takes over.
+
+    Records are neither moved nor rewritten.
 
     Returns:
         The assignments of each subtask, by index. Without snapshots (an operator without state) every subtask starts
@@ -161,10 +169,10 @@ def assign_shards(
 
 
 def assign_to_range(snapshots: Sequence[SnapshotHandle], key_groups: KeyGroupRange) -> tuple[ShardAssignment, ...]:
-    """Returns the shards that a subtask with this range takes over, ordered by key group.
+    """Returns the shards that a subtask takes over, ordered by key group.
 
     Raises:
-        CoverError: They miss or double a key group of the range.
+        CoverError: The shards miss or double a key group of the range.
     """
     assignments = [
         ShardAssignment(shard, own)
@@ -178,7 +186,7 @@ def assign_to_range(snapshots: Sequence[SnapshotHandle], key_groups: KeyGroupRan
 
 
 def check_cover(parts: Iterable[KeyGroupRange], whole: KeyGroupRange) -> None:
-    """Checks that parts cover every key group of the whole exactly once, and no other.
+    """Checks that parts cover every key group of a range exactly once.
 
     Raises:
         CoverError: They do not; the message names the missing, doubled and foreign key groups.

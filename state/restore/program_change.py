@@ -1,4 +1,4 @@
-"""The fate of a job's stored state when another program takes it over. Pure: facts in, decision out.
+"""The fate of a job's stored state under another program; pure.
 
 A driver that opens its attempt refuses what is refused here; see `keyscale.jobs.runtime.driver.attempt`.
 """
@@ -28,8 +28,8 @@ class DeclaredOperator(msgspec.Struct, frozen=True):
     Attributes:
         uid: Its uid.
         declaration: Its key, and the keyed states and timers that it declares when it is opened.
-        operator_state: The operator states that it declares then, without items.
-        ttls_ms: The time to live of each keyed state that has one.
+        operator_state: The operator states that it declares when it is opened, without items.
+        ttls_ms: The time to live of each keyed state with a TTL.
     """
 
     uid: OperatorUid
@@ -45,7 +45,7 @@ class OperatorChange:
     Attributes:
         uid: Its uid.
         fate: KEPT, NEW, DROPPED (its state is lost), or INCOMPATIBLE if its key or one of its states is.
-        states: What becomes of each state.
+        states: The fate of each state.
         reason: Why it is incompatible.
     """
 
@@ -60,11 +60,11 @@ def operator_changes(
     stored_operator_state: Mapping[OperatorUid, Mapping[str, StoredOperatorState]],
     declared: Sequence[DeclaredOperator],
 ) -> list[OperatorChange]:
-    """Returns what becomes of each stored and each declared operator, by uid.
+    """Returns the fate of each stored and declared operator, by uid.
 
     Args:
         histories: The stored state of each operator.
-        stored_operator_state: The operator state of each that has any, by uid and name.
+        stored_operator_state: The stored operator state, by uid and name.
         declared: The operators that the new program declares.
     """
     known = {operator.uid: operator for operator in declared}
@@ -76,7 +76,7 @@ def operator_changes(
 
 
 def rekeyed(history: OperatorHistory, declared: OperatorDeclaration) -> str | None:
-    """Returns why an operator's stored keys are not those that it declares now; None if they are."""
+    """Returns how an operator's stored and declared keys differ, or None."""
     if history.declaration is None or history.declaration.key_schema == declared.key_schema:
         return None
     return f"was keyed by {_described(history.declaration)} and is now keyed by {_described(declared)}"

@@ -1,4 +1,4 @@
-"""Carries out a restore plan: links or downloads the shards' files, clips the shards and applies the changelogs."""
+"""Carries out a restore plan: fetches and clips shards, applies changelogs."""
 
 from __future__ import annotations
 
@@ -39,17 +39,16 @@ READ_AHEAD_BYTES_MAX = 8 << 20
 def rebuild_shards(
     spec: SubtaskSpec, plan: RestorePlan, directory: SubtaskDirectory, local_root: Path, store: ObjectStore
 ) -> OpenedShards:
-    """Builds a subtask's local state from a plan, in place of any local files.
+    """Builds a subtask's local state from a plan, replacing local files.
 
-    If the files prove damaged, it is built once more, and then only from files whose content has been verified.
-
-    Raises the errors of `keyscale.state.subtask.store.open_subtask`.
+    If the files prove damaged, the state is built once more, from files with verified content only. Raises the errors
+    of `keyscale.state.subtask.store.open_subtask`.
     """
     try:
         return _rebuild_shards(spec, plan, directory, local_root, store)
     except StoreCorruptError:
         if not doubt_local_files(spec.local_directory(local_root)):
-            raise  # nothing was linked without being verified
+            raise  # every linked file was verified
         return _rebuild_shards(spec, plan, directory, local_root, store)
 
 
@@ -70,7 +69,7 @@ def _rebuild_shards(
     source = StateSource.NEW if plan.is_empty else StateSource.REBUILT
     opened = OpenedShards(open_shards(spec, directory, local), schema, source, report)
     try:
-        for shard, assignment in zip(opened.shards, assignments, strict=False):  # a new state has a shard, unassigned
+        for shard, assignment in zip(opened.shards, assignments, strict=False):  # new state has a shard, unassigned
             clip(shard.engine, assignment)
         replay(store, plan.changelogs, spec.key_group_range, opened.engine(), data.with_name(f"{data.name}.replay"))
     except BaseException:
@@ -86,20 +85,20 @@ def fetch_shards(
     directories: Sequence[Path],
     local_snapshots: Sequence[Path],
 ) -> FetchReport:
-    """Brings the files of each assigned shard into a directory: linked if they are on this host, otherwise downloaded.
+    """Links or downloads the files of each assigned shard into a directory.
 
-    Downloads are verified by length and SHA-256. A file is linked only if it is known not to have changed since it was
-    hashed, and is hashed again if that is in doubt.
+    Files on this host are linked; the rest is downloaded and verified by length and SHA-256. A file is linked only if
+    it has certainly not changed since it was hashed; in doubt it is hashed again.
 
     Args:
         store: The object store.
         assignments: The shards.
         directories: A directory for each of them, which is created.
-        local_snapshots: Directories with an index of files that are on this host.
+        local_snapshots: Directories with an index of files on this host.
 
     Raises:
         ObjectNotFoundError: A file is missing in the store.
-        ObjectCorruptError: A file is damaged there.
+        ObjectCorruptError: A file is damaged in the store.
         DiskFullError, DiskReadOnlyError: The directories cannot be written.
     """
     wanted: list[tuple[FileHandle, Path]] = []
@@ -126,7 +125,10 @@ def fetch_shards(
 
 
 def remember_files(root: Path, assignments: Sequence[ShardAssignment], directories: Sequence[Path]) -> None:
-    """Writes an index of the fetched files, so that the next snapshot need not hash them again."""
+    """Writes an index of the fetched files.
+
+    The next snapshot then need not hash them again.
+    """
     with local_failures(root):
         write_index(
             root,
@@ -141,7 +143,7 @@ def remember_files(root: Path, assignments: Sequence[ShardAssignment], directori
 
 
 def clip(engine: Engine, assignment: ShardAssignment) -> None:
-    """Removes the key groups that are not assigned from a shard's engine: two range deletes, whatever its size."""
+    """Removes unassigned key groups from a shard by two range deletes."""
     own, whole = assignment.key_groups, assignment.shard.key_groups
     if own.start > whole.start:
         engine.delete_range(whole.start_key, own.start_key)
@@ -152,14 +154,14 @@ def clip(engine: Engine, assignment: ShardAssignment) -> None:
 def replay(
     store: ObjectStore, changelogs: Sequence[ChangelogHandle], key_groups: KeyGroupRange, engine: Engine, scratch: Path
 ) -> None:
-    """Applies changelogs in order, clipped; several are read ahead at a time.
+    """Applies changelogs in order, clipped, with read-ahead.
 
     Args:
         store: The store that holds them.
         changelogs: In the order of their batches.
         key_groups: The engine's key groups.
         engine: The subtask's engine, with the state before the changelogs.
-        scratch: A directory for temporary files; it is created and removed.
+        scratch: A directory for temporary files; created and removed.
     """
     with local_failures(scratch):
         scratch.mkdir(parents=True)
@@ -181,7 +183,10 @@ def replay(
 
 
 def read_together(changelogs: Sequence[ChangelogHandle]) -> Iterator[Sequence[ChangelogHandle]]:
-    """Yields changelogs, in order, in groups that are read ahead together: their framed runs are in memory then."""
+    """Yields changelogs, in order, in groups that are read ahead together.
+
+    The framed runs of a group are in memory at once.
+    """
     start, size_bytes = 0, 0
     for end, handle in enumerate(changelogs):
         if end - start == DOWNLOADS_AT_A_TIME or (
@@ -208,6 +213,6 @@ def _linked(source: Path, target: Path) -> bool:
     with local_failures(target):
         try:
             link_or_copy(source, target)
-        except FileNotFoundError:  # the attempt that it belongs to has just removed it
+        except FileNotFoundError:  # its attempt has just removed it
             return False
     return True

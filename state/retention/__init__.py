@@ -1,1 +1,1 @@
-"""Retention: the files that no retained checkpoint needs, and their deletion."""
+"""Retention: which files are no longer needed, and their deletion."""

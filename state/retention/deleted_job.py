@@ -1,13 +1,13 @@
-"""Deletes the objects of a job that its user has deleted, except its savepoints, which belong to the user.
+"""Deletes the objects of a deleted job, except its savepoints.
 
-A savepoint depends on no other object. One that another job has claimed is that job's. A copy that the job has made of
-another job's checkpoint, to start from, is no savepoint of the user's.
+Savepoints belong to the user and depend on no other object. A savepoint that another job has claimed is that job's. The
+job's own copy of another job's checkpoint is not a user's savepoint.
 
-The job's own claims end: a savepoint that it has claimed is its user's again. Of one that the job had no more use for,
-and whose manifest it has deleted, the remaining files are deleted.
+The job's own claims end: a savepoint that it has claimed is its user's again. If the job has already deleted the
+manifest of a claimed savepoint, the remaining files are deleted.
 
-A driver that nobody can reach may still write. So the log is closed first: an entry that no driver has written takes
-the next position, and with its next entry such a driver is fenced. The closing entry stays until the last pass.
+An unreachable driver may still write. So the log is closed first: an entry that drivers do not write takes the next
+position, and fences such a driver at its next entry. The closing entry stays until the last pass.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ def delete_job_objects(
     claimed: Collection[str] = (),
     discarded: Collection[str] = (),
 ) -> DeletedObjects:
-    """Runs a pass. It may die at any step; another pass deletes the rest.
+    """Runs a pass, which may die at any step and be repeated.
 
     Args:
         store: The object store.
-        job_id: A job that no driver may run any more.
-        is_last: Whether no driver can be alive any more, so that the log need not stay closed.
-        writes_before_ms: Unfinished writes that began before this time are removed, too; None: none are.
-        claimed: Paths of manifests that the job may have claimed, besides those that its log names.
+        job_id: A job that drivers may no longer run.
+        is_last: Whether all drivers are certainly dead, so that the log need not stay closed.
+        writes_before_ms: Also removes unfinished writes that began before this time; None: keeps them.
+        claimed: Paths of manifests that the job may have claimed, besides the claims in its log.
         discarded: Paths of manifests of the job's savepoints that their user has deleted: these do not stay.
 
     Raises:
@@ -120,12 +120,12 @@ def _claimed_by_log(store: ObjectStore, layout: Layout, paths: Sequence[str]) ->
     positions = [position for path in paths if (position := layout.log_position(path)) is not None]
     try:
         return claimed_by(CommitLog(store, layout).openings(positions))
-    except (DocumentCorruptError, FormatTooNewError):  # then those that the caller knows of
+    except (DocumentCorruptError, FormatTooNewError):  # then only the claims that the caller knows
         return frozenset()
 
 
 def _end_claim(store: ObjectStore, job_id: JobId, path: str) -> bool:
-    """Ends a job's claim of the savepoint with a manifest at a path; returns whether it had one."""
+    """Ends a job's claim of a savepoint; returns whether there was one."""
     try:
         job_of_manifest(path)  # the job has written its log, and may name any path
         claim = read_claim(store, claim_path(path))
@@ -147,7 +147,7 @@ def _is_own_copy(store: ObjectStore, path: str) -> bool:
 
 
 def _closed(store: ObjectStore, layout: Layout, last: int) -> str:
-    """Returns the path of the log's closing entry, which is created after the last entry if there is none."""
+    """Returns the path of the log's closing entry, creating it if missing."""
     while not _is_closing(store, layout.log_entry(last)):
         last += 1
         with contextlib.suppress(ObjectExistsError):  # a driver has just appended, or an earlier call has created it

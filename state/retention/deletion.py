@@ -1,13 +1,15 @@
-"""Deletes files that no retained checkpoint needs: gathers the facts for `plan_deletion` and carries out its plan.
+"""Deletes files that retained checkpoints do not need.
+
+It gathers the facts for `plan_deletion` and carries out the plan.
 
 An older attempt's driver that is still alive does no harm. It checks whether it is fenced after it has listed the
-manifests and before it deletes. A new attempt first opens, which fences the older one, and then chooses the newest
-manifest to start from. So either the older driver notices that it is fenced, or the manifest that the new attempt
-starts from is among those that the older driver retains. Files that the new attempt uploads carry its number, so they
-are never in the older driver's list. It checks again before each group of objects, so that it soon ends.
+manifests and before it deletes. A new attempt first opens, which fences the older driver, and then chooses the newest
+manifest to start from. So either the older driver notices the fence, or it retains the manifest that the new attempt
+starts from. Files that the new attempt uploads carry its number, so they are never in the older driver's list. The
+older driver checks again before each group of objects, so that it soon ends.
 
-Between the last look at an object and its deletion nobody can write it again: no two checkpoints and no two tasks use
-one name (`keyscale.state.layout`).
+An object cannot be written again between its last check and its deletion: each name belongs to one checkpoint or task
+(`keyscale.state.layout`).
 """
 
 from __future__ import annotations
@@ -36,17 +38,19 @@ logger = logging.getLogger(__name__)
 
 _DELETES_AT_A_TIME = 500
 _LISTINGS = 5
-"""A manifest that is listed again and again and never found was not deleted in the meantime: it cannot be read."""
+"""A manifest that every listing names and every read misses is unreadable, not deleted."""
 
 
 def gather_facts(store: ObjectStore, job_id: JobId, now_ms: int, log: CommitLog | None = None) -> RetentionFacts:
-    """Reads the input of a plan. Objects are listed before manifests are read; later objects are not considered.
+    """Reads the input of a plan.
+
+    Objects are listed before manifests are read; later objects are not considered.
 
     Args:
         store: The object store.
         job_id: The job.
         now_ms: Milliseconds since the epoch, as close to the store's clock as possible.
-        log: The job's log. If passes share one, each opening is read once.
+        log: The job's log. Passes that share one read each opening once.
 
     Raises:
         DocumentCorruptError: An opening or a claim is damaged.
@@ -61,7 +65,7 @@ def gather_facts(store: ObjectStore, job_id: JobId, now_ms: int, log: CommitLog 
 
 
 def _gather(store: ObjectStore, job_id: JobId, now_ms: int, log: CommitLog) -> tuple[RetentionFacts, bool]:
-    """Returns the facts, and whether each manifest that was listed was found."""
+    """Returns the facts, and whether every listed manifest was found."""
     layout = Layout(job_id)
     objects = list(store.list(layout.job))
     positions = [position for info in objects if (position := layout.log_position(info.path)) is not None]
@@ -80,7 +84,7 @@ def _gather(store: ObjectStore, job_id: JobId, now_ms: int, log: CommitLog) -> t
             manifests[info.path] = read_manifest(store, info.path)
         except (DocumentCorruptError, FormatTooNewError):
             unreadable.add(info.path)
-        except ObjectNotFoundError:  # its user has deleted it: a newer one, not listed yet, may name its files
+        except ObjectNotFoundError:  # its user has deleted it: a newer manifest, not listed yet, may name its files
             unreadable.add(info.path)
             is_complete = False
     lost = {
@@ -101,19 +105,19 @@ class Deleted:
     size_bytes: int = 0
 
     def plus(self, objects: Sequence[ObjectInfo]) -> Deleted:
-        """Returns it with further objects."""
+        """Returns the sum with further objects."""
         return Deleted(self.objects + len(objects), self.size_bytes + sum(info.size_bytes for info in objects))
 
 
 def delete_planned(store: ObjectStore, plan: DeletionPlan, is_overtaken: Callable[[], bool] = lambda: False) -> Deleted:
-    """Deletes what was planned. It may die at any step; the next plan deletes the rest.
+    """Deletes the objects of a plan; may die at any step.
 
-    An object that was written again since it was listed is not deleted.
+    The next plan deletes the rest. An object that was written again since it was listed is kept.
 
     Args:
         store: The object store.
         plan: The objects.
-        is_overtaken: Whether a newer attempt has begun: then nothing more is deleted.
+        is_overtaken: Whether a newer attempt has begun: then the deletion ends.
 
     Raises:
         StoreUnavailableError: The store is unavailable.

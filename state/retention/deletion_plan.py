@@ -1,11 +1,11 @@
-"""A deletion plan: the files that no retained checkpoint needs, decided from names, manifests and openings. Pure.
+"""A deletion plan: the files that retained checkpoints do not need; pure.
 
-A file may be deleted if nothing retained references it. A file that a deleted manifest named is deleted at once. So is
-a changelog whose batch every retained checkpoint contains; its name says attempt and batch, so no log entry needs to be
-read for it. A file that was never named is deleted only when it is too old to be work in progress, because uploads
-precede the manifest that names them. A changelog after that batch is never too old: the open attempt may commit it yet,
-however long the batch runs. A manifest is deleted before the files that it names: if a manifest is there, so are its
-files.
+The plan follows from names, manifests and openings. A file may be deleted if nothing retained references it. A file
+that a deleted manifest named is deleted at once. So is a changelog of a batch that every retained checkpoint contains;
+its name holds attempt and batch, so its log entry is not read. A file that was never named is deleted only when it is
+too old to be work in progress, because uploads precede the manifest that names them. A changelog after that batch is
+never too old: the open attempt may still commit it, however long the batch runs. A manifest is deleted before its
+files: if a manifest is there, so are its files.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class RetentionPolicy:
     """The rule by which checkpoints are retained.
 
     Savepoints are always retained. So is the manifest that the newest attempt was restored from, until the attempt has
-    a checkpoint of its own.
+    its own checkpoint.
 
     Attributes:
         retained_count: How many of the newest readable checkpoints are retained.
-        age_floor_ms: A file that no manifest names is not deleted before it is this old. Must exceed the longest
-            upload, the longest sleep of a process, and the difference between clocks.
-        protected: Paths of further manifests to retain, such as one that another job was restored from.
+        age_floor_ms: The age below which a file without a manifest is kept. Must exceed the longest upload, the longest
+            sleep of a process, and the difference between clocks.
+        protected: Paths of further manifests to retain, such as the origin of another job.
         discarded: Paths of manifests whose owner wants them deleted: a savepoint that the user deletes, or a claimed
-            one that is subsumed.
+            savepoint that is subsumed.
     """
 
     retained_count: int = 3
@@ -55,7 +55,7 @@ class RetentionPolicy:
 
     @classmethod
     def for_uploads(cls, timeout_ms: int, retained_count: int, protected: frozenset[str]) -> RetentionPolicy:
-        """Returns the policy of a job whose snapshots are given up when their upload takes longer than a timeout."""
+        """Returns the policy of a job with this timeout for uploads."""
         return cls(retained_count, max(AGE_FLOOR_MS, 2 * timeout_ms), protected)
 
 
@@ -64,12 +64,11 @@ class RetentionFacts:
     """The input of a deletion plan.
 
     Attributes:
-        job_id: The job whose objects are considered.
+        job_id: The job.
         objects: Every object of the job, and of the savepoints that it has claimed.
-        manifests: By path, every readable manifest of the job and of other jobs whose manifests may name files of this
-            one.
-        unreadable: Paths of manifests that cannot be read, so that it is unknown which files they name.
-        openings: Those of the job's log entries that open an attempt, by position.
+        manifests: By path, every readable manifest of the job, and of other jobs that may name files of this job.
+        unreadable: Paths of unreadable manifests, which name unknown files.
+        openings: The openings in the job's log, by position.
         now_ms: Milliseconds since the epoch, as close to the store's clock as possible.
         lost: Directories of the job's own savepoints that another job has claimed.
     """
@@ -95,7 +94,7 @@ class DeletionPlan:
     Attributes:
         manifests: Deleted first.
         files: Deleted next.
-        subsumed: The checkpoints whose manifests are deleted.
+        subsumed: The checkpoints that lose their manifest.
     """
 
     manifests: tuple[ObjectInfo, ...]
@@ -111,7 +110,7 @@ def claimed_by(openings: Mapping[int, AttemptOpened]) -> frozenset[str]:
 
 
 class RetentionError(KeyscaleError):
-    """It cannot be decided safely what to delete."""
+    """The files to delete cannot be decided safely."""
 
     code = "STATE_RETENTION_BLOCKED"
     domain = "external"
@@ -121,15 +120,15 @@ class RetentionError(KeyscaleError):
 
 
 def plan_deletion(facts: RetentionFacts, policy: RetentionPolicy) -> DeletionPlan:
-    """Decides what to delete. Pure.
+    """Decides what to delete; pure.
 
     Raises:
-        RetentionError: A manifest that must be retained cannot be read, so it is unknown which files it names.
+        RetentionError: A manifest that must be retained cannot be read, so its files are unknown.
     """
     retained = _retained(facts, policy)
     blocking = sorted(facts.unreadable - policy.discarded)
     if blocking:
-        raise RetentionError(f"{blocking[0]} cannot be read, so it is unknown which files it needs")
+        raise RetentionError(f"{blocking[0]} cannot be read, so its files are unknown")
     layout = Layout(facts.job_id)
     reachable = {file.path for manifest in retained.values() for file in manifest.files()} | set(retained)
     needed = _needed_history(facts, retained)
@@ -138,7 +137,7 @@ def plan_deletion(facts: RetentionFacts, policy: RetentionPolicy) -> DeletionPla
     manifests, files = [], []
     directories = {directory_of(path): path for path in facts.claimed}
     owned = (layout.job, *directories)
-    # As long as any file of a savepoint is needed, the claim stays and keeps the first owner from deleting them.
+    # While a file of a savepoint is needed, the claim stays and keeps the first owner from deleting the savepoint.
     reachable |= {claim_path(path) for each, path in directories.items() if any(map(_starts(each), reachable))}
     for info in facts.objects:
         if not info.path.startswith(owned) or info.path.startswith(tuple(facts.lost)) or info.path in reachable:
@@ -187,10 +186,10 @@ def _retained(facts: RetentionFacts, policy: RetentionPolicy) -> dict[str, Manif
 
 
 def _restored_from(facts: RetentionFacts) -> tuple[str | None] | None:
-    """Returns the base of the newest attempt: a path, or None in the tuple; or None once the base does not matter.
+    """Returns the newest attempt's base in a tuple, or None.
 
-    Until the attempt has a checkpoint of its own its subtasks are rebuilt from there, even if savepoints were taken
-    since.
+    The base is a path or None; it matters until the attempt has its own checkpoint: its subtasks are rebuilt from the
+    base, even if savepoints were taken since. After that the function returns None instead of a tuple.
     """
     opened = [entry for _, entry in sorted(facts.openings.items())]
     if not opened:
@@ -206,12 +205,12 @@ def _restored_from(facts: RetentionFacts) -> tuple[str | None] | None:
 
 @dataclass(frozen=True, slots=True)
 class _NeededHistory:
-    """The part of the log that a recovery reads, and the entries that fence older drivers.
+    """The log entries that a recovery reads or that fence older drivers.
 
     Attributes:
-        position: Its first position.
-        attempt: The attempt that the entry before it belongs to.
-        batch_id: The last batch that was committed before it.
+        position: The first position.
+        attempt: The attempt of the entry before it.
+        batch_id: The last batch committed before it.
         fences: Positions of all openings and of the last entry. Without its last entry the log would seem to end
             earlier: an attempt that starts from an older manifest would then open before an older driver's position.
     """
@@ -223,14 +222,17 @@ class _NeededHistory:
 
     @classmethod
     def after(cls, base: Manifest | None, job_id: JobId) -> _NeededHistory:
-        """Returns what is read to resume from a base; None: from the log alone."""
+        """Returns the history needed to resume from a base (None: none)."""
         start = log_start(base, job_id)
         if base is None or not start:
             return cls(1, Attempt(0), NO_BATCH)
         return cls(start + 1, base.attempt, base.batch_id)
 
     def needs(self, path: str, layout: Layout) -> bool | None:
-        """Returns whether a log entry or a changelog is needed; None for any other object."""
+        """Returns whether a log entry or changelog is needed, or None.
+
+        None is the result for any other object.
+        """
         position = layout.log_position(path)
         if position is not None:
             return position >= self.position or position in self.fences
@@ -241,9 +243,10 @@ class _NeededHistory:
 
 
 def _needed_history(facts: RetentionFacts, retained: Mapping[str, Manifest]) -> _NeededHistory:
-    """Returns what the newest attempt, or a recovery from any retained checkpoint, reads of the log.
+    """Returns the part of the log that restores and recoveries may read.
 
-    Savepoints do not count: they are self-contained, and an old one is restored by a rewind, which reads no log.
+    It serves the newest attempt and a recovery from any retained checkpoint. Savepoints do not count: they are
+    self-contained, and an old savepoint is restored by a rewind, which does not read the log.
     """
     bases: list[Manifest | None] = [
         manifest

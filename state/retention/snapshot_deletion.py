@@ -1,11 +1,11 @@
-"""Deletes one checkpoint or savepoint whose owner wants it gone, with the files that nothing else names.
+"""Deletes one checkpoint or savepoint with its exclusive files.
 
-The caller makes sure that no job starts from it, that no running batch can be rebuilt from it, and that it is not the
-newest checkpoint of its job: a driver that takes the next one only shares files with the newest. A file that an older
-checkpoint alone names was compacted away, and no later checkpoint names it again.
+The caller makes sure that the snapshot is not in use: jobs do not start from it, running batches do not depend on it,
+and it is not its job's newest checkpoint, with which the next checkpoint shares files. A file that only an older
+checkpoint names was compacted away, and later checkpoints do not name it again.
 
-A claimed snapshot is left alone, also if its own job has claimed it: checkpoints name its files as they are. The job
-that has claimed it deletes it once it needs it no more.
+A claimed snapshot is left alone, even if its own job has claimed it: checkpoints reference its files. The job that has
+claimed it deletes it when it is no longer needed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class SnapshotObjects:
     """The objects of one snapshot: their sizes by path.
 
     Attributes:
-        own: Those that nothing else needs.
-        shared: Those that other checkpoints name.
+        own: The snapshot's exclusive objects.
+        shared: Objects that other checkpoints name, too.
     """
 
     own: dict[str, int]
@@ -44,20 +44,20 @@ class SnapshotObjects:
 
 
 def snapshot_objects(store: ObjectStore, job_id: JobId, path: str) -> SnapshotObjects:
-    """Returns the objects of a snapshot, as they are now.
+    """Returns the current objects of a snapshot.
 
     Args:
         store: The object store.
         job_id: The job that took it.
-        path: Where its manifest is; it may be gone already.
+        path: Its manifest's path; the manifest may be gone already.
 
     Raises:
-        RetentionError: A job has claimed it, or it is unknown which files another checkpoint needs.
+        RetentionError: A job has claimed it, or another checkpoint's files are unknown.
         StoreUnavailableError: The store is unavailable.
     """
     claim = read_claim(store, claim_path(path))
     if claim is not None:
-        raise RetentionError(f"job {claim.job_id!r} has claimed {path}, and deletes it once it needs it no more")
+        raise RetentionError(f"job {claim.job_id!r} has claimed {path}, and deletes it when it is no longer needed")
     inside = {info.path: info.size_bytes for info in store.list(directory_of(path))}
     layout = Layout(job_id)
     shared = {file.path: file.size_bytes for file in _files(store, path) if file.path.startswith(layout.shared)}
@@ -67,12 +67,13 @@ def snapshot_objects(store: ObjectStore, job_id: JobId, path: str) -> SnapshotOb
 
 
 def delete_snapshot(store: ObjectStore, job_id: JobId, path: str) -> SnapshotObjects:
-    """Deletes a snapshot. It may die at any step; another call deletes the rest of its directory.
+    """Deletes a snapshot; may die at any step and be repeated.
 
-    Shared files whose manifest is gone by then are collected by the job's own clean-up.
+    Another call deletes the rest of its directory. Shared files without a remaining manifest are collected by the job's
+    own clean-up.
 
     Returns:
-        What was deleted, and what stays.
+        The deleted and the remaining objects.
 
     Raises:
         RetentionError, StoreUnavailableError: As `snapshot_objects`; nothing was deleted.
@@ -94,13 +95,16 @@ def _files(store: ObjectStore, path: str) -> tuple[FileHandle, ...]:
 
 
 def _named_by_others(store: ObjectStore, layout: Layout, path: str) -> set[str]:
-    """Returns the files that the job's other checkpoints name; savepoints have copies of their own."""
+    """Returns the files that the job's other checkpoints name.
+
+    Savepoints have copies of their own.
+    """
     for _ in range(_LISTINGS):
         listed = [info.path for info in store.list(layout.checkpoints) if info.path.endswith(f"/{MANIFEST_NAME}")]
         try:
             return {file.path for each in listed if each != path for file in read_manifest(store, each).files()}
         except ObjectNotFoundError:
-            continue  # deleted since: a newer one, which was not listed yet, may name its files
+            continue  # deleted since: a newer manifest, not listed yet, may name its files
         except (DocumentCorruptError, FormatTooNewError) as error:
-            raise RetentionError(f"a manifest cannot be read, nor which files it needs: {error}") from error
-    raise RetentionError("a listed manifest is never found, so it is unknown which files it needs")
+            raise RetentionError(f"a manifest cannot be read, so its files are unknown: {error}") from error
+    raise RetentionError("a listed manifest is never found, so its files are unknown")

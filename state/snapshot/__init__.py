@@ -1,1 +1,1 @@
-"""A subtask's snapshot: hard links on this host, uploaded to the object store."""
+"""Snapshots of subtasks: hard links on this host, uploaded to the store."""

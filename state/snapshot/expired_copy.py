@@ -1,4 +1,4 @@
-"""Removal of expired entries from a snapshot's hard-linked copy of a store, beside the batches."""
+"""Removes expired entries from a snapshot's hard-linked copy, beside the batches."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from ..engine.rocksdb_settings import RocksDbSettings
 
 logger = logging.getLogger(__name__)
-_COMPACTED_FROM = 10  # a copy is compacted if at least one entry in this many is expired
+_COMPACTED_FROM = 10  # a copy is compacted if at least one in this many entries is expired
 
 
 def clean_copies(
     directories: Sequence[Path], expired: Mapping[str, Callable[[bytes], bool]], settings: RocksDbSettings
 ) -> None:
-    """Removes expired entries from hard-linked copies of stores; the stores themselves are not touched.
+    """Removes expired entries from hard-linked copies of stores.
+
+    The stores themselves stay untouched. A complete cleaned copy replaces each copy, so the function may die at any
+    step and be repeated.
 
     A copy is replaced by a complete cleaned one, so this may die at any step and be repeated.
 
@@ -34,7 +37,7 @@ def clean_copies(
     """
     for directory in directories:
         cleaned = directory.with_name(f"{directory.name}.cleaned")
-        if cleaned.exists():  # an earlier run died while it replaced the copy
+        if cleaned.exists():  # an earlier run died while replacing the copy
             _replace(directory, cleaned)
         if expired:
             _clean(directory, cleaned, expired, settings)

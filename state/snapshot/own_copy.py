@@ -1,8 +1,8 @@
-"""A copy of another job's checkpoint, as a savepoint of the job that starts from it.
+"""A job's own copy of another job's checkpoint, made as a savepoint.
 
-A checkpoint belongs to the job that took it, whose retention deletes it when newer ones are complete: while the other
-job is restoring from it, perhaps. So that job makes a copy of its own first, inside the store, and claims it. Its first
-checkpoint then references the copied files, and its retention deletes what is no longer needed.
+Retention may delete the checkpoint while another job restores from it. So that job first makes a copy inside the store
+and claims it. Its first checkpoint then references the copied files, and its retention deletes what is no longer
+needed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _COPIERS = 16
 def own_copy(store: ObjectStore, manifest: Manifest, job_id: JobId, savepoint_id: str) -> Manifest:
     """Copies a checkpoint with all its files, and publishes the copy's manifest.
 
-    The copy contains no part of the job's log, so it counts only for an attempt that goes back to it by name.
+    The copy contains no part of the job's log, so it counts only for an attempt that restores from it by name.
 
     Args:
         store: The object store.
         manifest: The other job's checkpoint.
-        job_id: The job that the copy is for.
-        savepoint_id: The copy's id, which no other savepoint of that job has.
+        job_id: The job that gets the copy.
+        savepoint_id: The copy's id, unique among the job's savepoints.
 
     Raises:
         ObjectNotFoundError: A file is gone.

@@ -1,4 +1,7 @@
-"""A subtask's snapshot: a short synchronous part (hard links), and an upload that runs beside the next batches."""
+"""A subtask's snapshot: a short synchronous part and an asynchronous upload.
+
+The synchronous part makes hard links; the upload runs beside the next batches.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,9 @@ class LocalSnapshotLostError(KeyscaleError):
 
 @dataclass(frozen=True, slots=True)
 class LocalSnapshot:
-    """A subtask's state at one version, hard-linked on this host. Small and picklable.
+    """A subtask's state at one version, hard-linked on this host.
+
+    Small and picklable.
 
     Attributes:
         directory: Its directory; shard i is in subdirectory i.
@@ -68,15 +73,15 @@ class LocalSnapshot:
         subtask: The subtask.
         attempt: The attempt that took it.
         checkpoint_id: The checkpoint that it was taken for.
-        unique: A string that no other try of the same snapshot has.
+        unique: A string unique to this try of the snapshot.
         version: The state's version.
         key_groups: The subtask's range.
         shards: Each shard's range.
         schema: The schema of its entries.
-        ttls: The TTL of each state that has one, as far as this attempt has declared its states on this host.
+        ttls: The TTL of each state with a TTL, as far as this attempt has declared its states on this host.
         settings: Settings of the subtask's stores.
-        consolidation: Directory of a consolidation for `keyscale.state.consolidation.consolidator` to carry out; None:
-            there is none.
+        consolidation: Directory of a consolidation for `keyscale.state.consolidation.consolidator` to carry out, or
+            None.
     """
 
     directory: str
@@ -97,7 +102,7 @@ class LocalSnapshot:
 
 
 class UploadedSnapshot(NamedTuple):
-    """A reference to a subtask's snapshot, for the checkpoint's manifest, and the bytes that the store got for it."""
+    """A reference to a subtask's snapshot, with the uploaded bytes."""
 
     handle: SnapshotHandle
     uploaded_bytes: int
@@ -115,7 +120,10 @@ class _LocalFile:
 
 
 def link_snapshot(directory: Path, shards: Sequence[Engine]) -> None:
-    """Makes a directory a consistent copy of the shards: the synchronous part of a snapshot."""
+    """Makes a directory a consistent copy of the shards.
+
+    This is the synchronous part of a snapshot.
+    """
     with local_failures(directory):
         directory.mkdir(parents=True)
     for engine in shards:
@@ -126,14 +134,14 @@ def link_snapshot(directory: Path, shards: Sequence[Engine]) -> None:
 
 
 def write_operator_state(directory: Path, operator: OperatorStateBackend) -> None:
-    """Writes operator state, if there is any, beside the shards of a local snapshot."""
+    """Writes existing operator state beside the shards of a local snapshot."""
     if not operator.is_empty:
         with local_failures(directory):
             (directory / OPERATOR_STATE_NAME).write_bytes(operator.snapshot().to_bytes())
 
 
 def local_snapshot_directory(subtask_root: Path, checkpoint_id: CheckpointId) -> tuple[Path, str]:
-    """Returns a new directory for a local snapshot, and the string that is unique to it."""
+    """Returns a new directory for a local snapshot, and its unique string."""
     unique = uuid.uuid4().hex
     return snapshots_root(subtask_root) / f"{checkpoint_id}-{unique}", unique
 
@@ -148,19 +156,19 @@ def upload_snapshot(
     copies: Mapping[str, str] | None = None,
     clock: Clock | None = None,
 ) -> UploadedSnapshot:
-    """Uploads a local snapshot's files that are not in the store yet: the asynchronous part of a snapshot.
+    """Uploads a local snapshot's files that the store lacks.
+
+    This is the asynchronous part of a snapshot.
 
     Args:
         snapshot: A snapshot on this host.
         store: The object store.
         layout: Paths of the job that takes the checkpoint.
-        known: Immutable files, path by SHA-256, that the new checkpoint may reference as they are (`known_files`).
-        savepoint_id: Makes it part of a savepoint: every file gets a copy of its own, made inside the store where it
-            has the content already.
-        copies: Further immutable files in the store that may be copied (such as those of the savepoint that the job was
-            restored from).
-        clock: Entries that have expired by this clock are left out of a savepoint where their TTL asks for that; None:
-            none are.
+        known: Immutable files, path by SHA-256, that the new checkpoint may reference (`known_files`).
+        savepoint_id: Makes the upload part of a savepoint: every file gets a copy of its own, made inside the store
+            where the store already has the content.
+        copies: Further immutable files in the store that may be copied, such as the files of the restored savepoint.
+        clock: A savepoint omits entries that have expired by this clock if their TTL says so; None: it omits none.
 
     Raises:
         LocalSnapshotLostError: The snapshot is not on this host.
@@ -194,7 +202,7 @@ def upload_snapshot(
         schema=snapshot.schema,
         operator_state=operator_state,
     )
-    # By path: two shards may have the same file, which is one object.
+    # By path: two shards may share a file, which is one object.
     added_bytes = sum({handle.path: added_bytes for handle, added_bytes in stored}.values())
     if handle.operator_state_file is not None:
         added_bytes += handle.operator_state_file.size_bytes
@@ -204,7 +212,7 @@ def upload_snapshot(
 def _upload_operator_state(
     snapshot: LocalSnapshot, store: ObjectStore, layout: Layout, savepoint_id: str | None
 ) -> FileHandle | UnsetType:
-    """Uploads operator state; it is small, so each checkpoint and savepoint has a copy of its own."""
+    """Uploads operator state, of which each snapshot has its own small copy."""
     local = Path(snapshot.directory) / OPERATOR_STATE_NAME
     if not local.exists():
         return UNSET
@@ -229,7 +237,7 @@ class _Upload:
     savepoint_id: str | None
 
     def store_file(self, file: _LocalFile, sha256: str) -> tuple[FileHandle, int]:
-        """Brings one file into the store unless it is there; returns its handle and the bytes that were added."""
+        """Brings a file into the store; returns its handle and added bytes."""
         path, added_bytes = self._store_immutable(file, sha256) if file.immutable else self._store_exclusive(file)
         reach("snapshot.file_uploaded")
         return FileHandle(file.path.name, path, file.identity.size_bytes, sha256, shared=file.immutable), added_bytes
@@ -273,7 +281,7 @@ class _Upload:
 def _leave_out_expired(snapshot: LocalSnapshot, clock: Clock) -> None:
     expired = expired_entries(snapshot.schema, snapshot.ttls, clock, Occasion.FULL_SNAPSHOT)
     directory = Path(snapshot.directory)
-    if directory.is_dir():  # otherwise `_local_files` reports that it is lost
+    if directory.is_dir():  # else `_local_files` reports the loss
         copies = [directory / str(number) for number in range(len(snapshot.shards))]
         try:
             clean_copies(copies, expired, snapshot.settings)
@@ -296,7 +304,10 @@ def _local_files(snapshot: LocalSnapshot) -> list[_LocalFile]:
 
 
 def _hashes(directory: Path, files: Sequence[_LocalFile]) -> list[str]:
-    """Returns each file's SHA-256; immutable files that an earlier snapshot or the restore has hashed are not read."""
+    """Returns each file's SHA-256.
+
+    Immutable files that an earlier snapshot or the restore has hashed are not read.
+    """
     subtask_root = directory.parent.parent
     known = known_hashes([*directory.parent.iterdir(), *subtask_root.iterdir()])
     hashes = [known.get(file.identity) if file.immutable else None for file in files]
@@ -316,9 +327,9 @@ def _hashes(directory: Path, files: Sequence[_LocalFile]) -> list[str]:
 
 
 def _forget_older(snapshot: LocalSnapshot) -> None:
-    """Removes local snapshots that neither an upload nor local recovery needs, and older attempts' files.
+    """Removes local snapshots that are no longer needed, and older attempts' files.
 
-    A job has one upload at a time, so an older snapshot that is still here has been uploaded or given up.
+    A job has one upload at a time, so older snapshots have been uploaded or given up.
     """
     current = Path(snapshot.directory)
     older = sorted(

@@ -1,1 +1,1 @@
-"""A subtask's open state: the store that a task opens, its batches, and stores that stay open between batches."""
+"""A subtask's open state: the store, its batches, and idle stores."""

@@ -1,4 +1,4 @@
-"""The sorted files of a batch: of its large runs, and of changes that are spilled before the batch ends."""
+"""The sorted files of a batch: large runs and spilled changes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from ..engine.engine import Engine, SortedRun
     from ..objects.object_store import ObjectStore
 
-SORTED_FILE_BYTES_MIN = 4 << 20  # a framed run is in memory several times while it is encoded and written
+SORTED_FILE_BYTES_MIN = 4 << 20  # encoding and writing a framed run holds it in memory several times
 
 
 class SplitRuns(NamedTuple):
-    """A batch's small runs, their size, and each large run, or part of one, with its file."""
+    """A batch's small runs, their size, and large runs with their files."""
 
     framed: list[SortedRun]
     framed_bytes: int
@@ -34,7 +34,7 @@ def split_runs(runs: Sequence[SortedRun], engine: Engine, directory: Path, mutat
         runs: The batch's runs.
         engine: Writes the files; it can ingest them later.
         directory: The directory for the files.
-        mutations_min: A run with so many mutations or more is large; None: only a run of many bytes is.
+        mutations_min: A run with at least this many mutations is large; None: only its bytes count.
 
     """
     framed: list[SortedRun] = []
@@ -56,22 +56,22 @@ def split_runs(runs: Sequence[SortedRun], engine: Engine, directory: Path, mutat
 def spill_runs(
     runs: Iterable[SortedRun], engine: Engine, store: ObjectStore, path: str, directory: Path
 ) -> list[SortedFile]:
-    """Uploads runs as sorted files and applies them to the local state before the batch ends.
+    """Uploads runs as sorted files and applies them before the batch ends.
 
-    So a batch may be larger than memory. The uploaded files count only once the batch's changelog names them.
+    A batch may thus be larger than memory. The uploaded files count only once the batch's changelog names them.
 
     Args:
         runs: At most one run per column family.
         engine: The state.
         store: The object store.
-        path: The prefix of the files' paths, which no other task uses.
+        path: The prefix of the files' paths, unique to the task.
         directory: For temporary files.
     """
     spilled = []
     for number, run in enumerate(part for whole in runs for part in engine.split(whole)):
         file = directory / f"{uuid.uuid4().hex}.sst"
         engine.write_sorted_file(run, file)
-        # Uploaded first, because ingesting may write to the file.
+        # Upload before ingesting, which may write to the file.
         spilled.append(upload_sorted(store, f"{path}.{number}.sst", run, file))
         engine.ingest(run.family, [file])
         file.unlink()
@@ -79,10 +79,10 @@ def spill_runs(
 
 
 def check_size(split: SplitRuns, spilled: Sequence[SortedFile], allowed_bytes: int) -> None:
-    """Refuses a batch that changes more bytes than are allowed.
+    """Refuses a batch that changes more bytes than allowed.
 
     Raises:
-        BatchTooLargeError: It does.
+        BatchTooLargeError: The batch exceeds the limit.
     """
     size = split.framed_bytes + sum(file.size_bytes for file in spilled)
     size += sum(file.stat().st_size for _, file in split.files)

@@ -1,7 +1,7 @@
-"""A subtask's store, which a task opens at a version, runs a batch on, finishes and closes.
+"""A subtask's store, open at a version for a batch.
 
-`open_subtask` is the last step of a restore: it opens what `keyscale.state.restore.rebuild` has made of the plan, or
-local files that are already at the wanted version.
+`open_subtask` is the last step of a restore: it opens what `keyscale.state.restore.rebuild` has built, or local files
+that are already at the wanted version.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ if TYPE_CHECKING:
     from ..restore.opened_shards import OpenedShards
 
 SORTED_FILE_MUTATIONS_MIN = 10_000
-UNFLUSHED_MUTATIONS_MAX = 25_000  # a snapshot, during which nothing may be written, flushes these in some 10 ms
+UNFLUSHED_MUTATIONS_MAX = 25_000  # a snapshot, which blocks writes, flushes these in some 10 ms
 logger = logging.getLogger(__name__)
 
 
 class LineageError(KeyscaleError):
-    """A task asks for a version that its restore plan does not lead to."""
+    """The restore plan does not lead to the requested version."""
 
     code = "STATE_LINEAGE_MISMATCH"
     advice = "The batch runs again; report this with the driver's log if it happens more than once."
 
 
 class StoreUnusableError(KeyscaleError):
-    """A batch failed while it was being finished; the open store must not be used any more."""
+    """A batch failed while finishing, so its store must not be used."""
 
     code = "STATE_SUBTASK_STORE_UNUSABLE"
     retryable = True
@@ -81,10 +81,10 @@ class StoreUnusableError(KeyscaleError):
 
 
 class SubtaskStore:
-    """One subtask's open state. Held by one task at a time; opened by `open_subtask`.
+    """One subtask's open state, used by one task at a time.
 
-    End it with `close` (local files may be used again at `version`) or with `abandon`. As a context manager it is
-    closed on success and abandoned on any exception.
+    `open_subtask` opens it. End it with `close` (local files may be used again at `version`) or with `abandon`. As a
+    context manager it is closed on success and abandoned on any exception.
     """
 
     def __init__(
@@ -140,19 +140,19 @@ class SubtaskStore:
             self.abandon()
 
     def begin_batch(self, batch_id: BatchId) -> None:
-        """Begins a batch whose changes may exceed memory: they are spilled between two records.
+        """Begins a batch with changes that may exceed memory.
 
-        If such a batch fails, the state is rebuilt.
+        Changes are spilled between two records. If such a batch fails, the state is rebuilt.
         """
         self._check_usable()
         self.keyed.spill = partial(self.spill, batch_id)
 
     def finish_batch(self, batch_id: BatchId, unique: str) -> ChangelogHandle | None:
-        """Ends a batch: makes its mutations durable as a changelog, then part of the local state.
+        """Makes the batch's mutations durable as a changelog, and applies them.
 
         Args:
             batch_id: Greater than the version's.
-            unique: A string that no other try of the task uses.
+            unique: A string unique to this try of the task.
 
         Returns:
             The changelog for the batch's commit, or None if nothing changed.
@@ -160,12 +160,12 @@ class SubtaskStore:
         Raises:
             StoreUnavailableError: The object store is unavailable. The store must be abandoned.
             BatchTooLargeError: The batch changed more than the settings allow. The store must be abandoned.
-            StoreUnusableError: It failed before.
+            StoreUnusableError: An earlier call failed.
         """
         self._check_usable()
         if batch_id <= self.version.batch_id:
             raise LineageError(f"batch {batch_id} cannot follow batch {self.version.batch_id}")
-        self._usable = False  # until all of it is done
+        self._usable = False  # until all steps are done
         self.keyed.spill = None
         runs = self.keyed.drain()
         operator_state = self.operator.changed()
@@ -184,15 +184,15 @@ class SubtaskStore:
         clock: Clock | Callable[[], int] | None = None,
         store: ObjectStore | None = None,
     ) -> bool:
-        """Begins another batch without closing in between, if the state is exactly at the wanted version.
+        """Begins another batch on the open store if its version matches.
 
         Args:
             version: The wanted version.
-            clock: If it is a clock, its times become the batch's; otherwise the store's own clock stays as it is.
-            store: The object store for the batch's changelog; None: the same as for the last one.
+            clock: A `Clock` gives its times to the batch; otherwise the store keeps its own clock.
+            store: The object store for the batch's changelog; None: the previous batch's store.
 
         Returns:
-            Whether the state is at the version, so that the batch can begin.
+            Whether the state is exactly at the version, so that the batch can begin.
         """
         if not self._usable or self._closed or self._spilled or self._is_damaged:
             return False
@@ -210,7 +210,10 @@ class SubtaskStore:
 
     @property
     def ttls(self) -> dict[str, Ttl]:
-        """The TTL of each state that has one, as far as this attempt has declared its states on this host."""
+        """The TTL of each state with a TTL, as far as known.
+
+        States count that this attempt has declared on this host.
+        """
         return {**self._known_ttls, **self.keyed.ttls}
 
     @property
@@ -220,11 +223,11 @@ class SubtaskStore:
 
     @property
     def shard_count(self) -> int:
-        """The number of shards that the state consists of."""
+        """The number of the state's shards."""
         return len(self._shards)
 
     def spill(self, batch_id: BatchId) -> None:
-        """Makes the batch's changes so far durable and part of the local state.
+        """Makes the batch's changes so far durable, and applies them.
 
         If the batch fails after that, the state is rebuilt.
         """
@@ -239,11 +242,14 @@ class SubtaskStore:
         self._usable = True
 
     def is_superseded(self) -> bool:
-        """Returns whether closing and reopening it would give the same state on a consolidated shard."""
+        """Returns whether a reopened store would use a consolidated shard."""
         return self._catch_up_log is not None and can_take_over(self.version, self._catch_up_log.consolidation)
 
     def flush_if_large(self) -> None:
-        """Begins to flush a large write buffer between two batches, so that the next snapshot is short."""
+        """Begins to flush a large write buffer between two batches.
+
+        The next snapshot is then short.
+        """
         self._check_usable()
         if self._unflushed_mutations >= UNFLUSHED_MUTATIONS_MAX:
             self.engine.begin_flush()
@@ -252,7 +258,10 @@ class SubtaskStore:
     def _write(
         self, batch_id: BatchId, unique: str, runs: Sequence[SortedRun], operator_state: OperatorStateSnapshot | None
     ) -> ChangelogHandle:
-        """Makes mutations durable, then applies them: large runs as files that serve both, without a write buffer."""
+        """Makes mutations durable, then applies them.
+
+        Large runs are files that serve both purposes, without a write buffer.
+        """
         spec, schema = self.spec, self.keyed.schema
         path = spec.layout.changelog(
             spec.operator_uid, batch_id=batch_id, subtask=spec.index, attempt=spec.attempt, unique=unique
@@ -289,12 +298,14 @@ class SubtaskStore:
     def snapshot(
         self, checkpoint_id: CheckpointId, policy: ConsolidationPolicy = DEFAULT_POLICY, clock: Clock | None = None
     ) -> LocalSnapshot:
-        """Hard-links the state at `version` for `upload_snapshot`, and begins a consolidation if that is worth it.
+        """Hard-links the state at `version` for `upload_snapshot`.
+
+        Also begins a consolidation if it is worthwhile.
 
         Args:
             checkpoint_id: The checkpoint that the snapshot is for.
-            policy: Decides whether a consolidation is worth it.
-            clock: The times by which expired entries count as worth removing; None: they do not count.
+            policy: Decides whether a consolidation is worthwhile.
+            clock: Expired entries by this clock count as removable; None: they do not count.
         """
         self._check_usable()
         directory, unique = local_snapshot_directory(self.local_directory, checkpoint_id)
@@ -333,12 +344,18 @@ class SubtaskStore:
         return begin_catch_up_log(snapshot, self.local_directory, files, policy, expired)
 
     def key_group_sizes(self) -> KeyGroupSizes:
-        """Returns entries and bytes by key group, of flushed entries only; after `snapshot` all are flushed."""
+        """Returns flushed entries and bytes by key group.
+
+        After `snapshot`, all entries are flushed.
+        """
         shards = [(shard.key_groups, shard.engine.files()) for shard in self._shards]
         return key_group_sizes(shards, self.spec.key_group_range)
 
     def close(self) -> None:
-        """Flushes, closes, and marks the local files as at `version`; an unfinished batch's changes are dropped."""
+        """Flushes, closes, and marks the local files as at `version`.
+
+        An unfinished batch's changes are dropped.
+        """
         if self._closed:
             return
         if not self._usable or self._spilled or self._is_damaged:
@@ -365,9 +382,9 @@ class SubtaskStore:
             self._directory.release()
 
     def abandon(self) -> None:
-        """Closes without marking: the local files will not be used again.
+        """Closes without marking, so that the local files are not used again.
 
-        If they proved damaged, neither are links to them until their content has been verified.
+        Damaged files are not linked either, until their content has been verified.
         """
         if self._closed:
             return
@@ -407,23 +424,22 @@ def open_subtask(
 ) -> SubtaskStore:
     """Opens a subtask's state at exactly a version.
 
-    A consolidated shard that leads to the version is taken over. Otherwise local files are used if they were closed
-    cleanly at exactly this version. Otherwise the state is rebuilt from the plan. Call it in the process that uses the
-    store, never before a fork.
+    The first usable source wins: a consolidated shard that leads to the version, local files that were closed cleanly
+    at the version, or a rebuild from the plan. Call the function in the process that uses the store, never before a
+    fork.
 
     Args:
         spec: The subtask.
-        version: The wanted version. None: the one that the plan leads to, before any batch of this attempt.
-        plan: The restore plan that leads to it. One that is deferred is loaded only if the state must be rebuilt.
+        version: The wanted version. None: the plan's version, before any batch of this attempt.
+        plan: The restore plan that leads to the version. A deferred plan is loaded only for a rebuild.
         local_root: Root of all local state on this host.
         store: The object store.
-        clock: The times by which entries expire; a function gives processing time in milliseconds since the epoch.
+        clock: The times by which entries expire; a function returns processing time in milliseconds since the epoch.
 
     Raises:
         LineageError: The plan does not lead to the version.
         CoverError: The plan's snapshots do not cover the subtask's key group range exactly.
-        ObjectNotFoundError, ObjectCorruptError, ChangelogCorruptError: An object that the plan names is missing or
-            damaged.
+        ObjectNotFoundError, ObjectCorruptError, ChangelogCorruptError: An object of the plan is missing or damaged.
         DiskFullError, DiskReadOnlyError, StoreIOError: The local directory cannot be used.
         StoreUnavailableError: The object store is unavailable.
     """

@@ -1,4 +1,4 @@
-"""Stores that stay open between batches, and are handed over as soon as another process wants them."""
+"""Stores that stay open between batches until another process requests them."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ class _Idle:
 
 
 class WarmStores:
-    """One process's stores between two batches. Create one per process, after its fork.
+    """One process's open stores between two batches.
 
-    An idle store keeps its subtask's directory locked. A thread closes it cleanly as soon as another process asks for
-    the directory, or after a long idle time. If a process is killed while it keeps stores open, their state is rebuilt
-    from the last checkpoint and the changelogs since.
+    Create one per process, after its fork. An idle store keeps its subtask's directory locked. A thread closes the
+    store cleanly as soon as another process requests the directory, or after a long idle time. If the process is
+    killed, the state of its idle stores is rebuilt from the last checkpoint and the later changelogs.
 
     Args:
-        idle_seconds_max: How long a store is kept; 0 closes each at once.
-        stores_max: How many are kept; the ones that have been idle longest are closed first.
+        idle_seconds_max: How long a store stays open; 0 closes each at once.
+        stores_max: How many stay open; the longest idle store is closed first.
     """
 
     def __init__(self, idle_seconds_max: float = IDLE_SECONDS_MAX, stores_max: int = STORES_MAX) -> None:
@@ -69,10 +69,10 @@ class WarmStores:
         *,
         clock: Clock | Callable[[], int] = now_ms,
     ) -> SubtaskStore:
-        """Returns a store as `open_subtask` does; it reuses a store that is still open at exactly this version.
+        """Returns a store as `open_subtask` does, reusing an open store if possible.
 
-        If both clocks are clocks, such a store takes the new one's times. A function is only called by the store that
-        was opened with it.
+        The open store must be exactly at the version. If both clocks are `Clock`s, the store takes the new clock's
+        times. A store calls only the clock function that it was opened with.
         """
         with self._lock:
             idle = self._idle.pop(spec.local_directory(local_root), None)
@@ -103,7 +103,7 @@ class WarmStores:
         *,
         clock: Clock | Callable[[], int] = now_ms,
     ) -> Iterator[SubtaskStore]:
-        """Takes a store and gives it back if all goes well; on any exception it is abandoned."""
+        """Takes a store, and gives it back or abandons it (on exceptions)."""
         taken = self.take(spec, version, plan, local_root, store, clock=clock)
         try:
             yield taken
@@ -113,10 +113,10 @@ class WarmStores:
         self.give_back(taken)
 
     def give_back(self, store: SubtaskStore) -> None:
-        """Keeps a store whose batch is finished; only this object may close it from now on.
+        """Keeps a store with a finished batch; only this object closes it.
 
         Raises:
-            StateError: Its files cannot be written. It has been abandoned.
+            StateError: The store's files cannot be written. It has been abandoned.
         """
         if not self._idle_seconds_max:
             store.close()
@@ -159,7 +159,7 @@ class WarmStores:
                     poller.register(watched, select.POLLIN)
             for store in stores:
                 _close(store)
-            # A signal may be that of a store that has been taken in the meantime; then this round finds nothing.
+            # A signal may belong to a store that has been taken in the meantime; this round then finds nothing.
             if (self._wake, select.POLLIN) in poller.poll(_IDLE_POLL_SECONDS * 1000):
                 os.eventfd_read(self._wake)
 
