@@ -34,3 +34,16 @@ class SchemaTooNewError(DatabaseError):
     title = "The database belongs to a newer version of Keyscale"
     domain = "user"
     advice = "Start the version of Keyscale that migrated this database, or a newer one."
+
+
+class SchemaUnreleasedError(DatabaseError):
+    """A development version migrated the database to a revision that no release has."""
+
+    code = "DATABASE_SCHEMA_UNRELEASED"
+    title = "The database belongs to a development version of Keyscale"
+    domain = "user"
+    advice = (
+        "In a clone of the repository, `git log -1 --no-renames --diff-filter=D -- "
+        "'db/migrations/versions/<revision>_*'` names a commit. Check out the commit before it, start its control "
+        "plane once, then start this version. Or use an empty database."
+    )

@@ -12,7 +12,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from .connections import without_time_limits
-from .errors import SchemaTooNewError
+from .errors import SchemaTooNewError, SchemaUnreleasedError
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _MIGRATION_LOCK = (
     0x6B657973  # a number that nothing else of Keyscale locks, so that two replicas migrate one after the other
 )
+
+_LAST_JOINED_REVISION = 26  # development versions had 0003 to 0026, which three migrations replace
 
 
 def alembic_config() -> Config:
@@ -35,6 +37,7 @@ def migrate(engine: Engine) -> None:
 
     Raises:
         SchemaTooNewError: A newer version of Keyscale has migrated the database.
+        SchemaUnreleasedError: A development version has, to a revision that no release has.
     """
     config = alembic_config()
     scripts = ScriptDirectory.from_config(config)
@@ -43,6 +46,13 @@ def migrate(engine: Engine) -> None:
         current = MigrationContext.configure(connection).get_current_revision()
         known = {script.revision for script in scripts.walk_revisions()}
         if current is not None and current not in known:
-            raise SchemaTooNewError(f"the database is at revision {current}, which this version does not know")
+            raise refusal_of_unknown_revision(current)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+
+
+def refusal_of_unknown_revision(revision: str) -> SchemaTooNewError | SchemaUnreleasedError:
+    """Returns the error for a database at a revision that this version lacks."""
+    if revision.isdecimal() and int(revision) < _LAST_JOINED_REVISION:
+        return SchemaUnreleasedError(f"the database is at revision {revision}, which only development versions had")
+    return SchemaTooNewError(f"the database is at revision {revision}, which this version does not know")

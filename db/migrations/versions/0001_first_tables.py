@@ -46,23 +46,6 @@ def upgrade() -> None:
     _create_audit()
 
 
-def downgrade() -> None:
-    """Drops all tables."""
-    for table in (
-        "tokens",
-        "events",
-        "rescales",
-        "commands",
-        "checkpoint_subtasks",
-        "checkpoints",
-        "attempts",
-        "jobs",
-        "artifact_chunks",
-        "artifacts",
-    ):
-        op.drop_table(table)
-
-
 def _create_artifacts() -> None:
     op.create_table(
         "artifacts",

@@ -22,11 +22,3 @@ def upgrade() -> None:
     op.add_column(SNAPSHOTS, sa.Column("entries", sa.BigInteger, nullable=False, server_default="0"))
     for name in SIZES:
         op.add_column(SNAPSHOTS, sa.Column(name, JSONB(none_as_null=True), nullable=False, server_default="[]"))
-
-
-def downgrade() -> None:
-    """Removes them."""
-    for name in ("entries", *SIZES):
-        op.drop_column(SNAPSHOTS, name)
-    op.drop_column("jobs", "failures")
-    op.drop_column("jobs", "restart")

@@ -16,11 +16,11 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from keyscale.db.base import Base
 from keyscale.db.connections import open_engine
-from keyscale.db.errors import SchemaTooNewError
-from keyscale.db.migrate import alembic_config, migrate
+from keyscale.db.errors import SchemaTooNewError, SchemaUnreleasedError
+from keyscale.db.migrate import alembic_config, migrate, refusal_of_unknown_revision
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy import Column, Connection, Table
 
@@ -38,51 +38,33 @@ def test_migrated_tables_equal_the_models(postgres_url: str) -> None:
     engine.dispose()
 
 
-def test_migrating_again_changes_nothing_and_going_back_leaves_nothing(postgres_url: str) -> None:
+def test_migrating_again_changes_nothing(postgres_url: str) -> None:
     engine = open_engine(postgres_url)
     migrate(engine)
-    migrate(engine)
-    with engine.begin() as connection:
-        config = alembic_config()
-        config.attributes["connection"] = connection
-        command.downgrade(config, "base")
-        assert inspect(connection).get_table_names() == ["alembic_version"]
-    migrate(engine)
-    engine.dispose()
-
-
-def test_each_migration_goes_up_and_back_with_data_in_every_table(postgres_url: str) -> None:
-    engine = open_engine(postgres_url)
-    config = alembic_config()
-    revisions = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()][::-1]
-    kept: dict[str, int] = {}
-    for revision, after in zip(revisions, [*revisions[1:], None], strict=True):
-        with engine.begin() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, revision)
-            fill_tables(connection)
-            kept = row_counts(connection)
-            assert min(kept.values()) > 0, kept
-        if after is None:
-            break
-        with engine.begin() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, after)
-            names = RENAMED.get(after, {})
-            expected = {names.get(table, table): count for table, count in kept.items()}
-            assert row_counts(connection).items() >= expected.items(), f"{after} loses rows"
-            fill_tables(connection)
-            command.downgrade(config, revision)
-            assert row_counts(connection).keys() == kept.keys()
-            command.upgrade(config, after)
     migrate(engine)
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection)
-        assert compare_metadata(context, Base.metadata) == []
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
     engine.dispose()
 
 
-RENAMED = {"0016": {"rescales": "changes"}}
+def test_each_migration_keeps_the_rows_of_every_table(postgres_url: str) -> None:
+    engine = open_engine(postgres_url)
+    config = alembic_config()
+    for revision in REVISIONS:
+        with engine.begin() as connection:
+            config.attributes["connection"] = connection
+            kept = row_counts(connection)
+            command.upgrade(config, revision)
+            names = RENAMED.get(revision, {})
+            expected = {names.get(table, table): count for table, count in kept.items()}
+            assert row_counts(connection).items() >= expected.items(), f"{revision} loses rows"
+            fill_tables(connection)
+            assert min(row_counts(connection).values()) > 0
+    engine.dispose()
+
+
+REVISIONS = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
+RENAMED = {"0025_revisions": {"rescales": "changes"}}
 
 
 def row_counts(connection: Connection) -> dict[str, int]:
@@ -130,57 +112,133 @@ def test_a_database_of_a_newer_version_is_refused(postgres_url: str) -> None:
     engine.dispose()
 
 
+def test_the_last_revision_of_development_versions_is_known() -> None:
+    assert "0026" in REVISIONS
+
+
+def test_a_database_of_an_earlier_development_version_is_refused_with_the_way_out(postgres_url: str) -> None:
+    engine = open_engine(postgres_url)
+    migrate(engine)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0003'"))
+    with pytest.raises(SchemaUnreleasedError, match="0003") as refused:
+        migrate(engine)
+    assert "db/migrations/versions/<revision>_*" in refused.value.advice
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("revision", "refusal"),
+    [
+        ("0003", SchemaUnreleasedError),
+        ("0025", SchemaUnreleasedError),
+        ("0027", SchemaTooNewError),
+        ("9999", SchemaTooNewError),
+        ("9f3a", SchemaTooNewError),
+    ],
+)
+def test_only_revisions_between_0_1_0_and_the_joined_ones_are_those_of_development(
+    revision: str, refusal: type[Exception]
+) -> None:
+    assert type(refusal_of_unknown_revision(revision)) is refusal
+
+
 @contextmanager
-def database_of(postgres_url: str, revision: str) -> Iterator[Connection]:
-    """A database at a revision, with a job `j`, to be filled in a transaction."""
+def migrated_from_0_1_0(postgres_url: str, fill: Callable[[Connection], None]) -> Iterator[Connection]:
+    """Yields a connection to a database that 0.1.0 has filled and this version has migrated."""
     engine = open_engine(postgres_url)
     config = alembic_config()
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
-        connection.execute(
-            text(
-                "INSERT INTO artifacts (id, name, version, filename, kind, sha256, size_bytes, created_at_ms)"
-                " VALUES ('a', 'a', 1, 'a.py', 'PYTHON', 'x', 1, 1)"
-            )
-        )
-        columns = {column["name"]: column for column in inspect(connection).get_columns("jobs")}
-        row = {name: "1" for name, column in columns.items() if not column["nullable"] and column["default"] is None}
-        row |= {"id": "j", "desired": "STOPPED", "status": "STOPPED"}
-        row |= {"artifact_id": "a"} if "artifact_id" in columns else {}
-        row |= {name: "{}" for name, column in columns.items() if str(column["type"]) == "JSONB" and name in row}
-        names = ", ".join(row)
-        values = ", ".join(f"'{value}'" for value in row.values())
-        connection.execute(text(f"INSERT INTO jobs ({names}) VALUES ({values})"))  # noqa: S608 - constants
-        yield connection
-    engine.dispose()
+    try:
+        with engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "0002")
+            insert(connection, "artifacts", id="a", kind="PYTHON")
+            fill(connection)
+        migrate(engine)
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
 
 
-def test_a_delay_that_no_version_can_work_with_is_lowered_when_the_database_is_migrated(postgres_url: str) -> None:
-    restart = '{"type": "fixed-delay", "delay_ms": 10000000000000000000, "attempts": 2}'
-    with database_of(postgres_url, "0011") as connection:
-        connection.execute(text("UPDATE jobs SET restart = CAST(:restart AS jsonb)"), {"restart": restart})
-    engine = open_engine(postgres_url)
-    migrate(engine)
-    with engine.connect() as connection:
-        lowered = connection.scalar(text("SELECT restart FROM revisions"))
-        assert lowered == {"type": "fixed-delay", "delay_ms": 31_536_000_000, "attempts": 2}
-    engine.dispose()
+def insert(connection: Connection, table: str, **values: Any) -> None:
+    """Inserts a row with these values, and any in the other columns that need one."""
+    found = MetaData()
+    found.reflect(connection, only=[table])
+    columns = [column for column in found.tables[table].columns if needs_value(column) and column.name not in values]
+    others = {column.name: value_of(connection, found.tables[table], column) for column in columns}
+    connection.execute(found.tables[table].insert().values({**others, **values}))
 
 
-def test_a_mean_of_before_weighs_the_samples_that_had_values_and_stays_within_its_bounds(postgres_url: str) -> None:
-    with database_of(postgres_url, "0024") as connection:
-        for slot, rate, busy in ((1, None, None), (2, 100.0, None), (3, 1e300, 0.5)):
-            connection.execute(
-                text(
-                    "INSERT INTO series_points (job_id, step_ms, slot, at_ms, samples, processed_rate, busy_ratio)"
-                    " VALUES ('j', 10000, :slot, :slot, 5000, :rate, :busy)"
-                ),
-                {"slot": slot, "rate": rate, "busy": busy},
-            )
-    engine = open_engine(postgres_url)
-    migrate(engine)
-    with engine.connect() as connection:
-        rows = connection.execute(text("SELECT samples, busy_samples, processed_rate FROM series_points ORDER BY slot"))
-        assert [tuple(row) for row in rows] == [(0, 0, None), (5000, 0, 100.0), (5000, 5000, 1e15)]
-    engine.dispose()
+def rows(connection: Connection, query: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in connection.execute(text(query))]
+
+
+def test_a_job_of_0_1_0_becomes_its_first_revision_and_gets_all_secrets(postgres_url: str) -> None:
+    def fill(connection: Connection) -> None:
+        specification = {"parameters": {"p": "1"}, "spark_conf": {"s": "2"}, "checkpoints": {"interval_ms": 1000}}
+        insert(connection, "jobs", id="j", artifact_id="a", parallelism=3, created_at_ms=5, **specification)
+
+    with migrated_from_0_1_0(postgres_url, fill) as connection:
+        names = "number, artifact_id, parallelism, parameters, spark_conf, checkpoints, restart, secrets, created_at_ms"
+        assert rows(connection, f"SELECT {names} FROM revisions") == [  # noqa: S608 - constants
+            (1, "a", 3, {"p": "1"}, {"s": "2"}, {"interval_ms": 1000}, None, None, 5)
+        ]
+        kept = "SELECT revision, labels, skip_lost_records, user_number FROM jobs"
+        assert rows(connection, kept) == [(1, {}, False, 1)]
+
+
+def test_numbers_of_0_1_0_above_the_bounds_are_lowered(postgres_url: str) -> None:
+    restart = {"type": "fixed-delay", "delay_ms": 10**19, "attempts": 2}
+    checkpoints = {"interval_ms": 1000, "retained": 10**9, "incremental": True}
+
+    def fill(connection: Connection) -> None:
+        insert(connection, "jobs", id="j", artifact_id="a", restart=restart, checkpoints=checkpoints)
+
+    with migrated_from_0_1_0(postgres_url, fill) as connection:
+        assert rows(connection, "SELECT restart, checkpoints FROM revisions") == [
+            ({**restart, "delay_ms": 31_536_000_000}, {**checkpoints, "retained": 1_000_000})
+        ]
+
+
+@pytest.mark.parametrize(("parallelism", "revision"), [(2, 1), (4, 2)], ids=["before the stop", "after the stop"])
+def test_a_rescale_that_0_1_0_left_in_progress_leads_from_one_revision_to_another(
+    postgres_url: str, parallelism: int, revision: int
+) -> None:
+    def fill(connection: Connection) -> None:
+        insert(connection, "jobs", id="j", artifact_id="a", parallelism=parallelism, status="RESCALING")
+        for number, size, stage in ((1, 2, "ENDED"), (2, 4, "ENDED"), (3, 2, "ACTIVE")):
+            insert(connection, "attempts", job_id="j", number=number, parallelism=size, stage=stage)
+        rescale = {"job_id": "j", "from_parallelism": 2, "to_parallelism": 4, "old_attempt": 1}
+        insert(connection, "rescales", id="r", status="IN_PROGRESS", requested_at_ms=7, **rescale)
+        insert(connection, "rescales", id="q", status="COMPLETED", **rescale)
+
+    with migrated_from_0_1_0(postgres_url, fill) as connection:
+        assert rows(connection, "SELECT revision FROM jobs") == [(revision,)]
+        assert rows(connection, "SELECT number, parallelism FROM revisions ORDER BY number") == [(1, 2), (2, 4)]
+        assert rows(connection, "SELECT number, revision FROM attempts ORDER BY number") == [(1, 1), (2, 2), (3, 1)]
+        changes = "SELECT id, kind, upgrade_mode, from_revision, to_revision FROM changes ORDER BY id"
+        assert rows(connection, changes) == [("q", "RESCALE", "SAVEPOINT", 1, 1), ("r", "RESCALE", "SAVEPOINT", 1, 2)]
+
+
+def test_the_last_heartbeat_of_an_attempt_of_0_1_0_is_kept(postgres_url: str) -> None:
+    def fill(connection: Connection) -> None:
+        insert(connection, "jobs", id="j", artifact_id="a")
+        heard = {"heartbeat_at_ms": 8, "last_commit_batch_id": 6, "last_commit_at_ms": 7, "metrics": {"m": 1}}
+        insert(connection, "attempts", job_id="j", number=1, stage="ENDED", **heard)
+        insert(connection, "attempts", job_id="j", number=2, stage="ACTIVE")
+
+    with migrated_from_0_1_0(postgres_url, fill) as connection:
+        kept = "SELECT attempt, at_ms, last_commit_batch_id, last_commit_at_ms, metrics FROM heartbeats"
+        assert rows(connection, kept) == [(1, 8, 6, 7, {"m": 1})]
+
+
+def test_tokens_of_0_1_0_reach_every_job_and_do_not_expire(postgres_url: str) -> None:
+    def fill(connection: Connection) -> None:
+        for role in ("VIEWER", "ADMIN"):
+            insert(connection, "tokens", sha256=role, name=role, role=role)
+
+    with migrated_from_0_1_0(postgres_url, fill) as connection:
+        scopes = "SELECT role, job_names, job_labels, expires_at_ms, created_by FROM tokens ORDER BY role"
+        assert rows(connection, scopes) == [("ADMIN", [], {}, None, "system"), ("VIEWER", [], {}, None, "system")]
+        assert rows(connection, "SELECT count(DISTINCT id), min(length(id)) FROM tokens") == [(2, 32)]
