@@ -1,4 +1,4 @@
-"""ReducingState and AggregatingState: one value per key, with which every added value is combined at once."""
+"""ReducingState and AggregatingState: one value per key, combined on each addition."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Folding(KeyedState):
         fold: Callable[[Any, Any], Any],
         merge: Callable[[Any, Any], Any],
     ) -> None:
-        """For values that functions update.
+        """Creates the state of values that functions update.
 
         Args:
             entries: The state's entries.
@@ -61,7 +61,7 @@ class _Folding(KeyedState):
         self._entries.remove(self._prefix())
 
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        """Merges the values of the source namespaces into the target namespace's value, and clears them."""
+        """Merges source namespaces' values into the target's, and clears the sources."""
         goal = self._prefix_in(target)
         merged = self._entries.get(goal)
         changed = False
@@ -76,7 +76,10 @@ class _Folding(KeyedState):
             self._entries.put(goal, merged)
 
     def add_many(self, key_groups: KeyGroups, keys: KeyColumns, values: pa.Array) -> None:
-        """Adds each row's value to its key's, in row order; each key is read and written once."""
+        """Adds each row's value to its key's, in row order.
+
+        Each key is read and written once.
+        """
         batch = self._batch(key_groups, keys)
         formats = self._entries.formats
         raws = self._entries.raw_many(batch.distinct)
@@ -100,7 +103,7 @@ class _Folding(KeyedState):
 
 
 class ReducingState(_Folding):
-    """One value per key, with which every added value is combined."""
+    """One value per key, combined with every added value."""
 
     __slots__ = ()
 
@@ -119,7 +122,7 @@ class ReducingState(_Folding):
 
 
 class AggregatingState(_Folding):
-    """One accumulator per key, to which every value is added."""
+    """One accumulator per key, updated with every added value."""
 
     __slots__ = ("_function",)
 

@@ -1,4 +1,7 @@
-"""The keyed state backend: all keyed state of one subtask, used for the current key or for whole batches of keys."""
+"""The keyed state backend: all keyed state of one subtask.
+
+It works on the current key, or on whole batches of keys.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +67,9 @@ class KeyedStateBackend:
     again. `discard` drops them.
 
     Attributes:
-        spill: Called between two records when the changes take too much memory: it writes those that `drain_for_spill`
-            returns to the engine, and makes them durable. None: a batch's changes stay in memory until its end.
+        spill: Called between two records when the changes take too much memory: it writes the changes that
+            `drain_for_spill` returns to the engine, and makes them durable. None: a batch's changes stay in memory
+            until its end.
     """
 
     def __init__(
@@ -80,7 +84,7 @@ class KeyedStateBackend:
         memory_bytes: int | None = None,
         charge: Callable[[int], None] | None = None,
     ) -> None:
-        """For keys of `key_schema`.
+        """Creates the backend for keys of `key_schema`.
 
         Args:
             engine: The store.
@@ -92,7 +96,7 @@ class KeyedStateBackend:
             batch_entries_max: The number of entries that may change between two drains; None: any number.
             memory_bytes: The memory that read and changed entries may take before they are dropped or spilled; None:
                 any.
-            charge: Takes so much more of that memory from the process's caches, or gives it back (negative).
+            charge: Takes this many more bytes of that memory from the process's caches, or gives them back (negative).
 
         Raises:
             StateSchemaMismatchError: Stored keys have other types.
@@ -120,20 +124,20 @@ class KeyedStateBackend:
 
     @property
     def ttls(self) -> dict[str, Ttl]:
-        """The TTL of each declared state that has one."""
+        """The TTL of each declared state with a TTL."""
         return {name: entries.ttl for name, (_, entries, _) in self._states.items() if entries.ttl is not None}
 
     @property
     def schema(self) -> KeyedSchema:
-        """The schema of the store's content and of everything declared so far, for the manifest."""
+        """The schema of the store's content and all declarations, for the manifest."""
         return self._schema
 
     def set_current_key(self, key_group: int, key: tuple[Any, ...]) -> None:
-        """Makes a key the current one, on which all keyed state then works.
+        """Makes a key the current key of all keyed state.
 
         Raises:
             KeyGroupError: This subtask does not own the key group.
-            SerializationError: The key is not of the key schema.
+            SerializationError: The key does not match the key schema.
             KeyTooLargeError: The key is too long.
             BatchTooLargeError: The batch has changed more entries than allowed; this is checked from time to time.
             StateError, StoreUnavailableError: Changes could not be spilled.
@@ -148,9 +152,9 @@ class KeyedStateBackend:
         keys: Iterable[tuple[Any, ...]],
         fields: Sequence[pa.Array] = (),
     ) -> Iterator[tuple[Any, ...]]:
-        """Makes the key of each row of a batch the current one, in turn, and yields it.
+        """Makes each row's key the current key, in turn, and yields it.
 
-        This costs a fraction of calling `set_current_key` per row.
+        This costs a fraction of a `set_current_key` call per row.
 
         Args:
             key_groups: Each row's key group.
@@ -161,7 +165,7 @@ class KeyedStateBackend:
 
         Raises:
             KeyGroupError, SerializationError, KeyTooLargeError, BatchTooLargeError: As in `set_current_key`, but for
-                any row of the batch.
+            any row of the batch.
         """
         batch = self._context.batch(key_groups, columns)
         states = lambda: [each[2] for each in self._states.values()]  # noqa: E731 (some may be declared meanwhile)
@@ -178,20 +182,22 @@ class KeyedStateBackend:
         """The current key.
 
         Raises:
-            NoCurrentKeyError: There is none.
+            NoCurrentKeyError: No key is current.
         """
         if self._context.key is None:
-            raise NoCurrentKeyError("there is no current key")
+            raise NoCurrentKeyError("no key is current")
         return self._context.key
 
     @property
     def current_key_group(self) -> int | None:
-        """The key group of the current key; None if there is no current key."""
+        """The key group of the current key; None without a current key."""
         prefix = self._context.prefix
         return None if prefix is None else int.from_bytes(prefix[:KEY_GROUP_BYTES], "big")
 
     def value_state(self, descriptor: ValueStateDescriptor) -> ValueState:
-        """Returns the value state of a descriptor; the same object if it is declared again.
+        """Returns the value state of a descriptor.
+
+        A repeated declaration returns the same object.
 
         Raises:
             StateSchemaMismatchError: Another state has the name, or stored values cannot be read as declared.
@@ -213,7 +219,9 @@ class KeyedStateBackend:
         return cast("ListState", self.state(descriptor))
 
     def migrating_map_state(self, old: ValueStateDescriptor, new: MapStateDescriptor) -> MigratingMapState:
-        """Returns a map state that takes over the entries of a value state of maps, for each key when it is first used.
+        """Returns a map state that takes over a value state of maps.
+
+        The entries of each key move when the key is first used.
 
         Raises:
             StateSchemaMismatchError: The two states have different types, or are not stored as declared.
@@ -266,10 +274,12 @@ class KeyedStateBackend:
         return state
 
     def timers(self, name: str, namespace_type: pa.DataType | None = None) -> TimerQueue:
-        """Returns the timers of a name, which have a column family of their own; the same queue at every call.
+        """Returns the timers of a name, with their own column family.
+
+        Each call for a name returns the same queue.
 
         Args:
-            name: A name that no state has.
+            name: A name that is not a state's.
             namespace_type: The type of each timer's namespace; None: the void namespace.
 
         Raises:
@@ -287,10 +297,10 @@ class KeyedStateBackend:
         return queue
 
     def remove_state(self, name: str, entries_max: int | None = 50_000) -> int:
-        """Removes entries of a state, at most `entries_max` (None: all); call it before the batch uses the state.
+        """Removes up to `entries_max` entries of a state (None: all).
 
-        A state that the job no longer declares is removed by a call in every batch. The state's name and types stay in
-        the schema, so it can be declared again with the same types.
+        Call it before the batch uses the state. Calls in several batches remove a state that the job no longer
+        declares. The state's name and types stay in the schema, so it can be declared again with the same types.
 
         Returns:
             The number of entries removed.
@@ -329,9 +339,10 @@ class KeyedStateBackend:
         return sum(len(pending) for pending in self._pendings().values())
 
     def drain(self) -> list[SortedRun]:
-        """Returns all changes since the last drain, as one sorted run per changed state, by name.
+        """Returns all changes since the last drain, one sorted run per state.
 
-        They are no longer pending, so write them to the engine before any state is read.
+        The runs are sorted by state name. They are no longer pending, so write them to the engine before any state is
+        read.
 
         Raises:
             BatchTooLargeError: More entries have changed than allowed; the changes stay pending.
@@ -344,28 +355,31 @@ class KeyedStateBackend:
         return [run for run in runs if run is not None]
 
     def drain_for_spill(self) -> list[SortedRun]:
-        """As `drain`, but in the midst of a batch: time stands still, and timers that are just firing stay pending."""
+        """Returns the changes to spill in the midst of a batch.
+
+        Unlike in `drain`, time stands still, and timers that are just firing stay pending.
+        """
         runs = [pending.drain() for pending in self._spillable()]
         self._memory.release()
         return [run for run in runs if run is not None]
 
     @property
     def rows_at_once(self) -> int:
-        """The number of rows whose state, read or written in columns, is expected to fit in the batch's memory."""
+        """The number of rows with state columns that should fit in memory."""
         return self._memory.rows_at_once
 
     def make_room(self, rows: int = 0) -> None:
-        """Keeps what the batch has read and changed within its memory. Call it between two records.
+        """Keeps the batch's entries within its memory; call it between records.
 
         Read values are dropped first, since they can be read again. Then changes are spilled, if they still take half
-        of the memory. Nobody may be iterating over state meanwhile.
+        of the memory. Do not call it while iterating over state.
 
         Args:
-            rows: The number of rows of a part of the batch that ends here; 0 in the midst of one.
+            rows: The number of rows of a part of the batch that ends here; 0 in the midst of a part.
 
         Raises:
             BatchTooLargeError: More entries have changed than allowed, and they cannot be spilled.
-            StateError, StoreUnavailableError: They could not be spilled.
+            StateError, StoreUnavailableError: Changes could not be spilled.
         """
         memory, pendings = self._memory, self._spillable()
         memory.saw_rows(rows)
@@ -386,12 +400,18 @@ class KeyedStateBackend:
         self._used_bytes, self._records = used, 0
 
     def mark(self) -> None:
-        """Sets the mark to which `undo` returns, such as before a record, in place of any earlier mark."""
+        """Sets the mark to which `undo` returns, replacing an earlier mark.
+
+        For example before a record.
+        """
         for pending in self._pendings().values():
             pending.mark()
 
     def undo(self) -> None:
-        """Drops all changes since the mark. States declared after the mark lose all of their pending changes."""
+        """Drops all changes since the mark.
+
+        States declared after the mark lose all of their pending changes.
+        """
         for pending in self._pendings().values():
             pending.undo()
 
@@ -405,14 +425,16 @@ class KeyedStateBackend:
         self._context.release_batch()
 
     def dump(self, name: str) -> Iterator[tuple[StoredKey, Any]]:
-        """Yields all stored entries of a state, by stored key, without pending changes and expired entries.
+        """Yields all stored entries of a state, by stored key.
+
+        Pending changes and expired entries are omitted.
 
         Raises:
-            StateSchemaMismatchError: No state with the name has been declared.
+            StateSchemaMismatchError: The state has not been declared.
         """
         known = self._states.get(name)
         if known is None:
-            raise StateSchemaMismatchError(f"there is no state {name!r}")
+            raise StateSchemaMismatchError(f"state {name!r} does not exist")
         _, entries, _ = known
         schema = self._schema.state(name)
         assert schema is not None  # noqa: S101 (every declared state is in the schema)
@@ -436,11 +458,14 @@ class KeyedStateBackend:
             )
 
     def _check_next(self) -> None:
-        """Has the check made before the next record."""
+        """Schedules the check before the next record."""
         self._check_at = 0
 
     def _prefix_parser(self, schema: StateSchema) -> Callable[[bytes], bytes] | None:
-        """Returns the function that cuts a stored key after key and namespace; None if nothing follows them."""
+        """Returns a function that cuts a stored key after its namespace.
+
+        None if stored keys end there.
+        """
         if schema.kind not in {StateKind.MAP, StateKind.LIST}:
             return None
         namespace = _codec(schema.namespace)
@@ -452,13 +477,13 @@ class KeyedStateBackend:
         return prefix_of
 
     def _forget_memory(self) -> None:
-        """Begins to count again after all changes have been taken or dropped."""
+        """Restarts the count after all changes have been taken or dropped."""
         self._memory.release()
         self._used_bytes = self._records = 0
         self._check_at = _RECORDS_BETWEEN_CHECKS
 
     def _record(self) -> None:
-        """Counts a record, for the checks that take place once per record or per several records."""
+        """Counts a record, and runs the checks that are due."""
         self._records += 1
         if self._records >= self._check_at:
             self.make_room()
@@ -472,7 +497,10 @@ class KeyedStateBackend:
         return pendings | {name: queue.pending for name, queue in self._timers.items()} | self._removals
 
     def _spillable(self) -> list[Pending]:
-        """Returns the pending changes that may be drained now, by name: not those of timers that are just firing."""
+        """Returns the pending changes that may be drained now, by name.
+
+        Timers that are just firing keep their changes.
+        """
         firing = {name for name, queue in self._timers.items() if queue.is_firing}
         return [pending for name, pending in sorted(self._pendings().items()) if name not in firing]
 
@@ -497,7 +525,7 @@ def _codec(of_type: TypeJson | None) -> KeyCodec | None:
 
 
 def _keyed_state_for(descriptor: StateDescriptor, entries: Entries, context: KeyContext) -> AnyKeyedState:
-    """Returns the keyed state of a descriptor over the entries of the context's current key."""
+    """Returns the keyed state of a descriptor for the current key."""
     namespace = None if descriptor.namespace_type is None else key_codec_for(descriptor.namespace_type)
     match descriptor:
         case ValueStateDescriptor():

@@ -1,4 +1,4 @@
-"""The memory of the entries that a batch has read or changed, and when it is used up."""
+"""The memory of the entries that a batch has read or changed."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ENTRY_BYTES = 300  # about the memory of an entry with its key, two objects in a dict, if both are small
-LARGE_BYTES = 256  # key and value of a small entry have no more
+ENTRY_BYTES = 300  # about the memory of a small entry with its key: two objects in a dict
+LARGE_BYTES = 256  # at most the bytes of a small entry's key and value
 _ROWS_MAX = 1 << 62
 _FIRST_ROWS = 4  # of the first part of a store's first batch
-_GROWTH = 32  # of a part over the one before it: the first rows may be smaller than the others
+_GROWTH = 32  # of a part over the previous part: the first rows may be smaller than the rest
 _CHARGES = 8  # the steps in which memory is taken from the caches; small batches take none
 
 
 class BatchMemory:
-    """Counts the bytes of a batch's entries, in all families of a backend.
+    """Counts the bytes of a batch's entries in all families.
 
-    Small entries are only counted by their number, now and then: adding each one up would cost every record. The bytes
-    of large ones are added up as they come. An entry that changes several times counts several times until `recount`.
+    Small entries are only counted by their number, now and then: adding up their bytes would cost time for every
+    record. The bytes of large entries are added up as they come. An entry that changes several times counts several
+    times until `recount`.
 
     Attributes:
         limit_bytes: The memory that the batch may take; None: any.
         large_bytes: The bytes of large entries so far.
         column_bytes: The bytes of the columns that were read or written since `saw_rows`.
-        rows_at_once: For so many rows, columns of state fit in memory.
+        rows_at_once: The number of rows whose columns of state fit in memory.
     """
 
     __slots__ = (
@@ -47,12 +48,12 @@ class BatchMemory:
         on_full: Callable[[], None] = lambda: None,
         charge: Callable[[int], None] | None = None,
     ) -> None:
-        """For one backend.
+        """Creates the counts of one backend.
 
         Args:
             limit_bytes: The limit.
-            on_full: Called as soon as large entries alone take more than the limit.
-            charge: Takes so many bytes more from the process's caches, or gives them back (negative).
+            on_full: Called as soon as large entries alone exceed the limit.
+            charge: Takes this many more bytes from the process's caches, or gives them back (negative).
         """
         self.limit_bytes = limit_bytes
         self.large_bytes = 0
@@ -70,19 +71,22 @@ class BatchMemory:
             self._on_full()
 
     def add_many(self, count: int, size_bytes: int) -> None:
-        """Counts entries that have so many bytes together."""
+        """Counts entries with this total size."""
         more = size_bytes - LARGE_BYTES * count
         if more > 0:
             self.add_large(more)
 
     def used_bytes(self, small_bytes: int) -> int:
-        """Returns about how much memory the batch takes; `small_bytes` is that of its entries if all were small."""
+        """Estimates the memory of the batch.
+
+        `small_bytes` is the memory of its entries if all were small.
+        """
         used = self.large_bytes + small_bytes
         self._charge_for(used)
         return used
 
     def recount(self, large_bytes: int) -> None:
-        """Sets the bytes of large entries that are there now, each counted once."""
+        """Sets the bytes of the present large entries, each counted once."""
         self.large_bytes = large_bytes
 
     def is_full_with(self, used_bytes: int) -> bool:
@@ -94,18 +98,27 @@ class BatchMemory:
         return self.limit_bytes is not None and changed_bytes > self.limit_bytes // 2
 
     def expect(self, used_bytes: int) -> None:
-        """Begins to fill up again. If not enough could be dropped, it is full only after it has grown considerably."""
+        """Begins to fill up again.
+
+        If too little could be dropped, the memory is full only after it has grown considerably.
+        """
         if self.limit_bytes is not None:
             self._full_bytes = self.limit_bytes if used_bytes < self.limit_bytes else used_bytes + self.limit_bytes // 4
 
     def records_until_full(self, used_bytes: int, grown_bytes: int, records: int) -> float:
-        """Returns after how many more records half of the rest will be used up if they are like the latest ones."""
+        """Estimates how many more records use up half of the rest.
+
+        It assumes records like the latest.
+        """
         if grown_bytes <= 0 or not records:
             return inf
         return max(1, (self._full_bytes - used_bytes) * records / (2 * grown_bytes))
 
     def saw_rows(self, rows: int) -> None:
-        """Ends a part of a batch, by which the next part is sized: its columns may take an eighth of the memory."""
+        """Ends a part of a batch, and sizes the next part.
+
+        The next part's columns may take an eighth of the memory.
+        """
         if not rows:
             return
         if self.limit_bytes is not None:
@@ -114,16 +127,17 @@ class BatchMemory:
         self.column_bytes = 0
 
     def rows_ahead(self, rows: int, taken_bytes: int) -> int:
-        """Returns for how many rows to read state ahead, given what the large entries of some rows have taken.
+        """Returns how many rows' state to read ahead.
 
-        It may take a quarter of the memory. If entries were dropped meanwhile, they were too large to read any ahead.
+        It is given the bytes that the large entries of some rows have taken, and may use a quarter of the memory. If
+        entries were dropped meanwhile, they were too large to read any ahead.
         """
         if self.limit_bytes is None or taken_bytes == 0:
             return _ROWS_MAX
         return max(1, self.limit_bytes * rows // (4 * taken_bytes)) if taken_bytes > 0 else 1
 
     def release(self) -> None:
-        """Gives all of it back: nothing is read or changed any more."""
+        """Gives all of the memory back."""
         self.large_bytes = 0
         self.expect(0)
         self._charge_for(0)

@@ -1,4 +1,4 @@
-"""Removal of expired entries that are no longer read: a few at a time while a job runs, or all of a store at once."""
+"""Removes expired entries: a few at a time, or all at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PURGE_STEP = 10_000
 
 
 class Sweeper:
-    """Checks all stored entries of a family, again and again, and removes the expired ones.
+    """Checks all stored entries of a family repeatedly, and removes expired ones.
 
     It reads the engine, so it skips pending entries: the current batch has changed them, and their stored form is
     outdated.
@@ -39,14 +39,14 @@ class Sweeper:
         expired: Callable[[], Callable[[bytes], bool]],
         fresh: Callable[[], tuple[bytes, bytes]],
     ) -> None:
-        """For one family.
+        """Creates the sweeper of one family.
 
         Args:
             cleanup: How many entries to check, and when.
             engine: The store.
             pending: The batch's changes.
             expired: Returns a check whether a stored value is expired now.
-            fresh: Returns the range of bytes with most values that are not expired, for a quicker check.
+            fresh: Returns the range of bytes with most unexpired values, for a quicker check.
         """
         self._cleanup = cleanup
         self._engine = engine
@@ -62,7 +62,7 @@ class Sweeper:
         return self._cleanup.every_record
 
     def accessed(self, times: int = 1) -> None:
-        """Counts accesses to the state, and takes a step when it is due."""
+        """Counts accesses to the state, and takes a step when due."""
         self._owed += self._cleanup.entries * times
         if self._owed >= _STEP_MIN:
             self.step()
@@ -88,14 +88,14 @@ class Sweeper:
 
 
 class Occasion(StrEnum):
-    """When expired entries are left out; a TTL's cleanup says for which of these."""
+    """An occasion to omit expired entries; a TTL's cleanup chooses among them."""
 
     FULL_SNAPSHOT = "full_snapshot"
     COMPACTION = "compaction"
 
 
 class Purged(NamedTuple):
-    """The number of entries checked, and of those removed."""
+    """The numbers of checked and of removed entries."""
 
     seen: int
     removed: int
@@ -104,17 +104,17 @@ class Purged(NamedTuple):
 def expired_entries(
     schema: KeyedSchema | None, ttls: Mapping[str, Ttl], clock: Clock, occasion: Occasion
 ) -> dict[str, Callable[[bytes], bool]]:
-    """Returns, for each family with such values, a check whether a stored value may be left out. Pure.
+    """Returns checks, by family, whether a stored value may be omitted; pure.
 
-    An expired entry is never read, so it may be left out of any copy without a changelog: a store that still has it
+    An expired entry is never read, so it may be omitted from any copy without a changelog: a store that still has it
     behaves the same. Time must not go back afterwards, as with any TTL.
 
     Args:
         schema: The schema of the entries.
-        ttls: The TTLs by state, as declared by the running job. Never those of an earlier run: the user may have made
-            the time to live longer since.
+        ttls: The TTLs by state, as declared by the running job. Never pass the TTLs of an earlier run: the user may
+            have prolonged the time to live since.
         clock: The current times.
-        occasion: For what the entries are left out.
+        occasion: The occasion of the omission.
     """
     checks = {}
     for name, ttl in ttls.items():
@@ -129,7 +129,7 @@ def expired_entries(
 
 
 def purge_all(engine: Engine, expired: Mapping[str, Callable[[bytes], bool]]) -> dict[str, Purged]:
-    """Removes all expired entries of these families from a store; returns the numbers by family.
+    """Removes all expired entries of these families; returns the numbers by family.
 
     An expired entry is never read, so this needs no changelog: a store that is rebuilt without it behaves the same.
     """

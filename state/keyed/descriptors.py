@@ -1,7 +1,7 @@
 """Descriptors: immutable declarations of states.
 
-Every descriptor may have a `ttl` (how long entries live; None: without end) and a `namespace_type` (the type of a scope
-under a key, such as a window; None: the void namespace, which takes no space).
+Every descriptor may have a `ttl` (how long entries live; None: without limit) and a `namespace_type` (the type of a
+scope under a key, such as a window; None: the void namespace, which takes no space).
 """
 
 from __future__ import annotations
@@ -39,22 +39,28 @@ class ReduceFunction(Protocol):
 
 
 class AggregateFunction(Protocol):
-    """Folds inputs into an accumulator, from which a result is read; as in Flink."""
+    """Folds inputs into an accumulator with a result, as in Flink."""
 
     def create_accumulator(self) -> Any:
-        """Returns the accumulator of a key that has had no input."""
+        """Returns the accumulator of a key without input."""
         ...
 
     def add(self, value: Any, accumulator: Any, /) -> Any:
-        """Returns the accumulator with `value` added; it may be the same object, changed."""
+        """Returns the accumulator with `value` added.
+
+        It may be the same object, changed.
+        """
         ...
 
     def get_result(self, accumulator: Any, /) -> Any:
-        """Returns the result that an accumulator stands for."""
+        """Returns the result of an accumulator."""
         ...
 
     def merge(self, left: Any, right: Any, /) -> Any:
-        """Returns one accumulator for the inputs of two, as when two session windows become one."""
+        """Returns one accumulator for the inputs of two.
+
+        For example when two session windows merge.
+        """
         ...
 
 
@@ -74,7 +80,7 @@ class ValueStateDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class MapStateDescriptor:
-    """One map per key; each entry is stored, is read and expires separately."""
+    """One map per key; each entry is stored, read and expired separately."""
 
     kind: ClassVar[StateKind] = StateKind.MAP
     name: str
@@ -89,7 +95,7 @@ class MapStateDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ListStateDescriptor:
-    """One list per key; each element is stored and expires separately."""
+    """One list per key; each element is stored and expired separately."""
 
     kind: ClassVar[StateKind] = StateKind.LIST
     name: str
@@ -103,7 +109,7 @@ class ListStateDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class ReducingStateDescriptor:
-    """One value per key, with which every added value is combined."""
+    """One value per key, combined with every added value."""
 
     kind: ClassVar[StateKind] = StateKind.REDUCING
     name: str
@@ -118,7 +124,10 @@ class ReducingStateDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class AggregatingStateDescriptor:
-    """One accumulator per key, to which every value is added; `get` returns its result."""
+    """One accumulator per key, updated with every added value.
+
+    `get` returns its result.
+    """
 
     kind: ClassVar[StateKind] = StateKind.AGGREGATING
     name: str
@@ -144,7 +153,8 @@ def check_name(name: str) -> None:
     """Checks the name of a state.
 
     Raises:
-        DescriptorError: It is `default`, too long, or has characters other than letters, digits, `_`, `.`, `-`, `%`.
+        DescriptorError: The name is `default`, too long, or has characters other than letters, digits, `_`, `.`, `-`,
+            `%`.
     """
     if not _NAME.fullmatch(name) or name == "default":
         raise DescriptorError(

@@ -1,4 +1,4 @@
-"""The entries of one state: stored keys and values, with the batch's pending changes, the TTL and the formats applied.
+"""The entries of one state, with pending changes, TTL and formats applied.
 
 All kinds of keyed state are thin layers over entries.
 """
@@ -40,7 +40,7 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
-"""There is no entry, unlike an entry with a null value."""
+"""A missing entry, as opposed to an entry with a null value."""
 
 _MISSING: Final = object()
 
@@ -90,7 +90,7 @@ class Entries:
         return at
 
     def get(self, key: bytes, prefix: bytes | None = None) -> Any:
-        """Returns the value of an entry, or ABSENT if there is none or it is expired.
+        """Returns the value of an entry, or ABSENT if missing or expired.
 
         Args:
             key: The entry's stored key.
@@ -117,7 +117,7 @@ class Entries:
         return self.formats.value(raw) if first <= raw < end else self._live(key, raw, prefix=prefix)
 
     def put(self, key: bytes, value: Any, prefix: bytes | None = None) -> None:
-        """Sets an entry; arguments as of `get`."""
+        """Sets an entry; arguments as for `get`."""
         pending = self.pending
         if self.ttl is None:
             raw = self.formats.pack(value, 0)
@@ -136,7 +136,7 @@ class Entries:
             pending.noted.append(key)
 
     def read_ahead(self, keys: list[bytes]) -> None:
-        """Reads distinct, ascending keys from the engine at once, for later calls of `get`."""
+        """Reads distinct, ascending keys from the engine for later calls of `get`."""
         pending = self.pending
         pending.settle()
         entries, reads = pending.entries, pending.reads
@@ -146,11 +146,11 @@ class Entries:
         pending.memory.add_many(len(raws), sum(map(len, filter(None, raws))))
 
     def has_read_most(self, keys: set[bytes]) -> bool:
-        """Returns whether this batch has read most of these keys from the engine."""
+        """Returns whether this batch has read most of these keys."""
         return 2 * len(keys & self.pending.reads.keys()) > len(keys)
 
     def remove(self, key: bytes, prefix: bytes | None = None) -> None:
-        """Removes an entry, if there is one; arguments as of `get`."""
+        """Removes an entry; arguments as for `get`."""
         self.pending.settle()
         self.pending.entries[key] = None
         if len(key) > LARGE_BYTES:
@@ -159,7 +159,7 @@ class Entries:
             self.pending.noted += (prefix, key)
 
     def put_all_below(self, prefix: bytes, entries: Sequence[tuple[bytes, Any]]) -> None:
-        """Sets several entries below `prefix`, or none of them if one is invalid."""
+        """Sets several entries below `prefix`, or none if one is invalid."""
         now = self.now_ms
         packed = []
         for key, value in entries:
@@ -187,7 +187,10 @@ class Entries:
         return self._raw(key)
 
     def last_key_below(self, prefix: bytes) -> bytes | None:
-        """Returns the greatest stored key below a prefix, expired or not but not removed; None if there is none."""
+        """Returns the greatest stored key below a prefix, or None.
+
+        Expired keys count, removed keys do not.
+        """
         pending = self.pending
         pending.settle()
         entries = pending.entries
@@ -199,13 +202,16 @@ class Entries:
         return max([*there, *([] if stored is None else [stored])], default=None)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, Any]]:
-        """Returns the present entries below a prefix, by stored key; later changes do not appear in it."""
+        """Returns the present entries below a prefix, by stored key.
+
+        Later changes do not appear in the result.
+        """
         stored = self._raw_below(prefix)  # here, not in a generator, so that it sees the entries of this moment
         read = ((key, self._live(key, raw, prefix=prefix)) for key, raw in stored)
         return ((key, value) for key, value in read if value is not ABSENT)
 
     def raws_below(self, prefix: bytes) -> list[bytes]:
-        """Returns the stored values of the present entries below a prefix, in the order of their keys."""
+        """Returns the present stored values below a prefix, in key order."""
         stored = list(self._raw_below(prefix))
         live = (raw if self.ttl is None else self._live_raw(key, raw) for key, raw in stored)
         return [raw for raw in live if raw is not None]
@@ -215,9 +221,10 @@ class Entries:
         return [key for key, _ in self._raw_below(prefix)]
 
     def raw_many(self, keys: list[bytes]) -> list[bytes | None]:
-        """Returns the stored values of distinct, ascending keys; None for missing and expired ones.
+        """Returns the stored values of distinct, ascending keys.
 
-        Like every read, this removes expired entries, and restarts the time to live if the TTL says so.
+        None stands for missing and expired values. Like every read, this removes expired entries, and restarts the time
+        to live if the TTL says so.
         """
         raws = self.peek_many(keys)
         if self.ttl is None:
@@ -244,26 +251,29 @@ class Entries:
         return [entries[key] if key in entries else next(read) for key in keys]
 
     def get_rows(self, keys: KeyBatch) -> pa.Array:
-        """Returns the values of a batch's rows as a column, with null for missing ones."""
+        """Returns the values of a batch's rows as a column, with nulls."""
         found = self.formats.unpack_array(self.raw_many(keys.distinct))
         self.pending.memory.column_bytes += found.nbytes
         return found.take(pa.array(keys.groups))
 
     def contains_rows(self, keys: KeyBatch) -> npt.NDArray[np.bool_]:
-        """Returns whether each row has an entry that is not expired."""
+        """Returns whether each row has an unexpired entry."""
         raws = self.raw_many(keys.distinct)
         there = np.fromiter((raw is not None for raw in raws), np.bool_, len(raws))
         found: npt.NDArray[np.bool_] = there[keys.groups]
         return found
 
     def put_rows(self, keys: KeyBatch, values: pa.Array, *, null_removes: bool) -> None:
-        """Sets the entries of a batch's rows; of several rows with one key the last one counts."""
+        """Sets the entries of a batch's rows; a key's last row counts."""
         if len(values) != len(keys):
             raise SerializationError(f"a batch has {len(keys)} keys and {len(values)} values")
         self.put_distinct_values(keys, values.take(pa.array(keys.last_rows)), null_removes=null_removes)
 
     def put_distinct_values(self, keys: KeyBatch, values: pa.Array, *, null_removes: bool) -> None:
-        """Sets the entries of a batch's distinct keys; null is stored, or with `null_removes` removes the entry."""
+        """Sets the entries of a batch's distinct keys.
+
+        Null is stored, or with `null_removes` removes the entry.
+        """
         if len(values) != len(keys.distinct):
             raise SerializationError(f"a batch has {len(keys.distinct)} distinct keys and {len(values)} values")
         raws: list[bytes | None] = list(self.formats.pack_array(values, self.now_ms))
@@ -275,7 +285,10 @@ class Entries:
         self.pending.add_run(keys.distinct, raws, size_bytes)
 
     def update_rows(self, keys: KeyBatch, update: Callable[[pa.Array, npt.NDArray[np.intp]], pa.Array]) -> pa.Array:
-        """Computes new values of a batch's distinct keys from the current ones; null means no value, in both."""
+        """Computes new values of a batch's distinct keys from the current values.
+
+        Null means a missing value, in both.
+        """
         current = self.formats.unpack_array(self.raw_many(keys.distinct))
         self.pending.memory.column_bytes += current.nbytes
         updated = column_of(update(current, keys.groups), self.formats.type)
@@ -287,7 +300,10 @@ class Entries:
         self.pending.add_run(keys.distinct, [None] * len(keys.distinct), 0)
 
     def insert_rows(self, keys: KeyBatch, value: Any) -> npt.NDArray[np.bool_]:
-        """Sets missing entries to a value; returns True per row that was the first with its key."""
+        """Sets missing entries to a value; returns True for inserting rows.
+
+        The first row with a key inserts its entry.
+        """
         distinct = keys.distinct
         raws = self.raw_many(distinct)
         raw = self.formats.pack(value, self.now_ms)
@@ -305,7 +321,10 @@ class Entries:
         return self.formats.expiry_check(self.now_ms - self.ttl.duration_ms)
 
     def _fresh_range(self) -> tuple[bytes, bytes]:
-        """Returns the range of bytes of stored values that a read need not change: not expired, and no new stamp."""
+        """Returns the range of stored values that a read leaves unchanged.
+
+        These values are not expired and need no new stamp.
+        """
         now: int = self._time(self._clock)
         if self.ttl is not None and now != self._fresh_at:
             self._fresh = self.formats.stamped_from(now if self._touches else now - self.ttl.duration_ms + 1)
@@ -313,7 +332,7 @@ class Entries:
         return self._fresh
 
     def _raw_below(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Returns the stored entries below a prefix, with the pending changes of this moment."""
+        """Returns the stored entries below a prefix, with current pending changes."""
         pending = self.pending
         pending.settle()
         entries = pending.entries

@@ -1,7 +1,7 @@
-"""The bytes of a stored value: a header, a stamp if the state has a TTL, and the payload.
+"""The bytes of a stored value: header, optional stamp, and payload.
 
-The low six bits of the header are the number of the format with which the value was written; its highest bit is set for
-null. Values may also be Python objects: instances of msgspec.Struct classes, and pickles.
+The low six bits of the header are the number of the value's format; its highest bit is set for null. A state with a TTL
+has stamps. Values may also be Python objects: instances of msgspec.Struct classes, and pickles.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VALUE_BYTES_MAX = 256 << 20
 
 
 class _Reader(NamedTuple):
-    """How values of one format are read as the currently declared type."""
+    """How values of one format are read as the declared type."""
 
     start: int
     stamps: bool  # whether there is a stamp of the TTL's current time domain
@@ -41,7 +41,7 @@ class _Reader(NamedTuple):
 
 
 class ValueFormats:
-    """Writes values in one format of a state's schema, and reads them in all of its formats."""
+    """Writes values in one format of a schema, and reads all formats."""
 
     def __init__(self, schema: StateSchema, write_format: int) -> None:
         self.written = schema.formats[write_format]
@@ -50,7 +50,7 @@ class ValueFormats:
         self._header = bytes((write_format,))
         self._null_header = bytes((write_format | NULL_FLAG,))
         self._write_format = write_format
-        # The heads, which are header and stamp, are kept, as a batch mostly writes the same stamp.
+        # The heads (header and stamp) are kept, because a batch mostly writes the same stamp.
         self._stamped_ms: int | None = 0 if self.written.stamps is None else None
         self._stamped_heads = (self._header, self._null_header)
         form = _number_form(self.type)
@@ -67,10 +67,10 @@ class ValueFormats:
             self._readers.append(_Reader(start, stamps, decode, conversion(stored_type, self.type)))
 
     def pack(self, value: Any, stamp_ms: int) -> bytes:
-        """Returns a stored value; `stamp_ms` is used only if the format has stamps.
+        """Returns a stored value, with `stamp_ms` if the format has stamps.
 
         Raises:
-            SerializationError: The value is not of the declared type.
+            SerializationError: The value does not have the declared type.
             ValueTooLargeError: The value takes more than 256 MiB.
         """
         if self._plain is not None:
@@ -78,7 +78,7 @@ class ValueFormats:
                 head = self._stamped_heads[0] if stamp_ms == self._stamped_ms else self._head(False, stamp_ms)
                 return self._plain.pack(head, value)
             except (struct.error, OverflowError):
-                pass  # null, or not a value of the type
+                pass  # null, or a value of another type
         if value is None:
             return self._head(True, stamp_ms)
         payload = self.serializer.encode(value)
@@ -86,10 +86,12 @@ class ValueFormats:
         return self._head(False, stamp_ms) + payload
 
     def unpack(self, raw: bytes) -> tuple[Any, int | None]:
-        """Returns a stored value's value, and its stamp if it has one of the TTL's current time domain.
+        """Returns a stored value's value, and its stamp or None.
+
+        Only stamps of the TTL's current time domain count.
 
         Raises:
-            CorruptValueError: The bytes are not a value of any format of the schema.
+            CorruptValueError: The bytes do not match any format of the schema.
         """
         reader = self._reader(raw)
         stamp = decode_stamp(raw[1 : 1 + STAMP_BYTES]) if reader.stamps else None
@@ -107,19 +109,22 @@ class ValueFormats:
         return self._decode(raw, self._start)
 
     def stamped_from(self, at_ms: int) -> tuple[bytes, bytes]:
-        """Returns the range of bytes, end exclusive, of stored values with a stamp of `at_ms` or later.
+        """Returns the range of stored values stamped `at_ms` or later.
 
-        The range has only values that are not null and have the current write format.
+        The end is exclusive. The range has only non-null values of the current write format.
         """
         end = bytes((self._write_format + 1,))
         return (self._header + encode_stamp(at_ms) if at_ms <= STAMP_MAX_MS else end), end
 
     def stamp(self, raw: bytes) -> int | None:
-        """Returns a stored value's stamp if it has one of the TTL's current time domain."""
+        """Returns a stored value's stamp in the current time domain, or None."""
         return decode_stamp(raw[1 : 1 + STAMP_BYTES]) if self._reader(raw).stamps else None
 
     def expiry_check(self, bound_ms: int) -> Callable[[bytes], bool]:
-        """Returns a check whether a stored value has a stamp, of the TTL's current time domain, up to `bound_ms`."""
+        """Returns a check whether a value's stamp is at most `bound_ms`.
+
+        Only stamps of the TTL's current time domain count.
+        """
         return expiry_check({number for number, reader in enumerate(self._readers) if reader.stamps}, bound_ms)
 
     def restamped(self, raw: bytes, stamp_ms: int) -> bytes:
@@ -129,10 +134,10 @@ class ValueFormats:
         return self.pack(self.unpack(raw)[0], stamp_ms)
 
     def pack_array(self, values: pa.Array, stamp_ms: int) -> list[bytes]:
-        """Returns the stored values of a column, with a stored null per null row.
+        """Returns the stored values of a column; null rows are stored nulls.
 
         Raises:
-            SerializationError: A value is not of the declared type.
+            SerializationError: A value does not have the declared type.
             ValueTooLargeError: A value takes more than 256 MiB.
         """
         serializer, head = self.serializer, self._head(False, stamp_ms)
@@ -151,7 +156,10 @@ class ValueFormats:
         return [head + payload if there else null for payload, there in zip(payloads, valid, strict=True)]
 
     def unpack_array(self, raws: Sequence[bytes | None]) -> pa.Array:
-        """Returns stored values as a column of the declared type; None becomes null."""
+        """Returns stored values as a column of the declared type.
+
+        None becomes null.
+        """
         serializer, header = self.serializer, self._write_format
         start = self._readers[header].start
         if all(raw is None or raw[0] == header for raw in raws):
@@ -182,15 +190,18 @@ class ValueFormats:
 
 
 def expiry_check(stamped: Collection[int], bound_ms: int) -> Callable[[bytes], bool]:
-    """Returns a check whether a stored value of one of these formats has a stamp up to `bound_ms`."""
-    if bound_ms < STAMP_MIN_MS:  # no stamp is so early; encoding would make it the earliest valid stamp
+    """Returns a check for stamps up to `bound_ms` in these formats."""
+    if bound_ms < STAMP_MIN_MS:  # earlier than any stamp; encoding would make it the earliest valid stamp
         return lambda _: False
     bound = encode_stamp(bound_ms)
     return lambda raw: raw[0] & _FORMAT_MASK in stamped and raw[1 : 1 + STAMP_BYTES] <= bound
 
 
 def _number_form(of_type: pa.DataType) -> str | None:
-    """Returns the `struct` format of types that are stored as plain numbers, other than booleans; else None."""
+    """Returns the `struct` format of a type stored as a plain number.
+
+    None for other types and booleans.
+    """
     if pa.types.is_integer(of_type):
         form = {8: "b", 16: "h", 32: "i", 64: "q"}[of_type.bit_width]
         return form if pa.types.is_signed_integer(of_type) else form.upper()
@@ -200,7 +211,7 @@ def _number_form(of_type: pa.DataType) -> str | None:
 
 
 def formats_of(declared: pa.DataType, schema: StateSchema, write_format: int) -> ValueFormats:
-    """Returns the formats of a state, for values of the type that its descriptor declares."""
+    """Returns the formats of a state for the declared type."""
     if isinstance(declared, Structured):
         return StructuredFormats(schema, write_format, declared)
     if isinstance(declared, Pickled):
@@ -209,7 +220,7 @@ def formats_of(declared: pa.DataType, schema: StateSchema, write_format: int) ->
 
 
 class StructuredFormats(ValueFormats):
-    """Takes and returns instances one by one, and Arrow structs in batch methods."""
+    """Formats of instances, with Arrow structs in batch methods."""
 
     def __init__(self, schema: StateSchema, write_format: int, structured: Structured) -> None:
         super().__init__(schema, write_format)
@@ -234,7 +245,7 @@ class StructuredFormats(ValueFormats):
 
 
 class PickledFormats(ValueFormats):
-    """Takes and returns any objects one by one. Only for a descriptor that says `Pickled`."""
+    """Formats of pickled objects; only for a descriptor with `Pickled`."""
 
     def __init__(self, schema: StateSchema, write_format: int) -> None:
         super().__init__(schema, write_format)

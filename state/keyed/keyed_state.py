@@ -1,4 +1,7 @@
-"""The context of keyed state: the current key and namespace, batches of keys, and the base class of all keyed state."""
+"""The base class of keyed state, and its context of keys.
+
+The context has the current key and namespace, and the keys of a batch.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +33,14 @@ KeyGroups: TypeAlias = npt.NDArray[np.integer[Any]] | pa.Array | pa.ChunkedArray
 KeyColumns: TypeAlias = Sequence[pa.Array | pa.ChunkedArray] | pa.RecordBatch | pa.Table | pa.Array | pa.ChunkedArray
 
 SAMPLE_ROWS = 256
-"""Enough to see what most keys of a batch need; few, as they are read one by one, at five times the others' cost."""
+"""Shows what most keys of a batch need; few, because single reads cost five times as much."""
 
 _ROWS_AHEAD_MIN = 64  # reading fewer rows at once is no faster than reading them one by one
 _PRESENT = PRESENT[0]
 
 
 class KeyContext:
-    """The current key of a backend and the keys of its current batch, shared by all of its keyed state."""
+    """A backend's current key and batch of keys, shared by its states."""
 
     __slots__ = ("_batch", "_batch_of", "_bias", "_first", "_last", "_pack", "key", "prefix", "serializer")
 
@@ -63,7 +66,7 @@ class KeyContext:
             try:
                 self.prefix = self._pack(key_group, _PRESENT, key[0] + self._bias)
             except struct.error:
-                pass  # the number is too large; the code below raises an error that says so
+                pass  # the number is too large; the code below raises a clear error
             else:
                 self.key = key
                 return
@@ -75,7 +78,10 @@ class KeyContext:
         self.prefix = self.key = None
 
     def batch(self, key_groups: KeyGroups, keys: KeyColumns) -> KeyBatch:
-        """Returns the stored keys of a batch of rows, encoded only once for calls with the same two objects."""
+        """Returns the stored keys of a batch of rows.
+
+        Repeated calls with the same two objects encode them only once.
+        """
         if self._batch is not None and self._batch_of is not None:
             known_groups, known_keys = self._batch_of
             if known_groups is key_groups and known_keys is keys:
@@ -112,10 +118,12 @@ def _numbers(key_groups: KeyGroups) -> npt.NDArray[np.integer[Any]]:
 
 
 class KeyedState:
-    """Base class of keyed state, which works on the backend's current key and on its own current namespace.
+    """The base class of keyed state.
+
+    It works on the backend's current key and on its own current namespace.
 
     Attributes:
-        one_entry: Whether a key and namespace have a single entry, whose stored key consists of these two alone.
+        one_entry: Whether a key and namespace have a single entry, with a stored key of these two parts.
     """
 
     __slots__ = ("_context", "_entries", "_namespace", "_namespace_codec")
@@ -129,16 +137,19 @@ class KeyedState:
         self._namespace: bytes | None = b"" if namespace is None else None
 
     def fields_read_by(self, fields: Sequence[pa.Array]) -> Iterator[pa.Array | None]:  # noqa: ARG002 (for maps)
-        """Yields what may follow a record's key in the stored keys that it reads: None for nothing, else a field."""
+        """Yields the fields that follow the key in stored keys it reads.
+
+        None stands for an empty rest.
+        """
         if self.one_entry and self._namespace_codec is None:
             yield None
 
     def has_read_most(self, keys: set[bytes]) -> bool:
-        """Returns whether this batch has read most of these stored keys from the store."""
+        """Returns whether this batch has read most of these stored keys."""
         return self._entries.has_read_most(keys)
 
     def read_ahead(self, keys: KeyBatch) -> None:
-        """Reads the entries of these stored keys from the store at once, for later reads."""
+        """Reads the entries of these stored keys at once, for later reads."""
         self._entries.read_ahead(keys.distinct)
 
     def set_current_namespace(self, namespace: Any) -> None:
@@ -146,7 +157,7 @@ class KeyedState:
 
         Raises:
             DescriptorError: The state was declared without a namespace.
-            SerializationError: The namespace is not of the declared type.
+            SerializationError: The namespace does not have the declared type.
         """
         if self._namespace_codec is None:
             raise DescriptorError(f"state {self._entries.family!r} was declared without a namespace")
@@ -157,7 +168,7 @@ class KeyedState:
         key, namespace = self._context.prefix, self._namespace
         if key is None or namespace is None:
             raise NoCurrentKeyError(
-                f"state {self._entries.family!r} was used with no current {'key' if key is None else 'namespace'}"
+                f"state {self._entries.family!r} was used without a current {'key' if key is None else 'namespace'}"
             )
         return key + namespace if namespace else key
 
@@ -166,13 +177,13 @@ class KeyedState:
         if self._namespace_codec is None:
             raise DescriptorError(f"state {self._entries.family!r} was declared without a namespace")
         if self._context.prefix is None:
-            raise NoCurrentKeyError(f"state {self._entries.family!r} was used with no current key")
+            raise NoCurrentKeyError(f"state {self._entries.family!r} was used without a current key")
         return self._context.prefix + self._namespace_codec.encode(namespace)
 
     def _batch(self, key_groups: KeyGroups, keys: KeyColumns) -> KeyBatch:
         batch = self._context.batch(key_groups, keys)
         if self._namespace is None:
-            raise NoCurrentKeyError(f"state {self._entries.family!r} was used with no current namespace")
+            raise NoCurrentKeyError(f"state {self._entries.family!r} was used without a current namespace")
         if not self._namespace:
             return batch
         scope = np.tile(np.frombuffer(self._namespace, np.uint8), (len(batch), 1))
@@ -188,18 +199,18 @@ def walk_keys(
     *,
     memory: BatchMemory,
 ) -> Iterator[tuple[Any, ...]]:
-    """Makes the key of each row of a batch the current one, in turn, and yields it.
+    """Makes each row's key the current key, in turn, and yields it.
 
     The first rows are a sample. If most of their keys were read from a state, that state is read for all keys of the
-    batch, sorted, in a fraction of the time. A map is read in the same way if, for most sample rows, it was read at the
-    value of one field. If the sample took much memory, states are read for fewer rows at a time.
+    batch, sorted, in a fraction of the time. A map is read in the same way if most sample rows read it at the value of
+    the same field. If the sample took much memory, states are read for fewer rows at a time.
 
     Args:
         context: Gets the current key.
         batch: The rows' stored keys.
         keys: The rows' keys.
         fields: The rows' other fields.
-        states: Returns all states; called after the sample, whose processing may declare some.
+        states: Returns all states; called after the sample, which may declare further states.
         memory: The memory of the batch's entries.
     """
     upcoming = iter(keys)
@@ -229,7 +240,7 @@ def walk_keys(
 def _readers(
     states: Iterable[KeyedState], batch: KeyBatch, fields: Sequence[pa.Array]
 ) -> list[tuple[KeyedState, pa.Array | None]]:
-    """Returns the states that were read for most rows of the sample, each with the field at whose value it was read."""
+    """Returns the states that most sample rows read, each with its field."""
     sample, readers = batch.head(SAMPLE_ROWS), []
     for state in states:
         for field in state.fields_read_by(fields):

@@ -17,31 +17,32 @@ if TYPE_CHECKING:
 
 
 class ListState(KeyedState):
-    """One list per key, as in Flink. Appending neither reads nor rewrites existing elements, which cannot be null.
+    """One list per key, as in Flink.
 
-    An empty list is the same as no list. Elements expire one by one.
+    Appending neither reads nor rewrites existing elements, which cannot be null. An empty list is the same as no list.
+    Elements expire one by one.
     """
 
     __slots__ = ()
 
     def get(self) -> list[Any]:
-        """Returns the current key's elements, in the order in which they were added."""
+        """Returns the current key's elements, in the order of their addition."""
         return [value for _, value in self._entries.scan(self._prefix())]
 
     def add(self, value: Any) -> None:
         """Appends an element.
 
         Raises:
-            SerializationError: The element is null or not of the declared type.
+            SerializationError: The element is null or has another type than declared.
         """
         self.add_all((value,))
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Appends elements, or none of them if one is invalid."""
+        """Appends elements, or none if one is invalid."""
         self._append(self._prefix(), _checked(values))
 
     def update(self, values: Iterable[Any]) -> None:
-        """Replaces the list, or removes it if there are no values."""
+        """Replaces the list; without values, removes it."""
         prefix, checked = self._prefix(), _checked(values)
         for value in checked:
             self._entries.formats.pack(value, 0)  # raises before the list is cleared if a value is invalid
@@ -53,9 +54,9 @@ class ListState(KeyedState):
         self._clear(self._prefix())
 
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        """Appends the lists of source namespaces, in their order, to the target namespace's list, and clears them.
+        """Appends source namespaces' lists to the target's, and clears the sources.
 
-        As in Flink, elements expire when they would have expired without it.
+        As in Flink, elements keep their time of expiry.
         """
         goal = self._prefix_in(target)
         for source in sources:
@@ -71,7 +72,7 @@ class ListState(KeyedState):
         """Appends each row's value to its key's list, in row order.
 
         Raises:
-            SerializationError: A value is null or not of the declared type.
+            SerializationError: A value is null or has another type than declared.
             KeyTooLargeError, ValueTooLargeError: An element, or its stored key, is too large.
         """
         column = column_of(values, self._entries.formats.type)
@@ -97,7 +98,7 @@ class ListState(KeyedState):
         pending.memory.add_many(len(raws), sum(map(len, raws)))
 
     def get_many(self, key_groups: KeyGroups, keys: KeyColumns) -> pa.Array:
-        """Returns each row's list, as a list column, empty where there is none."""
+        """Returns each row's list as a list column; missing lists are empty."""
         batch = self._batch(key_groups, keys)
         lists = [[value for _, value in self._entries.scan(prefix)] for prefix in batch.distinct]
         found = self._entries.formats.list_array(lists)

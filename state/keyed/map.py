@@ -1,4 +1,4 @@
-"""MapState: one map per key, each entry of which is stored, is read and expires separately."""
+"""MapState: one map per key, with one stored entry per map entry."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ _UNCHANGING = frozenset({str, bytes, int, float, bool, Decimal, dt.datetime, dt.
 
 
 class MapState(KeyedState):
-    """One map per key, as in Flink. Map keys and values may be null; an entry with a null value is not a missing entry.
+    """One map per key, as in Flink.
 
+    Map keys and values may be null; an entry with a null value is not a missing entry. Entries expire separately.
     Iteration has the order of stored map keys and covers the map at the moment when it began: later changes, of any
-    key, do not appear in it.
+    key, do not appear.
 
     The `_many` methods take the key group, the key columns and the map key of each row of a batch.
     """
@@ -46,7 +47,7 @@ class MapState(KeyedState):
         super().__init__(entries, context, namespace)
         self._map_keys = map_keys
         # The key that `get` read last, since `put` mostly follows with the same object. Objects are compared by
-        # identity, so a key that its owner can change is not kept.
+        # identity, so mutable keys are not kept.
         self._last: tuple[bytes, Any, bytes] = (b"", None, b"")
         # The maps of different keys mostly have the same map keys, so their stored form is kept, for types whose equal
         # values have equal stored forms.
@@ -62,7 +63,7 @@ class MapState(KeyedState):
             yield from (field for field in fields if field.type == self._map_keys.type)
 
     def get(self, key: Any) -> Any:
-        """Returns the value of a map key; None if there is no entry or its value is null."""
+        """Returns the value of a map key; None if missing or null."""
         prefix = self._prefix()
         encoded = self._encoded.get(key) if type(key) is self._encoded_type else None
         stored = prefix + (encoded or self._encode(key))
@@ -80,7 +81,7 @@ class MapState(KeyedState):
         self._entries.put(stored, value, prefix)
 
     def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]]) -> None:
-        """Puts many entries, or none of them if one is not of the declared types."""
+        """Puts many entries, or none if one has a wrong type."""
         prefix, encode = self._prefix(), self._encode
         pairs = entries.items() if hasattr(entries, "items") else entries
         self._entries.put_all_below(prefix, [(prefix + encode(key), value) for key, value in pairs])
@@ -113,7 +114,7 @@ class MapState(KeyedState):
             self._entries.remove(key, prefix)
 
     def get_many(self, key_groups: KeyGroups, keys: KeyColumns, map_keys: pa.Array) -> pa.Array:
-        """Returns each row's value, null where there is no entry."""
+        """Returns each row's value, null for missing entries."""
         return self._entries.get_rows(self._rows(key_groups, keys, map_keys)[1])
 
     def contains_many(self, key_groups: KeyGroups, keys: KeyColumns, map_keys: pa.Array) -> npt.NDArray[np.bool_]:
@@ -121,7 +122,7 @@ class MapState(KeyedState):
         return self._entries.contains_rows(self._rows(key_groups, keys, map_keys)[1])
 
     def put_many(self, key_groups: KeyGroups, keys: KeyColumns, map_keys: pa.Array, values: pa.Array) -> None:
-        """Puts each row's entry; of several rows for one entry the last one counts."""
+        """Puts each row's entry; an entry's last row counts."""
         batch, entries = self._rows(key_groups, keys, map_keys)
         self._entries.put_rows(entries, column_of(values, self._entries.formats.type), null_removes=False)
         self._touch(batch, entries)
@@ -163,10 +164,10 @@ class MapState(KeyedState):
         map_keys: pa.Array,
         value: Any,
     ) -> npt.NDArray[np.bool_]:
-        """Puts `value` where there is no entry.
+        """Puts `value` in place of missing entries.
 
         Returns:
-            Whether each row put its entry; of several rows with a new entry only the first one does.
+            Whether each row put its entry; of several rows with a new entry only the first does.
         """
         batch, entries = self._rows(key_groups, keys, map_keys)
         inserted = self._entries.insert_rows(entries, value)
@@ -178,7 +179,7 @@ class MapState(KeyedState):
         return batch, batch.extended(encode_column(column_of(map_keys, self._map_keys.type)))
 
     def _touch(self, batch: KeyBatch, entries: KeyBatch) -> None:
-        """Notes which keys have pending entries, for iterations."""
+        """Records which keys have pending entries, for iterations."""
         prefixes = batch.distinct
         owners = [prefixes[group] for group in batch.groups[entries.first_rows].tolist()]
         self._entries.pending.noted.extend(chain.from_iterable(zip(owners, entries.distinct, strict=True)))

@@ -1,4 +1,7 @@
-"""Migration from a value state of maps to a map state while a job runs, for each key when it is first used."""
+"""Migration from a value state of maps to a map state.
+
+It takes place while a job runs, for each key when it is first used.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MigratingMapState(MapState):
-    """A map state for which some keys' maps may still be whole values in a value state.
+    """A map state that takes over maps from a value state.
 
     The first use of a key moves its map: the old value is read once, its entries are written one by one, and the old
     value is removed, all in one batch, so that a key is always in exactly one of the two states. A key without an old
@@ -52,7 +55,7 @@ class MigratingMapState(MapState):
             self._old.remove(prefix)
 
     def moved(self, prefix: bytes, raw: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the stored keys and values of the map entries for an old stored value; none if it is expired."""
+        """Yields the map entries of an unexpired old stored value."""
         if self._old.expired_now()(raw):
             return
         value, stamp = self._old.formats.unpack(raw)
@@ -62,7 +65,7 @@ class MigratingMapState(MapState):
 
 
 def check_migration(old: ValueStateDescriptor, new: MapStateDescriptor) -> None:
-    """Checks that a map state can take over the entries of a value state.
+    """Checks that a map state can take over a value state's entries.
 
     Raises:
         StateSchemaMismatchError: The value's type is not a map of the map state's types, the TTLs or the namespaces

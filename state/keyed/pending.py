@@ -1,4 +1,4 @@
-"""The pending changes of a batch in one family, which reads see before the engine."""
+"""A batch's pending changes in one family, which reads see first."""
 
 from __future__ import annotations
 
@@ -38,9 +38,11 @@ class _Marked(dict[bytes, bytes | None]):
 
 
 class Pending:
-    """One family's pending mutations: `entries` by stored key, and sorted runs that are not yet in `entries`.
+    """One family's pending mutations.
 
-    A run is kept as it is until the family is read again, so that a batch of a single columnar operation needs no dict.
+    `entries` has them by stored key; sorted runs are not yet in `entries`. A run is kept as it is until the family is
+    read again, so that a batch of a single columnar operation needs no dict.
+
     For states with several entries per key, `noted` has two items per change: the key, and the stored key below it.
     They are only grouped by key when `below` is called.
 
@@ -53,7 +55,7 @@ class Pending:
         self.family = family
         self.memory = memory or BatchMemory()
         self.entries: dict[bytes, bytes | None] = {}
-        self.reads: dict[bytes, bytes | None] = {}  # read from the engine by this batch, and not changed
+        self.reads: dict[bytes, bytes | None] = {}  # read from the engine by this batch, and unchanged
         self.noted: list[bytes] = []
         self._touched: dict[bytes, set[bytes]] = {}
         self.runs: list[SortedRun] = []
@@ -69,22 +71,25 @@ class Pending:
             self.runs.clear()
 
     def small_bytes(self) -> int:
-        """Returns about how much memory all of it takes if every entry is small."""
+        """Estimates the memory of the changes if every entry is small."""
         return ENTRY_BYTES * (len(self) + len(self.reads)) + _NOTE_BYTES * len(self.noted)
 
     def large_bytes(self) -> int:
-        """Returns how many more bytes the changed keys and values have than if every entry were small."""
+        """Returns the bytes of changes beyond small entries."""
         size = sum(map(len, self.entries)) + sum(map(len, filter(None, self.entries.values())))
         for run in self.runs:
             size += run.size_bytes()
         return max(0, size - LARGE_BYTES * len(self))
 
     def forget_reads(self) -> None:
-        """Drops the entries that were read and not changed; they are read again when they are needed."""
+        """Drops read, unchanged entries; later reads read them again."""
         self.reads = {}
 
     def add_run(self, keys: list[bytes], values: list[bytes | None], values_bytes: int) -> None:
-        """Adds changes as a run; `keys` must be strictly ascending. `values_bytes` is the size of all values."""
+        """Adds changes as a run with strictly ascending `keys`.
+
+        `values_bytes` is the size of all values.
+        """
         if not keys:
             return
         self.memory.add_many(len(keys), values_bytes)
@@ -95,11 +100,11 @@ class Pending:
             self.runs.append(SortedRun(self.family, keys, values))
 
     def touch(self, prefix: bytes, keys: Iterable[bytes]) -> None:
-        """Notes that stored keys below `prefix` are pending."""
+        """Records that stored keys below `prefix` are pending."""
         self._touched.setdefault(prefix, set()).update(keys)
 
     def below(self, prefix: bytes) -> Collection[bytes]:
-        """Returns the stored keys below `prefix` that were noted as pending."""
+        """Returns the pending stored keys below `prefix`."""
         touched = self._touched
         for key, stored in zip(self.noted[::2], self.noted[1::2], strict=True):
             touched.setdefault(key, set()).add(stored)
@@ -107,7 +112,7 @@ class Pending:
         return touched.get(prefix, ())
 
     def mark(self) -> None:
-        """Sets the mark to which `undo` returns, in place of any earlier mark."""
+        """Sets the mark to which `undo` returns, replacing an earlier mark."""
         self.settle()
         if isinstance(self.entries, _Marked):
             self.entries.before.clear()
@@ -115,7 +120,7 @@ class Pending:
             self.entries = _Marked(self.entries)
 
     def undo(self) -> None:
-        """Drops all changes since the mark, or all changes if no mark was set in this batch."""
+        """Drops all changes since the mark, or all without a mark."""
         entries = self.entries
         if not isinstance(entries, _Marked):
             self.discard()
@@ -128,7 +133,7 @@ class Pending:
         entries.before.clear()
 
     def drain(self) -> SortedRun | None:
-        """Returns all changes as one run, and no longer keeps them; None if there are none."""
+        """Takes all changes as one run; None if there are none."""
         run: SortedRun | None = None
         if self.runs and not self.entries:
             run = self.runs[0]

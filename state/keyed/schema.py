@@ -1,8 +1,8 @@
-"""The schema of keyed state, as stored in manifests, and the changes of it that are allowed.
+"""The schema of keyed state in manifests, and its allowed changes.
 
-A stored value begins with the number of the format with which it was written, an index into its state's `formats`. A
-format never changes. A different declaration adds a format, if the values of all earlier formats can be read with it.
-So nothing about a value is guessed from its bytes, and values are migrated when they are next written.
+A stored value begins with the number of its format, an index into its state's `formats`. A format never changes. A
+different declaration adds a format, if it can read the values of all earlier formats. So readers never guess from a
+value's bytes, and values are migrated when they are next written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ValueFormat(msgspec.Struct, frozen=True):
 
     Attributes:
         type: The type of the values, as written by `type_to_json`.
-        stamps: The time domain of the stamp that each value has for its TTL; None: values have no stamps.
+        stamps: The time domain of the values' stamps for the TTL; None: values have no stamps.
     """
 
     type: TypeJson
@@ -45,7 +45,7 @@ class ValueFormat(msgspec.Struct, frozen=True):
 
 
 class StateSchema(msgspec.Struct, frozen=True):
-    """One state: its kind, the types in its stored keys, and all formats that its values may have."""
+    """One state: its kind, its types, and its values' formats."""
 
     name: str
     kind: StateKind
@@ -55,21 +55,23 @@ class StateSchema(msgspec.Struct, frozen=True):
 
 
 class TimersSchema(msgspec.Struct, frozen=True):
-    """Timers of one name, and the type of their namespace; None: the void namespace."""
+    """Timers of one name, and their namespace type (None: void)."""
 
     name: str
     namespace: TypeJson | None = None
 
 
 class KeyedSchema(msgspec.Struct, frozen=True):
-    """All keyed state of an operator: part of manifests and of the commit log, as JSON written by msgspec.
+    """All keyed state of an operator, in manifests and the commit log.
+
+    msgspec writes it as JSON.
 
     Attributes:
         key: Names and types of the key's columns.
         states: The states, by name.
         version: The version of the schema's own format.
-        timers: The timers, by name. Left out if none are known; there may still be some, as earlier versions did not
-            list them.
+        timers: The timers, by name. Omitted if none are known; there may still be some, because earlier versions did
+            not list them.
     """
 
     key: tuple[tuple[str, TypeJson], ...]
@@ -78,7 +80,7 @@ class KeyedSchema(msgspec.Struct, frozen=True):
     timers: tuple[TimersSchema, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def timers_of(self, name: str) -> TimersSchema | None:
-        """Returns the schema of the timers of a name; None if there are none."""
+        """Returns the schema of the timers of a name, or None."""
         return next((timers for timers in self.timers or () if timers.name == name), None)
 
     def with_timers(self, declared: TimersSchema) -> KeyedSchema:
@@ -89,7 +91,7 @@ class KeyedSchema(msgspec.Struct, frozen=True):
         """
         known = self.timers_of(declared.name)
         if self.state(declared.name) is not None:
-            raise StateSchemaMismatchError(f"{declared.name!r} is the name of a state, and cannot be that of timers")
+            raise StateSchemaMismatchError(f"{declared.name!r} is the name of a state, and cannot name timers")
         if known is not None:
             if known != declared:
                 stored, wanted = text_of_timers(known), text_of_timers(declared)
@@ -99,7 +101,7 @@ class KeyedSchema(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, timers=tuple(timers))
 
     def state(self, name: str) -> StateSchema | None:
-        """Returns the schema of a state; None if there is no such state."""
+        """Returns the schema of a state, or None."""
         return next((state for state in self.states if state.name == name), None)
 
     def key_schema(self) -> pa.Schema:
@@ -113,18 +115,18 @@ class KeyedSchema(msgspec.Struct, frozen=True):
             StateSchemaMismatchError: Timers have the name.
         """
         if self.timers_of(state.name) is not None:
-            raise StateSchemaMismatchError(f"{state.name!r} is the name of timers, and cannot be that of a state")
+            raise StateSchemaMismatchError(f"{state.name!r} is the name of timers, and cannot name a state")
         others = [each for each in self.states if each.name != state.name]
         return msgspec.structs.replace(self, states=tuple(sorted([*others, state], key=lambda each: each.name)))
 
 
 def schema_of_key(key: pa.Schema) -> KeyedSchema:
-    """Returns the schema of an operator without any state."""
+    """Returns the schema of an operator without state."""
     return KeyedSchema(tuple((field.name, type_to_json(field.type)) for field in key))
 
 
 def check_same_key(stored: KeyedSchema, declared: pa.Schema) -> None:
-    """Checks that keys have the types of the stored keys; names may differ.
+    """Checks that keys have the stored keys' types; names may differ.
 
     Raises:
         StateSchemaMismatchError: The types differ.
@@ -137,7 +139,9 @@ def check_same_key(stored: KeyedSchema, declared: pa.Schema) -> None:
 
 
 def register(stored: StateSchema | None, descriptor: StateDescriptor) -> tuple[StateSchema, int]:
-    """Returns the schema of a state after the declaration of `descriptor`, and the number of the format for new values.
+    """Returns a state's schema after a declaration, and the write format.
+
+    The format is the number of the format for new values.
 
     Raises:
         StateSchemaMismatchError: The kind, or a type in the stored key, differs, or stored values cannot be read as the
@@ -148,9 +152,10 @@ def register(stored: StateSchema | None, descriptor: StateDescriptor) -> tuple[S
 
 
 def evolved(stored: StateSchema | None, declared: StateSchema) -> tuple[StateSchema, int]:
-    """Returns what `register` does, for a declared schema, which has one format.
+    """Returns the result of `register` for a declared schema; pure.
 
-    Pure, so that all subtasks with the same stored schema get the same result, and so does a plan.
+    The declared schema has one format. All subtasks with the same stored schema get the same result, and so does a
+    plan.
 
     Raises:
         StateSchemaMismatchError: As in `register`.
@@ -171,7 +176,7 @@ def evolved(stored: StateSchema | None, declared: StateSchema) -> tuple[StateSch
 
 
 def declare(descriptor: StateDescriptor) -> StateSchema:
-    """Returns the schema of a state that is declared for the first time."""
+    """Returns the schema of a newly declared state."""
     ttl = descriptor.ttl
     domain: TimeDomain | None = ttl.time_domain if ttl is not None and ttl.enabled else None
     return StateSchema(
@@ -184,7 +189,7 @@ def declare(descriptor: StateDescriptor) -> StateSchema:
 
 
 def value_type(descriptor: StateDescriptor) -> pa.DataType:
-    """Returns the type of the value of one entry of the state."""
+    """Returns the value type of one entry of the state."""
     if isinstance(descriptor, MapStateDescriptor):
         return descriptor.value_type
     if isinstance(descriptor, ListStateDescriptor):
@@ -195,7 +200,10 @@ def value_type(descriptor: StateDescriptor) -> pa.DataType:
 
 
 def text_of(state: StateSchema, written: ValueFormat | None = None) -> str:
-    """Returns a state's kind and types as text, of its newest format if no other one is given."""
+    """Returns a state's kind and types as text.
+
+    The types are those of the given format, or else the newest.
+    """
     shown = written or state.formats[-1]
     value = type_text(shown.type)
     keyed = value if state.map_key is None else f"{type_text(state.map_key)} to {value}"
@@ -218,10 +226,10 @@ def _mismatch(
 
 
 def merge_schemas(schemas: Iterable[KeyedSchema | None]) -> KeyedSchema | None:
-    """Returns one schema that can read the values of several subtasks; None if there is none. Pure.
+    """Merges several subtasks' schemas into one for all values; pure.
 
-    A state's formats are numbered, and stored values contain the number. So of two subtasks' lists of formats one must
-    be the beginning of the other: then every number means the same in both.
+    None if there is none. A state's formats are numbered, and stored values contain the number. So of two subtasks'
+    lists of formats one must be the beginning of the other: then every number means the same in both.
 
     Raises:
         StateSchemaMismatchError: Two of the schemas contradict each other.

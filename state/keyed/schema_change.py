@@ -1,6 +1,6 @@
-"""The fate of an operator's stored keyed state under another declaration of it. Pure.
+"""The fate of stored keyed state under another declaration; pure.
 
-The answer is that of `schema.evolved`, which decides the same when the state is opened.
+`schema.evolved` decides the same when the state is opened.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Fate(StrEnum):
     """The fate of a state when another program opens it."""
 
     KEPT = "kept"
-    NEW = "new"  # it begins empty
-    MIGRATED = "migrated"  # old values are read by rules, and written in the new form when they next change
-    NOT_DECLARED = "not declared"  # it stays as it is, unread, unless the program declares it later
+    NEW = "new"  # begins empty
+    MIGRATED = "migrated"  # rules read the old values, which are written in the new form when they next change
+    NOT_DECLARED = "not declared"  # stays unread and unchanged, unless the program declares it later
     DROPPED = "dropped"  # with its operator
     INCOMPATIBLE = "incompatible"  # the new program cannot open it
 
@@ -40,10 +40,10 @@ class StateChange:
     Attributes:
         name: The state's name.
         kind: The kind of state, or `timers`.
-        fate: What becomes of it.
-        rules: How old values are read, where they are migrated.
-        stored: What is stored, as text; None for a new state.
-        declared: What is declared, as text; None if nothing is.
+        fate: The state's fate.
+        rules: The rules for reading old values of a migrated state.
+        stored: The stored form, as text; None for a new state.
+        declared: The declared form, as text; None if undeclared.
         reason: Why it is incompatible.
     """
 
@@ -57,7 +57,10 @@ class StateChange:
 
 
 def changes_of(stored: KeyedSchema | None, declared: KeyedSchema) -> list[StateChange]:
-    """Returns what becomes of each stored and each declared state of an operator, by name; timers come last."""
+    """Returns the fate of each stored and declared state, by name.
+
+    Timers come last.
+    """
     before = KeyedSchema(declared.key) if stored is None else stored
     states = [_state_change(before, state) for state in declared.states]
     states += [
@@ -75,7 +78,7 @@ def changes_of(stored: KeyedSchema | None, declared: KeyedSchema) -> list[StateC
 
 
 def dropped(stored: KeyedSchema | None) -> list[StateChange]:
-    """Returns the changes of an operator that is dropped with all its state."""
+    """Returns the changes of an operator that is dropped with its state."""
     if stored is None:
         return []
     states = [StateChange(each.name, each.kind, Fate.DROPPED, stored=text_of(each)) for each in stored.states]
@@ -86,7 +89,7 @@ def dropped(stored: KeyedSchema | None) -> list[StateChange]:
 
 
 def value_rules(written: TypeJson, wanted: TypeJson) -> tuple[str, ...]:
-    """Returns the rules, as text, by which values of one type are read as another that can read them."""
+    """Returns the rules for reading one type as another, as text."""
     return tuple(_rule_text(each) for each in differences(type_from_json(written), type_from_json(wanted)))
 
 

@@ -1,4 +1,7 @@
-"""The stamp of a stored value whose state has a TTL: the time of its last access, as 6 bytes that order by time."""
+"""The stamp of a stored value with a TTL: 6 ordered bytes.
+
+It is the time of the last access.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ STAMP_MIN_MS = -STAMP_MAX_MS
 
 
 def encode_stamp(at_ms: int) -> bytes:
-    """Returns the stored form of a time, which orders by time; a time too large for 6 bytes becomes the nearest one."""
+    """Returns the stored form of a time, which orders by time.
+
+    A time too large for 6 bytes becomes the nearest possible time.
+    """
     return (max(STAMP_MIN_MS, min(at_ms, STAMP_MAX_MS)) + STAMP_MAX_MS + 1).to_bytes(STAMP_BYTES, "big")
 
 

@@ -1,7 +1,7 @@
-"""Timers of keyed state: the times at which keys are to be called, stored by key group and ordered by time.
+"""Timers of keyed state, stored by key group and ordered by time.
 
 Stored key: `key_group (2 bytes, big endian) | time (8 bytes, ordered) | key | namespace`. So the due timers of a key
-group come first in it, and timers move with their key group when a job is rescaled. A timer that is registered twice is
+group come first, and timers move with their key group when a job is rescaled. A timer that is registered twice is
 stored once.
 """
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 _TIME_BYTES = 8
 _KEY_AT = KEY_GROUP_BYTES + _TIME_BYTES
 _SIGN = 1 << 63
-_UNKNOWN_MS = -_SIGN  # earlier than any timer: the key group has to be read
+_UNKNOWN_MS = -_SIGN  # earlier than any timer: the key group must be read
 _VALUE = b"\1"  # the version of the form; everything else is in the key
 
 
 class Timer(NamedTuple):
-    """A due timer. `timestamp_ms` is the time for which it was registered."""
+    """A due timer; `timestamp_ms` is its registered time."""
 
     timestamp_ms: int
     key_group: int
@@ -40,9 +40,9 @@ class Timer(NamedTuple):
 
 
 class TimerQueue:
-    """The timers of one time domain of a subtask. Created by `KeyedStateBackend.timers`.
+    """The timers of one time domain of a subtask.
 
-    Like all keyed state, changes are pending until the backend is drained.
+    `KeyedStateBackend.timers` creates it. Like all keyed state, changes are pending until the backend is drained.
     """
 
     def __init__(
@@ -57,30 +57,31 @@ class TimerQueue:
         self.namespace = namespace
         self._engine = engine
         self._context = context
-        # The earliest timer of each key group that has any, so that only key groups with due timers are read; None
-        # until `due` has read all key groups.
+        # The earliest timer of each key group with timers, so that only key groups with due timers are read; None until
+        # `due` has read all key groups.
         self._earliest: dict[bytes, int] | None = None
         self._next_ms: int | None = None
         self._firing: list[bytes] | None = None  # a heap: pending timers of the current key group that may be due
 
     @property
     def next_ms(self) -> int | None:
-        """The time of the earliest timer, as found by the last complete `due` and updated by `register` since.
+        """The time of the earliest timer.
 
-        It may be the time of a timer that has been deleted since: an unnecessary wake-up does no harm.
+        The last complete `due` finds it and `register` updates it. It may belong to a timer that has been deleted
+        since: an unnecessary wake-up does no harm.
         """
         return self._next_ms
 
     @property
     def is_firing(self) -> bool:
-        """Whether `due` has just yielded a timer, and so its pending changes must stay where they are."""
+        """Whether `due` has just yielded a timer, which keeps changes pending."""
         return self._firing is not None
 
     def register(self, timestamp_ms: int, namespace: Any = None) -> None:
-        """Registers the current key to be called once at a time, however often it is registered.
+        """Registers a call of the current key at a time, once.
 
         Raises:
-            NoCurrentKeyError: There is no current key.
+            NoCurrentKeyError: No key is current.
             KeyTooLargeError: The key is too long.
         """
         key = self._stored_key(timestamp_ms, namespace)
@@ -96,21 +97,20 @@ class TimerQueue:
             self._earliest[group] = min(timestamp_ms, self._earliest.get(group, timestamp_ms))
 
     def delete(self, timestamp_ms: int, namespace: Any = None) -> None:
-        """Deletes the current key's timer of this time, if it is registered."""
+        """Deletes the current key's timer of this time, if registered."""
         key = self._stored_key(timestamp_ms, namespace)
         self.pending.entries[key] = None
         if self._earliest is not None and self._earliest.get(key[:KEY_GROUP_BYTES]) == timestamp_ms:
             self._earliest[key[:KEY_GROUP_BYTES]] = _UNKNOWN_MS
 
     def due(self, until_ms: int, *, registered_meanwhile: bool = True) -> Iterator[Timer]:
-        """Removes and yields the timers up to a time, by key group and, within a key group, in order of time.
+        """Removes and yields the timers up to a time.
 
-        Each timer is removed before it is yielded.
+        The order is by key group, then by time. Each timer is removed before it is yielded.
 
         Args:
             until_ms: The time.
-            registered_meanwhile: Whether one that is registered meanwhile, for the key of the current timer, is also
-                yielded if it is due.
+            registered_meanwhile: Whether to yield due timers that are registered meanwhile for the current timer's key.
         """
         if self._earliest is not None and (not self._earliest or until_ms < min(self._earliest.values())):
             return
@@ -139,7 +139,7 @@ class TimerQueue:
     def _due_in(
         self, group: bytes, pending: list[bytes], until_ms: int, registered_meanwhile: bool
     ) -> Generator[Timer, None, int | None]:
-        """Yields the due timers of a key group; returns the time of its first other timer."""
+        """Yields a key group's due timers; returns its next timer's time."""
         heapq.heapify(pending)
         later: list[bytes] = []
         self._firing = pending if registered_meanwhile else later
@@ -166,7 +166,7 @@ class TimerQueue:
         return min((_time_of(key) for key in later if entries.get(key) is not None), default=None)
 
     def _stored_groups(self) -> Iterator[bytes]:
-        """Yields the key groups with stored timers, with one seek each, however many timers there are."""
+        """Yields the key groups with stored timers, with one seek each."""
         start = b""
         while True:
             first = next(self._engine.scan(self.pending.family, start, None, 1), None)
@@ -179,7 +179,7 @@ class TimerQueue:
     def _stored_key(self, timestamp_ms: int, namespace: Any) -> bytes:
         prefix = self._context.prefix
         if prefix is None:
-            raise NoCurrentKeyError(f"timers {self.pending.family!r} were used with no current key")
+            raise NoCurrentKeyError(f"timers {self.pending.family!r} were used without a current key")
         scope = b"" if self.namespace is None else self.namespace.encode(namespace)
         time = (timestamp_ms + _SIGN).to_bytes(_TIME_BYTES, "big")
         return prefix[:KEY_GROUP_BYTES] + time + prefix[KEY_GROUP_BYTES:] + scope

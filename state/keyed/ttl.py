@@ -1,7 +1,7 @@
-"""Time to live of state: its options, and when an entry is expired. Pure.
+"""Time to live of state: its options and the expiry rule; pure.
 
 As in Flink, an entry carries the time of its last access and is expired `duration_ms` later. A read of an expired entry
-removes it; the cleanup options say how others are removed.
+removes it; the cleanup options say how unread entries are removed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class UpdateType(StrEnum):
 
 
 class Visibility(StrEnum):
-    """Whether an expired entry that still exists may be read once more before it is removed."""
+    """Whether an existing expired entry may be read before its removal."""
 
     NEVER_RETURN_EXPIRED = "never_return_expired"
     RETURN_EXPIRED_IF_NOT_CLEANED_UP = "return_expired_if_not_cleaned_up"
@@ -32,9 +32,10 @@ class Visibility(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IncrementalCleanup:
-    """Checks `entries` more entries, in turn, at every access to the state and, with `every_record`, at every record.
+    """Checks `entries` more entries at every access to the state.
 
-    Reads and writes are accesses. Several accesses are handled in one larger step, with the same total.
+    With `every_record` every record counts as an access, besides reads and writes. Several accesses are handled in one
+    larger step, with the same total.
     """
 
     entries: int = 2
@@ -50,8 +51,8 @@ class Cleanup:
     """How expired entries that are no longer read are removed.
 
     Attributes:
-        full_snapshot: Leaves them out of savepoints that are taken beside the batches. Those of a stop or a change, for
-            which batches wait, still have them: the search takes a time that grows with the state.
+        full_snapshot: Omits them from savepoints that are taken beside the batches. Savepoints of a stop or a change,
+            for which batches wait, still have them: the search takes a time that grows with the state.
         incremental: Checks a few entries at a time; None for no such checks.
         compaction: Removes them when a store is compacted in the background.
     """
@@ -63,7 +64,7 @@ class Cleanup:
 
 @dataclass(frozen=True, slots=True)
 class Ttl:
-    """How long an entry of a state lives after it was last accessed."""
+    """How long an entry of a state lives after its last access."""
 
     duration_ms: int
     update_type: UpdateType = UpdateType.ON_CREATE_AND_WRITE
@@ -77,12 +78,15 @@ class Ttl:
 
     @classmethod
     def hours(cls, hours: float) -> Self:
-        """Returns a TTL of a number of hours, with all other options at their defaults (see `dataclasses.replace`)."""
+        """Returns a TTL of a number of hours.
+
+        All other options have their defaults (see `dataclasses.replace`).
+        """
         return cls(round(hours * 3_600_000))
 
     @classmethod
     def days(cls, days: float) -> Self:
-        """Returns a TTL of a number of days, with all other options at their defaults."""
+        """Returns a TTL of a number of days, with default options."""
         return cls(round(days * 86_400_000))
 
     @property

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class ValueState(KeyedState):
-    """One value per key, as in Flink: null means no value, so an update with None clears.
+    """One value per key, as in Flink.
 
-    The `_many` methods take the key group and the key columns of each row of a batch, and ignore the current key. If
-    several rows have the same key, they apply in row order.
+    Null means no value, so an update with None clears. The `_many` methods take the key group and the key columns of
+    each row of a batch, and ignore the current key. Several rows with the same key apply in row order.
     """
 
     __slots__ = ()
@@ -28,7 +28,7 @@ class ValueState(KeyedState):
     one_entry = True
 
     def value(self) -> Any:
-        """Returns the current key's value; None if there is none."""
+        """Returns the current key's value, or None."""
         value = self._entries.get(self._prefix())
         return None if value is ABSENT else value
 
@@ -36,7 +36,7 @@ class ValueState(KeyedState):
         """Sets the current key's value.
 
         Raises:
-            SerializationError: The value is not of the declared type.
+            SerializationError: The value does not have the declared type.
         """
         if value is None:
             self._entries.remove(self._prefix())
@@ -48,7 +48,7 @@ class ValueState(KeyedState):
         self._entries.remove(self._prefix())
 
     def get_many(self, key_groups: KeyGroups, keys: KeyColumns) -> pa.Array:
-        """Returns each row's value, with null for a missing one."""
+        """Returns each row's value, null for a missing value."""
         return self._entries.get_rows(self._batch(key_groups, keys))
 
     def contains_many(self, key_groups: KeyGroups, keys: KeyColumns) -> npt.NDArray[np.bool_]:
@@ -56,7 +56,7 @@ class ValueState(KeyedState):
         return self._entries.contains_rows(self._batch(key_groups, keys))
 
     def put_many(self, key_groups: KeyGroups, keys: KeyColumns, values: pa.Array) -> None:
-        """Sets each row's value; null removes it, and of several rows with one key the last one counts."""
+        """Sets each row's value; null removes, a key's last row counts."""
         self._entries.put_rows(
             self._batch(key_groups, keys), column_of(values, self._entries.formats.type), null_removes=True
         )
@@ -75,7 +75,7 @@ class ValueState(KeyedState):
         """Sets `value` for keys without a value.
 
         Returns:
-            Whether each row set its key's value; of several rows with a new key only the first one does.
+            Whether each row set its key's value; of several rows with a new key only the first does.
         """
         return self._entries.insert_rows(self._batch(key_groups, keys), value)
 
@@ -85,7 +85,7 @@ class ValueState(KeyedState):
         keys: KeyColumns,
         update: Callable[[pa.Array, npt.NDArray[np.intp]], pa.Array],
     ) -> pa.Array:
-        """Reads, computes and writes the values of a batch's distinct keys at once.
+        """Reads, computes and writes the values of a batch's distinct keys.
 
         Args:
             key_groups: Each row's key group.

@@ -1,1 +1,1 @@
-"""Keys: hashing, key groups, and the form in which keys are stored."""
+"""Keys: their hashing, key groups and stored form."""

@@ -1,10 +1,11 @@
-"""Hash codes of keys, in two forms that never change: `spark` and `java`.
+"""Hash codes of keys, in two permanent forms: `spark` and `java`.
 
 `spark` is Spark SQL's `hash()` of the key columns: Murmur3 x86 32-bit, seed 42, chained over the columns; a null column
 leaves the hash unchanged. `java` is Java's `hashCode` of the value's natural class. Several columns are combined as in
 Flink's Tuple classes, by `31 * hash + hashCode(column)` from the left; a single column has just its own hash code, and
 null has 0. The natural classes are Boolean, Byte, Short, Integer, Long, Float, Double, String, BigDecimal, LocalDate
-(dates), Instant (timestamps) and byte[] by its content. In both forms -0.0 has the hash of 0.0, as it is the same key.
+(dates), Instant (timestamps) and byte[] by its content. In both forms -0.0 has the hash of 0.0, because they are the
+same key.
 
 Each form has a function for one key and one for whole Arrow columns, with equal results.
 """
@@ -30,7 +31,10 @@ _NATURAL = {bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.stri
 
 
 class HashId(StrEnum):
-    """The hash by which a job's keys are assigned to key groups; named in every manifest."""
+    """The hash that assigns a job's keys to key groups.
+
+    Every manifest names it.
+    """
 
     SPARK = "spark"
     JAVA = "java"
@@ -62,7 +66,7 @@ def hash_code(values: Sequence[Any], types: Sequence[pa.DataType] | None, hash_i
 
 
 def hash_codes(columns: Sequence[pa.Array | pa.ChunkedArray], hash_id: HashId) -> npt.NDArray[np.int32]:
-    """Returns the hash codes of many keys, given as Arrow columns of the same length.
+    """Returns the hash codes of many keys, given as Arrow columns.
 
     Raises:
         UnsupportedTypeError: A column's type has no hash in this form.
@@ -82,7 +86,7 @@ def hash_codes(columns: Sequence[pa.Array | pa.ChunkedArray], hash_id: HashId) -
 
 
 def _natural_type(value: Any) -> pa.DataType:
-    """Returns the type of a value without a declared one."""
+    """Returns the type of a value without a declared type."""
     return _NATURAL.get(type(value)) or pa.infer_type([value])
 
 

@@ -1,7 +1,7 @@
-"""Java's `hashCode` of one value and of Arrow columns. `keyscale.state.keys.hashing` says which class each type has.
+"""Java's `hashCode` of one value and of Arrow columns.
 
-One value differs from Java's: -0.0 has the hash of 0.0. The two are one key here, as in Spark, so they must meet in one
-key group.
+`keyscale.state.keys.hashing` lists the class of each type. One value differs from Java's: -0.0 has the hash of 0.0. The
+two are one key here, as in Spark, so they must have the same key group.
 """
 
 from __future__ import annotations
@@ -132,7 +132,10 @@ def _fold_longs(values: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
 
 
 def _hash_strings(array: pa.Array) -> npt.NDArray[np.uint32]:
-    """Hashes UTF-16 units: transcodes the whole column at once, and finds row bounds by counting lead bytes."""
+    """Hashes the UTF-16 units of strings.
+
+    Transcodes the whole column at once, and finds row bounds by counting lead bytes.
+    """
     offsets, data = variable_bytes(array)
     first, last = int(offsets[0]), int(offsets[-1])
     data, offsets = data[first:last], offsets - first
@@ -145,7 +148,10 @@ def _hash_strings(array: pa.Array) -> npt.NDArray[np.uint32]:
 
 
 def _polynomials(offsets: npt.NDArray[np.int64], items: npt.NDArray[np.uint32], start: int) -> npt.NDArray[np.uint32]:
-    """Returns sum(items[i] * 31 ** (end - 1 - i)) + start * 31 ** length per row, modulo 2 ** 32."""
+    """Returns each row's polynomial hash, modulo 2 ** 32.
+
+    It is sum(items[i] * 31 ** (end - 1 - i)) + start * 31 ** length.
+    """
     lengths = offsets[1:] - offsets[:-1]
     longest = int(lengths.max(initial=0))
     powers = np.ones(longest + 1, np.uint32)

@@ -1,7 +1,7 @@
-"""Spark SQL's `hash()` of one value and of Arrow columns: Murmur3 x86 32-bit as Spark computes it.
+"""Spark SQL's `hash()` of one value and of Arrow columns.
 
-Source: Spark's `Murmur3Hash` and `Murmur3_x86_32.hashUnsafeBytes`, which differs from the published algorithm in the
-last 1 to 3 bytes: each is sign-extended and mixed in as an int of its own.
+It is Murmur3 x86 32-bit as in Spark's `Murmur3Hash` and `Murmur3_x86_32.hashUnsafeBytes`, which differs from the
+published algorithm in the last 1 to 3 bytes: each is sign-extended and mixed in as an int of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 
 
 def spark_hash(value: Any, of_type: pa.DataType, seed: int) -> int:
-    """Returns the hash of one value chained after `seed`, as an unsigned int."""
+    """Returns a value's hash chained after `seed`, as an unsigned int."""
     if value is None:
         return seed
     try:
@@ -96,7 +96,10 @@ def java_big_integer_bytes(number: int) -> bytes:
 
 
 def epoch_microseconds(value: dt.datetime) -> int:
-    """Returns a datetime's microseconds since the epoch; one without a time zone counts as UTC."""
+    """Returns a datetime's microseconds since the epoch.
+
+    A datetime without a time zone counts as UTC.
+    """
     aware = value if value.tzinfo is not None else value.replace(tzinfo=dt.UTC)
     return (aware - _EPOCH) // _MICROSECOND
 
@@ -153,7 +156,7 @@ def _mix_bytes(raw: bytes, h: int) -> int:
 
 
 def spark_hashes(array: pa.Array, seeds: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Returns the hash of each row of a column, chained after the row's seed."""
+    """Returns the hash of each row, chained after the row's seed."""
     of_type = array.type
     types = pa.types
     valid = valid_mask(array)
@@ -194,7 +197,10 @@ def _hash_fixed(array: pa.Array, seeds: npt.NDArray[np.uint32]) -> npt.NDArray[n
 
 
 def _hash_lists(array: pa.Array, seeds: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Hashes item i of all rows that have one, for each i: as many rounds as the longest list has items."""
+    """Hashes item i of all rows with one, for each i.
+
+    It takes as many rounds as the longest list has items.
+    """
     lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     offsets = array.offsets.to_numpy().astype(np.int64)[:-1]
     codes = seeds.copy()
@@ -239,7 +245,10 @@ def _hash_longs(values: npt.NDArray[np.int64], seeds: npt.NDArray[np.uint32]) ->
 
 
 def _hash_bytes_column(array: pa.Array, seeds: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Hashes word i of all rows that have one, for each i; the last few long rows one by one."""
+    """Hashes word i of all rows with one, for each i.
+
+    The last few long rows are hashed one by one.
+    """
     offsets, data = variable_bytes(array)
     starts, lengths = offsets[:-1], offsets[1:] - offsets[:-1]
     h = seeds.copy()

@@ -1,6 +1,6 @@
-"""Key groups: which subtask owns which keys. Pure, with exactly the arithmetic of Apache Flink.
+"""Key groups: which subtask owns which keys; pure, as in Flink.
 
-Source: Flink's `KeyGroupRangeAssignment` and `MathUtils.murmurHash`.
+Source: Flink's `KeyGroupRangeAssignment` and `MathUtils.murmurHash`, with exactly the same arithmetic.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class KeyGroupRange:
         return iter(range(self.start, self.end + 1))
 
     def intersection(self, other: KeyGroupRange) -> KeyGroupRange | None:
-        """Returns the key groups that are in both ranges; None if there are none."""
+        """Returns the key groups in both ranges, or None."""
         start, end = max(self.start, other.start), min(self.end, other.end)
         return KeyGroupRange(start, end) if start <= end else None
 
@@ -64,7 +64,10 @@ class KeyGroupRange:
 
 
 def murmur_hash(code: int) -> int:
-    """Returns Flink's `MathUtils.murmurHash`, which scrambles a signed 32-bit int to a non-negative one."""
+    """Returns Flink's `MathUtils.murmurHash`.
+
+    It scrambles a signed 32-bit int to a non-negative one.
+    """
     code = code * 0xCC9E2D51 & _MASK
     code = (code << 15 | code >> 17) & _MASK
     code = code * 0x1B873593 & _MASK
@@ -106,10 +109,12 @@ def assign_to_key_group(
     hash_id: HashId = HashId.SPARK,
     types: tuple[pa.DataType, ...] | None = None,
 ) -> int:
-    """Returns the key group of one key: a value, or a tuple of the values of several key columns.
+    """Returns the key group of one key.
+
+    A key is a value, or a tuple of the values of several key columns.
 
     Args:
-        key: The key. Without `types` a Python int is hashed as a 64-bit one.
+        key: The key. Without `types` a Python int is hashed as 64-bit.
         max_parallelism: The number of key groups.
         hash_id: The hash that the job uses.
         types: Arrow types of the key's columns.
@@ -137,24 +142,24 @@ def key_group_range(max_parallelism: int, parallelism: int, index: int) -> KeyGr
     """
     check_parallelism(max_parallelism, parallelism)
     if not 0 <= index < parallelism:
-        raise KeyGroupError(f"there is no subtask {index} at parallelism {parallelism}")
+        raise KeyGroupError(f"subtask {index} does not exist at parallelism {parallelism}")
     start = (index * max_parallelism + parallelism - 1) // parallelism
     end = ((index + 1) * max_parallelism - 1) // parallelism
     return KeyGroupRange(start, end)
 
 
 def subtask_for_key_group(key_group: int, max_parallelism: int, parallelism: int) -> int:
-    """Returns the index of the subtask that owns a key group: the exact inverse of `key_group_range`."""
+    """Returns the subtask that owns a key group: `key_group_range`'s inverse."""
     check_parallelism(max_parallelism, parallelism)
     if not 0 <= key_group < max_parallelism:
-        raise KeyGroupError(f"there is no key group {key_group} at max parallelism {max_parallelism}")
+        raise KeyGroupError(f"key group {key_group} does not exist at max parallelism {max_parallelism}")
     return key_group * parallelism // max_parallelism
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """Returns the default max parallelism of a job: 1.5 times the parallelism, rounded up to a power of two.
+    """Returns the default max parallelism of a job.
 
-    It is within Flink's bounds, 128 to 32768.
+    It is 1.5 times the parallelism, rounded up to a power of two, within Flink's bounds, 128 to 32768.
     """
     if parallelism < 1:
         raise KeyGroupError(f"parallelism must be at least 1, not {parallelism}")
@@ -167,7 +172,7 @@ def check_max_parallelism(max_parallelism: int) -> None:
     """Checks that a max parallelism is 1 to 32768.
 
     Raises:
-        KeyGroupError: It is not.
+        KeyGroupError: The max parallelism is out of bounds.
     """
     if not 1 <= max_parallelism <= MAX_PARALLELISM_UPPER_BOUND:
         raise KeyGroupError(f"max parallelism must be 1 to {MAX_PARALLELISM_UPPER_BOUND}, not {max_parallelism}")
@@ -177,7 +182,7 @@ def check_parallelism(max_parallelism: int, parallelism: int) -> None:
     """Checks that a parallelism is 1 to max parallelism.
 
     Raises:
-        KeyGroupError: It is not, or max parallelism is out of bounds.
+        KeyGroupError: The parallelism or the max parallelism is out of bounds.
     """
     check_max_parallelism(max_parallelism)
     if not 1 <= parallelism <= max_parallelism:

@@ -1,4 +1,6 @@
-"""The stored key: `key_group (2 bytes, big endian) | key | namespace [| user key]`.
+"""Stored keys, which order entries by key group, key and namespace.
+
+The form is `key_group (2 bytes, big endian) | key | namespace [| user key]`.
 
 Every part delimits itself. So stored keys are injective and ordered by their parts, and the entries of a key group, of
 a key and of a map each form one contiguous range. The void namespace takes no bytes: the state's schema says whether it
@@ -32,7 +34,10 @@ KEY_BYTES_MAX = 65_535
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """The parts of a stored key; `user_key` is a map's key or a list index, None for other kinds of state."""
+    """The parts of a stored key.
+
+    `user_key` is a map's key or a list index, None for other kinds of state.
+    """
 
     key_group: int
     key: tuple[Any, ...]
@@ -53,7 +58,7 @@ def parse_stored_key(
         indexed: Whether the user key is a list index.
 
     Raises:
-        CorruptValueError: The bytes are not a stored key of these parts.
+        CorruptValueError: The bytes do not have these parts.
     """
     key_group = int.from_bytes(raw[:KEY_GROUP_BYTES], "big")
     key, at = keys.decode(raw, KEY_GROUP_BYTES)
@@ -71,13 +76,19 @@ def parse_stored_key(
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """Returns the first bytes after all keys with a prefix, which begins with a key group and so is never all ones."""
+    """Returns the first bytes after all keys with a prefix.
+
+    The prefix begins with a key group, so it is never all ones.
+    """
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes((stripped[-1] + 1,))
 
 
 def encode_index(index: int) -> bytes:
-    """Returns a list index as its length in bytes and its bytes, big endian: ordered, and short for short lists."""
+    """Returns a list index as its length in bytes and its bytes.
+
+    The bytes are big endian: ordered, and short for short lists.
+    """
     size = (index.bit_length() + 7) // 8
     return bytes((size,)) + index.to_bytes(size, "big")
 
@@ -102,10 +113,10 @@ def check_key_size(raw: bytes) -> None:
 
 
 class KeyBatch:
-    """The stored keys of a batch of rows, encoded once and used with any number of states.
+    """The stored keys of a batch of rows, encoded once.
 
-    Batch operations work on `distinct`, the different keys in ascending order: RocksDB reads and writes sorted keys
-    several times as fast.
+    Any number of states use them. Batch operations work on `distinct`, the different keys in ascending order: RocksDB
+    reads and writes sorted keys several times as fast.
     """
 
     __slots__ = ("_column", "_distinct", "_first_rows", "_groups", "_order", "_starts")
@@ -122,7 +133,7 @@ class KeyBatch:
 
     @classmethod
     def encode(cls, key_groups: npt.NDArray[np.integer[Any]], key: EncodedColumn) -> KeyBatch:
-        """Returns the batch with these key groups and encoded keys, one of each per row."""
+        """Returns the batch with one key group and encoded key per row."""
         groups = np.ascontiguousarray(key_groups, ">u2").view(np.uint8).reshape(-1, KEY_GROUP_BYTES)
         return cls(join_columns([EncodedColumn.fixed(groups), key]))
 
@@ -144,7 +155,10 @@ class KeyBatch:
         return KeyBatch(EncodedColumn(data, offsets - offsets[0] if first else offsets, self._column.width))
 
     def rows(self) -> list[bytes]:
-        """Returns the stored key of each row, in row order; once `distinct` was used, the same objects as in it."""
+        """Returns the stored key of each row, in row order.
+
+        After `distinct` was used, they are the same objects as in it.
+        """
         if self._distinct is None:
             return self._column.to_list()
         return list(map(self._distinct.__getitem__, self._groups.tolist()))
@@ -196,10 +210,12 @@ class KeyBatch:
 
 
 def sort_rows(matrix: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-    """Returns the stable order of a matrix's rows as byte strings, and which rows differ from the previous one in it.
+    """Returns the stable order of a matrix's rows, and the row changes.
 
-    Rows are sorted by the first eight of the bytes in which any two rows differ, with an unstable sort, which is
-    several times as fast as a stable one. Only rows with equal values there are then sorted by the other bytes.
+    Rows are compared as byte strings; the second result marks rows that differ from the previous row in the order. Rows
+    are first sorted by the first eight of the bytes in which any two rows differ, with an unstable sort, which is
+    several times as fast as a stable sort. Only rows with equal values in these bytes are then sorted by the other
+    bytes.
     """
     first = np.ones(len(matrix), np.bool_)
     if not len(matrix):
@@ -221,7 +237,10 @@ def sort_rows(matrix: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.intp], npt.
 
 
 def _words(matrix: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.uint64]]:
-    """Returns the rows' bytes as columns of numbers with the same order, eight bytes each, at least one column."""
+    """Returns the rows' bytes as columns of equally ordered numbers.
+
+    Each number has eight bytes; there is at least one column.
+    """
     rows, width = matrix.shape
     count = max(1, -(-width // 8))
     padded = np.zeros((rows, count * 8), np.uint8)
@@ -231,9 +250,10 @@ def _words(matrix: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.uint64]]:
 
 
 class StoredKeys(list[bytes]):
-    """An immutable list of stored keys; `matrix` has one key per row, or is None if the keys differ in length.
+    """An immutable list of stored keys.
 
-    Iterating over the objects of a large batch takes many times as long as processing the matrix.
+    `matrix` has one key per row, or is None if the keys differ in length. Iterating over the objects of a large batch
+    takes many times as long as processing the matrix.
     """
 
     __slots__ = ("matrix",)
@@ -244,7 +264,7 @@ class StoredKeys(list[bytes]):
 
     @classmethod
     def of_rows(cls, matrix: npt.NDArray[np.uint8]) -> StoredKeys:
-        """Returns the rows of a contiguous matrix, which has at least one column."""
+        """Returns the rows of a contiguous matrix with at least one column."""
         return cls(matrix.view(f"V{matrix.shape[1]}").ravel().tolist(), matrix)
 
     def where(self, kept: Sequence[bool]) -> StoredKeys:

@@ -30,8 +30,8 @@ def errors_by_code() -> dict[str, Any]:
 
 
 def entry(error: Any) -> str:
-    """An error's entry: the first paragraph of its docstring, whose it is, and its advice."""
-    summary = " ".join((error.__doc__ or "").partition("\n\n")[0].split())
+    """Returns an error's entry: its docstring without the attributes, its domain, and its advice."""
+    summary = " ".join((error.__doc__ or "").partition("Attributes:")[0].split())
     facts = [error.domain, "retry" if error.retryable else "no retry"]
     if hasattr(error, "status"):
         facts.append(f"HTTP {error.status}")
