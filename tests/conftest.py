@@ -1,22 +1,27 @@
-"""Fixtures shared by all tests. Expensive real things (PostgreSQL, Spark) are started once a session."""
+"""The tiers of the tests, and fixtures that all tests share. PostgreSQL is started once a run, Spark once a process."""
 
 from __future__ import annotations
 
 import os
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from keyscale.installation import IMPORT_PATH
+from tests.suite.reaper import continue_below_reaper, is_program
+from tests.suite.tiers import arrange
 from tests.support.repository import ROOT
-from tests.support.servers.postgres import create_database, temporary_postgres
+from tests.support.servers.postgres import create_database
+from tests.support.servers.shared_postgres import SharedPostgres
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
+    from xdist.workermanage import WorkerController
 
     from tests.support.control_plane.running_control_plane import RunningControlPlane
     from tests.support.drivers.driver_process import DriverProcess
@@ -34,11 +39,42 @@ settings.register_profile("keyscale", deadline=None, print_blob=True, suppress_h
 settings.load_profile("keyscale")
 
 
+POSTGRES = pytest.StashKey[SharedPostgres]()
+
+
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    if is_program() and not is_worker(config):
+        continue_below_reaper()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    directory = getattr(config, "workerinput", {}).get("postgres")
+    config.stash[POSTGRES] = SharedPostgres(Path(directory)) if directory else SharedPostgres.in_new_directory()
+
+
+def pytest_configure_node(node: WorkerController) -> None:
+    """Gives each worker of pytest-xdist the one database server of the run."""
+    node.workerinput["postgres"] = str(node.config.stash[POSTGRES].directory)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not is_worker(config):
+        config.stash[POSTGRES].stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    arrange(items)
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process is one of several that pytest-xdist has started."""
+    return hasattr(config, "workerinput")
+
+
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
-    """URL of a real PostgreSQL server that lives as long as the test session."""
-    with temporary_postgres() as url:
-        yield url
+def postgres_server(pytestconfig: pytest.Config) -> str:
+    """URL of the run's PostgreSQL server, which the first test that needs it starts."""
+    return pytestconfig.stash[POSTGRES].url()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.support.examples.page_views import View
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 SCRIPT = EXAMPLES / "page_views.py"
 NO_CHECKPOINT_MS = 10_000_000

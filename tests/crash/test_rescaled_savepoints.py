@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tests.support.drivers.driver_process import DriverProcess
 
-pytestmark = [pytest.mark.spark, pytest.mark.exhaustive]
+pytestmark = [pytest.mark.real, pytest.mark.exhaustive]
 
 SCRIPT = EXAMPLES / "page_views.py"
 PARALLELISMS = (2, 3, 5, 1)

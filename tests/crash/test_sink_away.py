@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from keyscale.db.embedded import EmbeddedPostgres
 
-pytestmark = [pytest.mark.spark, pytest.mark.exhaustive]
+pytestmark = [pytest.mark.real, pytest.mark.exhaustive]
 
 JOB = ROOT / "tests" / "support" / "jobs" / "two_sinks_job.py"
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture

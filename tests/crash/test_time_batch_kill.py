@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from keyscale.jobs.protocol.messages import Assignment
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 WINDOWS_JOB = ROOT / "tests" / "support" / "jobs" / "windows_job.py"
 TIME_BATCH = 3  # the third one to be committed: two of records come before it

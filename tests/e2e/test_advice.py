@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.support.control_plane.command_line import CommandAnswer
     from tests.support.control_plane.running_control_plane import RunningControlPlane
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 
 PROGRAM = """
 from keyscale import FileSink, KeyedProcessFunction, StreamEnvironment

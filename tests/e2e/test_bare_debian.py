@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SCRIPT = ROOT / "deploy" / "bare-debian"
 
 pytestmark = [
-    pytest.mark.e2e,
+    pytest.mark.real,
     pytest.mark.exhaustive,
     pytest.mark.timeout(7200),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a Debian in a directory"),

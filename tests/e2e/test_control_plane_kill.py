@@ -12,7 +12,7 @@ from tests.support.control_plane.flights_job import FlightsJob
 if TYPE_CHECKING:
     from tests.support.control_plane.running_control_plane import RunningControlPlane
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 
 def rescale_until_phase(job: FlightsJob, phase: str) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.support.control_plane.control_planes import ControlPlanes
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 
 START, RESCALE, UPGRADE, FAILING_UPGRADE, STOP = "start", "rescale", "upgrade", "failing upgrade", "stop"
 OPERATION_S = 300.0

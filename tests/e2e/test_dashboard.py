@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from tests.support.control_plane.running_control_plane import RunningControlPlane
 
-pytestmark = pytest.mark.e2e
+pytestmark = pytest.mark.real
 
 NONE = "\N{EN DASH}"
 PAGES = [

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.support.control_plane.running_control_plane import RunningControlPlane
 
-pytestmark = [pytest.mark.e2e, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 TIMEOUT_MS = 120_000
 VIEWS = 500

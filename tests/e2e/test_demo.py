@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from keyscale.deploy.demo.run import Play
     from keyscale.deploy.demo.verdict import Verdict
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 
 @contextmanager

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.support.control_plane.running_control_plane import RunningControlPlane
     from tests.support.servers.kafka_broker import Broker
 
-pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.exhaustive, pytest.mark.timeout(600)]
 
 JOB = ROOT / "tests" / "support" / "jobs" / "kafka_ids_job.py"
 SECONDS = 180.0

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from keyscale.api.cli.client import ControlPlane
     from tests.support.servers.kafka_broker import Broker
 
-pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.exhaustive, pytest.mark.timeout(900)]
 
 SCRIPT = ROOT / "tests" / "support" / "jobs" / "all_sinks_job.py"
 KEYS = [f"key-{number}" for number in range(8)]

@@ -34,7 +34,7 @@ SETTINGS = {
     "KEYSCALE_OF_THE_CONTROL_PLANE": "not-for-jobs",
 }
 pytestmark = [
-    pytest.mark.e2e,
+    pytest.mark.real,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can give each job a user of its own"),
 ]
 

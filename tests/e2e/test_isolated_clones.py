@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.support.control_plane.running_control_plane import RunningControlPlane
 
 pytestmark = [
-    pytest.mark.e2e,
+    pytest.mark.real,
     pytest.mark.exhaustive,
     pytest.mark.timeout(900),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can give each job a user of its own"),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.support.control_plane.command_line import CommandAnswer
     from tests.support.servers.kafka_broker import Broker
 
-pytestmark = pytest.mark.e2e
+pytestmark = pytest.mark.real
 
 JOB = ROOT / "tests" / "support" / "jobs" / "libraries_job.py"
 WORDS = ["caf&eacute;", "tea", "caf&eacute;", "&amp;"]

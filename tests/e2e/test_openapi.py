@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tests.support.control_plane.running_control_plane import RunningControlPlane
 
+pytestmark = pytest.mark.real
+
 CHECKS = (
     "not_a_server_error",
     "status_code_conformance",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from tests.support.control_plane.running_control_plane import RunningControlPlane
 
+pytestmark = pytest.mark.real
+
 README = ROOT / "README.md"
 DIRECTORY = "/tmp/visits"  # noqa: S108 - the README's, which the test replaces by its own
 
@@ -84,7 +86,6 @@ def place() -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.mark.e2e
 @pytest.mark.timeout(1200)
 def test_the_readmes_blocks_work_and_the_job_goes_on_counting_after_a_rescale_and_a_stop(
     control_plane: RunningControlPlane, place: Path

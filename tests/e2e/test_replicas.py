@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.support.control_plane.running_control_plane import RunningControlPlane
     from tests.support.servers.spark_cluster import SparkCluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 
 
 def heartbeat(job: FlightsJob) -> int:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.support.control_plane.running_control_plane import RunningControlPlane
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 
 def test_an_upgrade_keeps_state_one_that_raises_is_taken_back_and_a_clone_runs_beside_the_job(tmp_path: Path) -> None:

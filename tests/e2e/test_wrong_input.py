@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.support.control_plane.running_control_plane import RunningControlPlane
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
 
 UNKNOWN = "no-such-job"
 

@@ -11,6 +11,8 @@ from keyscale.installation import VERSION
 if TYPE_CHECKING:
     import httpx
 
+pytestmark = pytest.mark.real
+
 
 def test_the_login_form_which_everybody_may_send_is_short(anonymous: httpx.Client) -> None:
     assert anonymous.post("/ui/login", data={"token": "x" * (1 << 18)}).json()["code"] == "BODY_TOO_LARGE"

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 
 def test_a_method_that_a_path_does_not_support_is_answered_with_those_that_it_does(client: httpx.Client) -> None:
     for path, allowed in (

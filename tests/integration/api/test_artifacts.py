@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 
 def make_zip(**entries: bytes) -> bytes:
     buffer = io.BytesIO()

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture
 def rescale(client: httpx.Client, context: Context, job: dict[str, Any]) -> str:

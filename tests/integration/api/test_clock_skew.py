@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 MINUTES = 5
 HOST_NS = time.time_ns
 

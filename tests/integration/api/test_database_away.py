@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from keyscale.api.services.context import Context
     from keyscale.db.embedded import EmbeddedPostgres
 
+pytestmark = pytest.mark.real
+
 REFUSED_WITHIN_S = 2 * ANSWER_TIMEOUT_S  # the connection that waits, and the try to open another one
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 
 def test_a_request_that_waits_too_long_for_a_lock_says_so(
     client: httpx.Client, context: Context, job: dict[str, Any]

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
+import pytest
+
 from tests.support.repository import DOCS, ROOT
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import httpx
+
+pytestmark = pytest.mark.real
 
 CLIENTS = {"curl", "ask", "call"}
 """Programs, and the functions that the pages define around them."""

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from keyscale.api.services.context import Context
     from keyscale.api.settings import Settings
 
+pytestmark = pytest.mark.real
+
 Driver = Any
 
 

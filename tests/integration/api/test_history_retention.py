@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from keyscale.api.lifecycle.leadership import Leadership
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 POLICY = HistoryPolicy(checkpoints=50, detailed_checkpoints=10, attempts=3, event_days=30)
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.settings import Settings
 
+pytestmark = pytest.mark.real
+
 PROGRAM = b"print(1)\n"
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 
 def code_of(answer: Any) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.support.control_plane.snapshots import BEGUN_MS, Snapshots
 
 if TYPE_CHECKING:
     import httpx
 
     from keyscale.api.services.context import Context
+
+pytestmark = pytest.mark.real
 
 
 def test_the_key_groups_of_each_operator_are_shown_the_oldest_first(

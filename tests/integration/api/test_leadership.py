@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 
 @pytest.fixture
 def pulse() -> ReconcilerPulse:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from keyscale.api.services.context import Context
     from keyscale.api.settings import Settings
 
+pytestmark = pytest.mark.real
+
 LOG = "first\nthe key is of-the-orders\nthird\n"
 
 

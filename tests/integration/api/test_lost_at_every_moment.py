@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 USER = Principal("test", "test", Role.ADMIN)
 TURNS_MAX = 400
 RESCALE, UPGRADE, FAILING_UPGRADE, FROM_LAST_STATE = "rescale", "upgrade", "failing upgrade", "upgrade from last state"

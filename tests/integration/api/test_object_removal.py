@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from keyscale.api.services.context import Context
     from keyscale.api.settings import Settings
 
+pytestmark = pytest.mark.real
+
 
 class Clock:
     """The time that the removal sees."""

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.settings import Settings
 
+pytestmark = pytest.mark.real
+
 PROGRAM = ROOT / "tests" / "support" / "servers" / "openid_issuer.py"
 ROLES = {
     "platform": Role.ADMIN,

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from keyscale.api.services.context import Context
     from keyscale.state.keyed.descriptors import StateDescriptor
 
+pytestmark = pytest.mark.real
+
 TOTALS = DeclaredOperator(
     OperatorUid("totals"),
     OperatorDeclaration(

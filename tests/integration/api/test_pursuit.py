@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from keyscale.api.store_check import StoreCheck
     from keyscale.db.models import Attempt
 
+pytestmark = pytest.mark.real
+
 PUBLISHED = PublishedSavepoint("file:///store/savepoints/end/manifest.json", CheckpointId(9))
 
 

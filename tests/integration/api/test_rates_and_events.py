@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from keyscale.api.services.context import Context
     from keyscale.api.settings import Settings
 
+pytestmark = pytest.mark.real
+
 
 def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}

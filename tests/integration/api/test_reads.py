@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from keyscale.api.services.context import Context
     from keyscale.db.repositories.overviews import JobOverview
 
+pytestmark = pytest.mark.real
+
 STATEMENTS_MAX = 15
 LISTS = {
     "/jobs": ("jobs", "id"),

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 JOBS = 12
 SOME = JobScope(labels={"team": "a"})
 ONE = JobScope(jobs=frozenset({"job-3"}))

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 REFERENCES = {
     "artifact_id",
     "libraries[]",

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from keyscale.api.services.context import Context
     from keyscale.state.documents.manifest import Manifest
 
+pytestmark = pytest.mark.real
+
 
 class Snapshots:
     """The snapshots of the job `flights`, in store and database: 1 and 2 are checkpoints, 3 is the savepoint `s`."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 SAVEPOINT = "file:///store/savepoints/u/manifest.json"
 FAILURE = {"code": "USER_FUNCTION_FAILED", "message": "ValueError: no such airport"}
 

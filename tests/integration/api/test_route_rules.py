@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 NOT_FOUND = {"job_id": "JOB_NOT_FOUND", "operation_id": "OPERATION_NOT_FOUND", "artifact_id": "ARTIFACT_NOT_FOUND"}
 LOWER = {Role.OPERATOR: Role.VIEWER, Role.ADMIN: Role.OPERATOR}
 EVERYBODY, PAGE, ATTEMPT = "everybody", "page", "attempt"

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 METRICS = {
     "batches": 3,
     "input_records": 100,

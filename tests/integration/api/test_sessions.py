@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 OWN = {"X-Requested-With": "keyscale"}
 
 

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from keyscale.api.lifecycle.leadership import Leadership
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 
 @dataclass
 class Clock:

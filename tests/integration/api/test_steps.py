@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 SAVEPOINT = "file:///store/savepoints/r/manifest.json"
 FAILURE = {"code": "X", "message": "it broke"}
 

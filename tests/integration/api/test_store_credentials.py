@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 ROLE = "arn:aws:iam::123456789012:role/keyscale-jobs"
 USE = """
 import sys, boto3

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 DAY_MS = 86_400_000
 
 

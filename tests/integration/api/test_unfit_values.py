@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
+pytestmark = pytest.mark.real
+
 UNFIT_TEXTS = ("\x00", "a\x00b", "\ud800", "a\udfffb")
 PATH_PARTS = ("%00", "a%00b", "%ED%A0%80", "%FF", "%0A", "..%2F..", "%F4%90%80%80")
 

@@ -23,6 +23,8 @@ from tests.support.servers.listening import listening_addresses
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.real
+
 SCRIPTS = ("postgres", "object-store", "spark-cluster", "kafka")
 
 
@@ -167,7 +169,6 @@ def test_the_object_store_has_its_bucket_and_honours_conditional_creates(stack: 
 
 
 @pytest.mark.exhaustive
-@pytest.mark.spark
 def test_the_spark_cluster_starts_its_workers_and_replaces_a_killed_one(stack: Stack) -> None:
     # The pages use the ports after the master's: take one far from the others.
     stack.environment["KEYSCALE_STACK_SPARK_PORT"] = str(free_port())

@@ -25,6 +25,8 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.real
+
 FOLDERS = ("api", "db", "deploy", "jobs", "state")
 DIST_INFO = f"keyscale-{VERSION}.dist-info"
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from tests.support.servers.kafka_broker import Broker
 
+pytestmark = pytest.mark.real
+
 READER = """
 import sys, time
 from keyscale.jobs.sources.kafka_partition import FIXED, PartitionReader

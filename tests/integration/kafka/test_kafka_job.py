@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tests.support.servers.kafka_broker import Broker
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 JOB = ROOT / "tests" / "support" / "jobs" / "kafka_job.py"
 PARTITIONS = 4

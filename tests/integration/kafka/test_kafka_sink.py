@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from tests.support.servers.kafka_broker import Broker
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 # A driver that is killed when all records of a transaction are in the topic, and the transaction is not committed.
 INTERRUPTED = """

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     from tests.support.servers.kafka_broker import Broker
 
+pytestmark = pytest.mark.real
+
 SCHEMA = StructType(
     [
         StructField("key", BinaryType()),

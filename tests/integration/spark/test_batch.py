@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from keyscale.jobs.graph.nodes import OperatorNode
     from keyscale.jobs.runtime.batch.frames import OperatorInputs
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from keyscale.jobs.graph.topology import Topology
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 SCRIPT = Path(example.__file__)
 

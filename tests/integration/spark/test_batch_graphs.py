@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
     from keyscale.jobs.runtime.batch.committed_state import CommittedState
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 ORDERS, PAYMENTS = "order string, item string, at bigint", "paid_for string, amount bigint, paid_at bigint"
 LIMITS = MapStateDescriptor("limits", pa.string(), pa.int64())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 
 def context(batch_id: int = 0, *, attempt: int = 1, unique: str = "u", job_id: str = "job") -> SinkContext:

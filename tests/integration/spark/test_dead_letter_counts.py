@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from keyscale import DataStream, ProcessContext, Row, SinkContext
     from keyscale.jobs.protocol.messages import DriverMetrics
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 JOB = ROOT / "tests" / "support" / "jobs" / "dead_letters_job.py"
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from keyscale.jobs.sinks.sink import DirectOutput, DirectStaging
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 NUMBERS = pa.schema([("id", pa.int64())])
 UTC_TIMES = {

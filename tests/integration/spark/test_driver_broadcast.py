@@ -17,7 +17,7 @@ from tests.support.repository import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 BROADCAST_JOB = ROOT / "tests" / "support" / "jobs" / "broadcast_job.py"
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 FILES = 34  # the file source merges its log at 9, 19 and 29
 

@@ -18,7 +18,7 @@ from tests.support.repository import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 FAILING_JOB = ROOT / "tests" / "support" / "jobs" / "failing_job.py"
 

@@ -17,7 +17,7 @@ from tests.support.repository import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 UNION_JOB = ROOT / "tests" / "support" / "jobs" / "union_job.py"
 KEYS = 3

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 TIMERS_JOB = ROOT / "tests" / "support" / "jobs" / "timers_job.py"
 

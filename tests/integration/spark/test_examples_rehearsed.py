@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from keyscale.jobs.graph.topology import Topology
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 OTHER = {1: 3, 2: 1, 3: 2}
 CRASHES = ("batch.planned", "batch.ran", "batch.committed")

@@ -15,7 +15,7 @@ from tests.support.drivers.driver_process import DriverProcess, sink_rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 FILES = {
     "main.py": """

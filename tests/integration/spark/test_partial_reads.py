@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from keyscale import DataStream, SinkContext
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 BATCHES = [random_reports(seed, 40) for seed in range(3)]
 

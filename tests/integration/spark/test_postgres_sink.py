@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 
 def context(batch_id: int = 0, *, attempt: int = 1, unique: str = "aaaaaaaa", uid: str = "orders") -> SinkContext:

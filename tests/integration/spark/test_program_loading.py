@@ -16,6 +16,8 @@ from keyscale.jobs.protocol.program import ProgramQuestion
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.real
+
 SCRIPT = """
 import os, pyarrow as pa
 from keyscale import FileSink, KeyedProcessFunction, StreamEnvironment, ValueStateDescriptor
@@ -43,7 +45,6 @@ def loading(home: Path, **settings: object) -> ProgramLoading:
     return ProgramLoading(made, Launcher(made))
 
 
-@pytest.mark.spark
 def test_a_program_shows_its_declarations_and_sees_only_its_own_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +61,6 @@ def test_a_program_shows_its_declarations_and_sees_only_its_own_secrets(
     assert [*(tmp_path / "runs" / "plans").iterdir()] == []
 
 
-@pytest.mark.spark
 def test_a_program_that_takes_too_long_is_killed_with_all_its_processes(tmp_path: Path) -> None:
     question = ProgramQuestion("program.py", {}, 128, 1)
     with pytest.raises(PlanTimeoutError):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from keyscale import DataStream
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 HOUR_MS = 3_600_000
 PAUSES = 3

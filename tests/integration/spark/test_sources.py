@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from keyscale.jobs.sources.source import Position
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 
 class Lines(Source):

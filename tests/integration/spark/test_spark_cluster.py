@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 PARALLELISM = 4
 OPERATORS = ("chain", "unique")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from keyscale import ProcessContext, Row
     from keyscale.jobs.graph.topology import Topology
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 INPUT = "id string, aircraft string, delay double, at timestamp, extra map<string, int>"
 OUTPUT = {"aircraft": "string", "flights": "bigint"}

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from keyscale import DataStream, OnTimerContext, ProcessContext, Row
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 
 class Later(KeyedProcessFunction):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 INPUT = pa.schema(
     [("id", pa.string()), ("at", pa.int64()), ("amount", pa.int64()), ("time", pa.timestamp("us", "UTC"))]

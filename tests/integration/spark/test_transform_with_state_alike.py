@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 CHUNKS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 STATE_CHUNKS = "spark.sql.execution.arrow.transformWithStateInPySpark.maxStateRecordsPerBatch"

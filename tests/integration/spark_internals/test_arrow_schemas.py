@@ -16,7 +16,7 @@ from keyscale.jobs.spark_internals.arrow_schemas import arrow_schema_of, arrow_t
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 DECLARED = (
     "text string, flag boolean, small tinyint, number bigint, real double, price decimal(10,2), day date,"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture

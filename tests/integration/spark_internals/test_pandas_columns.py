@@ -20,6 +20,8 @@ from keyscale.jobs.spark_internals.pandas_columns import column_of_series, serie
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.real
+
 AT = dt.datetime(2024, 2, 29, 1, 2, 3, 456789, tzinfo=dt.UTC)
 PLACE = pa.struct([("x", pa.int32()), ("at", pa.timestamp("us", "UTC"))])
 COLUMNS = {
@@ -47,7 +49,6 @@ def described_in_each_row(series: pd.Series) -> pd.Series:
     return pd.Series([described(series)] * len(series))
 
 
-@pytest.mark.spark
 def test_series_are_those_that_spark_gives_to_its_own_functions_and_come_back(spark: SparkSession) -> None:
     batch = pa.record_batch(COLUMNS)
     rows = spark.createDataFrame(pa.Table.from_batches([batch]), spark_schema_of(batch.schema)).coalesce(1)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 LARGE = 3 << 20
 

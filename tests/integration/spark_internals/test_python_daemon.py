@@ -19,7 +19,7 @@ from tests.support.spark.python_workers import kill_python_workers
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 MODULE = REQUIRED_SETTINGS["spark.python.daemon.module"]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 SCHEMA = "id bigint, name string, numbers array<int>"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = pytest.mark.real
 
 # Read by its name alone, and so unknown to Spark's list of settings.
 FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"

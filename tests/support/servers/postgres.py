@@ -16,20 +16,8 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def temporary_postgres() -> Iterator[str]:
-    """Starts a PostgreSQL on a fresh directory; yields its URL; stops it and deletes its data afterwards."""
-    with running_postgres() as server:
-        # No test of this server cuts its power, and a disk that many tests share is slow to sync.
-        data = server.root / "data"
-        with (data / "postgresql.auto.conf").open("a") as settings:
-            settings.write("fsync = off\n")
-        server._run("pg_ctl", "-D", str(data), "reload")
-        yield server.url
-
-
-@contextmanager
 def running_postgres() -> Iterator[EmbeddedPostgres]:
-    """Does the same, and yields the server, which may be stopped and started again."""
+    """Starts a PostgreSQL on a fresh directory; yields the server; stops it and deletes its data afterwards."""
     # Not pytest's tmp_path: as root, PostgreSQL runs as another user, who may not enter root's private directories.
     with tempfile.TemporaryDirectory(prefix="keyscale-pg-", ignore_cleanup_errors=True) as directory:
         server = EmbeddedPostgres(Path(directory) / "postgres")

@@ -23,6 +23,8 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.real
+
 NOBODY = 65534
 
 

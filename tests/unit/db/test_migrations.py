@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Column, Connection, Table
 
+pytestmark = pytest.mark.real
+
 
 def test_migrated_tables_equal_the_models(postgres_url: str) -> None:
     engine = open_engine(postgres_url)

@@ -1,0 +1,140 @@
+"""`./keyscale test`: runs the tests of a tier, and says how long they took and how much of the processors."""
+
+from __future__ import annotations
+
+import datetime as dt
+import resource
+import subprocess
+import sys
+import time
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+from tests.suite.parts import PARTS, RESULTS, Part, PartResult, current_commit, read_result, write_result
+from tests.support.repository import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+ALL_PASSED = ROOT / "tests" / "all-passed.toml"
+CHECKS = [str(ROOT / "keyscale"), "check"]
+RUFF = [
+    [sys.executable, "-m", "ruff", "check", "--quiet", "."],
+    [sys.executable, "-m", "ruff", "format", "--quiet", "--check", "."],
+]
+FAST = ["-m", "not real and not exhaustive"]
+GROUPS = ["--dist", "loadgroup", "--no-loadscope-reorder", "--numprocesses"]
+USAGE = f"""usage: ./keyscale test [PYTEST ARGUMENT]...         the checks, then the default tier or what pytest is told
+       ./keyscale test --fast [PYTEST ARGUMENT]...  the fast tier: no server, no Java, no browser
+       ./keyscale test --all [PART]...              every test, part by part: {" ".join(part.name for part in PARTS)}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a run of pytest came to."""
+
+    status: int
+    passed: int
+    failed: int
+
+
+def main(arguments: Sequence[str]) -> int:
+    mode, rest = (arguments[0], list(arguments[1:])) if arguments else ("", [])
+    if mode == "--all":
+        unknown = set(rest) - {part.name for part in PARTS}
+        if unknown:
+            sys.stderr.write(USAGE)
+            return 2
+        if status := subprocess.run(CHECKS, check=False).returncode:
+            return status
+        return run_parts([part for part in PARTS if not rest or part.name in rest])
+    if mode == "--fast":
+        return run_tier(RUFF, [*FAST, *(rest or [*GROUPS, "2"])])
+    return run_tier([CHECKS], list(arguments) or [*GROUPS, "3"])
+
+
+def run_tier(checks: list[list[str]], arguments: list[str]) -> int:
+    for check in checks:
+        if status := subprocess.run(check, cwd=ROOT, check=False).returncode:
+            return status
+    run = run_pytest("tier", arguments)
+    say(took("all of it", time.monotonic() - STARTED, processor_seconds()))
+    say(last_passed())
+    tell([run])
+    return run.status
+
+
+def run_parts(parts: list[Part]) -> int:
+    """Runs the parts that have not passed at this commit, and notes when all of them have."""
+    runs = []
+    commit = current_commit()
+    for part in parts:
+        known = read_result(part)
+        if known and known.is_good and known.commit == commit != "":
+            say(f"{part.name} has passed at this commit: {known.passed} tests")
+            runs.append(Run(0, known.passed, 0))
+            continue
+        say(f"part {part.name}")
+        begun, before = time.monotonic(), processor_seconds()
+        coverage = ["--cov", "--cov-report=html:.keyscale/coverage/pages"] if part.measured else []
+        run = run_pytest(part.name, [*part.arguments(), *coverage, *GROUPS, str(part.processes)])
+        seconds, used = time.monotonic() - begun, processor_seconds() - before
+        failed = run.failed or int(run.status != 0)
+        write_result(part, PartResult(commit, run.passed, failed, round(seconds, 1), round(used, 1)))
+        runs.append(run)
+        say(took(part.name, seconds, used))
+    if commit and all((known := read_result(part)) and known.is_good and known.commit == commit for part in PARTS):
+        ALL_PASSED.write_text(f'date = {dt.datetime.now(dt.UTC).date()}\ncommit = "{commit}"\n')
+    for part in PARTS:
+        known = read_result(part)
+        passed = known is not None and known.is_good and known.commit == commit
+        say(f"{part.name}: {'passed' if passed else 'has not passed'} at this commit")
+    say(last_passed())
+    tell(runs)
+    return max(run.status for run in runs)
+
+
+def run_pytest(name: str, arguments: Iterable[str]) -> Run:
+    """Runs pytest, and reads the numbers of its tests from its report."""
+    report = RESULTS / f"{name}.xml"
+    report.unlink(missing_ok=True)
+    done = subprocess.run([sys.executable, "-m", "pytest", f"--junitxml={report}", *arguments], cwd=ROOT, check=False)
+    if not report.is_file():
+        return Run(done.returncode or 1, 0, 0)
+    [suite] = ET.parse(report).getroot().iter("testsuite")  # noqa: S314 - pytest has just written it
+    total, failures, errors, skipped = (int(suite.attrib[key]) for key in ("tests", "failures", "errors", "skipped"))
+    return Run(done.returncode, total - failures - errors - skipped, failures + errors)
+
+
+def processor_seconds() -> float:
+    """The processor time of all that this process has started: a pytest's reaper waits for each process below it."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def took(what: str, seconds: float, processor: float) -> str:
+    return f"{what} took {seconds // 60:.0f} min {seconds % 60:.0f} s, and {processor:,.0f} s of the processors"
+
+
+def last_passed() -> str:
+    if not ALL_PASSED.is_file():
+        return "--all has not passed yet"
+    known = tomllib.loads(ALL_PASSED.read_text())
+    return f"--all last passed on {known['date']} at {known['commit'][:12]}"
+
+
+def say(line: str) -> None:
+    sys.stderr.write(f"keyscale: {line}\n")
+
+
+def tell(runs: list[Run]) -> None:
+    sys.stderr.flush()
+    sys.stdout.write(f"{sum(run.passed for run in runs)} passed, {sum(run.failed for run in runs)} failed\n")
+
+
+STARTED = time.monotonic()
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,91 @@
+"""No process that tests have started outlives their pytest, and all of their processor time is known."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from tests.support.repository import ROOT
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+TREE = """
+import subprocess, sys, time
+from pathlib import Path
+child = "import time; time.sleep(600)"
+parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {child!r}], start_new_session=True).wait()"
+
+def test_starts_a_tree(request):
+    started = subprocess.Popen([sys.executable, "-c", parent], start_new_session=True)
+    Path("started").write_text(str(started.pid))
+    if Path("wait").exists():
+        started.wait()
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with a test that starts a process which starts another one, each in a session of its own."""
+    (tmp_path / "test_tree.py").write_text(TREE)
+    (tmp_path / "conftest.py").write_text(
+        "from tests.suite.reaper import continue_below_reaper\n"
+        "def pytest_cmdline_main(config):\n"
+        "    continue_below_reaper()\n"
+    )
+    return tmp_path
+
+
+@pytest.fixture
+def pytest_process(project: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "test_tree.py"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=project, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        yield process
+        process.kill()
+
+
+def started_tree(project: Path) -> list[psutil.Process]:
+    """Waits until the test's two processes run, and returns them."""
+    wait_until(lambda: (project / "started").is_file() and (project / "started").read_text(), what="the first process")
+    first = psutil.Process(int((project / "started").read_text()))
+    wait_until(first.children, what="the second process")
+    return [first, *first.children()]
+
+
+@pytest.mark.parametrize("killed", ["the process that was started", "pytest", "the process group"])
+def test_what_tests_have_started_ends_with_a_pytest_that_is_killed(
+    project: Path, pytest_process: subprocess.Popen[bytes], killed: str
+) -> None:
+    (project / "wait").touch()
+    tree = started_tree(project)
+    if killed == "the process group":
+        os.killpg(pytest_process.pid, signal.SIGKILL)
+    elif killed == "pytest":
+        tree[0].parent().kill()
+    else:
+        pytest_process.kill()
+    gone, _ = psutil.wait_procs(tree, timeout=60)
+    assert len(gone) == 2
+    assert pytest_process.wait(60) == (128 + signal.SIGKILL if killed == "pytest" else -signal.SIGKILL)
+
+
+def test_what_a_test_has_left_ends_with_pytest_and_is_named(
+    project: Path, pytest_process: subprocess.Popen[bytes]
+) -> None:
+    said = pytest_process.communicate(timeout=60)[0].decode()
+    first = int((project / "started").read_text())
+    assert pytest_process.returncode == 0
+    assert "1 passed" in said
+    assert "ends processes that the tests have left: python" in said
+    assert not psutil.pid_exists(first)
