@@ -77,6 +77,12 @@ def postgres_server(pytestconfig: pytest.Config) -> str:
     return pytestconfig.stash[POSTGRES].url()
 
 
+@pytest.fixture(scope="session")
+def migrated_template(pytestconfig: pytest.Config) -> str:
+    """The name of a migrated database of the run's server, to be copied."""
+    return pytestconfig.stash[POSTGRES].migrated()
+
+
 @pytest.fixture
 def postgres_url(postgres_server: str) -> str:
     """URL of a fresh, empty database of the session's server."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-REAL_FIXTURES = {"postgres_server", "control_plane", "spark", "drivers", "kafka"}
+REAL_FIXTURES = {"postgres_server", "migrated_template", "control_plane", "spark", "drivers", "kafka"}
 """The fixtures of the root that start what a fast test must not start."""
 
 

@@ -19,7 +19,6 @@ from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
 from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.job_scope import EVERYTHING, JobScope
-from keyscale.db.migrate import migrate
 from keyscale.db.repositories import leaders, tokens
 from keyscale.db.statuses import Role
 from tests.support.servers.postgres import create_database
@@ -74,16 +73,6 @@ def settings(tmp_path: Path) -> Settings:
         job_secrets=JobSecrets({"KEYSCALE_JOB_SECRET_ORDERS": "of-the-orders"}),
         failures_per_minute=0,  # most tests of refusals send many
     )
-
-
-@pytest.fixture(scope="session")
-def migrated_template(postgres_server: str) -> str:
-    """The name of a migrated database: to copy it takes a fraction of the time of the migrations."""
-    name = "migrated"
-    engine = open_engine(create_database(postgres_server, name))
-    migrate(engine)
-    engine.dispose()
-    return name
 
 
 @pytest.fixture
