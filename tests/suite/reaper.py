@@ -51,7 +51,7 @@ def continue_below_reaper() -> None:
 
 def reap(pytest: int) -> int:
     """Waits until pytest has ended, ends all that it has left, and returns its status as a shell does."""
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(pytest, signal.SIGKILL))  # the process that was started has died
+    signal.signal(signal.SIGTERM, lambda *_: _kill(pytest))  # the process that was started has died
     ended = 0
     while ended != pytest:
         ended, status = os.wait()
