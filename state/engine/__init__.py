@@ -1,1 +1,1 @@
-"""Engines: ordered stores of bytes under keyed state, in RocksDB or in memory."""
+"""Engines: ordered stores of bytes, in RocksDB or in memory."""

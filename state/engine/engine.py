@@ -1,4 +1,7 @@
-"""The contract of an engine: an ordered store of bytes for a keyed state backend, with one column family per state."""
+"""The contract of an engine: an ordered store of bytes.
+
+A keyed state backend uses one column family per state.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Mutation(NamedTuple):
-    """One change of one entry; `value` None deletes it."""
+    """A change of one entry; `value` None deletes it."""
 
     family: str
     key: bytes
@@ -20,10 +23,10 @@ class Mutation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SortedRun:
-    """Many mutations of one family, as columns: `keys` strictly ascending; `values[i]` None deletes `keys[i]`.
+    """Many mutations of one family, as columns.
 
-    In this form a large batch needs no object per mutation, and a run has the order in which a sorted file must be
-    written.
+    `keys` are strictly ascending; `values[i]` None deletes `keys[i]`. In this form a large batch needs no object per
+    mutation, and a run has the order of a sorted file.
     """
 
     family: str
@@ -45,32 +48,36 @@ class SortedRun:
 
 
 class Engine(Protocol):
-    """An ordered store of bytes with column families, which are created at first write. Not thread-safe.
+    """An ordered store of bytes with column families; not thread-safe.
 
-    A family that was never written reads as empty. All failures are errors of `keyscale.state.errors`.
+    The first write creates a family; a family that was never written reads as empty. All failures are errors of
+    `keyscale.state.errors`.
     """
 
     def get(self, family: str, key: bytes) -> bytes | None: ...
 
     def get_many(self, family: str, keys: list[bytes]) -> list[bytes | None]:
-        """Returns the values of `keys`, in their order. Sorted keys are read faster."""
+        """Returns the values of `keys`, in their order.
+
+        Sorted keys are read faster.
+        """
         ...
 
     def scan(
         self, family: str, start: bytes, end: bytes | None, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Returns the first `limit` entries with start <= key < end (None: no upper bound), ascending.
+        """Returns up to `limit` entries with start <= key < end, ascending.
 
-        Do not write to the engine while the scan runs.
+        `end` None means no upper bound. Do not write to the engine while the scan runs.
         """
         ...
 
     def last_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
-        """Returns the greatest key with start <= key < end; None if there is none."""
+        """Returns the greatest key with start <= key < end, or None."""
         ...
 
     def write(self, mutations: Iterable[Mutation]) -> None:
-        """Applies mutations of any families atomically; of two for one key the later one wins."""
+        """Applies mutations atomically; the last mutation of a key wins."""
         ...
 
     def write_runs(self, runs: Sequence[SortedRun]) -> None:
@@ -78,22 +85,31 @@ class Engine(Protocol):
         ...
 
     def split(self, run: SortedRun) -> list[SortedRun]:
-        """Returns the parts of a run that belong in a sorted file each; none if it is empty."""
+        """Splits a non-empty run into parts for a sorted file each.
+
+        An empty run gives an empty list.
+        """
         ...
 
     def write_sorted_file(self, run: SortedRun, file: Path) -> None:
-        """Writes a run, which must not be empty, as a file that engines of this kind can ingest. Changes no entry."""
+        """Writes a non-empty run as a file that such engines can ingest.
+
+        The engine's entries do not change.
+        """
         ...
 
     def ingest(self, family: str, files: Sequence[Path]) -> None:
-        """Adds sorted files to a family, in order: their entries replace existing ones.
+        """Adds sorted files to a family, replacing existing entries, in order.
 
         The files stay in place (RocksDB links them), so that the same file can be the changelog.
         """
         ...
 
     def delete_range(self, start: bytes, end: bytes | None, family: str | None = None) -> None:
-        """Deletes the entries with start <= key < end (None: no upper bound) of one family, or of all."""
+        """Deletes a family's, or all, entries with start <= key < end.
+
+        `end` None means no upper bound.
+        """
         ...
 
     def families(self) -> list[str]:
@@ -109,11 +125,17 @@ class Engine(Protocol):
         ...
 
     def checkpoint(self, directory: Path) -> None:
-        """Creates `directory`, which must not exist, as a consistent copy of the store, by hard links to its files."""
+        """Creates `directory` as a consistent copy, by hard links to files.
+
+        The directory must not exist.
+        """
         ...
 
     def compact(self, family: str | None = None) -> None:
-        """Rewrites all files, or those of one family, into their smallest form. May take long."""
+        """Rewrites all files, or one family's, into their smallest form.
+
+        It may take long.
+        """
         ...
 
     def is_busy(self) -> bool:
@@ -122,13 +144,19 @@ class Engine(Protocol):
 
     @property
     def found_damage(self) -> bool:
-        """Whether any operation so far has found a file damaged or missing, even if its caller ignored that."""
+        """Whether any operation so far found a file damaged or missing.
+
+        It counts even if the caller ignored the error.
+        """
         ...
 
     def size_bytes(self) -> int:
-        """Returns the bytes of the store's live data, as exactly as the engine knows them."""
+        """Returns the bytes of live data, as exactly as known."""
         ...
 
     def close(self) -> None:
-        """Releases all resources. Unflushed writes may be lost; closing twice is harmless."""
+        """Releases all resources; closing twice is harmless.
+
+        Unflushed writes may be lost.
+        """
         ...

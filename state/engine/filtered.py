@@ -1,4 +1,4 @@
-"""A RocksDB engine with a filter over all keys of each family with large lookups."""
+"""A RocksDB engine with key filters for families with large lookups."""
 
 from __future__ import annotations
 
@@ -26,28 +26,29 @@ _COVERED_PER_LOOKUP = 0.5  # keys added to an incomplete filter per looked-up ke
 _ROOM = 1.25  # capacity of a new filter per estimated key of the family
 _STALE = 2  # a full filter with this capacity per estimated key has mostly removed keys
 _WATCHED_LOOKUPS = 1 << 14
-_ABSENT_MIN = 0.5  # share of lookups; larger than the share for which a filter is kept, so that none comes and goes
+_ABSENT_MIN = 0.5  # share of lookups; above the share that keeps a filter, so that filters do not come and go
 
 
 class FilteredEngine(RocksDbEngine):
-    """A `RocksDbEngine` that, in lookups of many keys, reads only those that the store may have.
+    """A `RocksDbEngine` with key filters, which spare lookups of absent keys.
 
     A family gets a filter at its first large lookup if it is still empty, otherwise as soon as most looked-up keys are
     absent. In the second case each lookup adds some more of the family's keys to the filter, in their order, and the
-    filter answers for keys below the last one added. The filter is dropped, and may start again, when most of its keys
+    filter answers for keys below the last added key. The filter is dropped, and may start again, when most of its keys
     have been removed from the family, and when most looked-up keys are present.
 
-    While the store is closed its filters are in a file in its directory. Nothing else may write to the store while it
+    While the store is closed, a file in its directory has its filters. Only the engine may write to the store while it
     is open.
     """
 
     def __init__(self, directory: Path, settings: RocksDbSettings | None = None) -> None:
-        """As `RocksDbEngine`."""
+        """Opens the store as `RocksDbEngine` does."""
         super().__init__(directory, settings)
         self._settings = settings or RocksDbSettings()
         self._filters: dict[str, FamilyFilter] = {}
         self._unfiltered: defaultdict[str, UnfilteredLookups] = defaultdict(UnfilteredLookups)
-        # For each sorted file that is not yet ingested: the filter that got its keys, and how far the filter went then.
+        # For each sorted file that is not yet ingested: the filter that got its keys, and the filter's reach at that
+        # time.
         self._noted: dict[Path, tuple[FamilyFilter, bytes | None]] = {}
         for family, kept in take_filters(directory, self._database.latest_sequence_number()).items():
             if reserve_filter_memory(self._settings, kept.keys.size_bytes):
@@ -108,7 +109,7 @@ class FilteredEngine(RocksDbEngine):
         super().close()
 
     def _filter_for(self, family: str) -> FamilyFilter | None:
-        """Returns a family's filter, creating it if it may be useful; None if there is none."""
+        """Returns a family's filter, or None; creates a useful filter."""
         self._check_open()
         is_new = family not in self._tables
         if family not in self._filters and (is_new or self._unfiltered[family].want_filter()):
@@ -131,7 +132,7 @@ class FilteredEngine(RocksDbEngine):
                 filtered.keys.add(hashes[first : first + _KEYS_MIN])
 
     def _make_room(self, family: str, filtered: FamilyFilter) -> None:
-        """Drops a full filter if most of its keys have been removed, else makes it grow."""
+        """Drops a full filter with mostly removed keys, or else enlarges it."""
         if self._estimated_entries(family) * _STALE < filtered.keys.capacity:
             self._release(family)
         else:
@@ -153,7 +154,7 @@ class FilteredEngine(RocksDbEngine):
 
 @dataclass(slots=True)
 class UnfilteredLookups:
-    """Counts the latest lookups in a family without a filter, to decide whether a filter would be useful.
+    """Counts lookups in a family without a filter, to decide on one.
 
     Attributes:
         asked: Looked-up keys.
@@ -164,12 +165,12 @@ class UnfilteredLookups:
     absent: int = 0
 
     def note(self, values: Sequence[bytes | None]) -> None:
-        """Counts a lookup's keys; starts again from zero when enough have been counted for a decision."""
+        """Counts a lookup's keys, from zero again after each decision."""
         if self.asked >= _WATCHED_LOOKUPS:
             self.asked = self.absent = 0
         self.asked += len(values)
         self.absent += values.count(None)
 
     def want_filter(self) -> bool:
-        """Returns whether enough keys were looked up, and most of them were absent."""
+        """Returns whether most of enough looked-up keys were absent."""
         return self.asked >= _WATCHED_LOOKUPS and self.absent >= _ABSENT_MIN * self.asked

@@ -1,4 +1,7 @@
-"""The heap engine, which keeps entries in dicts: for small state, and as the model in tests of the RocksDB engine."""
+"""The heap engine, which keeps entries in dicts.
+
+It is for small state, and the model in tests of the RocksDB engine.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ class _SortedFile(msgspec.Struct, frozen=True):
 
 
 class _Family:
-    """One family: its entries, and their keys in order once a scan has needed them."""
+    """One family's entries, and their order once a scan has needed it."""
 
     __slots__ = ("_ordered", "entries")
 
@@ -56,7 +59,7 @@ class _Family:
                 self.put(key, value)
             return
         before = len(self.entries)
-        self.entries.update(zip(run.keys, run.values, strict=True))  # type: ignore[arg-type]  # none is None
+        self.entries.update(zip(run.keys, run.values, strict=True))  # type: ignore[arg-type]  # no value is None
         if len(self.entries) != before:
             self._ordered = None
 
@@ -69,7 +72,7 @@ class _Family:
 
 
 class HeapEngine:
-    """An `Engine` in memory. Its checkpoint is one file, which `HeapEngine.restore` reads."""
+    """An `Engine` in memory; `HeapEngine.restore` reads its checkpoint file."""
 
     def __init__(self) -> None:
         self._families: dict[str, _Family] = {}
@@ -163,7 +166,7 @@ class HeapEngine:
         families = {name: sorted(family.entries.items()) for name, family in sorted(self._families.items())}
         (directory / CHECKPOINT_FILE).write_bytes(msgspec.msgpack.encode(_Checkpoint(families)))
 
-    def compact(self, family: str | None = None) -> None:  # noqa: ARG002 (there is nothing to compact)
+    def compact(self, family: str | None = None) -> None:  # noqa: ARG002 (a heap cannot be compacted)
         self._check_open()
 
     def is_busy(self) -> bool:

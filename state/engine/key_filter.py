@@ -1,6 +1,6 @@
-"""A filter over all keys of a column family, which answers for whole batches of keys.
+"""A filter over all keys of a family, for batches of keys.
 
-RocksDB has one filter per file: for an absent key it asks the filter of every file, and each lookup is a call from
+RocksDB has one filter per file: for an absent key it queries the filter of every file, and each lookup is a call from
 Python. This filter answers for a batch of keys in a few milliseconds, whatever the number of files.
 """
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _WORD_BITS = 64
 _BITS_PER_KEY = 12
-_GROWTH = 4  # capacity of a new part per key of the one before it; high, so that there are few parts to ask
+_GROWTH = 4  # capacity of a new part per key of the previous part; high, so that there are few parts to query
 _SHIFTS = tuple(np.uint64(6 * place) for place in range(5))  # each selects six bits of a hash, for one bit in a word
-_FULL = 1 - np.exp(-len(_SHIFTS) / _BITS_PER_KEY)  # share of bits that are set in a full part
+_FULL = 1 - np.exp(-len(_SHIFTS) / _BITS_PER_KEY)  # share of set bits in a full part
 _SAMPLE_WORDS = 1 << 14
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9))
 _HALF = np.uint64(32)
@@ -35,7 +35,9 @@ _SPARED_MIN = 0.25  # share of the lookups; a filter that spares fewer is not wo
 
 @dataclass(slots=True, eq=False)
 class FamilyFilter:
-    """The key filter of one family, which may be incomplete, and counts of its latest lookups.
+    """The key filter of one family, with counts of its latest lookups.
+
+    The filter may be incomplete.
 
     Attributes:
         keys: Has all of the family's keys that are less than `covered`, and perhaps others.
@@ -63,12 +65,15 @@ class FamilyFilter:
         return found
 
     def hashes_of(self, keys: Sequence[bytes]) -> Hashes:
-        """Returns the hashes of those keys, about to be written to the family, that the filter must have."""
+        """Returns the hashes of new keys that the filter must have."""
         hashes, covered = hash_keys(keys), self.covered
         return hashes if covered is None else hashes[np.fromiter((key < covered for key in keys), np.bool_, len(keys))]
 
     def cover(self, keys: Sequence[bytes], *, to_the_end: bool) -> None:
-        """Adds the family's keys that follow `covered`, ascending; `to_the_end` if there are no more."""
+        """Adds the family's next ascending keys after `covered`.
+
+        `to_the_end` says that they are the last.
+        """
         self.keys.add(hash_keys(keys))
         if to_the_end:
             self.covered = None
@@ -76,7 +81,10 @@ class FamilyFilter:
             self.covered = keys[-1] + b"\0"
 
     def is_useful(self) -> bool:
-        """Returns whether the filter has spared enough of the latest lookups, or there were too few to decide."""
+        """Returns whether the filter has spared enough of the latest lookups.
+
+        It is True while there are too few lookups to decide.
+        """
         if self.asked < _JUDGED_LOOKUPS:
             return True
         enough = self.spared >= _SPARED_MIN * self.asked
@@ -85,13 +93,13 @@ class FamilyFilter:
 
 
 class KeyFilter:
-    """A Bloom filter, which finds all of its keys and mistakes about one in a hundred other keys for one of them.
+    """A Bloom filter over keys with about 1 % of false positives.
 
-    All bits of a key are in one word, so that a question costs one memory access. The filter grows by adding parts; a
-    key may be in any of them.
+    All bits of a key are in one word, so that a query costs one memory access. The filter grows by adding parts; a key
+    may be in any of them.
 
     Args:
-        parts: The words of each part, the oldest first; keys are added to the last one.
+        parts: The words of each part, the oldest first; keys are added to the last part.
     """
 
     def __init__(self, parts: Sequence[Words]) -> None:
@@ -108,12 +116,15 @@ class KeyFilter:
 
     @property
     def capacity(self) -> int:
-        """The number of keys that the filter has room for."""
+        """The number of keys for which the filter has room."""
         return sum(map(_room, self.parts))
 
     @property
     def is_full(self) -> bool:
-        """Whether the last part is full: with more keys, more and more other keys are mistaken for them."""
+        """Whether the last part is full.
+
+        With more keys, false positives become more and more frequent.
+        """
         sample = self.parts[-1][:_SAMPLE_WORDS]  # keys are spread evenly over all words
         return bool(np.bitwise_count(sample).mean() > _FULL * _WORD_BITS)
 
@@ -132,7 +143,7 @@ class KeyFilter:
         np.bitwise_or.at(words, _places(hashes, words), _bits(hashes))
 
     def may_contain(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """Returns whether each key may have been added: True for all that were."""
+        """Returns whether each key may have been added."""
         bits = _bits(hashes)
         found = np.zeros(len(hashes), np.bool_)
         for words in self.parts:
@@ -141,7 +152,7 @@ class KeyFilter:
 
 
 def hash_keys(keys: Sequence[bytes]) -> Hashes:
-    """Returns a 64-bit hash of each key. The hash is part of the format of stored filters."""
+    """Returns a 64-bit hash of each key, as in stored filters."""
     if isinstance(keys, StoredKeys) and keys.matrix is not None:
         return _hash_rows(keys.matrix)
     hashes = np.empty(len(keys), np.uint64)
@@ -168,7 +179,7 @@ def _hash_rows(matrix: npt.NDArray[np.uint8]) -> Hashes:
 
 
 def _bits(hashes: Hashes) -> Words:
-    """Returns the bits of each key in its word, by the lower half of its hash."""
+    """Returns each key's bits in its word, by its hash's lower half."""
     bits = np.zeros(len(hashes), np.uint64)
     for shift in _SHIFTS:
         bits |= np.uint64(1) << (hashes >> shift & np.uint64(_WORD_BITS - 1))
@@ -176,7 +187,7 @@ def _bits(hashes: Hashes) -> Words:
 
 
 def _places(hashes: Hashes, words: Words) -> npt.NDArray[np.intp]:
-    """Returns the position of each key's word, by the upper half of its hash."""
+    """Returns each key's word position, by its hash's upper half."""
     return ((hashes >> _HALF) * np.uint64(len(words)) >> _HALF).astype(np.intp)
 
 

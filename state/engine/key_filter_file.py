@@ -1,12 +1,11 @@
-"""The file that keeps a closed store's key filters until the store is opened again.
+"""The file that keeps a closed store's key filters.
 
 Format version 1, integers little endian:
 
     "KSKF"  u32 version  u32 header length  header (JSON)
     for each family, for each part of its filter: its words, u64
 
-The file is local and short-lived: one that cannot be read, or that does not match the store's content, is ignored, and
-filters start empty.
+The file is local and short-lived: an unreadable or outdated file is ignored, and filters start empty.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class _Header(msgspec.Struct, frozen=True):
 
 
 def keep_filters(directory: Path, filters: Mapping[str, FamilyFilter], sequence: int) -> None:
-    """Writes a store's filters when it is closed. If writing fails there is no file.
+    """Writes a closing store's filters; failures are ignored.
 
     Args:
         directory: The store's directory.
@@ -76,7 +75,7 @@ def keep_filters(directory: Path, filters: Mapping[str, FamilyFilter], sequence:
 
 
 def take_filters(directory: Path, sequence: int) -> dict[str, FamilyFilter]:
-    """Returns a store's filters when it is opened, none if they do not match its content. Removes their file.
+    """Returns an opening store's filters if current, and removes their file.
 
     Args:
         directory: The store's directory.

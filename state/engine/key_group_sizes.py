@@ -1,4 +1,4 @@
-"""Estimates of the entries and bytes of each key group of a subtask, from its files' metadata alone."""
+"""Estimates of key groups' entries and bytes, from files' metadata alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """A file's first and last stored key, its entries without deletions, and its bytes."""
+    """A file's first and last key, undeleted entries, and bytes."""
 
     first: bytes
     last: bytes
@@ -25,7 +25,7 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class KeyGroupSizes:
-    """Estimates per key group, beginning with the subtask's first one.
+    """Estimates per key group, from the subtask's first key group on.
 
     An overwritten entry counts until its old version is compacted away. A file that spans several key groups is split
     evenly between them, because a hash spreads keys over key groups.
@@ -36,7 +36,10 @@ class KeyGroupSizes:
 
 
 def key_group_sizes(shards: Iterable[tuple[KeyGroupRange, Iterable[FileFacts]]], owned: KeyGroupRange) -> KeyGroupSizes:
-    """Returns estimates from the files of a subtask's shards. Ignores key groups of a shard outside its own range."""
+    """Estimates key group sizes from the files of a subtask's shards.
+
+    Key groups of a shard outside its own range are ignored.
+    """
     count = owned.end - owned.start + 1
     entries, size_bytes = [0] * count, [0] * count
     for own, files in shards:
@@ -57,6 +60,6 @@ def _key_group(stored_key: bytes) -> int:
 
 
 def _spread(total: int, parts: int) -> list[int]:
-    """Splits an integer into a number of integers that differ by at most one."""
+    """Splits an integer into integers that differ by at most one."""
     share, rest = divmod(total, parts)
     return [share + (part < rest) for part in range(parts)]

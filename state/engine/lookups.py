@@ -1,4 +1,7 @@
-"""Lookups of many keys, split over several threads: they wait for disks, and without Python's global lock."""
+"""Lookups of many keys, split over several threads.
+
+The threads wait for disks without Python's global lock.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _KEYS_PER_THREAD_MIN = 1024  # takes some milliseconds; passing them to a thread
 
 
 class Lookups:
-    """The threads for large lookups in one store, started at the first large lookup.
+    """The threads for large lookups in a store, started at first use.
 
     Args:
         threads: The number of threads that share a lookup, including the caller's.
@@ -47,7 +50,7 @@ class Lookups:
         return values
 
     def close(self) -> None:
-        """Ends the threads, after waiting for their reads."""
+        """Ends the threads after their reads."""
         self._others.shutdown(cancel_futures=True)
 
 

@@ -1,7 +1,8 @@
-"""The RocksDB engine. Only this module and that of its options import rocksdict.
+"""The RocksDB engine.
 
-The engine writes no write-ahead log: a batch's changes are durable in its changelog in the object store, and a store
-whose process died is rebuilt, never recovered from local files.
+Only this module and `rocksdb_options` import rocksdict. The engine writes no write-ahead log: a batch's changes are
+durable in its changelog in the object store, and a store whose process died is rebuilt, never recovered from local
+files.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
     from .engine import Mutation, SortedRun
 
-DEFAULT_FAMILY = "default"  # RocksDB always has this family; no state may have the name
+DEFAULT_FAMILY = "default"  # RocksDB always has this family; a state cannot have the name
 _BUSY = (
     "rocksdb.mem-table-flush-pending",
     "rocksdb.num-running-flushes",
@@ -59,7 +60,10 @@ _LAST_CHUNK = 4096
 
 
 class RocksDbEngine:
-    """An `Engine` in one RocksDB directory. Open it in the process that uses it, never before a fork."""
+    """An `Engine` in one RocksDB directory.
+
+    Open it in the process that uses it, never before a fork.
+    """
 
     def __init__(self, directory: Path, settings: RocksDbSettings | None = None) -> None:
         """Opens the store in `directory`, or creates one.
@@ -110,7 +114,7 @@ class RocksDbEngine:
             self._check_open()
             return [None] * len(keys)
         try:
-            # rocksdict's get takes a list of keys, too, and then returns the list of their values.
+            # rocksdict's get also takes a list of keys, and then returns the list of their values.
             return self._lookups.get(table.get, keys)  # type: ignore[arg-type]
         except Exception as error:
             raise self._failure(error, self.directory) from error
@@ -118,7 +122,7 @@ class RocksDbEngine:
     def scan(
         self, family: str, start: bytes, end: bytes | None, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        # In chunks, each with an iterator of its own: an unfinished scan must not keep the store open.
+        # In chunks, each with its own iterator: an unfinished scan must not keep the store open.
         size, left = _FIRST_CHUNK if limit is None else min(limit, _LAST_CHUNK), limit
         while True:
             chunk = self._chunk(family, start, end, size)
@@ -210,7 +214,7 @@ class RocksDbEngine:
             for name in self.families() if family is None else [family]:
                 table = self._table(name)
                 upper = end
-                if upper is None:  # a range delete needs an exclusive end: the first key after the last one
+                if upper is None:  # a range delete needs an exclusive end: the first key after the last
                     iterator = table.iter()
                     iterator.seek_to_last()
                     iterator.status()
@@ -233,11 +237,12 @@ class RocksDbEngine:
         try:
             self._flush(wait=False)
         except StoreIOError as error:
-            if _TRY_AGAIN not in str(error):  # which means that flushes are already running, and writes wait for them
+            if _TRY_AGAIN not in str(error):  # flushes are already running, and writes wait for them
                 raise
 
     def checkpoint(self, directory: Path) -> None:
-        # Flushes all families at once; the checkpoint waits for these flushes, and would else flush one after another.
+        # Flushes all families at once; the checkpoint waits for these flushes, and would otherwise flush one after
+        # another.
         self.begin_flush()
         try:
             directory.parent.mkdir(parents=True, exist_ok=True)
@@ -268,7 +273,7 @@ class RocksDbEngine:
         return total
 
     def file_bytes(self, family: str) -> int:
-        """Returns the bytes of a family's files; 0 if the family does not exist."""
+        """Returns the bytes of a family's files; 0 without the family."""
         self._check_open()
         table = self._tables.get(family)
         return 0 if table is None else table.property_int_value("rocksdb.total-sst-files-size") or 0
@@ -315,7 +320,7 @@ class RocksDbEngine:
         self._charge_tables()
 
     def _charge_tables(self) -> None:
-        """Charges the current size of the indexes and filters of all files to the process's memory budget."""
+        """Charges all files' indexes and filters to the memory budget."""
         now = sum(table.property_int_value(_TABLES_BYTES) or 0 for table in self._tables.values())
         charge_cache(now - self._tables_bytes)
         self._tables_bytes = now
@@ -356,7 +361,7 @@ class RocksDbEngine:
             options.set_iterate_upper_bound(end)
         chunk: list[tuple[bytes, bytes]] = []
         try:
-            # Not by rocksdict's faster items(), which ends at a damaged block as if there were no more entries.
+            # rocksdict's faster items() would end at a damaged block as if at the last entry.
             iterator = table.iter(options)
             iterator.seek(start)
             valid, key, value, advance, append = (
@@ -391,7 +396,7 @@ class RocksDbEngine:
 
 
 def _translated(error: Exception, where: Path) -> StateError:
-    """Returns Keyscale's error for RocksDB's, which rocksdict reports by its message only."""
+    """Translates RocksDB's error, of which rocksdict gives only the message."""
     if isinstance(error, StateError):
         return error
     if isinstance(error, DbClosedError):

@@ -1,4 +1,4 @@
-"""RocksDB's options, from our settings, and the memory and threads that all stores of a process share."""
+"""RocksDB's options, and the memory and threads shared within a process."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rocksdict import (
 
 from .rocksdb_settings import LEVELS, CompactionStyle, Compression, RocksDbSettings
 
-# Multiples of the number of files that starts a compaction: with so many files RocksDB slows writes down, and stops
-# them. They are high, because a large merge takes seconds while each batch adds a file, and a snapshot flushes, so it
-# would wait for the compaction, too.
+# Multiples of the number of files that starts a compaction: RocksDB slows writes down, and stops them, at so many
+# files. They are high, because a large merge takes seconds while each batch adds a file, and a snapshot's flush would
+# wait for the compaction, too.
 _SLOWDOWN_TRIGGERS = 8
 _STOP_TRIGGERS = 12
-# One in so many keys of a block is written in full. RocksDB's default of 16 takes 0.8 bytes more for a random 64-bit
+# One in this many keys of a block is written in full. RocksDB's default of 16 takes 0.8 bytes more for a random 64-bit
 # key, which is a tenth of the key; with 32, a lookup compares about 8 keys more.
 _RESTART_KEYS = 32
 _OPTIONS_FILE = """\
@@ -37,25 +37,26 @@ _OPTIONS_FILE = """\
   table_factory=BlockBasedTable
 [TableOptions/BlockBasedTable "default"]
 """
-# From this level on files live long enough for Ribbon filters, which are slower to write and to ask than Bloom filters.
+# From this level on, files live long enough for Ribbon filters, which are slower to write and to query than Bloom
+# filters.
 _RIBBON_LEVEL = 5
 _RAW = '{"raw_mode": true, "prefix_extractors": {}, "prefix_comparators": {}}'
 # Added to the process's niceness for compaction threads. If a batch needs all processors, each of these threads gets a
-# quarter of one: merging a large store takes longer, and batches at the same time take a fifth less time. With a higher
-# niceness, files would pile up on hosts without an idle processor.
+# quarter of a processor: merging a large store takes longer, and batches at the same time take a fifth less time. With
+# a higher niceness, files would pile up on hosts without an idle processor.
 _NICENESS = 5
 _NICENESS_MAX = 19
-# Share of a write buffer for its Bloom filter. Most looked-up keys are in no write buffer, and searching the write
-# buffer takes longer than the rest of such a lookup.
+# Share of a write buffer for its Bloom filter. Most looked-up keys are absent from write buffers, and searching the
+# write buffer takes longer than the rest of such a lookup.
 _WRITE_BUFFER_FILTER = 0.02
 
 
 @dataclass(slots=True)
 class _Memory:
-    """The memory budget of one process, for the block cache and the write buffers, which are charged to the cache.
+    """The memory budget of a process: block cache and write buffers.
 
-    The cache is smaller by the memory of key filters, `filters_bytes`, and by `charged_bytes`: that of the indexes and
-    filters of open files, and of the entries of large batches.
+    The write buffers are charged to the cache. The cache is smaller by `filters_bytes`, the memory of key filters, and
+    by `charged_bytes`, the memory of the indexes and filters of open files and of the entries of large batches.
     """
 
     process: int
@@ -76,15 +77,16 @@ _shares_lock = threading.Lock()  # one thread may close a store while another us
 
 
 def shared_memory(settings: RocksDbSettings) -> _Memory:
-    """Returns the process's shared memory, created at first use and after a fork: a child must not use its parent's.
+    """Returns the process's memory, created at first use and after forks.
 
-    Settings with another budget resize it, because a process has only one.
+    A child must not use its parent's memory. Settings with another budget resize the memory, because a process has only
+    one.
     """
-    global _memory  # noqa: PLW0603 (there is one budget per process)
+    global _memory  # noqa: PLW0603 (a process has one budget)
     budget_bytes = settings.memory_budget_bytes
     sizes = (budget_bytes, int(budget_bytes * settings.write_buffer_fraction))
     if _memory is None or _memory.process != os.getpid():
-        # Unlike the LRU cache, this one is read without a lock.
+        # Unlike the LRU cache, this cache is read without a lock.
         cache = Cache.new_hyper_clock_cache(budget_bytes, 0)
         buffers = WriteBufferManager.new_write_buffer_manager_with_cache(sizes[1], False, cache)
         _memory = _Memory(os.getpid(), sizes, cache, buffers)
@@ -96,7 +98,10 @@ def shared_memory(settings: RocksDbSettings) -> _Memory:
 
 
 def reserve_filter_memory(settings: RocksDbSettings, size_bytes: int) -> bool:
-    """Takes memory for key filters from the block cache; returns False, and takes none, if it exceeds their share."""
+    """Takes memory for key filters from the block cache, if possible.
+
+    It returns False, and takes nothing, beyond the share of key filters.
+    """
     memory = shared_memory(settings)
     with _shares_lock:
         if memory.filters_bytes + size_bytes > settings.memory_budget_bytes * settings.key_filter_fraction:
@@ -117,7 +122,7 @@ def release_filter_memory(size_bytes: int) -> None:
 def charge_cache(more_bytes: int) -> None:
     """Takes memory from the block cache, or returns it (negative).
 
-    For the indexes and filters of a store's files, and for the entries of a large batch.
+    It serves the indexes and filters of a store's files, and the entries of a large batch.
     """
     assert _memory is not None  # noqa: S101 (the store's options come from there)
     with _shares_lock:
@@ -126,14 +131,18 @@ def charge_cache(more_bytes: int) -> None:
 
 
 def database_options(settings: RocksDbSettings) -> Options:
-    """Returns the options of a store and of each of its column families; always the same object in one process."""
+    """Returns the options of a store and its column families.
+
+    A process always gets the same object.
+    """
     return _known_options(settings, f"ribbonfilter:{settings.bloom_bits}:{_RIBBON_LEVEL}")
 
 
 def batch_file_options(settings: RocksDbSettings) -> Options:
-    """Returns the options of the files for a batch's changes, which are soon merged.
+    """Returns the options of a batch's files, which are soon merged.
 
-    RocksDB's file writer uses the lowest level's compression for every file, so that is set to the upper levels' here.
+    RocksDB's file writer uses the lowest level's compression for every file, so these options set it to the upper
+    levels' compression.
     """
     upper = replace(settings, bottommost_compression=settings.compression)
     return _known_options(upper, f"bloomfilter:{settings.bloom_bits}:false")
@@ -182,12 +191,12 @@ def _options(settings: RocksDbSettings, filter_policy: str, memory: _Memory) -> 
 
 
 def _environment(threads: int) -> Env:
-    """Starts the process's compaction threads, from a thread with the niceness that they inherit."""
+    """Starts the compaction threads, which inherit a thread's niceness."""
     env = Env()
 
     def start() -> None:
         niceness = min(os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS, _NICENESS_MAX)
-        with suppress(OSError):  # threads have a niceness of their own only on Linux
+        with suppress(OSError):  # only on Linux do threads have their own niceness
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
         env.set_background_threads(threads)
         env.set_bottom_priority_background_threads(1)  # so that the long merge of a whole store delays no other merge
@@ -199,9 +208,10 @@ def _environment(threads: int) -> Env:
 
 
 def _with_table(settings: RocksDbSettings, filter_policy: str, cache: Cache) -> Options:
-    """Returns options with only the table format set, loaded from a file: rocksdict has no setter for Ribbon filters.
+    """Returns options with only the table format set.
 
-    Ribbon filters are as good as Bloom filters that are 30 % larger, but take somewhat longer to write.
+    They are loaded from a file, because rocksdict has no setter for Ribbon filters. Ribbon filters are as good as Bloom
+    filters that are 30 % larger, but take somewhat longer to write.
     """
     # Unless they are partitioned, indexes and filters are not blocks of the cache. Each file's filter is one block, and
     # during a large merge level 0 has files of hundreds of megabytes: a filter as large as a shard of the cache was

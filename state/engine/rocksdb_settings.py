@@ -1,4 +1,4 @@
-"""The settings of RocksDB: one class, predefined profiles, one memory budget per process."""
+"""The settings of RocksDB, with predefined profiles."""
 
 from __future__ import annotations
 
@@ -38,23 +38,25 @@ class CompactionStyle(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RocksDbSettings:
-    """Options of every RocksDB store of a process. Start from `RocksDbSettings.of(Profile...)`.
+    """Options of every RocksDB store of a process.
+
+    Start from `RocksDbSettings.of(Profile...)`.
 
     Attributes:
-        memory_budget_bytes: For the block cache, write buffers, indexes and filters of all stores of a process, and for
-            the entries that its batch has read or changed, together. It is the most important setting. Raise it if
-            reads go to disk although memory is free.
+        memory_budget_bytes: The memory for the block cache, write buffers, indexes and filters of all stores of a
+            process, and for the entries that its batch has read or changed. It is the most important setting. Raise it
+            if reads go to disk although memory is free.
         write_buffer_fraction: Share of the budget that write buffers may fill before stores flush. Raise it for jobs
             that mostly write, lower it for jobs that mostly read.
         key_filter_fraction: Share of the budget for key filters, taken from the block cache; 0 for none. A key filter
-            spares lookups of absent keys. A state gets one if it has large lookups of mostly absent keys; it takes 1.5
-            to 4 bytes per key. Raise the share if such states have more keys than fit.
+            spares lookups of absent keys. A state gets a filter if it has large lookups of mostly absent keys; the
+            filter takes 1.5 to 4 bytes per key. Raise the share if such states have more keys than fit.
         batch_fraction: Share of the budget for the entries that a running batch has read or changed, taken from the
             block cache; a small batch takes none. When they take more, read entries are dropped, and changes are
             spilled to files. Raise it for jobs that change much state in one batch.
         write_buffer_bytes: Size at which one store's write buffer is flushed to a file. A larger size means fewer,
             larger files.
-        write_buffer_count: Write buffers that a store may have at once, including those being flushed.
+        write_buffer_count: Write buffers that a store may have at once, including buffers that are being flushed.
         compaction_style: UNIVERSAL merges files of similar size, so that an entry is rewritten, and uploaded again,
             only a few times however large the state is. LEVEL keeps sorted levels. Use LEVEL if the disk has no room
             for a second copy of the state during a merge, or if reads of existing keys outweigh all writes.
@@ -63,36 +65,36 @@ class RocksDbSettings:
             UNIVERSAL, less than 8 merges the same keys many times.
         target_file_bytes: Size of the files below level 0. Smaller files make incremental checkpoints finer.
         level_base_bytes: Total size of level 1, with LEVEL.
-        block_bytes: Size of a data block before compression. Larger blocks compress better; smaller ones make reads of
-            single keys faster.
-        bloom_bits: Bits per key of each file's Bloom filter; 0 for no filter. In the lowest levels a Ribbon filter of
-            the same quality is used, which is 30 % smaller. With 12 bits, 0.4 % of the lookups of absent keys read a
-            file; with 10 bits, 1 %.
+        block_bytes: Size of a data block before compression. Larger blocks compress better; smaller blocks make reads
+            of single keys faster.
+        bloom_bits: Bits per key of each file's Bloom filter; 0 for no filter. The lowest levels have a Ribbon filter of
+            the same quality, which is 30 % smaller. With 12 bits, 0.4 % of the lookups of absent keys read a file; with
+            10 bits, 1 %.
         partitioned_index: Split indexes and filters into blocks that are cached as needed, instead of keeping all of
             them in memory, where they take about 1.5 bytes per key. Turn it on if that is more than half of the budget.
             Large lookups then take a fifth longer.
         compression: Compression of the upper levels, which are rewritten often, and of the files of large batches,
             which are also their changelogs. Use NONE if the processor is the bottleneck.
-        compression_per_level: Compression of each level from 0 on, instead of `compression`, which still holds for
-            levels beyond the last one named. Set it to leave only the most often rewritten levels uncompressed.
+        compression_per_level: Compression of each level from 0 on, instead of `compression`, which still applies to the
+            remaining levels. Set it to leave only the most often rewritten levels uncompressed.
         bottommost_compression: Compression of the lowest level, which holds most of the data. ZSTD makes the state
             smallest; LZ4 makes reads faster.
-        background_threads: Threads for flushes and compactions, shared by the stores of a process. Those for
-            compactions have a lower priority than batches. Raise it if writes stall while processors are idle.
+        background_threads: Threads for flushes and compactions, shared by the stores of a process. Compaction threads
+            have a lower priority than batches. Raise it if writes stall while processors are idle.
         lookup_threads: Threads that share a lookup of a few thousand keys or more; 1 uses only the calling thread.
             Raise it for large states on disks that serve many reads at once.
         max_open_files: Files that a store keeps open; -1 for all. Limit it if the process runs out of file descriptors.
         direct_io: Bypass the operating system's page cache in flushes and compactions. For hosts with little memory.
         local_directories: Absolute paths of directories for local state, one per disk, the same on every host. Each
-            subtask's files go to the least used one. Set them to spread state over several disks; if empty, only the
-            job's local root is used.
+            subtask's files go to the least used directory. Set them to spread state over several disks; if empty, only
+            the job's local root is used.
         batch_entries_max: Changed entries of one subtask's state that may be in memory at once, whatever their size.
-            Lower it to have changes spilled earlier.
+            Lower it to spill changes earlier.
         batch_bytes_max: Bytes of keys and values that one batch may change in one subtask's state, at most 4095 MiB;
-            large runs count with the size of the files written for them. Raise it if batches need to be larger.
-        background_consolidation: After a rescale, rewrite each subtask's shards as a single one while batches go on, in
-            a process of low priority, one at a time per host. Turn it off if about 150 MB of memory, or the disk space,
-            cannot be spared.
+            large runs count with the size of their files. Raise it if batches need to be larger.
+        background_consolidation: After a rescale, rewrite each subtask's shards as a single shard beside the batches,
+            in a process of low priority, one at a time per host. Turn it off if about 150 MB of memory, or the disk
+            space, cannot be spared.
     """
 
     memory_budget_bytes: int = 512 * MEBIBYTE

@@ -1,4 +1,7 @@
-"""Several stores with disjoint key group ranges as one engine, which routes by the key group at a key's beginning."""
+"""Several stores with disjoint key group ranges as one engine.
+
+It routes by the key group at a key's beginning.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,16 @@ if TYPE_CHECKING:
 
 
 class ShardedEngine:
-    """An `Engine` over shards. Keys of key groups that no shard has cannot be written, and read as absent."""
+    """An `Engine` over shards.
+
+    Keys of key groups without a shard cannot be written, and read as absent.
+    """
 
     def __init__(self, shards: Sequence[tuple[KeyGroupRange, Engine]]) -> None:
-        """For stores and the key groups of each.
+        """Joins stores, given with the key groups of each.
 
         Raises:
-            KeyGroupError: There is no store, or two stores share a key group.
+            KeyGroupError: The list is empty, or two stores share a key group.
         """
         self._shards = sorted(shards, key=itemgetter(0))
         for (left, _), (right, _) in pairwise(self._shards):
@@ -87,7 +93,10 @@ class ShardedEngine:
         return None
 
     def write(self, mutations: Iterable[Mutation]) -> None:
-        """Atomic per shard; a subtask whose process dies in between is rebuilt from its last version."""
+        """Applies mutations atomically per shard.
+
+        A subtask with a process that dies in between is rebuilt from its last version.
+        """
         if self._only is not None:
             self._only.write(mutations)
             return
@@ -98,7 +107,7 @@ class ShardedEngine:
             self._shards[place][1].write(part)
 
     def write_runs(self, runs: Sequence[SortedRun]) -> None:
-        """Atomic per shard, like `write`."""
+        """Applies runs atomically per shard, like `write`."""
         if self._only is not None:
             self._only.write_runs(runs)
             return
@@ -112,7 +121,7 @@ class ShardedEngine:
             self._shards[place][1].write_runs(part_runs)
 
     def split(self, run: SortedRun) -> list[SortedRun]:
-        """Returns one part per shard, so that each shard ingests only what is its own."""
+        """Returns one part per shard, so that shards ingest only their own."""
         if self._only is not None:
             return self._only.split(run)
         parts = []
@@ -129,7 +138,11 @@ class ShardedEngine:
             self._written[file] = place
 
     def ingest(self, family: str, files: Sequence[Path]) -> None:
-        """Adds a shard's own files to it; others completely to every shard, where keys of other shards are deleted."""
+        """Adds sorted files to a family.
+
+        A shard's own files go to that shard. Other files go completely to every shard, where keys of other shards are
+        deleted.
+        """
         places = {self._written.pop(file, None) for file in files}
         if len(places) == 1 and (place := places.pop()) is not None:
             self._shards[place][1].ingest(family, files)
@@ -156,7 +169,10 @@ class ShardedEngine:
             engine.begin_flush()
 
     def checkpoint(self, directory: Path) -> None:
-        """Creates `directory`, at once, with one subdirectory per shard, named by its key groups."""
+        """Creates `directory`, at once, with one subdirectory per shard.
+
+        The subdirectories are named by key groups.
+        """
         partial = directory.with_name(f"{directory.name}.{uuid4().hex}")
         partial.mkdir(parents=True)
         for owned, engine in self._shards:
@@ -188,18 +204,21 @@ class ShardedEngine:
             raise failure
 
     def _place(self, key: bytes) -> int | None:
-        """Returns the position of the shard with a key's key group; None if there is none."""
+        """Returns the position of a key's shard, or None."""
         place = bisect_right(self._starts, key) - 1
         return place if place >= 0 and key < self._shards[place][0].end_key else None
 
     def _required_place(self, key: bytes) -> int:
         place = self._place(key)
         if place is None:
-            raise KeyGroupError(f"no shard has key group {int.from_bytes(key[:2], 'big')}")
+            raise KeyGroupError(f"key group {int.from_bytes(key[:2], 'big')} has no shard")
         return place
 
     def _runs_by_shard(self, keys: list[bytes]) -> Iterator[tuple[int | None, int, int]]:
-        """Returns runs of ascending `keys` in the same shard: the shard (None: no shard), the first, the end."""
+        """Yields runs of ascending `keys` in the same shard.
+
+        Each is the shard's position (None: no shard), the first key's index, and the end.
+        """
         at = 0
         while at < len(keys):
             place = self._place(keys[at])

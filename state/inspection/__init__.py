@@ -1,1 +1,1 @@
-"""Reading checkpoints and savepoints without the job that took them, and writing migrated ones."""
+"""Reads checkpoints without their job, and writes migrated savepoints."""

@@ -1,4 +1,4 @@
-"""Reads a checkpoint or savepoint from the object store, without the job that took it: every entry of every state."""
+"""Reads all entries of a checkpoint or savepoint without its job."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class UnknownStateError(StateError):
-    """A checkpoint has no operator, or the operator no state, of the given name."""
+    """A checkpoint lacks the operator, or the operator lacks the state."""
 
     code = "STATE_UNKNOWN"
     domain = "user"
@@ -53,8 +53,8 @@ class Entry(NamedTuple):
         key: The key's columns.
         namespace: The scope under the key; None for the void namespace.
         user_key: A map's key, or a list's index; None for other kinds.
-        value: In the type that the state was declared with last.
-        stamp_ms: When its TTL began; None where the state has no TTL. The entry may have expired since.
+        value: In the type of the state's last declaration.
+        stamp_ms: When its TTL began; None for a state without a TTL. The entry may have expired since.
     """
 
     key_group: int
@@ -67,7 +67,10 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SubtaskState:
-    """One subtask's restored state, open for reading: as one engine, and as the engines of its shards."""
+    """One subtask's restored state, open for reading.
+
+    It is available as one engine, and as the engines of its shards.
+    """
 
     snapshot: SnapshotHandle
     engine: Engine
@@ -99,16 +102,16 @@ class CheckpointReader:
 
     @classmethod
     def open(cls, location: str, scratch: Path) -> CheckpointReader:
-        """Opens the checkpoint whose manifest is at a location.
+        """Opens the checkpoint with its manifest at a location.
 
         Args:
             location: The manifest's URL, such as `file:///snapshots/job/chk-7/manifest.json`.
             scratch: A directory with room for one subtask's state.
 
         Raises:
-            LocationError: It is not the location of a manifest.
-            ObjectNotFoundError: There is no manifest.
-            DocumentCorruptError, FormatTooNewError: It cannot be read.
+            LocationError: The location does not lead to a manifest.
+            ObjectNotFoundError: The manifest does not exist.
+            DocumentCorruptError, FormatTooNewError: The manifest cannot be read.
             StoreUnavailableError: The object store is unavailable.
         """
         root, path = split_location(location)
@@ -119,16 +122,16 @@ class CheckpointReader:
         """Returns the operator of a uid.
 
         Raises:
-            UnknownStateError: There is none.
+            UnknownStateError: The checkpoint has no such operator.
         """
         found = [operator for operator in self.manifest.operators if operator.uid == uid]
         if not found:
             known = ", ".join(operator.uid for operator in self.manifest.operators) or "none"
-            raise UnknownStateError(f"there is no operator {uid!r}; there are: {known}")
+            raise UnknownStateError(f"the checkpoint has no operator {uid!r}; it has: {known}")
         return found[0]
 
     def schema(self, operator: OperatorSnapshot) -> KeyedSchema | None:
-        """Returns the schema of an operator's entries; None while it has no state."""
+        """Returns the schema of an operator's entries; None without state."""
         return merge_schemas([snapshot.schema for snapshot in operator.subtasks])
 
     def state(self, operator: OperatorSnapshot, name: str) -> StateSchema:
@@ -145,7 +148,7 @@ class CheckpointReader:
         return found
 
     def subtasks(self, operator: OperatorSnapshot) -> Iterator[SubtaskState]:
-        """Yields the state of each subtask, one after another; each is closed before the next one is opened.
+        """Yields the state of each subtask, open one at a time.
 
         Raises:
             ObjectNotFoundError, ObjectCorruptError: A file is missing or damaged.

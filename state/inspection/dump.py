@@ -1,4 +1,4 @@
-"""A dump of a state's entries as Arrow tables, so that any tool can read what a checkpoint holds."""
+"""A dump of a state's entries as Arrow tables, for any tool."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ ROWS_A_BATCH = 65_536
 
 
 def dump_schema(keys: KeyedSchema, state: StateSchema) -> pa.Schema:
-    """Returns the columns of a dump: `subtask`, `key_group`, one `key.<column>` per key column, and those of the kind.
+    """Returns the columns of a dump.
 
-    `namespace` and `user_key` (a map's key; a list's index) are there only if the state has them, `stamp` (when an
-    entry's TTL began) only if it has a TTL, `value` always.
+    They are `subtask`, `key_group`, one `key.<column>` per key column, `namespace` and `user_key` (a map's key; a
+    list's index) if the state has them, `stamp` (when an entry's TTL began) if it has a TTL, and `value`.
     """
     fields = [pa.field("subtask", pa.int32()), pa.field("key_group", pa.int32())]
     fields += [pa.field(f"key.{name}", type_from_json(each)) for name, each in keys.key]
@@ -42,11 +42,13 @@ def dump_schema(keys: KeyedSchema, state: StateSchema) -> pa.Schema:
 
 
 def dump_batches(reader: CheckpointReader, operator: OperatorSnapshot, name: str) -> Iterator[pa.RecordBatch]:
-    """Yields a state's entries, by subtask and stored key, in batches of a bounded size.
+    """Yields a state's entries in batches of a bounded size.
+
+    They are sorted by subtask and stored key.
 
     Raises:
         UnknownStateError: The operator has no such state.
-        ObjectNotFoundError, ObjectCorruptError, CorruptValueError: Something stored is missing or damaged.
+        ObjectNotFoundError, ObjectCorruptError, CorruptValueError: A stored object or value is missing or damaged.
     """
     state = reader.state(operator, name)
     keys = reader.schema(operator)
@@ -62,7 +64,9 @@ def dump_batches(reader: CheckpointReader, operator: OperatorSnapshot, name: str
 
 
 def write_parquet(reader: CheckpointReader, operator: OperatorSnapshot, name: str, file: Path) -> int:
-    """Writes a state's entries as one Parquet file, which appears only when it is complete.
+    """Writes a state's entries as one Parquet file.
+
+    The file appears only when it is complete.
 
     Returns:
         The number of entries.

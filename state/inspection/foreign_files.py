@@ -1,7 +1,7 @@
-"""Files that a manifest names although they are not its job's.
+"""Files in a manifest that do not belong to its job.
 
-A job writes its manifests itself. A reader with more rights than the job, such as the control plane, must not look at
-another job's files for it.
+A job writes its own manifests. A reader with more rights than the job, such as the control plane, must not read another
+job's files for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def foreign_files(store: ObjectStore, manifest: Manifest) -> list[str]:
-    """Returns the paths of a manifest's files that are neither in its job's folder nor in a savepoint it has claimed.
+    """Returns the paths of a manifest's files that are foreign.
+
+    Files in the job's folder and in savepoints that it has claimed are its own.
 
     Raises:
         StoreUnavailableError: The store is unavailable.
@@ -31,7 +33,7 @@ def foreign_files(store: ObjectStore, manifest: Manifest) -> list[str]:
 
 
 def _manifest_beside(path: str) -> str | None:
-    """Returns the path of the manifest of the savepoint in whose folder a file is; None if it is in none."""
+    """Returns the manifest of the savepoint that contains a file, or None."""
     found = "/".join([*path.split("/")[:3], MANIFEST_NAME])
     try:
         job_of_manifest(found)

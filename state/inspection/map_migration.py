@@ -1,9 +1,9 @@
-"""Migration of a value state that holds maps to a map state, in a savepoint.
+"""Migration of a savepoint's value state of maps to a map state.
 
-It is the offline form of `keyscale.state.keyed.migrating_map`. A new, self-contained savepoint is written; the source
-is not touched. One subtask after another is fetched, its maps are written as map entries of the same keys, a bounded
-number at a time, and its files are stored. The manifest comes last, so a migration that died has changed nothing, and
-the job's retention removes what it left.
+It is the offline form of `keyscale.state.keyed.migrating_map`. It writes a new, self-contained savepoint; the source
+stays untouched. It fetches one subtask after another, writes its maps as map entries of the same keys, a bounded number
+at a time, and stores its files. The manifest comes last, so a migration that died has changed nothing, and the job's
+retention removes its remains.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ENTRIES_AT_A_TIME = 10_000
 
 
 class MigrationRefusedError(StateError):
-    """A state of a savepoint cannot be migrated as asked."""
+    """A state of a savepoint cannot be migrated as requested."""
 
     code = "STATE_MIGRATION_REFUSED"
     domain = "user"
@@ -70,8 +70,8 @@ class MapMigration:
 
     Attributes:
         operator_uid: The operator.
-        state: The value state, of maps.
-        map_state: The map state that takes its place.
+        state: The value state of maps.
+        map_state: The map state that replaces it.
         savepoint_id: Id of the new savepoint, which is written beside the job's other savepoints.
     """
 
@@ -83,7 +83,7 @@ class MapMigration:
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """A new savepoint, and how many keys were migrated to how many map entries."""
+    """A new savepoint, with the numbers of migrated keys and map entries."""
 
     manifest: Manifest
     keys: int
@@ -91,22 +91,22 @@ class Migrated:
 
 
 def migrate_map(reader: CheckpointReader, migration: MapMigration) -> Migrated:
-    """Writes a savepoint in which a value state's maps are a map state's entries.
+    """Writes a savepoint with a value state's maps as map entries.
 
-    Entries keep the time of their map's last access. Maps that have none, because they were written before the state
-    had a TTL, get the savepoint's own time. Expired entries are migrated as well, because the savepoint does not say
-    how long entries live.
+    Entries keep the time of their map's last access. Maps without a time, which were written before the state had a
+    TTL, get the savepoint's own time. Expired entries are migrated as well, because the savepoint does not say how long
+    entries live.
 
     Args:
         reader: The savepoint or checkpoint; its scratch directory has room for twice one subtask's state.
         migration: What to migrate.
 
     Raises:
-        UnknownStateError: There is no such operator or state.
-        MigrationRefusedError: The state holds no maps, or a name is taken.
+        UnknownStateError: The operator or state does not exist.
+        MigrationRefusedError: The state does not hold maps, or a name is taken.
         DescriptorError, UnsupportedTypeError, InvalidNameError: A name or the maps' key type cannot be used.
         KeyTooLargeError: A map key is too long.
-        ObjectNotFoundError, ObjectCorruptError, CorruptValueError: Something stored is missing or damaged.
+        ObjectNotFoundError, ObjectCorruptError, CorruptValueError: A stored object or value is missing or damaged.
         DiskFullError, DiskReadOnlyError: The scratch directory cannot be written.
     """
     store, source = reader.store, reader.manifest
@@ -116,7 +116,7 @@ def migrate_map(reader: CheckpointReader, migration: MapMigration) -> Migrated:
     layout = Layout(source.job_id)
     target = layout.manifest(source.checkpoint_id, migration.savepoint_id)
     if store.head(target) is not None:
-        raise MigrationRefusedError(f"there is a savepoint {migration.savepoint_id!r} of job {source.job_id!r} already")
+        raise MigrationRefusedError(f"job {source.job_id!r} already has a savepoint {migration.savepoint_id!r}")
     default_ms = _time_ms(source, operator.uid, new)
     work = _NewSavepoint(store, source, migration.savepoint_id, _MapConversion(old, new, default_ms), reader.scratch)
     operators = tuple(
@@ -137,7 +137,9 @@ def migrate_map(reader: CheckpointReader, migration: MapMigration) -> Migrated:
 
 
 def plan_map_state(schema: KeyedSchema | None, old: StateSchema, name: str) -> StateSchema:
-    """Returns the schema of the map state that takes a value state's place. Pure.
+    """Returns the schema of the map state that replaces a value state.
+
+    Pure.
 
     Raises:
         MigrationRefusedError: The state is not a value state of maps, or the name is taken.
@@ -158,7 +160,7 @@ def plan_map_state(schema: KeyedSchema | None, old: StateSchema, name: str) -> S
 
 
 def _time_ms(manifest: Manifest, uid: OperatorUid, state: StateSchema) -> int:
-    """Returns when the TTL of entries begins whose map has no time of its own."""
+    """Returns the start of the TTL for maps without a time."""
     if state.formats[0].stamps != TimeDomain.EVENT:
         return manifest.created_at_ms
     times = manifest.time.event_times if isinstance(manifest.time, JobTime) else {}
@@ -185,7 +187,7 @@ class _MapConversion:
             yield Mutation(self.new.name, key, self._written.pack(item, stamp_ms))
 
     def migrate(self, engine: Engine) -> tuple[int, int]:
-        """Migrates all of a store; returns the number of keys, and of the entries written."""
+        """Migrates all of a store; returns the numbers of keys and entries."""
         keys, entries, start = 0, 0, b""
         while chunk := list(engine.scan(self.old.name, start, None, _KEYS_AT_A_TIME)):
             changes: list[Mutation] = []
@@ -206,7 +208,7 @@ class _MapConversion:
 
 
 class _NewSavepoint:
-    """The parts of the new savepoint, as they are stored."""
+    """The stored parts of the new savepoint."""
 
     def __init__(
         self, store: ObjectStore, source: Manifest, savepoint_id: str, maps: _MapConversion, scratch: Path
@@ -235,7 +237,7 @@ class _NewSavepoint:
         return msgspec.structs.replace(operator, subtasks=subtasks)
 
     def copied_file(self, file: FileHandle, folder: str) -> FileHandle:
-        """Copies a file of the source into the new savepoint; returns the copy's handle."""
+        """Copies a file into the new savepoint; returns the copy's handle."""
         if file.shared:
             path = self._layout.savepoint_file(
                 self._savepoint_id, file.sha256, self._source.attempt, self._source.checkpoint_id

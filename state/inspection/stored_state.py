@@ -1,4 +1,4 @@
-"""Reads what a job has stored, as facts for a plan: the schemas of its state and where the state's files are."""
+"""Reads a job's stored state as facts for a plan."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from ..operator_state.backend import StoredOperatorState
 
 SOURCES_FILE = "keyscale-sources.json"
-"""The name under which the log records the uids of a job's sources, beside Spark's own files."""
+"""The log's name for the uids of a job's sources.
+
+They are recorded beside Spark's own files.
+"""
 KINDS_FILE = "keyscale-source-kinds.json"
-"""The same for the kinds of their inputs."""
+"""The log's name for the kinds of the sources' inputs."""
 UNNAMED_SOURCE = "source"
-"""The uid of a job's only source that has no name of its own: no uids are recorded then."""
+"""The uid of a job's only, unnamed source, which is not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,10 @@ class StoredState:
     """The state that a job has stored.
 
     Attributes:
-        manifest: The checkpoint or savepoint that it would be restored from; None: there is none.
-        resume: The point of its history that it would resume from.
-        operator_state: The operator states of each operator that has any, by uid and name.
-        sources: The sources whose positions are stored: the kinds of their inputs, if they are known, by uid.
+        manifest: The checkpoint or savepoint for a restore, or None.
+        resume: The point of its history to resume from.
+        operator_state: The stored operator state, by operator uid and name.
+        sources: The sources with stored positions: the kinds of their inputs, if known, by uid.
         sinks: The uids of the sinks that the last batch has written to.
     """
 
@@ -46,10 +49,12 @@ class StoredState:
 
 
 def read_stored_state(store: ObjectStore, job_id: JobId, hint: str | None) -> StoredState:
-    """Reads what a job has stored, now. Arguments as for `keyscale.state.log.recovery.recover`.
+    """Reads a job's current stored state; arguments as for `recover`.
+
+    See `keyscale.state.log.recovery.recover`.
 
     Raises:
-        KeyscaleError: The store does not answer, or what it holds cannot be read.
+        KeyscaleError: The store does not answer, or its content cannot be read.
     """
     recovery = recover(store, job_id, hint)
     manifest, resume = recovery.base.manifest, recovery.resume
@@ -63,13 +68,16 @@ def read_stored_state(store: ObjectStore, job_id: JobId, hint: str | None) -> St
         }
         if states:
             operator_state[uid] = states
-    # A batch writes to all sinks of its job. Before the first one after a snapshot, the log knows none.
+    # A batch writes to all sinks of its job. Before the first batch after a snapshot, the log names no sinks.
     sinks = resume.sinks or ({} if manifest is None else manifest.sinks)
     return StoredState(manifest, resume, operator_state, _sources(store, manifest, resume), frozenset(sinks))
 
 
 def _sources(store: ObjectStore, manifest: Manifest | None, resume: ResumePoint) -> dict[str, tuple[str, ...]]:
-    """Returns the kinds of the inputs of each source that has positions, as far as they are known, by uid."""
+    """Returns the known kinds of inputs of each source, by uid.
+
+    Sources without positions are omitted.
+    """
     order: tuple[str, ...] | None = None
     files: dict[str, str] = {}
     if manifest is not None and manifest.positions is not None and not resume.replaces_positions:

@@ -1,4 +1,4 @@
-"""A summary of a checkpoint or savepoint: operators, states, schemas, key groups, entries and bytes, counted."""
+"""A summary of a checkpoint or savepoint, with counted entries and bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StateSummary(msgspec.Struct, frozen=True):
 
     Attributes:
         name: The state's name.
-        schema: As stored; None for timers, which are not declared.
+        schema: The stored schema; None for timers, which are not declared.
         entries: Number of stored entries, including expired ones that have not been cleaned up.
         bytes: Size of their keys and values, uncompressed.
     """
@@ -45,7 +45,7 @@ class SubtaskSummary(msgspec.Struct, frozen=True):
 
 
 class KeyGroupSummary(msgspec.Struct, frozen=True):
-    """The content of one key group in all states together."""
+    """The content of one key group in all states."""
 
     key_group: int
     entries: int
@@ -53,7 +53,10 @@ class KeyGroupSummary(msgspec.Struct, frozen=True):
 
 
 class OperatorSummary(msgspec.Struct, frozen=True):
-    """One operator. `largest_key_groups` are the few with the most bytes, the largest first."""
+    """One operator, with its few largest key groups in `largest_key_groups`.
+
+    They are the groups with the most bytes, the largest first.
+    """
 
     uid: str
     parallelism: int
@@ -81,7 +84,7 @@ class CheckpointSummary(msgspec.Struct, frozen=True):
 
 
 def summarize(reader: CheckpointReader) -> CheckpointSummary:
-    """Counts every entry of a checkpoint. It reads all of the checkpoint, one subtask at a time.
+    """Counts every entry of a checkpoint, one subtask at a time.
 
     Raises:
         ObjectNotFoundError, ObjectCorruptError: A file is missing or damaged.

@@ -1,4 +1,4 @@
-"""Verifies a checkpoint or savepoint: whether all of its files are there, with their lengths and hashes."""
+"""Verifies a checkpoint or savepoint: presence, lengths and hashes of its files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PROBLEMS_SHOWN_MAX = 20
 
 
 class _EndedError(Exception):
-    """The verification is not to go on."""
+    """The caller has ended the verification."""
 
 
 @dataclass(slots=True)
@@ -29,10 +29,10 @@ class Verification:
 
     Attributes:
         files: How many files the snapshot has; None if its manifest cannot be read.
-        files_checked: How many of them were looked at.
+        files_checked: How many of them were checked.
         bytes_read: How many bytes of them were read for their hashes.
         problems: The first problems, in words.
-        problem_count: How many there are.
+        problem_count: The number of problems.
         manifest: The manifest.
     """
 
@@ -55,9 +55,9 @@ def verify(store: ObjectStore, path: str, *, hashes: bool, goes_on: Callable[[Ve
 
     Args:
         store: The object store.
-        path: Where its manifest is.
-        hashes: Whether each file is read in full and its hash is checked.
-        goes_on: Is told after each file, and while one is read, how far it is; False ends the verification.
+        path: Its manifest's path.
+        hashes: Whether to read each file in full and check its hash.
+        goes_on: Called with the findings after each file, and while a file is read; False ends the verification.
 
     Raises:
         StoreUnavailableError: The store is unavailable.

@@ -1,1 +1,1 @@
-"""Typed serializers: keys in an order-preserving form, values in a compact one, both described by Arrow types."""
+"""Typed serializers of keys (order-preserving) and values (compact)."""

@@ -22,17 +22,17 @@ _WIDE = Context(prec=80, rounding=ROUND_HALF_UP)
 
 
 def valid_mask(array: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Returns True per row that is not null; None if no row is null."""
+    """Returns True per non-null row; None if all are non-null."""
     if array.null_count == 0:
         return None
     return fixed_values(array.is_valid())
 
 
 def fixed_values(array: pa.Array) -> npt.NDArray[Any]:
-    """Returns the values of a column of fixed width; those of null rows are undefined.
+    """Returns the values of a column of fixed width.
 
-    Timestamps are int64 microseconds since the epoch, rounded down, dates int32 days since the epoch, decimals of up to
-    18 digits their unscaled int64.
+    Values of null rows are undefined. Timestamps are int64 microseconds since the epoch, rounded down, dates int32 days
+    since the epoch, decimals of up to 18 digits their unscaled int64.
 
     Raises:
         UnsupportedTypeError: The column has another type.
@@ -55,7 +55,7 @@ def fixed_values(array: pa.Array) -> npt.NDArray[Any]:
         return np.ascontiguousarray(words[2 * array.offset : 2 * (array.offset + len(array)) : 2])
     if types.is_integer(of_type) or types.is_floating(of_type):
         return _buffer(array, of_type.to_pandas_dtype())
-    raise UnsupportedTypeError(f"{of_type} is not of fixed width")
+    raise UnsupportedTypeError(f"{of_type} does not have a fixed width")
 
 
 def _microseconds(array: pa.Array) -> npt.NDArray[Any]:
@@ -66,7 +66,7 @@ def _microseconds(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def canonical_floats(array: pa.Array) -> npt.NDArray[Any]:
-    """Returns the values of a column of floats, with one bit pattern for all NaNs and 0.0 for -0.0.
+    """Returns floats with one bit pattern for NaN, and without -0.0.
 
     The values of null rows are undefined.
     """
@@ -92,7 +92,10 @@ def column_over(values: npt.NDArray[Any]) -> pa.Array:
 
 
 def variable_bytes(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Returns the offsets (one more than rows) and the data of a string or binary column; null rows are empty."""
+    """Returns the offsets and data of a string or binary column.
+
+    There is one more offset than rows; null rows are empty.
+    """
     of_type = array.type
     types = pa.types
     if types.is_fixed_size_binary(of_type):
@@ -111,7 +114,9 @@ def variable_bytes(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 
 
 def decimal_unscaled(value: Any, of_type: pa.DataType) -> int:
-    """Returns the unscaled integer of a decimal at its type's scale, rounded half up as in Spark.
+    """Returns a decimal's unscaled integer at its type's scale.
+
+    It is rounded half up as in Spark.
 
     Raises:
         SerializationError: The value has more digits than the type allows, or is not a finite decimal.
@@ -125,7 +130,7 @@ def decimal_unscaled(value: Any, of_type: pa.DataType) -> int:
 
 
 def column_of(values: Any, of_type: pa.DataType) -> pa.Array:
-    """Returns values as one Arrow array of a type, cast from another type if no value is lost.
+    """Returns values as one Arrow array of a type, cast without loss.
 
     Raises:
         SerializationError: The values cannot be cast.

@@ -1,4 +1,4 @@
-"""Schema evolution: reading values that were written with one type as values of another type. Pure.
+"""Schema evolution: reads values of one type as another; pure.
 
 A type can be read as: itself; a wider number of the same kind and sign, or a double if it is an integer of up to 32
 bits; a decimal with at least as many digits on both sides of the point; a struct with fields added (read as null) or
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Rule(StrEnum):
-    """How a part of a written type is read as the same part of another type."""
+    """How a part of a written type is read as another type."""
 
     WIDENED = "widened"
     ADDED_FIELD = "added field"  # read as null
@@ -30,13 +30,13 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A part of a type that differs between what is written and what is wanted.
+    """A part of a type that differs between written and wanted form.
 
     Attributes:
         rule: How the part is read.
         path: The part: names of fields, `[]` for a list's elements and `{}` for a map's values; empty for the type.
-        written: Its type as written; None for a field that is added.
-        wanted: Its type as wanted; None for a field that is dropped.
+        written: Its type as written; None for an added field.
+        wanted: Its type as wanted; None for a dropped field.
     """
 
     rule: Rule
@@ -51,7 +51,10 @@ def can_read(written: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def differences(written: pa.DataType, wanted: pa.DataType) -> Iterator[Difference]:
-    """Yields the parts in which two types differ, and how each is read; one is unreadable if the types do not fit."""
+    """Yields the differing parts of two types, and their reading rules.
+
+    A part is unreadable if the types do not fit.
+    """
     types = pa.types
     if types.is_struct(written) and types.is_struct(wanted):
         yield from _struct_differences(written, wanted)
@@ -84,11 +87,14 @@ def _below(name: str, parts: Iterator[Difference]) -> Iterator[Difference]:
 
 
 def conversion(written: pa.DataType, wanted: pa.DataType) -> Callable[[Any], Any] | None:
-    """Returns a function that converts values between two such types, nulls to nulls; None if none is needed."""
+    """Returns a function that converts values, or None if unnecessary.
+
+    Nulls stay null.
+    """
     if written == wanted:
         return None
     types = pa.types
-    convert: Callable[[Any], Any]  # some are lambdas, as each is one of several
+    convert: Callable[[Any], Any]  # some are lambdas, because each is one of several
     if types.is_struct(wanted):
         convert = _struct_conversion(written, wanted)
     elif _is_list(wanted):

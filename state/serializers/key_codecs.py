@@ -1,4 +1,4 @@
-"""The stored form of one key column: injective, self-delimiting, and in the order of the column's values.
+"""The stored form of a key column: injective, self-delimiting and ordered.
 
 Every value begins with a tag byte. It takes almost no space on disk, where neighbouring keys share their prefixes.
 
@@ -15,7 +15,7 @@ Every value begins with a tag byte. It takes almost no space on disk, where neig
 | list | `01`, then each item after `01`, then `00` |
 | struct | `01`, then its fields |
 
-The order of strings is therefore: UUIDs in lower case first, then all others, each by code points.
+The order of strings is therefore: UUIDs in lower case first, then all other strings, each by code points.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class KeyCodec:
 
     Attributes:
         type: The column's Arrow type.
-        encode: From a value, or None, to its stored form.
-        decode: From stored bytes and a position to the value at that position and the position after it.
-        width: Bytes of a value that is not null, if all have the same length; else None.
+        encode: Converts a value, or None, to its stored form.
+        decode: Converts stored bytes and a position to the value there and the next position.
+        width: Bytes of a non-null value, if all have the same length; else None.
     """
 
     type: pa.DataType
@@ -129,7 +129,10 @@ def _codec(of_type: pa.DataType) -> _Codec:  # noqa: C901, PLR0911 (one branch p
 
 
 def integer_packing(of_type: pa.DataType) -> tuple[str, int] | None:
-    """Returns the `struct` format of a key of an integer type with its tag, and the bias added to it; else None."""
+    """Returns the `struct` format and bias of an integer key.
+
+    The format includes the tag. None for other types.
+    """
     if not pa.types.is_integer(of_type):
         return None
     bias = 1 << (of_type.bit_width - 1) if pa.types.is_signed_integer(of_type) else 0
@@ -145,9 +148,9 @@ def _part_codec(of_type: pa.DataType) -> KeyCodec:
 def timestamp_conversion(
     of_type: pa.DataType,
 ) -> tuple[Callable[[dt.datetime], int], Callable[[int], dt.datetime]]:
-    """Returns functions from datetimes to integers in a timestamp type's unit, and back.
+    """Returns functions from datetimes to integers in a type's unit, and back.
 
-    With a time zone, they take and return aware datetimes (in UTC), otherwise naive ones.
+    With a time zone, they take and return aware datetimes (in UTC), otherwise naive datetimes.
     """
     unit = _UNITS[of_type.unit]
     epoch = _NAIVE_EPOCH if of_type.tz is None else _EPOCH
@@ -155,7 +158,7 @@ def timestamp_conversion(
 
 
 def encode_text(value: str) -> bytes:
-    """Returns the stored form of a string that is not null."""
+    """Returns the stored form of a non-null string."""
     if len(value) == UUID_TEXT_LENGTH and _CANONICAL_UUID.fullmatch(value):
         return PRESENT + bytes.fromhex(value.replace("-", ""))
     return TEXT + _escape(value.encode())
@@ -222,7 +225,10 @@ def _floating(size: int) -> _Codec:
 
 
 def _decimal(of_type: pa.DataType) -> _Codec:
-    """The length byte is 128 + size for numbers from 0 and 127 - size for negative ones: it orders by sign and size."""
+    """Returns the codec of decimals.
+
+    The length byte is 128 + size for numbers from 0 on and 127 - size for negative numbers: it orders by sign and size.
+    """
     scale = -of_type.scale
 
     def encode(value: Decimal) -> bytes:

@@ -1,4 +1,7 @@
-"""The stored form of whole key columns: the same bytes as in `key_codecs`, computed with NumPy."""
+"""The stored form of whole key columns, computed with NumPy.
+
+The bytes are the same as in `key_codecs`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class EncodedColumn:
-    """One byte string per row: `data[offsets[i] : offsets[i + 1]]`; `width` is their length if all have the same."""
+    """One byte string per row: `data[offsets[i] : offsets[i + 1]]`.
+
+    `width` is their common length, or None.
+    """
 
     data: npt.NDArray[np.uint8]
     offsets: npt.NDArray[np.int64]
@@ -45,7 +51,7 @@ class EncodedColumn:
 
     @classmethod
     def fixed(cls, matrix: npt.NDArray[np.uint8]) -> EncodedColumn:
-        """Returns a column of the rows of a matrix, each one byte string."""
+        """Returns a column of the rows of a matrix as byte strings."""
         rows, width = matrix.shape
         return cls(np.ascontiguousarray(matrix).reshape(-1), np.arange(rows + 1, dtype=np.int64) * width, width)
 
@@ -55,7 +61,7 @@ class EncodedColumn:
         return cls(np.frombuffer(b"".join(items), np.uint8), _offsets(lengths), None)
 
     def matrix(self) -> npt.NDArray[np.uint8]:
-        """Returns the rows as a matrix; only for a column with a `width`."""
+        """Returns the rows of a column with a `width` as a matrix."""
         return self.data.reshape(len(self), self.width or 0)
 
     def arrow(self) -> pa.LargeBinaryArray:
@@ -69,7 +75,7 @@ class EncodedColumn:
         return self.arrow().to_pylist()  # type: ignore[no-any-return]  # pyarrow is untyped
 
 
-# A text's first and last byte, the separator between joined parts, and null. Not by `pa.scalar`, which imports pandas.
+# A text's first and last byte, the separator between joined parts, and null. `pa.scalar` would import pandas.
 _TEXT, _END, _NOTHING, _NULL = EncodedColumn.of([b"\2", b"\0", b"", b"\0"]).arrow()
 
 
@@ -78,7 +84,7 @@ def encode_column(array: pa.Array) -> EncodedColumn:
 
     Raises:
         UnsupportedTypeError: A key cannot have this type.
-        SerializationError: A value is not of the type.
+        SerializationError: A value does not have the type.
     """
     of_type = array.type
     types = pa.types
@@ -109,7 +115,10 @@ def join_columns(columns: Sequence[EncodedColumn]) -> EncodedColumn:
 
 
 def _ordered_bits(array: pa.Array) -> npt.NDArray[np.unsignedinteger] | None:
-    """Returns unsigned integers in the order of the values; None for types without such a form."""
+    """Returns unsigned integers in the order of the values, or None.
+
+    None for types without such a form.
+    """
     of_type = array.type
     types = pa.types
     if types.is_boolean(of_type):
@@ -133,7 +142,7 @@ def _ordered_bits(array: pa.Array) -> npt.NDArray[np.unsignedinteger] | None:
 
 
 def _with_nulls(column: EncodedColumn, valid: npt.NDArray[np.bool_]) -> EncodedColumn:
-    """Returns the column with one zero byte in place of every null row."""
+    """Returns the column with a zero byte in place of null rows."""
     lengths = np.where(valid, column.offsets[1:] - column.offsets[:-1], 1)
     offsets = _offsets(lengths)
     data = np.zeros(int(offsets[-1]), np.uint8)
@@ -169,7 +178,7 @@ def _of_arrow(array: pa.LargeBinaryArray) -> EncodedColumn:
 def _canonical_uuids(
     offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8], lengths: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.uint8]]:
-    """Returns which rows are UUIDs in canonical form, and the 16 bytes of each of these."""
+    """Returns which rows are canonical UUIDs, and the UUIDs' 16 bytes."""
     found = lengths == UUID_TEXT_LENGTH
     rows = np.flatnonzero(found)
     if not len(rows):

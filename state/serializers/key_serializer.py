@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class KeySerializer:
-    """Encodes keys of a schema: their columns one after another, each self-delimiting, which preserves the order."""
+    """Encodes keys of a schema: self-delimiting columns, which preserve the order."""
 
     def __init__(self, schema: pa.Schema) -> None:
-        """For keys of `schema`.
+        """Creates the serializer for keys of `schema`.
 
         Raises:
             UnsupportedTypeError: A key column cannot have this type.
@@ -31,7 +31,7 @@ class KeySerializer:
         """Returns the stored form of one key.
 
         Raises:
-            SerializationError: The key has another number of columns, or a value is not of its column's type.
+            SerializationError: The key has another number of columns, or a value does not have its column's type.
         """
         if len(key) != len(self._codecs):
             raise SerializationError(f"a key has {len(key)} columns instead of {len(self._codecs)}")
@@ -40,10 +40,10 @@ class KeySerializer:
         return b"".join([codec.encode(value) for codec, value in zip(self._codecs, key, strict=True)])
 
     def decode(self, raw: bytes, at: int = 0) -> tuple[tuple[Any, ...], int]:
-        """Returns the key that begins at a position, and the position after it.
+        """Returns the key at a position, and the position after it.
 
         Raises:
-            CorruptValueError: There is no key of the schema at the position.
+            CorruptValueError: The position does not have a key of the schema.
         """
         values = []
         for codec in self._codecs:
@@ -52,10 +52,13 @@ class KeySerializer:
         return tuple(values), at
 
     def encode_columns(self, columns: Sequence[pa.Array | pa.ChunkedArray]) -> EncodedColumn:
-        """Returns the stored form of many keys, given as columns; other types are cast if no value is lost.
+        """Returns the stored form of many keys, given as columns.
+
+        Other types are cast if no value is lost.
 
         Raises:
-            SerializationError: The number of columns differs from the schema's, or a value is not of its column's type.
+            SerializationError: The number of columns differs from the schema's, or a value does not have its column's
+                type.
         """
         if len(columns) != len(self._codecs):
             raise SerializationError(f"keys have {len(columns)} columns instead of {len(self._codecs)}")

@@ -1,4 +1,4 @@
-"""Pickled values of any Python class, only for a state that is declared as `Pickled()`.
+"""Pickled values of any Python class, for states declared as `Pickled()`.
 
 Unpickling runs code that the bytes choose. So stored bytes are never unpickled because they, or a checkpoint's own
 schema, claim to be a pickle: the job that reads them must have declared the state as `Pickled()`, too.
@@ -17,7 +17,7 @@ _PROTOCOL = 5  # fixed, so that the stored form does not change with Python
 
 
 class Pickled(pa.ExtensionType):  # type: ignore[misc]  # pyarrow has no types here
-    """The type of a state's pickled values, as in `ValueStateDescriptor("model", Pickled())`.
+    """The type of pickled values, as in `ValueStateDescriptor("model", Pickled())`.
 
     Prefer `Structured` or an Arrow type: pickles are large and slow, have neither batch methods nor schema evolution,
     `state dump` cannot read them, and anyone who can write to the object store can run code in the job.
@@ -49,7 +49,7 @@ def encode_pickle(value: Any) -> bytes:
 
 
 def decode_pickle(raw: bytes, at: int) -> Any:
-    """Returns the value. Call it only for a state that is declared as `Pickled`.
+    """Returns the value of a state that is declared as `Pickled`.
 
     Raises:
         CorruptValueError: The bytes are not a pickle, or the value's class no longer exists.
@@ -61,7 +61,7 @@ def decode_pickle(raw: bytes, at: int) -> Any:
 
 
 def refuse_pickle(*_: Any) -> Any:
-    """Stands in for encoding and decoding of pickles where no descriptor says `Pickled`.
+    """Refuses pickles where no descriptor says `Pickled`.
 
     Raises:
         PickleNotAskedForError: Always.

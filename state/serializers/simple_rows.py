@@ -1,4 +1,7 @@
-"""Structs of numbers and strings, whose dicts msgspec checks and splits in one step instead of field by field."""
+"""Structs of numbers and strings, which msgspec handles in one step.
+
+It checks and splits their dicts as a whole instead of field by field.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,18 @@ _as_dict = msgspec.structs.asdict
 
 @lru_cache
 def simple_row(of_type: pa.DataType) -> type[msgspec.Struct] | None:
-    """Returns a class with a struct's fields, in their order, to which `msgspec.convert` converts the struct's dicts.
+    """Returns a class with a struct's fields, in their order.
 
-    It accepts only dicts that are values of the struct, but rejects some of them: those with numbers of other classes
-    than Python's own. Returns None for structs with fields other than booleans, integers within a signed 64-bit range,
-    doubles and strings.
+    `msgspec.convert` converts the struct's dicts to it. It accepts only valid dicts of the struct, but rejects some of
+    them: dicts with numbers of other classes than Python's own. Returns None for structs with fields other than
+    booleans, integers within a signed 64-bit range, doubles and strings.
     """
     fields: list[tuple[str, Any, Any]] = []
     for number, field in enumerate(of_type):
         simple = _simple_type(field.type)
         if simple is None:
             return None
-        # Under a made-up name, as the field's own may not be an identifier.
+        # Under a made-up name, because the field's own may not be an identifier.
         fields.append((f"f{number}", simple | None, msgspec.field(name=field.name, default=None)))
     if len({field.name for field in of_type}) < max(1, len(fields)):
         return None
@@ -38,10 +41,10 @@ def simple_row(of_type: pa.DataType) -> type[msgspec.Struct] | None:
 
 
 def row_decoder(of_type: pa.DataType) -> Callable[[bytes, int], dict[str, Any]]:
-    """Returns a function from bytes, and the position where a row's MessagePack array begins, to the row.
+    """Returns a function that decodes a row's MessagePack array.
 
-    Only for a type that has a `simple_row`. The function raises ValueError or msgspec.MsgspecError if there is no row
-    of the type.
+    It takes the bytes and the position of the array. Only for a type that has a `simple_row`. The function raises
+    ValueError or msgspec.MsgspecError if the bytes are not a row of the type.
     """
     names = [field.name for field in of_type]
     simple = [(f"f{number}", _simple_type(field.type) | None) for number, field in enumerate(of_type)]
@@ -57,13 +60,18 @@ def row_decoder(of_type: pa.DataType) -> Callable[[bytes, int], dict[str, Any]]:
 
 
 def encode_rows(array: pa.StructArray) -> list[bytes]:
-    """Returns the MessagePack array of each row's fields, undefined for null rows; needs a type with a `simple_row`."""
+    """Returns the MessagePack array of each row's fields.
+
+    Null rows are undefined. The type must have a `simple_row`.
+    """
     columns = [column.to_pylist() for column in array.flatten()]
     return [_pack(parts) for parts in zip(*columns, strict=True)]
 
 
 def decode_rows(payloads: Sequence[bytes | None], of_type: pa.StructType) -> pa.StructArray:
-    """Returns a column of rows from what `encode_rows` returned; None becomes null.
+    """Returns a column of rows from results of `encode_rows`.
+
+    None becomes null.
 
     Raises:
         ValueError, msgspec.MsgspecError, pa.ArrowInvalid: A payload is not a row of the type.

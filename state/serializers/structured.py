@@ -1,4 +1,7 @@
-"""Values that are instances of a `msgspec.Struct` class, stored as Arrow structs, with the same schema evolution."""
+"""Instances of `msgspec.Struct` classes, stored as Arrow structs.
+
+They have the same schema evolution as Arrow structs.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,14 @@ _LISTS = (inspect.ListType, inspect.VarTupleType, inspect.SetType, inspect.Froze
 
 
 class Structured(pa.ExtensionType):  # type: ignore[misc]  # pyarrow has no types here
-    """The type of values that are instances of a class, as in `ValueStateDescriptor("order", Structured(Order))`.
+    """The type of instances, as in `ValueStateDescriptor("order", Structured(Order))`.
 
     They are stored as the Arrow struct of the class's fields, by their encoded names: a field that is added later needs
     a default or must allow None. Batch methods take and return columns of that struct, not instances.
     """
 
     def __init__(self, struct: type[msgspec.Struct]) -> None:
-        """For values of a class.
+        """Creates the type of a class's instances.
 
         Raises:
             UnsupportedTypeError: A field's type cannot be stored, or the class is tagged, array-like or omits defaults.
@@ -55,7 +58,7 @@ class Structured(pa.ExtensionType):  # type: ignore[misc]  # pyarrow has no type
         return f"{self.struct.__module__}.{self.struct.__qualname__}".encode()
 
     def plain(self, value: Any) -> Any:
-        """Converts an instance, or lists and dicts of instances, to dicts and lists.
+        """Converts instances, also in lists and dicts, to dicts and lists.
 
         Raises:
             SerializationError: The value contains something that cannot be converted.
@@ -66,7 +69,7 @@ class Structured(pa.ExtensionType):  # type: ignore[misc]  # pyarrow has no type
             raise SerializationError(f"a {type(value).__name__} is not a {self.struct.__name__}") from error
 
     def encodable(self, value: Any) -> Any:
-        """Converts an instance to a dict for the struct's serializer; a dict stays a dict.
+        """Converts an instance, or a dict, to a dict for the serializer.
 
         Raises:
             SerializationError: The value is an instance of another class.
@@ -117,7 +120,10 @@ def _arrow_type(info: inspect.Type) -> pa.DataType:
 
 
 def _preparation(info: inspect.Type) -> Callable[[Any], Any]:
-    """Returns a function that drops nulls of fields that do not allow them: added fields, which get their defaults."""
+    """Returns a function that drops disallowed nulls of fields.
+
+    Such fields were added later; they get their defaults.
+    """
     inner, _ = _without_none(info)
     prepare: Callable[[Any], Any]
     match inner:

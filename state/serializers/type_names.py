@@ -23,7 +23,9 @@ _NAMES = {**{each: name for name, each in _SIMPLE.items()}, pa.large_string(): "
 
 
 def type_to_json(of_type: pa.DataType) -> TypeJson:  # noqa: PLR0911 (one branch per type)
-    """Returns a type as a name, or as a list of a name and the type's parts. Large strings become plain strings.
+    """Returns a type as a name, or a name with parts.
+
+    Large strings become plain strings.
 
     Raises:
         UnsupportedTypeError: The type cannot be stored.
@@ -74,7 +76,10 @@ def type_from_json(json: TypeJson) -> pa.DataType:  # noqa: PLR0911 (one branch 
 
 
 def type_text(json: TypeJson) -> str:
-    """Returns a stored type as text for people, such as `struct<name: string, at: uuid>`."""
+    """Returns a stored type as readable text.
+
+    For example `struct<name: string, at: uuid>`.
+    """
     text = str(type_from_json(json))
     for of_type, name in _TEXTS.items():
         text = text.replace(str(of_type), name)

@@ -1,8 +1,9 @@
-"""The stored form of values: compact, and without a byte for their type, which is in the state's schema.
+"""The stored form of values: compact, without their type.
 
-Numbers, booleans, dates and timestamps are little endian at their width, strings UTF-8, decimals the shortest two's
-complement of the unscaled number. Lists, structs and maps are MessagePack arrays (by msgspec) of such parts: a struct
-is the array of its fields in their order, a map the array of its keys and values in turn.
+The type is in the state's schema. Numbers, booleans, dates and timestamps are little endian at their width, strings
+UTF-8, decimals the shortest two's complement of the unscaled number. Lists, structs and maps are MessagePack arrays (by
+msgspec) of such parts: a struct is the array of its fields in their order, a map the array of its keys and values in
+turn.
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ _FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class ValueSerializer:
-    """Encodes and decodes values of one type, none of them null.
+    """Encodes and decodes non-null values of one type.
 
     Attributes:
         type: The Arrow type.
-        encode: From a value to bytes; raises SerializationError if the value is not of the type.
-        decode: From bytes and the position where the value begins to the value, which extends to the end of the bytes;
-            raises CorruptValueError if there is no value of the type.
+        encode: Converts a value to bytes; raises SerializationError for a value of another type.
+        decode: Converts bytes, from a position to their end, to the value; raises CorruptValueError if they are not a
+            value of the type.
         dtype: The NumPy type of the stored number, for types stored as one little endian number; else None.
     """
 
@@ -79,7 +80,7 @@ class ValueSerializer:
         return [b"" if value is None else self.encode(value) for value in array.to_pylist()]
 
     def numbers(self, array: pa.Array) -> npt.NDArray[Any]:
-        """Returns the rows as stored numbers; only for a type with a `dtype`."""
+        """Returns the rows of a type with a `dtype` as stored numbers."""
         values = fixed_values(array.view(pa.int64())) if pa.types.is_timestamp(self.type) else fixed_values(array)
         return np.ascontiguousarray(values, self.dtype)
 
@@ -105,7 +106,7 @@ class ValueSerializer:
         return self.array_of(np.frombuffer(joined, self.dtype), nulls)
 
     def array_of(self, numbers: npt.NDArray[Any], nulls: npt.NDArray[np.bool_]) -> pa.Array:
-        """Returns an Arrow column from stored numbers; only for a type with a `dtype`."""
+        """Returns an Arrow column from stored numbers, for types with a `dtype`."""
         if pa.types.is_boolean(self.type):
             return pa.array(numbers.astype(np.bool_), self.type, mask=nulls)
         if pa.types.is_timestamp(self.type):
@@ -140,7 +141,10 @@ def serializer_for(of_type: pa.DataType) -> ValueSerializer:
 
 
 def encoder_of(declared: pa.DataType) -> Callable[[Any], bytes]:
-    """Returns an encoder, without a header, of single values of a declared type, which may be Python objects."""
+    """Returns an encoder of single values, without a header.
+
+    The declared type may have Python objects as values.
+    """
     if isinstance(declared, Pickled):
         return encode_pickle
     if isinstance(declared, Structured):
@@ -150,7 +154,10 @@ def encoder_of(declared: pa.DataType) -> Callable[[Any], bytes]:
 
 
 def decoder_of(written: pa.DataType, declared: pa.DataType) -> Callable[[bytes], Any]:
-    """Returns a decoder of what `encoder_of(written)` wrote, as values of a declared type that can read it."""
+    """Returns a decoder of values encoded with another, readable type.
+
+    The result has values of the declared type.
+    """
     if isinstance(declared, Pickled):
         return lambda raw: decode_pickle(raw, 0)
     decode = serializer_for(written).decode
@@ -230,7 +237,10 @@ def _plain_text(value: Any) -> str:
 
 
 def _plain(of_type: pa.DataType) -> tuple[Convert, Convert]:  # noqa: C901, PLR0911 (one branch per type)
-    """Returns checked conversions of a part of a list, struct or map to MessagePack's types and back; keeps nulls."""
+    """Returns checked conversions to MessagePack's types and back.
+
+    They serve a part of a list, struct or map, and keep nulls.
+    """
     types = pa.types
     if types.is_struct(of_type):
         return _simple(of_type) or _plain_struct(of_type)
@@ -328,7 +338,10 @@ def _plain_struct(of_type: pa.DataType) -> tuple[Convert, Convert]:
 
 
 def _simple(of_type: pa.DataType) -> tuple[Convert, Convert] | None:
-    """Returns what `_plain` does, in far fewer steps, for structs of numbers and strings; None for other types."""
+    """Returns faster conversions for structs of numbers and strings, or None.
+
+    They do the same as `_plain`, in far fewer steps.
+    """
     row = simple_row(of_type) if pa.types.is_struct(of_type) else None
     if row is None:
         return None

@@ -172,7 +172,7 @@ def dump(store: SubtaskStore) -> Any:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"operator_uid": "nobody"}, UnknownStateError, "there are: count"),
+        ({"operator_uid": "nobody"}, UnknownStateError, "it has: count"),
         ({"state": "nothing"}, UnknownStateError, "it has: count, others, visits"),
         ({"state": "count"}, MigrationRefusedError, "not maps"),
         ({"state": "others"}, MigrationRefusedError, "of kind list"),
