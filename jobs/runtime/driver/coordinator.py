@@ -82,7 +82,8 @@ class Coordinator:
         drain: Returns when the input that there is now has been processed, all event-time timers have fired, and both
             are committed.
         read_on: Lets the job read on after a drain.
-        run_retention: Called after each completed checkpoint; may delete objects that no retained checkpoint needs.
+        run_retention: Called after each completed checkpoint, and now and then; may delete objects that no retained
+            checkpoint needs.
         nudge: Sends the status to the control plane at once.
         follow_settings: Called now and then, between checkpoints: has the run follow settings that have changed.
     """
@@ -150,6 +151,7 @@ class Coordinator:
             if now >= self._fence_checked_at + _FENCE_CHECK_SECONDS:
                 self._fence_checked_at = now
                 self._check_fence()
+                self._run_retention()  # a pass may have had to wait for the last checkpoint's report
             self._follow_settings()
             if now >= self._schedule.due_at(self._settings()):
                 self._take_periodic()
