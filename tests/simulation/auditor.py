@@ -1,0 +1,180 @@
+"""Judges a history from outside: from what is in the store, what readers of the sinks see, and what was ever written.
+
+It knows none of the product's decisions, only the forms of its documents.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from keyscale.state.documents.checked_document import decode_document
+from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned
+from keyscale.state.documents.manifest import Manifest, SnapshotKind, decode_manifest
+from keyscale.state.identifiers import JobId
+from keyscale.state.layout import MANIFEST_NAME, Layout
+from keyscale.state.log import commit_log
+from tests.simulation.job import expected_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from keyscale.state.documents.changelog import ChangelogHandle
+    from keyscale.state.documents.log_entries import LogEntry
+    from tests.simulation.job import Record
+    from tests.simulation.object_store import StoreModel
+    from tests.simulation.sink_model import SinkModel
+    from tests.simulation.world import World
+
+CHECKPOINTS_MORE = 3
+"""Those since the last pass of the clean-up, and the one that the attempt was restored from."""
+
+
+@dataclass(slots=True)
+class Auditor:
+    """Sees each write to the store and each deletion, and notes what must not be.
+
+    Attributes:
+        world: The world.
+        store: The store.
+        findings: What was wrong, each as a sentence.
+        manifests: The manifests in the store, by path.
+        damaged: Paths of objects that a history has damaged: nothing is said of those that name them.
+    """
+
+    world: World
+    store: StoreModel
+    findings: list[str] = field(default_factory=list)
+    manifests: dict[str, Manifest] = field(default_factory=dict)
+    damaged: set[str] = field(default_factory=set)
+    entries: dict[str, dict[int, LogEntry]] = field(default_factory=dict)
+    _named_by: dict[str, set[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.store.on_write = self._written
+        self.store.on_delete = self._deleted
+
+    def find(self, sentence: str) -> None:
+        self.findings.append(sentence)
+        self.world.trace.note(self.world, f"FINDING: {sentence}")
+
+    # What happens in the store
+
+    def _written(self, path: str, data: bytes) -> None:
+        name = path.rpartition("/")[2]
+        if name == MANIFEST_NAME:
+            if path in self.manifests:
+                self.find(f"the manifest {path} was written twice")
+            manifest = decode_manifest(data, path)
+            self.manifests[path] = manifest
+            for file in manifest.files():
+                self._named_by.setdefault(file.path, set()).add(path)
+            log = self.entries.get(manifest.job_id, {})
+            newest = max((entry.attempt for entry in log.values()), default=0)
+            if manifest.attempt >= newest:  # of what a sleeper publishes late some files may be gone
+                self._check_complete(manifest)
+            else:
+                self.world.reach("an older attempt published a manifest")
+        elif "/log/" in path and data != b"the job was deleted":
+            record = decode_document(data, commit_log.KIND, commit_log.FORMAT_VERSION, commit_log._Record, path)
+            self._appended(path.partition("/")[0], record.position, record.entry)
+
+    def _appended(self, job: str, position: int, entry: LogEntry) -> None:
+        """Checks an entry of a log, which has all entries before it, deleted or not."""
+        log = self.entries.setdefault(job, {})
+        if position in log:
+            self.find(f"position {position} of the log of {job} was written twice")
+        log[position] = entry
+        if isinstance(entry, BatchCommitted | BatchPlanned):
+            last = max(log)
+            if last != position:
+                self.find(f"attempt {entry.attempt} wrote position {position} of the log behind position {last}")
+
+    def _check_complete(self, manifest: Manifest) -> None:
+        for file in manifest.files():
+            if file.path not in self.store.objects and file.path not in self.damaged:
+                self.find(f"{manifest.path} was published without its file {file.path}")
+        for operator in manifest.operators:
+            covered = sorted(
+                group
+                for subtask in operator.subtasks
+                for group in range(subtask.key_group_start, subtask.key_group_end + 1)
+            )
+            if covered != list(range(manifest.max_parallelism)):
+                self.find(f"{manifest.path} covers key groups {covered}")
+
+    def _deleted(self, path: str) -> None:
+        manifest = self.manifests.pop(path, None)
+        if manifest is not None:
+            for file in manifest.files():
+                self._named_by[file.path].discard(path)
+        elif needed_by := sorted(self._named_by.get(path, ())):
+            self.find(f"{path} was deleted, which {needed_by[0]} needs")
+
+    # What is there at the end
+
+    def check_log(self, job: str) -> None:
+        """One line of attempts, and each batch committed once in each history that a rewind begins."""
+        log = self.entries.get(job, {})
+        attempt = 0
+        committed: int | None = None
+        for position, entry in sorted(log.items()):
+            if entry.attempt < attempt:
+                self.find(f"position {position} of {job} is of attempt {entry.attempt}, after attempt {attempt}")
+            if isinstance(entry, AttemptOpened):
+                if entry.attempt == attempt:
+                    self.find(f"attempt {attempt} of {job} was opened twice")
+                if entry.rewinds:
+                    committed = None
+                attempt = entry.attempt
+            elif entry.attempt != attempt:
+                self.find(f"position {position} of {job} is of attempt {entry.attempt}, which was not opened")
+            elif isinstance(entry, BatchCommitted):
+                if committed is not None and entry.batch_id != committed + 1:
+                    self.find(f"batch {entry.batch_id} of {job} was committed after batch {committed}")
+                committed = entry.batch_id
+
+    def check_rows(self, job: str, sink: SinkModel, records: Sequence[Record], first: int = 0) -> None:
+        """Each record has its effect once, in the state and in the sink."""
+        wanted = Counter(row for row in expected_rows(records) if row[1] >= first)
+        found = Counter(sink.rows)
+        if found == wanted:
+            return
+        missing, surplus = sorted((wanted - found).elements()), sorted((found - wanted).elements())
+        self.find(f"rows of {job}: missing {missing[:6]} ({len(missing)}), surplus {surplus[:6]} ({len(surplus)})")
+
+    def check_left_over(self, job: str, *, retained: int) -> None:
+        """Nothing is in the store that nothing needs. Call it after a clean-up with no attempt but the last one."""
+        layout = Layout(JobId(job))
+        own = [manifest for path, manifest in self.manifests.items() if path.startswith(layout.job)]
+        checkpoints = [manifest for manifest in own if manifest.kind is SnapshotKind.CHECKPOINT]
+        if len(checkpoints) > retained + CHECKPOINTS_MORE:
+            self.find(f"{len(checkpoints)} checkpoints of {job} are left")
+        oldest = min((manifest.log_position for manifest in checkpoints), default=0)
+        log = self.entries.get(job, {})
+        needed = {manifest.path for manifest in own} | self.damaged | self._needed_by(log, oldest)
+        last_entries: list[int] = []
+        for path in sorted(self.store.objects):
+            if not path.startswith(layout.job) or path in needed or path.endswith("/claim.json"):
+                continue
+            position = layout.log_position(path)
+            if position is None:
+                self.find(f"{path} is left, which nothing needs")
+            elif position <= oldest and not isinstance(log.get(position), AttemptOpened):
+                last_entries.append(position)
+        if len(last_entries) > 1:  # the last entry stays as a fence, until a pass finds a newer one
+            self.find(f"the entries {last_entries} of the log of {job} are left, before the oldest checkpoint")
+
+    def _needed_by(self, log: Mapping[int, LogEntry], oldest: int) -> set[str]:
+        needed = {file.path for manifest in self.manifests.values() for file in manifest.files()}
+        for position, entry in log.items():
+            if position > oldest and isinstance(entry, BatchCommitted):
+                for changelogs in entry.operators.values():
+                    needed |= {path for changelog in changelogs if changelog for path in _paths_of(changelog)}
+        return needed
+
+
+def _paths_of(changelog: ChangelogHandle) -> list[str]:
+    paths = [changelog.path, *(file.path for file in changelog.sorted_files)]
+    return paths if changelog.operator_state is None else [*paths, changelog.operator_state.path]

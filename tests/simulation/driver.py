@@ -1,0 +1,143 @@
+"""A driver: the product's own run of an attempt, in a process of the world, with Spark played."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, cast
+
+from keyscale.jobs.graph.described_graph import describe
+from keyscale.jobs.protocol.messages import AttachRequest, DriverState, Heartbeat
+from keyscale.jobs.runtime.driver.job_run import LAST_REPORT_SECONDS, JobRun
+from keyscale.jobs.runtime.driver.main import EXIT_FAILED, EXIT_FENCED, EXIT_OK
+from keyscale.jobs.runtime.errors import AttemptOverError, ControlError, ControlRefusedError
+from keyscale.state.subtask.warm_stores import WarmStores
+from tests.simulation.job import topology_of
+from tests.simulation.network import PlayedChannel
+from tests.simulation.sink_model import PlayedSink
+from tests.simulation.spark import PlayedQuery, PlayedSession
+from tests.simulation.world import Process
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from keyscale.jobs.protocol.messages import Assignment
+    from tests.simulation.network import Network
+    from tests.simulation.sink_model import SinkModel
+    from tests.simulation.spark import Source
+    from tests.simulation.world import Host, World
+
+ATTACH_RETRY_SECONDS = 2.0
+START_SECONDS = 3.0  # Spark's
+_numbers = itertools.count()
+
+
+class PlayedRun(JobRun):
+    """A `JobRun` whose script declares the one job of all histories."""
+
+    driver: Driver
+
+    def _run_script(self) -> None:
+        driver = self.driver
+        status = self._status
+        query = PlayedQuery(driver.world, driver.source, status.waits_for_input)
+        fails = self._assignment.parameters.get("fails") == "yes"
+        topology = topology_of(cast("Any", PlayedSink(driver.sink, driver.process)), cast("Any", query), fails=fails)
+        describe(topology)
+        self._run_topology(topology, None)
+
+
+class Driver:
+    """A driver's process.
+
+    Args:
+        world: The world.
+        host: Where it runs.
+        job_id: Its job.
+        attempt: Its attempt.
+        network: Its links.
+        source: What it reads.
+        sink: What it writes to.
+        disk: The host's directory.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        host: Host,
+        job_id: str,
+        attempt: int,
+        *,
+        network: Network,
+        source: Source,
+        sink: SinkModel,
+        disk: Path,
+    ) -> None:
+        self.world, self.source, self.sink = world, source, sink
+        self.job_id, self.attempt = job_id, attempt
+        self.process = Process(f"driver-{attempt}", host)
+        self.process.resources["warm stores"] = WarmStores()
+        self._channel = PlayedChannel(network, self.process, job_id, attempt)
+        self._disk = disk
+        self.state: DriverState | None = None
+        self.assignment: Assignment | None = None
+        world.spawn(self.process, "main", self._main)
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.is_alive
+
+    def _main(self) -> None:
+        world = self.world
+        world.sleep(START_SECONDS * (0.5 + world.chance.random()))
+        try:
+            assignment = self._wait_for_assignment()
+        except AttemptOverError:
+            self._exit(EXIT_FENCED)
+            return
+        except ControlRefusedError:
+            self._exit(EXIT_FAILED)
+            return
+        if assignment is None:
+            self._exit(EXIT_OK)
+            return
+        self.assignment = assignment
+        world.trace.note(
+            world,
+            f"runs at parallelism {assignment.parallelism}, {assignment.restore_mode} from {assignment.restore_from}",
+        )
+        work = self._disk / f"work-{self.attempt}-{next(_numbers)}"
+        run = PlayedRun(
+            cast("Any", PlayedSession()), cast("Any", self._channel), assignment, work, self._disk / "state"
+        )
+        run.driver = self
+        self.state = run.run()
+        world.trace.note(world, f"ends {self.state}: {run._outcome_box.outcome}")
+        self._exit({DriverState.FAILED: EXIT_FAILED, DriverState.FENCED: EXIT_FENCED}.get(self.state, EXIT_OK))
+
+    def _wait_for_assignment(self) -> Assignment | None:
+        request = AttachRequest(pid=self.attempt, host=self.process.host.name, spark_ui_url=None)
+        while True:
+            try:
+                answer = self._channel.attach(request)
+            except (AttemptOverError, ControlRefusedError):
+                raise
+            except ControlError:
+                self.world.sleep(ATTACH_RETRY_SECONDS)
+                continue
+            if answer.decision == "exit":
+                return None
+            if answer.decision == "run" and answer.assignment is not None:
+                return answer.assignment
+            try:
+                self._channel.heartbeat(Heartbeat(state=DriverState.STANDBY))
+            except (AttemptOverError, ControlRefusedError):
+                raise
+            except ControlError:
+                pass
+            self.world.sleep(1.0)
+
+    def _exit(self, code: int) -> None:
+        self.process.exit(code)
+
+
+__all__ = ["LAST_REPORT_SECONDS", "Driver", "PlayedRun"]

@@ -1,0 +1,424 @@
+"""Plays a history: each event does what its name says, and in the end everything is mended and has to come right."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keyscale.jobs.protocol.messages import Command, CommandKind, DriverState
+from keyscale.state.documents.manifest import SnapshotKind
+from keyscale.state.layout import location_of
+from keyscale.state.subtask.warm_stores import WarmStores
+from tests.simulation.auditor import Auditor
+from tests.simulation.driver import Driver
+from tests.simulation.given_control import SETTINGS, SLOW_SETTINGS, GivenControl
+from tests.simulation.job import Record
+from tests.simulation.network import Network
+from tests.simulation.object_store import URL, Fate, StoreModel
+from tests.simulation.sink_model import SinkModel
+from tests.simulation.spark import Source
+from tests.simulation.stage import AGE_FLOOR_MS, RETENTION_INTERVAL_SECONDS, played
+from tests.simulation.trace import Trace
+from tests.simulation.world import Host, Process, World
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from tests.simulation.history import History
+
+JOB = "job"
+DISKS = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - in memory, as no power is cut here
+SETTLE_SECONDS = 1_000.0
+"""After the last fault the job must have caught up within this virtual time."""
+STEP_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a history went.
+
+    Attributes:
+        findings: What was wrong.
+        reached: How often each rare state was reached.
+        digest: Of the trace.
+        seconds: Virtual time.
+        switches: How often a task went on.
+    """
+
+    findings: list[str]
+    reached: Counter[str]
+    digest: str
+    seconds: float
+    switches: int
+    rows: int = 0
+    moments: Counter[str] = field(default_factory=lambda: __import__("collections").Counter())
+
+
+@dataclass(slots=True)
+class Armed:
+    """A fault that waits for a named moment."""
+
+    moment: str
+    nth: int
+    freezes: bool
+
+
+class Environment:
+    """A world with hosts, a store, a source, a sink, and drivers of one job after the other.
+
+    Args:
+        history: The events.
+        trace: Takes what happens.
+    """
+
+    def __init__(self, history: History, trace: Trace) -> None:
+        self.history = history
+        self.world = World(history.seed, trace)
+        self.store = StoreModel(self.world)
+        self.auditor = Auditor(self.world, self.store)
+        self.hosts = {name: Host(name) for name in ("a", "b", "c", "new")}
+        self.source = Source()
+        self.sinks = {JOB: SinkModel(self.world)}
+        self.control = GivenControl()
+        self.control_process = Process("control", Host("control"))
+        self.network = Network(self.world, lambda _: (self.control, self.control_process))
+        self.drivers: list[Driver] = []
+        self.attempt = 0
+        self.commands = 0
+        self._armed: list[Armed] = []
+        self._wish: dict[str, Any] = {}
+        self._rewinding: str | None = None
+        self._directory = Path(tempfile.mkdtemp(prefix="keyscale-sim-", dir=DISKS))
+        self.world.on_reach = self._moment
+        from collections import Counter as _Counter  # noqa: PLC0415
+
+        self.moments: Counter[str] = _Counter()
+
+    # The history
+
+    def play(self) -> None:
+        """Plays all events, and settles."""
+        for event in self.history.events:
+            self.world.run_until(self.world.now + event.after)
+            self.world.trace.note(self.world, f"EVENT {event}")
+            getattr(self, f"on_{event.kind}")(**event.given)
+        self.settle()
+
+    def close(self) -> None:
+        self.world.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def on_records(self, keys: list[int]) -> None:
+        first = len(self.source.records)
+        self.source.records += [Record(key, first + place) for place, key in enumerate(keys)]
+
+    def on_start(
+        self, parallelism: int, host: str, hint: str = "latest", *, kills: bool = False, **restore: Any
+    ) -> None:
+        """Starts the next attempt; the one before may live on."""
+        if kills:
+            for driver in self._alive():
+                driver.process.kill()
+        elif self._alive():
+            self.world.reach("two drivers of a job were alive")
+        self._start(parallelism, host, self._hint(hint), **restore)
+
+    def on_kill(self, which: int) -> None:
+        if driver := self._chosen(which):
+            driver.process.kill()
+
+    def on_freeze(self, which: int) -> None:
+        if driver := self._chosen(which):
+            self.world.freeze(driver.process)
+
+    def on_thaw(self, which: int) -> None:
+        frozen = [driver for driver in self.drivers if driver.is_alive and driver.process.is_frozen]
+        if frozen:
+            self._thaw(frozen[which % len(frozen)])
+
+    def on_kill_at(self, moment: str, nth: int) -> None:
+        self._armed.append(Armed(moment, nth, freezes=False))
+
+    def on_freeze_at(self, moment: str, nth: int) -> None:
+        self._armed.append(Armed(moment, nth, freezes=True))
+
+    def on_command(self, what: str) -> None:
+        self.commands += 1
+        drain = what == "drain"
+        kind = CommandKind.STOP_WITH_SAVEPOINT if drain else CommandKind(what)
+        takes = kind in {CommandKind.SAVEPOINT, CommandKind.STOP_WITH_SAVEPOINT}
+        name = f"command-{self.commands}"
+        command = Command(id=name, kind=kind, savepoint_id=name if takes else None, drain=drain)
+        self.control.commands.setdefault((JOB, self.attempt), []).append(command)
+
+    def on_store_faults(self, not_applied: float, answer_lost: float, applied_late: float, slow: float) -> None:
+        self.store.faults = {
+            Fate.NOT_APPLIED: not_applied,
+            Fate.ANSWER_LOST: answer_lost,
+            Fate.APPLIED_LATE: applied_late,
+            Fate.SLOW: slow,
+        }
+
+    def on_store_away(self, seconds: float) -> None:
+        self.store.is_away = True
+        self.world.after(seconds, lambda: setattr(self.store, "is_away", False))
+
+    def on_host_cut_off(self, host: str, seconds: float) -> None:
+        self.hosts[host].is_cut_off = True
+        self.world.after(seconds, lambda: setattr(self.hosts[host], "is_cut_off", False))
+
+    def on_network_faults(self, lost: float, unanswered: float, twice: float) -> None:
+        self.network.lost, self.network.unanswered, self.network.twice = lost, unanswered, twice
+
+    def on_heal(self) -> None:
+        self.store.faults = {}
+        self.network.lost = self.network.unanswered = self.network.twice = 0.0
+
+    def on_clock_jump(self, host: str, ms: int) -> None:
+        self.hosts[host].clock.ahead_ms += ms
+
+    def on_clock_drift(self, host: str, drift: float) -> None:
+        self.hosts[host].clock.drift = drift
+
+    def on_disk_full(self, host: str, seconds: float) -> None:
+        self.hosts[host].is_full = True
+        self.world.after(seconds, lambda: setattr(self.hosts[host], "is_full", False))
+
+    def on_lose_executor(self, which: int) -> None:
+        """Loses what an executor has open: its stores, and their locks."""
+        if driver := self._chosen(which):
+            lost: WarmStores = driver.process.resources["warm stores"]
+            driver.process.resources["warm stores"] = WarmStores()
+            self.world.outside.resources.setdefault("lost", []).append(lost)
+            for idle in list(lost._idle.values()):
+                idle.store.abandon()
+
+    def on_lose_disk(self, host: str) -> None:
+        """A host is replaced by a new one of the same name."""
+        for driver in self.drivers:
+            if driver.process.host.name == host:
+                driver.process.kill()
+        shutil.rmtree(self._directory / host, ignore_errors=True)
+
+    def on_sink_away(self, seconds: float) -> None:
+        sink = self.sinks[JOB]
+        sink.is_away = True
+        self.world.after(seconds, lambda: setattr(sink, "is_away", False))
+
+    def on_rewind(self, parallelism: int, host: str, which: int, *, claim: bool) -> None:
+        """Goes back to a savepoint, after whatever runs has been ended."""
+        savepoints = self._snapshots(SnapshotKind.SAVEPOINT)
+        if not savepoints:
+            return
+        for driver in self._alive():
+            driver.process.kill()
+        self.commands += 1
+        self._wish = {
+            "restore_mode": "rewind",
+            "restore_id": f"wish-{self.commands}",
+            "claim_mode": "claim" if claim else "no_claim",
+        }
+        location = location_of(URL, savepoints[which % len(savepoints)])
+        self._start(parallelism, host, location, **self._wish)
+        self._rewinding = location
+
+    def on_delete_snapshot(self, which: int) -> None:
+        """A user deletes a savepoint that no attempt starts from."""
+        savepoints = [
+            path
+            for path in self._snapshots(SnapshotKind.SAVEPOINT)
+            if all(location_of(URL, path) != given.restore_from for given in self.control.assignments.values())
+        ]
+        if savepoints:
+            path = savepoints[which % len(savepoints)]
+            directory = path.rpartition("/")[0] + "/"
+            if f"{directory}claim.json" not in self.store.objects:
+                self.store.delete(path)
+                for each in [each for each in self.store.objects if each.startswith(directory)]:
+                    self.store.delete(each)
+
+    def on_damage(self, which: int, how: str) -> None:
+        """An object of the newest checkpoint is damaged, if an older one is there to go back to."""
+        checkpoints = self._snapshots(SnapshotKind.CHECKPOINT)
+        if len(checkpoints) < 2 or self.auditor.damaged:
+            return
+        newest, older = self.auditor.manifests[checkpoints[-1]], self.auditor.manifests[checkpoints[-2]]
+        own = sorted({file.path for file in newest.files()} - {file.path for file in older.files()})
+        if not own:
+            return
+        path = own[which % len(own)]
+        self.auditor.damaged.add(path)
+        stored = self.store.objects[path]
+        if how == "remove":
+            del self.store.objects[path]
+        else:
+            data = stored.data[:-1] if how == "truncate" else bytes([stored.data[0] ^ 1]) + stored.data[1:]
+            self.store.objects[path] = type(stored)(data, stored.modified_ms)
+
+    def on_idle(self, seconds: float) -> None:
+        self.world.run_until(self.world.now + seconds)
+
+    # The end
+
+    def settle(self) -> None:
+        """Mends everything, lets sleepers wake, starts a last attempt on a new host, and checks what is left."""
+        world = self.world
+        self._armed.clear()
+        self.on_heal()
+        self.store.is_away = self.sinks[JOB].is_away = False
+        for host in self.hosts.values():
+            host.is_full = host.is_cut_off = host.store_is_away = False
+        for driver in self.drivers:
+            if driver.is_alive and driver.process.is_frozen:
+                self._thaw(driver)
+        world.run_until(world.now + 20.0)
+        self.on_records([number % 6 for number in range(8)])
+        parallelism = 1 + world.chance.randrange(4)
+        self._start(parallelism, "new", self._hint("latest"))
+        deadline = world.now + SETTLE_SECONDS
+        while world.now < deadline and not self._has_caught_up():
+            world.run_until(world.now + STEP_SECONDS)
+            if not self._runs():
+                self._start(parallelism, "new", self._hint("latest"))
+        self.auditor.check_log(JOB)
+        self.auditor.check_rows(JOB, self.sinks[JOB], self.source.records)
+        if self.auditor.findings:
+            return
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        """Lets the clean-up have its time: the age floor, and a pass after it."""
+        world = self.world
+        self.control.settings = SLOW_SETTINGS
+        world.run_until(world.now + AGE_FLOOR_MS / 1000)
+        self.on_records([1])
+        world.run_until(world.now + 3 * RETENTION_INTERVAL_SECONDS)
+        if not self._runs():
+            self.auditor.find("the last attempt has ended")
+            return
+        self.auditor.check_log(JOB)
+        self.auditor.check_rows(JOB, self.sinks[JOB], self.source.records)
+        if not self.auditor.damaged:
+            self.auditor.check_left_over(JOB, retained=SETTINGS.retained_count)
+        if left := self.sinks[JOB].staged:
+            self.auditor.find(f"{len(left)} batches are left staged")
+        for task, error in world.failures:
+            self.auditor.find(f"task {task.name} of {task.process.name} failed: {type(error).__name__}: {error}")
+
+    def _has_caught_up(self) -> bool:
+        return sum(len(rows) for _, rows in self.sinks[JOB].visible.values()) >= len(self.source.records)
+
+    def _runs(self) -> bool:
+        return bool(self.drivers) and self.drivers[-1].is_alive
+
+    def _start(self, parallelism: int, host: str, restore_from: str | None, **restore: Any) -> None:
+        self.attempt += 1
+        if "restore_mode" not in restore and self._wish and not self._is_wish_fulfilled():
+            restore, restore_from = self._wish, self._rewinding  # the user's wish stays until it is carried out
+        elif "restore_mode" not in restore:
+            self._wish = {}
+        self.control.assign(JOB, self.attempt, parallelism, restore_from=restore_from, **restore)
+        disk = self._directory / host
+        disk.mkdir(exist_ok=True)
+        self.drivers.append(
+            Driver(
+                self.world,
+                self.hosts[host],
+                JOB,
+                self.attempt,
+                network=self.network,
+                source=self.source,
+                sink=self.sinks[JOB],
+                disk=disk,
+            )
+        )
+
+    def _is_wish_fulfilled(self) -> bool:
+        from keyscale.state.documents.log_entries import AttemptOpened  # noqa: PLC0415
+
+        entries = self.auditor.entries.get(JOB, {}).values()
+        return any(
+            isinstance(entry, AttemptOpened) and entry.restore_id == self._wish["restore_id"] for entry in entries
+        )
+
+    def _hint(self, hint: str) -> str | None:
+        """Returns what a control plane would say of the job's own history: its latest report, an older one, nothing."""
+        wish = self._rewinding if self._wish else None
+        known = [
+            location
+            for location, _ in self.control.completed.get(JOB, [])
+            if location.removeprefix(f"{URL}/") in self.auditor.manifests
+        ]
+        if hint == "none" or not known:
+            return wish
+        return known[-1] if hint == "latest" else known[len(known) // 2]
+
+    def _alive(self) -> list[Driver]:
+        return [driver for driver in self.drivers if driver.is_alive]
+
+    def _chosen(self, which: int) -> Driver | None:
+        alive = self._alive()
+        return alive[which % len(alive)] if alive else None
+
+    def _snapshots(self, kind: SnapshotKind) -> list[str]:
+        found = [
+            (manifest.checkpoint_id, path) for path, manifest in self.auditor.manifests.items() if manifest.kind is kind
+        ]
+        return [path for _, path in sorted(found)]
+
+    def _thaw(self, driver: Driver) -> None:
+        newer = [
+            each for each in self.drivers if (each.attempt > driver.attempt and each.state is not None) or each.is_alive
+        ]
+        if driver.attempt < self.attempt and newer:
+            self.world.reach("a driver woke after a newer attempt had begun")
+        self.world.thaw(driver.process)
+
+    def _moment(self, name: str) -> None:
+        world = self.world
+        self.moments[name] += 1
+        process = world.process
+        for armed in self._armed:
+            if armed.moment != name or process is self.control_process:
+                continue
+            armed.nth -= 1
+            if armed.nth > 0:
+                continue
+            self._armed.remove(armed)
+            world.trace.note(world, f"{'frozen' if armed.freezes else 'killed'} at {name}")
+            if armed.freezes:
+                world.freeze(process)
+            else:
+                process.kill()
+            world.wait(0.0 if armed.freezes else None)  # it never goes on, or when it is thawed
+            return
+
+
+def play(history: History, trace: Trace | None = None, patches: list[tuple[Any, str, object]] | None = None) -> Outcome:
+    """Plays a history in a world of its own, and has it judged."""
+    trace = trace or Trace()
+    environment = Environment(history, trace)
+    with ExitStack() as stack:
+        stack.callback(environment.close)
+        stack.enter_context(played(environment.world, environment.store, patches))
+        try:
+            environment.play()
+        finally:
+            environment.world.close()
+    world = environment.world
+    return Outcome(
+        findings=environment.auditor.findings,
+        reached=world.reached,
+        digest=trace.digest,
+        seconds=world.now,
+        switches=world.switches,
+        rows=len(environment.sinks[JOB].rows),
+        moments=environment.moments,
+    )
+
+
+__all__ = ["DriverState", "Environment", "Outcome", "play"]

@@ -1,0 +1,170 @@
+"""Makes a history from a seed: which events come how often is a table of weights."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.history import Event, History
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HOSTS = ("a", "b", "c")
+PARALLELISMS = (1, 2, 3, 4)
+EVENTS_MIN, EVENTS_MAX = 6, 26
+
+BATCH_MOMENTS = (
+    "batch.received",
+    "batch.planned",
+    "batch.changelog_written",
+    "batch.ran",
+    "log.appending",
+    "log.appended",
+    "batch.committed",
+    "batch.published",
+    "sink.prepare.before",
+    "sink.prepared",
+    "sink.publish.before",
+    "sink.published",
+    "store.create.before",
+    "store.create.applied",
+    "store.put.before",
+    "store.put.applied",
+)
+CHECKPOINT_MOMENTS = (
+    "snapshot.shard_linked",
+    "checkpoint.linked",
+    "snapshot.file_uploaded",
+    "checkpoint.subtask_uploaded",
+    "checkpoint.uploaded",
+    "checkpoint.publishing",
+    "checkpoint.published",
+    "store.upload.before",
+    "store.upload.applied",
+    "retention.manifests_deleted",
+    "retention.files_deleted",
+    "store.delete.before",
+    "store.delete.applied",
+)
+START_MOMENTS = (
+    "run.fenced",
+    "run.restored",
+    "open.marker_taken",
+    "close.flushed",
+    "sink.recover.before",
+    "sink.recovered",
+    "message.attach.before",
+    "message.heartbeat.delivered",
+    "message.report.before",
+    "message.report.delivered",
+)
+MOMENTS = (*BATCH_MOMENTS, *CHECKPOINT_MOMENTS, *START_MOMENTS)
+
+
+def data_plane_history(seed: int) -> History:
+    """Returns a history without a control plane."""
+    chance = random.Random(f"history {seed}")
+    kinds, weights = zip(*_DATA_PLANE.items(), strict=True)
+    events = [
+        Event("records", 0.0, {"keys": _keys(chance)}),
+        Event(
+            "start", 1.0, {"parallelism": chance.choice(PARALLELISMS), "host": chance.choice(HOSTS), "hint": "latest"}
+        ),
+    ]
+    for _ in range(chance.randint(EVENTS_MIN, EVENTS_MAX)):
+        kind = chance.choices(kinds, weights)[0]
+        events.append(Event(kind, _pause(chance), _GIVEN.get(kind, _nothing)(chance)))
+    return History(seed, tuple(events))
+
+
+def _pause(chance: random.Random) -> float:
+    return round(chance.choice((0.1, 0.5, 1.0, 3.0, 8.0, 15.0)) * (0.5 + chance.random()), 3)
+
+
+def _keys(chance: random.Random) -> list[int]:
+    return [chance.randrange(6) for _ in range(chance.randint(2, 14))]
+
+
+def _nothing(_: random.Random) -> dict[str, Any]:
+    return {}
+
+
+def _start(chance: random.Random) -> dict[str, Any]:
+    return {
+        "parallelism": chance.choice(PARALLELISMS),
+        "host": chance.choice(HOSTS),
+        "hint": chance.choice(("latest", "latest", "older", "none")),
+        "kills": chance.random() < 0.6,
+    }
+
+
+_DATA_PLANE: dict[str, float] = {
+    "records": 10,
+    "start": 6,
+    "kill": 2,
+    "freeze": 3,
+    "thaw": 3,
+    "kill_at": 6,
+    "freeze_at": 4,
+    "command": 5,
+    "store_faults": 3,
+    "store_away": 1.5,
+    "host_cut_off": 1.5,
+    "network_faults": 2,
+    "heal": 3,
+    "clock_jump": 2,
+    "clock_drift": 0.5,
+    "disk_full": 1,
+    "lose_executor": 1.5,
+    "lose_disk": 1,
+    "sink_away": 1.5,
+    "rewind": 1.5,
+    "delete_snapshot": 0.7,
+    "damage": 0.6,
+    "idle": 1.5,
+}
+
+_GIVEN: dict[str, Callable[[random.Random], dict[str, Any]]] = {
+    "records": lambda chance: {"keys": _keys(chance)},
+    "start": _start,
+    "kill": lambda chance: {"which": chance.randrange(4)},
+    "freeze": lambda chance: {"which": chance.randrange(4)},
+    "thaw": lambda chance: {"which": chance.randrange(4)},
+    "kill_at": lambda chance: {"moment": chance.choice(MOMENTS), "nth": chance.choice((1, 1, 1, 2, 3))},
+    "freeze_at": lambda chance: {"moment": chance.choice(MOMENTS), "nth": chance.choice((1, 1, 1, 2, 3))},
+    "command": lambda chance: {
+        "what": chance.choice(("CHECKPOINT", "SAVEPOINT", "SAVEPOINT", "STOP_WITH_SAVEPOINT", "drain", "CANCEL"))
+    },
+    "store_faults": lambda chance: {
+        "not_applied": chance.choice((0.0, 0.05, 0.2)),
+        "answer_lost": chance.choice((0.0, 0.05, 0.2)),
+        "applied_late": chance.choice((0.0, 0.02, 0.1)),
+        "slow": chance.choice((0.0, 0.05)),
+    },
+    "store_away": lambda chance: {"seconds": chance.choice((3.0, 30.0, 90.0))},
+    "host_cut_off": lambda chance: {"host": chance.choice(HOSTS), "seconds": chance.choice((3.0, 30.0, 90.0))},
+    "network_faults": lambda chance: {
+        "lost": chance.choice((0.0, 0.1, 0.4)),
+        "unanswered": chance.choice((0.0, 0.1, 0.4)),
+        "twice": chance.choice((0.0, 0.2)),
+    },
+    "clock_jump": lambda chance: {
+        "host": chance.choice(HOSTS),
+        "ms": chance.choice((-3_600_000, -60_000, -1_000, 1_000, 60_000, 3_600_000)),
+    },
+    "clock_drift": lambda chance: {"host": chance.choice(HOSTS), "drift": chance.choice((-0.1, 0.1))},
+    "disk_full": lambda chance: {"host": chance.choice(HOSTS), "seconds": chance.choice((3.0, 20.0))},
+    "lose_executor": lambda chance: {"which": chance.randrange(4)},
+    "lose_disk": lambda chance: {"host": chance.choice(HOSTS)},
+    "sink_away": lambda chance: {"seconds": chance.choice((2.0, 15.0, 90.0))},
+    "rewind": lambda chance: {
+        "parallelism": chance.choice(PARALLELISMS),
+        "host": chance.choice(HOSTS),
+        "which": chance.randrange(3),
+        "claim": chance.random() < 0.3,
+    },
+    "delete_snapshot": lambda chance: {"which": chance.randrange(5)},
+    "damage": lambda chance: {"which": chance.randrange(100), "how": chance.choice(("flip", "truncate", "remove"))},
+    "idle": lambda chance: {"seconds": chance.choice((25.0, 60.0, 200.0))},
+}

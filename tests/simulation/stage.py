@@ -1,0 +1,141 @@
+"""The played parts in the places of the real ones: Spark, worker processes, the engine and the store."""
+
+from __future__ import annotations
+
+import fcntl
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from keyscale.jobs.runtime.control import reporter
+from keyscale.jobs.runtime.driver import execution, job_run, retention_runner, store_watch
+from keyscale.jobs.runtime.executor import subtask_jobs, worker
+from keyscale.state.consolidation import consolidation_directory, consolidator
+from keyscale.state.local import subtask_directory
+from keyscale.state.restore import opened_shards
+from keyscale.state.retention import deletion_plan
+from keyscale.state.snapshot import expired_copy
+from keyscale.state.subtask.warm_stores import WarmStores
+from tests.simulation import interposition, spark
+from tests.simulation.local_engine import LocalEngine
+from tests.simulation.object_store import StoreClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.simulation.object_store import StoreModel
+    from tests.simulation.world import World
+
+# Times of the product that are shorter or longer here, so that little of a history is waiting.
+HEARTBEAT_SECONDS = 2.0
+AGE_FLOOR_MS = 150_000
+RETENTION_FIRST_SECONDS = 15.0
+RETENTION_INTERVAL_SECONDS = 40.0
+
+
+class InlineWork:
+    """In the place of `BackgroundWork`: the work is done at once."""
+
+    def __init__(self, _directory: Path, work: Callable[[], bytes]) -> None:
+        self._work = work
+
+    def result(self, _wait_seconds: float) -> bytes | None:
+        return self._work()
+
+
+class _NoExchange:
+    def claim(self, _subtask: int) -> None:
+        return
+
+
+@contextmanager
+def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object]] | None = None) -> Iterator[None]:
+    """Puts the played parts in place until the block ends.
+
+    Args:
+        world: The world.
+        store: The store.
+        patches: Further attributes of the product to replace, such as a guard that a control switches off.
+    """
+    LocalEngine.world = world
+    LocalEngine.holders = {}
+
+    def open_store(_url: str, *, get_bytes_max: int | None = None) -> StoreClient:
+        return StoreClient(store, world.process, get_bytes_max=get_bytes_max)
+
+    def warm_stores_of(_process: int) -> WarmStores:
+        found: WarmStores = world.process.resources["warm stores"]
+        return found
+
+    def resources_of(_process: int, uid: str) -> dict[str, Any]:
+        found: dict[str, Any] = world.process.resources.setdefault("of operators", {}).setdefault(uid, {})
+        return found
+
+    def start_consolidator(directory: Path, _watched: int, clock: Any = None) -> None:
+        process = world.process
+
+        def run() -> None:
+            world.sleep(world.chance.choice((0.1, 2.0, 20.0)))
+            try:
+                if consolidator.consolidate(directory, clock):
+                    world.reach("a consolidation was completed")
+            except Exception as error:  # noqa: BLE001 - as the consolidator's process does
+                world.trace.note(world, f"consolidation given up: {error}")
+
+        world.spawn(process, "consolidator", run)
+
+    execution_parts: list[tuple[Any, str, object]] = [
+        (execution, "Anchor", spark.PlayedAnchor),
+        (execution, "BatchRunner", spark.PlayedRunner),
+        (execution, "JobSources", spark.PlayedSources),
+        (execution, "IdleQueries", spark.PlayedIdleQueries),
+        (execution, "ProgressWatch", spark.PlayedIdleQueries),
+        (job_run, "start_workers", lambda *_: None),
+        (reporter, "HEARTBEAT_INTERVAL_SECONDS", HEARTBEAT_SECONDS),
+        (store_watch, "_LOOK_SECONDS", 10.0),
+        (retention_runner, "FIRST_SECONDS", RETENTION_FIRST_SECONDS),
+        (retention_runner, "INTERVAL_SECONDS", RETENTION_INTERVAL_SECONDS),
+        (deletion_plan, "AGE_FLOOR_MS", AGE_FLOOR_MS),
+    ]
+    worker_parts: list[tuple[Any, str, object]] = [
+        (worker, "_warm_stores_of", warm_stores_of),
+        (worker, "_object_store_of", lambda _process, url: open_store(url)),
+        (worker, "_resources_of", resources_of),
+        (worker, "socket_exchange", _NoExchange),
+        (subtask_jobs, "BackgroundWork", InlineWork),
+        (subtask_jobs, "start_consolidator", start_consolidator),
+    ]
+    state_parts: list[tuple[Any, str, object]] = [
+        (opened_shards, "FilteredEngine", LocalEngine),
+        (expired_copy, "RocksDbEngine", LocalEngine),
+        (consolidator, "RocksDbEngine", LocalEngine),
+        (WarmStores, "_watch", lambda _: None),
+        (subtask_directory, "lock_directory", _released_at_death(world, subtask_directory.lock_directory)),
+        (consolidation_directory, "lock_directory", _released_at_death(world, subtask_directory.lock_directory)),
+        (subtask_directory.os, "fsync", lambda _: None),
+    ]
+    further = [*execution_parts, *worker_parts, *state_parts, *interposition.defaults_in(world), *(patches or ())]
+    with interposition.in_place(world, open_store, further):
+        yield
+
+
+def _released_at_death(world: World, lock: Callable[[Path], int | None]) -> Callable[[Path], int | None]:
+    """Has the system release a lock when its process ends."""
+    owners = world.outside.resources.setdefault("locks", {})
+
+    def locked(path: Path) -> int | None:
+        descriptor = lock(path)
+        if descriptor is not None:
+            process = world.process
+            owners[descriptor] = process  # a descriptor that was closed since has another owner, or none
+
+            def release() -> None:
+                if owners.get(descriptor) is process:
+                    del owners[descriptor]
+                    with suppress(OSError):
+                        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+            process.at_death.append(release)
+        return descriptor
+
+    return locked
