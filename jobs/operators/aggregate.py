@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from keyscale.state.keyed.descriptors import AggregateFunction, ValueStateDescriptor
+from keyscale.state.serializers.conversions import column_of
 
 from ..functions.process_function import row_type
 from .column_values import batch_of, tuple_of, tuples_of
@@ -127,7 +128,7 @@ class AggregateOperator(Operator):
                     accumulator = function.add(rows[row], accumulator)
                     results[row] = tuple_of(function.get_result(accumulator), names)
                 held[group] = accumulator
-            return pa.array(held, self._type)
+            return column_of(held, self._type)
 
         keys = [batch.column(name) for name in key_columns]
         with user_code():

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from keyscale.state.operator_state.backend import OperatorStateBackend
+from keyscale.state.serializers.conversions import exact_cast
 
 from ..errors import OutputTypeError
 from ..functions.batch_function import KeyedBatch
 from ..functions.process_function import RuntimeContext
+from .column_values import output_column
 from .failures import user_code
 from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 
@@ -86,16 +88,5 @@ def conformed(part: pa.RecordBatch | pa.Table, schema: pa.Schema) -> list[pa.Rec
     if missing:
         raise OutputTypeError(f"a result lacks the columns [{', '.join(missing)}]")
     table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
-    columns = [_cast(table.column(field.name), field) for field in schema]
+    columns = [output_column(exact_cast, table.column(field.name), field) for field in schema]
     return [batch for batch in pa.Table.from_arrays(columns, schema=schema).to_batches() if batch.num_rows]
-
-
-def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    try:
-        return column if column.type == field.type else column.cast(field.type)
-    except pa.ArrowException:
-        pass
-    # Outside the handler: Arrow's own message quotes the value.
-    raise OutputTypeError(
-        f"output column {field.name!r} is declared {field.type} and was given values of: {column.type}"
-    )

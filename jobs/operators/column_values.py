@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyscale.state.errors import SerializationError
+from keyscale.state.serializers.conversions import exact_array
+
 from ..errors import OutputTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 # When a batch is cut, its later part reads the earlier part's unwritten changes from a dict, which is slower.
 COMBINED_ROWS_MAX = 1 << 17
@@ -128,7 +131,7 @@ def batch_of(results: list[Any], schema: pa.Schema) -> pa.RecordBatch:
         OutputTypeError: A result is neither, has other columns, or has a value of another type.
     """
     columns = _columns_of(results, tuple(schema.names))
-    arrays = [_array(values, field) for values, field in zip(columns, schema, strict=True)]
+    arrays = [output_column(exact_array, values, field) for values, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -187,12 +190,20 @@ def _refuse_other_columns(results: list[dict[str, Any]], names: tuple[str, ...])
             )
 
 
-def _array(values: Sequence[Any], field: pa.Field) -> pa.Array:
+def output_column(convert: Callable[[Any, pa.DataType], pa.Array], values: Any, field: pa.Field) -> pa.Array:
+    """Returns values of a result as an output column.
+
+    Args:
+        convert: The conversion to the column's type.
+        values: What the user's function returned.
+        field: The output column.
+
+    Raises:
+        OutputTypeError: The column cannot hold a value without loss.
+    """
     try:
-        return pa.array(values, field.type)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        found = sorted({type(value).__name__ for value in values if value is not None})
-    # Outside the handler: Arrow's own message quotes the value.
-    raise OutputTypeError(
-        f"output column {field.name!r} is declared {field.type} and was given values of: {', '.join(found)}"
-    )
+        return convert(values, field.type)
+    except SerializationError as error:
+        reason = str(error)
+    # Outside the handler: the error's context may quote a value.
+    raise OutputTypeError(f"output column {field.name!r} is declared {field.type}: {reason}")

@@ -22,13 +22,14 @@ from ..errors import (
 )
 from ..secret import Secret, revealed
 from .dead_letters import DeadLetters, refused
+from .postgres_columns import columns_that_lose
 from .postgres_connection import OURS, transaction
 from .postgres_copy import COPIED, ROW_COLUMN, TASK_COLUMN, CopyRows
 from .postgres_moves import OpenMoves, end_older_sessions
 from .published import Published, Step, decoded_token, is_rewound, next_step
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import psycopg
@@ -145,7 +146,8 @@ class PostgresSink:
         token = _Token(*place, "", columns, (), table=self._table, keys=self._keys, batch_column=self._batch_column)
         try:
             with self._connection() as connection:
-                _refuse_missing_columns(connection, self._target, self._table, self._needed_columns(columns))
+                table = _columns_of(connection, self._target)
+                _refuse_columns(self._table, table, self._needed_columns(columns), dict(frame.dtypes))
                 token = msgspec.structs.replace(token, stage=self._staging_table(connection, context))
                 connection.execute(sql.SQL("EXPLAIN ") + self._move(token))  # fails where publish would fail
                 self._create_markers(connection)
@@ -494,13 +496,21 @@ def _shape(connection: psycopg.Connection[Any], target: sql.Identifier) -> str:
     return "" if row is None else str(row[0])
 
 
-def _refuse_missing_columns(
-    connection: psycopg.Connection[Any], target: sql.Identifier, table: str, needed: Sequence[str]
-) -> None:
+def _columns_of(connection: psycopg.Connection[Any], target: sql.Identifier) -> dict[str, str]:
+    """Returns the types of a table's columns by their names."""
     there = connection.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(target)).description or ()
-    missing = sorted(set(needed) - {column.name for column in there})
+    return {column.name: column.type_display for column in there}
+
+
+def _refuse_columns(table: str, there: Mapping[str, str], needed: Sequence[str], stream: Mapping[str, str]) -> None:
+    missing = sorted(set(needed) - there.keys())
     if missing:
         raise SinkRowsRefusedError(f"table {table} has no column {', '.join(missing)}")
+    losing = columns_that_lose(stream, there)
+    if losing:
+        raise SinkRowsRefusedError(
+            f"table {table} would round values of {', '.join(losing)}: cast the column in the job"
+        )
 
 
 def _exists(connection: psycopg.Connection[Any], table: sql.Identifier) -> bool:

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Row
 
+from keyscale.state.serializers.conversions import exact_array
 from keyscale.state.serializers.key_columns import encode_column, join_columns
 
 from ..errors import OutputTypeError
-from ..operators.column_values import batch_of, tuple_of, tuples_of
+from ..operators.column_values import batch_of, output_column, tuple_of, tuples_of
 from ..operators.operator_contract import KEY_GROUP_COLUMN
 from ..spark_internals.pandas_columns import column_of_series, series_of
 
@@ -252,11 +253,25 @@ def _of_frame(frame: Any, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _array(series: Any, field: pa.Field) -> pa.Array:
+    objects = _objects_of(series) if not pa.types.is_nested(field.type) else None
+    if objects is not None:
+        return output_column(exact_array, objects, field)
     try:
         return column_of_series(series, field)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
         pass
     # Outside the handler: the message of Spark or Arrow quotes the value.
     raise OutputTypeError(
-        f"output column {field.name!r} is declared {field.type} and was given a series of: {series.dtype}"
+        f"output column {field.name!r} is declared {field.type}: a series of {series.dtype} is not of that type"
     )
+
+
+def _objects_of(series: Any) -> list[Any] | None:
+    """Returns a series of Python objects as a list, with None for missing values; None for another series.
+
+    Spark would cut fractions off such objects. A series of strings is left to Spark, which parses numbers.
+    """
+    if series.dtype != object:
+        return None
+    objects = [None if is_missing else value for is_missing, value in zip(series.isna(), series, strict=True)]
+    return None if any(isinstance(each, str) for each in objects) else objects

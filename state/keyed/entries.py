@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ..errors import SerializationError
 from ..keys.stored_key import check_key_size, prefix_end
-from ..serializers.arrow_columns import column_of
+from ..serializers.conversions import column_of
 from .batch_clock import Clock, TimeDomain
 from .batch_memory import LARGE_BYTES
 from .cleanup import Sweeper

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ..errors import SerializationError
 from ..keys.stored_key import check_key_size, decode_index, encode_index
-from ..serializers.arrow_columns import column_of
+from ..serializers.conversions import column_of
 from .keyed_state import KeyColumns, KeyedState, KeyGroups
 
 if TYPE_CHECKING:

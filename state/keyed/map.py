@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow import types
 
-from ..serializers.arrow_columns import column_of
+from ..serializers.conversions import column_of
 from ..serializers.key_columns import encode_column
 from .batch_memory import LARGE_BYTES
 from .entries import ABSENT, Entries

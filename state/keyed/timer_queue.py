@@ -10,9 +10,12 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..errors import CorruptValueError, NoCurrentKeyError
+import pyarrow as pa
+
+from ..errors import CorruptValueError, NoCurrentKeyError, SerializationError
 from ..keys.key_groups import KEY_GROUP_BYTES
 from ..keys.stored_key import check_key_size
+from ..serializers.conversions import converter
 from .pending import Pending
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ _TIME_BYTES = 8
 _KEY_AT = KEY_GROUP_BYTES + _TIME_BYTES
 _SIGN = 1 << 63
 _UNKNOWN_MS = -_SIGN  # earlier than any timer: the key group must be read
+_convert = converter(pa.int64())
 _VALUE = b"\1"  # the version of the form; everything else is in the key
 
 
@@ -83,7 +87,9 @@ class TimerQueue:
         Raises:
             NoCurrentKeyError: No key is current.
             KeyTooLargeError: The key is too long.
+            SerializationError: The time is not a whole number of 64 bits.
         """
+        timestamp_ms = _whole(timestamp_ms)
         key = self._stored_key(timestamp_ms, namespace)
         check_key_size(key)
         self.pending.entries[key] = _VALUE
@@ -97,7 +103,12 @@ class TimerQueue:
             self._earliest[group] = min(timestamp_ms, self._earliest.get(group, timestamp_ms))
 
     def delete(self, timestamp_ms: int, namespace: Any = None) -> None:
+<<<<<<< HEAD
         """Deletes the current key's timer of this time, if registered."""
+=======
+        """Deletes the current key's timer of this time, if it is registered."""
+        timestamp_ms = _whole(timestamp_ms)
+>>>>>>> 39b28d8 (Refuse every conversion that would lose something)
         key = self._stored_key(timestamp_ms, namespace)
         self.pending.entries[key] = None
         if self._earliest is not None and self._earliest.get(key[:KEY_GROUP_BYTES]) == timestamp_ms:
@@ -192,6 +203,14 @@ class TimerQueue:
         if at != len(raw):
             raise CorruptValueError("a stored timer has bytes after its last part")
         return Timer(timestamp_ms, int.from_bytes(raw[:KEY_GROUP_BYTES], "big"), key, namespace)
+
+
+def _whole(timestamp_ms: Any) -> int:
+    """Returns a time as a whole number of 64 bits, if it is one."""
+    if timestamp_ms is None:
+        raise SerializationError("a timer was given None as its time")
+    whole: int = _convert(timestamp_ms)
+    return whole
 
 
 def _time_of(raw: bytes) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..serializers.arrow_columns import column_of
+from ..serializers.conversions import column_of
 from .entries import ABSENT
 from .keyed_state import KeyColumns, KeyedState, KeyGroups
 

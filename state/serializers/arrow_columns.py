@@ -127,19 +127,3 @@ def decimal_unscaled(value: Any, of_type: pa.DataType) -> int:
     if abs(unscaled) >= 10**of_type.precision:
         raise SerializationError(f"a decimal has more digits than {of_type} allows")
     return unscaled
-
-
-def column_of(values: Any, of_type: pa.DataType) -> pa.Array:
-    """Returns values as one Arrow array of a type, cast without loss.
-
-    Raises:
-        SerializationError: The values cannot be cast.
-    """
-    try:
-        if isinstance(values, pa.ChunkedArray):
-            values = values.combine_chunks()
-        if not isinstance(values, pa.Array):
-            return pa.array(values, of_type)
-        return values if values.type == of_type else values.cast(of_type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise SerializationError(f"a column cannot be cast to type {of_type}") from error

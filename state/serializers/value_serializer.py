@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from ..errors import CorruptValueError, SerializationError, UnsupportedTypeError
 from .arrow_columns import decimal_unscaled, fixed_values
+from .conversions import converter, exact_classes
 from .evolution import conversion
 from .key_codecs import timestamp_conversion
 from .pickled import Pickled, decode_pickle, encode_pickle, refuse_pickle
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     Convert = Callable[[Any], Any]
 
 _EPOCH_DATE = dt.date(1970, 1, 1)
+_FLOAT = {float, type(None)}
 _row_parts = msgspec.structs.astuple
 _ERRORS = (
     TypeError,
@@ -123,6 +125,8 @@ def serializer_for(of_type: pa.DataType) -> ValueSerializer:
         UnsupportedTypeError: The type cannot be stored.
     """
     encode, decode, dtype = _serializer(of_type)
+    if not pa.types.is_nested(of_type):  # nested types convert each part
+        encode = _exactly(encode, of_type)
 
     def checked_encode(value: Any) -> bytes:
         try:
@@ -236,7 +240,13 @@ def _plain_text(value: Any) -> str:
     return _encode_text(value).decode()
 
 
-def _plain(of_type: pa.DataType) -> tuple[Convert, Convert]:  # noqa: C901, PLR0911 (one branch per type)
+def _exactly(to: Convert, of_type: pa.DataType) -> Convert:
+    """Returns a conversion that takes every value that the type holds without loss, and no others."""
+    known, convert = exact_classes(of_type), converter(of_type)
+    return lambda value: to(value if type(value) in known else convert(value))
+
+
+def _plain(of_type: pa.DataType) -> tuple[Convert, Convert]:
     """Returns checked conversions to MessagePack's types and back.
 
     They serve a part of a list, struct or map, and keep nulls.
@@ -249,6 +259,12 @@ def _plain(of_type: pa.DataType) -> tuple[Convert, Convert]:  # noqa: C901, PLR0
     if types.is_list(of_type) or types.is_large_list(of_type):
         to, back = _nullable(_plain(of_type.value_type))
         return (lambda value: [to(item) for item in _sequence(value)]), (lambda items: [back(item) for item in items])
+    to, back = _plain_scalar(of_type)
+    return _exactly(to, of_type), back
+
+
+def _plain_scalar(of_type: pa.DataType) -> tuple[Convert, Convert]:  # noqa: PLR0911 (one branch per type)
+    types = pa.types
     if types.is_integer(of_type):
         packer = struct.Struct(_FORMATS[str(of_type)])
 
@@ -346,14 +362,18 @@ def _simple(of_type: pa.DataType) -> tuple[Convert, Convert] | None:
     if row is None:
         return None
     names = [field.name for field in of_type]
+    floats = [field.name for field in of_type if pa.types.is_floating(field.type)]
     to_parts, _ = _plain_struct(of_type)
 
     def to(value: Any) -> Any:
         if type(value) is dict:
             try:
-                return _row_parts(msgspec.convert(value, row))
+                parts = _row_parts(msgspec.convert(value, row))
             except (msgspec.ValidationError, UnicodeError):
                 pass  # numbers of other classes, which are checked one by one below, or not a value of the type
+            else:
+                if all(type(value.get(name)) in _FLOAT for name in floats):  # msgspec rounds other numbers
+                    return parts
         return to_parts(value)
 
     def back(parts: list[Any]) -> dict[str, Any]:

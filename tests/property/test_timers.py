@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keyscale.state.engine.heap import HeapEngine
-from keyscale.state.errors import NoCurrentKeyError, StateSchemaMismatchError
+from keyscale.state.errors import NoCurrentKeyError, SerializationError, StateSchemaMismatchError
 from keyscale.state.keyed.backend import KeyedStateBackend
 from keyscale.state.keyed.batch_clock import END_OF_TIME_MS
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
@@ -180,3 +181,21 @@ def test_a_schema_from_before_it_listed_timers_is_read_and_gets_declared_timers(
     other.timers("windows")
     with pytest.raises(StateSchemaMismatchError):
         merge_schemas([backend.schema, other.schema])
+
+
+@pytest.mark.parametrize("at_ms", [1.5, 2**63, "1", None])
+def test_a_time_that_is_no_whole_number_of_64_bits_is_refused(at_ms: Any) -> None:
+    backend = KeyedStateBackend(HeapEngine(), KEY)
+    backend.set_current_key(1, ("a",))
+    timers = backend.timers("_timers")
+    with pytest.raises(SerializationError):
+        timers.register(at_ms)
+
+
+def test_a_whole_number_of_another_class_is_a_time() -> None:
+    backend = KeyedStateBackend(HeapEngine(), KEY)
+    backend.set_current_key(1, ("a",))
+    timers = backend.timers("_timers")
+    timers.register(np.int64(5))
+    timers.register(5.0)
+    assert [timer.timestamp_ms for timer in timers.due(10)] == [5]

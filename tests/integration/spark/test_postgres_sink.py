@@ -284,6 +284,17 @@ def test_rows_that_the_table_forbids_fail_the_batch_before_its_commit_without_th
     assert database.staged() == []
 
 
+def test_a_column_that_would_round_values_is_refused_before_the_first_row(
+    spark: SparkSession, database: Database
+) -> None:
+    database.run("CREATE TABLE prices (id bigint PRIMARY KEY, price numeric(10, 1))")
+    frame = spark.sql("SELECT 1L AS id, CAST(1.23 AS decimal(10, 2)) AS price")
+    with pytest.raises(SinkRowsRefusedError, match=r"would round price \(decimal\(10,2\) into numeric\(10, ?1\)\)"):
+        PostgresSink(database.url, "prices").prepare(frame, context())
+    rounded = frame.withColumn("price", frame["price"].cast("decimal(10, 1)"))
+    assert PostgresSink(database.url, "prices").prepare(rounded, context())
+
+
 def test_a_unique_key_refuses_a_row_before_the_commit_and_leaves_the_table_as_it_was(
     spark: SparkSession, database: Database
 ) -> None:

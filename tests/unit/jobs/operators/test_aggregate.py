@@ -155,7 +155,7 @@ def test_a_batch_function_returns_a_batch_a_table_several_or_none() -> None:
         (
             lambda batch: pa.table({"user": batch.column("user"), "amount": ["secret"] * batch.num_rows}),
             OutputTypeError,
-            "'amount' is declared int64 and was given values of: string",
+            "'amount' is declared int64: a column of type string is not",
         ),
     ],
 )

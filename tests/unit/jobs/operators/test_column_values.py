@@ -58,9 +58,9 @@ def test_dicts_tuples_and_rows_may_be_mixed() -> None:
         ([("secret", 1), {"name": "secret", "other": 2}], "lacks the columns \\[count\\] and has 1"),
         ([("secret",)], "1 values for the 2 columns"),
         (["secret"], "a result is a str"),
-        ([("secret", "secret")], "'count' is declared int64 and was given values of: str"),
+        ([("secret", "secret")], "'count' is declared int64: a str is not"),
         ([("secret", 2**70)], "'count' is declared int64"),
-        ([(object(), 1)], "'name' is declared string and was given values of: object"),
+        ([(object(), 1)], "'name' is declared string: an object is not"),
     ],
 )
 def test_results_that_do_not_fit_are_refused_without_their_content(results: list[Any], what: str) -> None:
