@@ -669,7 +669,8 @@ class PlanTimeoutError(ApiError):
     retryable = True
     advice = (
         "Send the request again when the host is less busy, or raise KEYSCALE_PLAN_TIMEOUT_MS. A script must reach"
-        " env.execute() by itself: it must not wait for anything before."
+        " env.execute() by itself: it must not wait for anything before. An upgrade with plan_first=false"
+        " (`--no-plan-first`) is applied without a plan."
     )
 
 
@@ -680,7 +681,10 @@ class ProgramUnloadableError(ApiError):
     title = "The program cannot be loaded for a plan"
     status = 422
     domain = "user"
-    advice = "`detail` has the last line of the process. The program may take at most 8 GiB, and Spark's heap 1 GiB."
+    advice = (
+        "`detail` has the last line of the process. The program may take at most 8 GiB, and Spark's heap 1 GiB. An"
+        " upgrade with plan_first=false (`--no-plan-first`) is applied without a plan."
+    )
 
 
 class AttemptOverError(ApiError):

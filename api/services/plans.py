@@ -23,9 +23,6 @@ from keyscale.state.restore.program_change import operator_changes
 
 from ..errors import (
     ChangeIncompatibleError,
-    PlanTimeoutError,
-    ProgramUnloadableError,
-    TooManyInFlightError,
 )
 from ..libraries.job_libraries import JobLibraries, libraries_of
 from ..schemas.base import FailureAnswer
@@ -114,8 +111,9 @@ def require_takeover(
 ) -> None:
     """Refuses a specification whose program could not take over the state that its job has stored.
 
-    A program that cannot be loaded now is not refused: nobody knows what it declares. Only what says which state there
-    is leads to a plan: the program, its libraries and its parameters. One that was just planned is not loaded again.
+    A change that cannot be planned now is refused; a program that raises is not, as what it declares is not known. Only
+    the program, its libraries and its parameters say which state there is. A program that was just planned is not
+    loaded again.
 
     Raises:
         ChangeIncompatibleError: The changed job could not take over its state, or would lose state without leave.
@@ -128,12 +126,9 @@ def require_takeover(
         if not fields & {"artifact_id", "libraries", "parameters"}:
             return
         facts = _facts(session, context, user, job, before, wanted)
-    try:
-        with context.plans.place(user.id):
-            loaded = context.programs.recall(_key(facts)) or _load(context, facts)
-            found = _answer(facts, _read_stored(context, facts), loaded, context)
-    except (PlanTimeoutError, ProgramUnloadableError, TooManyInFlightError):
-        return
+    with context.plans.place(user.id):
+        loaded = context.programs.recall(_key(facts)) or _load(context, facts)
+        found = _answer(facts, _read_stored(context, facts), loaded, context)
     if found.failure is not None:
         return
     problems = found.problems()

@@ -77,6 +77,8 @@ _OF_CHANGED: dict[str, tuple[type[errors.ApiError], ...]] = {
         errors.RevisionRequiredError,
         errors.LastStateTooOldError,
         errors.RevisionWithoutSavepointError,
+        errors.PlanTimeoutError,
+        errors.ProgramUnloadableError,
         errors.ChangeNotCancellableError,
     ),
     "checkpoints": (*_OF_JOB_CHANGES, *_OF_DELETIONS),

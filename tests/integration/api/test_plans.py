@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from keyscale.api.access.principal import Principal
-from keyscale.api.errors import ChangeIncompatibleError
+from keyscale.api.errors import ApiError, ChangeIncompatibleError, PlanTimeoutError, ProgramUnloadableError
 from keyscale.api.launching.program_loading import ProgramLoading
 from keyscale.api.schemas.base import FailureAnswer
 from keyscale.api.schemas.change_plan import PlanAnswer
@@ -23,7 +23,7 @@ from keyscale.api.services.jobs import require_job
 from keyscale.api.specification import Specification, changed
 from keyscale.db.models import Attempt
 from keyscale.db.repositories import revisions
-from keyscale.db.statuses import AttemptStage, Role
+from keyscale.db.statuses import AttemptStage, JobStatus, Role
 from keyscale.jobs.protocol.messages import DriverMetrics, GraphNode
 from keyscale.jobs.protocol.program import DeclaredSink, DeclaredSource, ProgramAnswer, ProgramDeclaration
 from keyscale.state.documents.manifest import OperatorDeclaration, write_manifest
@@ -235,6 +235,23 @@ def test_a_takeover_is_refused_where_a_plan_says_so_and_a_program_that_was_just_
     failed = FailureAnswer(code="X", message="no")
     monkeypatch.setattr(plans, "_answer", lambda *_: lost.model_copy(update={"compatible": False, "failure": failed}))
     assert judge(a="3") is None, "what the program declares is not known"
+
+
+@pytest.mark.parametrize(("error", "status"), [(PlanTimeoutError, 504), (ProgramUnloadableError, 422)])
+@pytest.mark.usefixtures("job")
+def test_a_change_that_cannot_be_planned_is_refused_and_names_the_way_without_a_plan(
+    context: Context, client: httpx.Client, monkeypatch: pytest.MonkeyPatch, error: type[ApiError], status: int
+) -> None:
+    def load(*_: Any, **__: Any) -> ProgramAnswer:
+        raise error("the program waits")
+
+    monkeypatch.setattr(ProgramLoading, "load", load)
+    with context.sessions.begin() as session:
+        require_job(session, "flights").status = JobStatus.RUNNING
+    headers = {"If-Match": "*"}
+    refusal = client.patch("/jobs/flights", json={"parameters": {"a": "1"}}, headers=headers)
+    assert (refusal.status_code, refusal.json()["code"]) == (status, error.code)
+    assert "--no-plan-first" in refusal.json()["advice"]
 
 
 def test_a_failure_of_the_program_is_shown_with_secrets_masked(
