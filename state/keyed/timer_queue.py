@@ -103,12 +103,8 @@ class TimerQueue:
             self._earliest[group] = min(timestamp_ms, self._earliest.get(group, timestamp_ms))
 
     def delete(self, timestamp_ms: int, namespace: Any = None) -> None:
-<<<<<<< HEAD
         """Deletes the current key's timer of this time, if registered."""
-=======
-        """Deletes the current key's timer of this time, if it is registered."""
         timestamp_ms = _whole(timestamp_ms)
->>>>>>> 39b28d8 (Refuse every conversion that would lose something)
         key = self._stored_key(timestamp_ms, namespace)
         self.pending.entries[key] = None
         if self._earliest is not None and self._earliest.get(key[:KEY_GROUP_BYTES]) == timestamp_ms:
