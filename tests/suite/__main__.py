@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import resource
 import subprocess
 import sys
@@ -101,7 +102,10 @@ def run_pytest(name: str, arguments: Iterable[str]) -> Run:
     """Runs pytest, and reads the numbers of its tests from its report."""
     report = RESULTS / f"{name}.xml"
     report.unlink(missing_ok=True)
-    done = subprocess.run([sys.executable, "-m", "pytest", f"--junitxml={report}", *arguments], cwd=ROOT, check=False)
+    command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *arguments]
+    # Without files of bytecode, each driver and each control plane would compile the platform again.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
     if not report.is_file():
         return Run(done.returncode or 1, 0, 0)
     [suite] = ET.parse(report).getroot().iter("testsuite")  # noqa: S314 - pytest has just written it

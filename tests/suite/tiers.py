@@ -11,19 +11,23 @@ import pytest
 
 REAL_FIXTURES = {"postgres_server", "migrated_template", "control_plane", "spark", "drivers", "kafka"}
 """The fixtures of the root that start what a fast test must not start."""
+GROUPS = {"spark": "spark", "kafka": "spark", "browser": "browser"}
+"""The worker of the tests that share an expensive thing, by the fixture which they share."""
 
 
 def arrange(items: list[pytest.Item]) -> None:
-    """Puts real tests first, and tests of one file in one worker unless a mark says which ones belong together.
+    """Puts real tests first, and in one worker the tests that share a fixture of `GROUPS`, or else a file.
 
     Raises:
         pytest.UsageError: A test without a mark needs something real.
     """
     for item in items:
-        if is_fast(item) and (needed := REAL_FIXTURES.intersection(getattr(item, "fixturenames", ()))):
+        fixtures = getattr(item, "fixturenames", ())
+        if is_fast(item) and (needed := REAL_FIXTURES.intersection(fixtures)):
             raise pytest.UsageError(f"{item.nodeid} needs {', '.join(sorted(needed))}: mark it `real`")
         if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+            shared = [group for fixture, group in GROUPS.items() if fixture in fixtures]
+            item.add_marker(pytest.mark.xdist_group(shared[0] if shared else item.nodeid.partition("::")[0]))
     items.sort(key=is_fast)  # the long ones first, so that no worker waits for another in the end
 
 

@@ -1,0 +1,68 @@
+"""Tests that share an expensive thing share a worker, real ones come first, and no fast one needs a server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.suite.tiers import arrange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Item:
+    """Stands in for a test that pytest has collected."""
+
+    def __init__(self, nodeid: str, *fixtures: str, marks: tuple[pytest.MarkDecorator, ...] = ()) -> None:
+        self.nodeid = nodeid
+        self.fixturenames = fixtures
+        self.marks = list(marks)
+
+    def iter_markers(self, name: str) -> Iterator[pytest.MarkDecorator]:
+        return (mark for mark in self.marks if mark.name == name)
+
+    def get_closest_marker(self, name: str) -> pytest.MarkDecorator | None:
+        return next(self.iter_markers(name), None)
+
+    def add_marker(self, mark: pytest.MarkDecorator) -> None:
+        self.marks.append(mark)
+
+    @property
+    def group(self) -> str:
+        [mark] = self.iter_markers("xdist_group")
+        return str(mark.args[0])
+
+
+REAL = (pytest.mark.real,)
+
+
+def arranged(*items: Item) -> dict[str, str]:
+    """The group of each test, in the order in which they run."""
+    ordered = list(items)
+    arrange(ordered)  # type: ignore[arg-type] - stand-ins
+    return {item.nodeid: item.group for item in ordered}
+
+
+def test_tests_of_one_spark_session_and_one_broker_share_a_worker_and_others_stay_with_their_file() -> None:
+    assert arranged(
+        Item("a.py::one", "spark", marks=REAL),
+        Item("a.py::two", marks=REAL),
+        Item("b.py::one", "kafka", "tmp_path", marks=REAL),
+        Item("b.py::two", "browser", marks=REAL),
+        Item("b.py::three", "spark", marks=(*REAL, pytest.mark.xdist_group("own"))),
+    ) == {"a.py::one": "spark", "a.py::two": "a.py", "b.py::one": "spark", "b.py::two": "browser", "b.py::three": "own"}
+
+
+def test_real_tests_begin_first() -> None:
+    order = list(arranged(Item("a.py::fast"), Item("b.py::real", marks=REAL), Item("c.py::fast")))
+    assert order == ["b.py::real", "a.py::fast", "c.py::fast"]
+
+
+@pytest.mark.parametrize("fixture", ["postgres_server", "spark", "kafka", "control_plane", "drivers"])
+def test_a_test_that_needs_a_server_must_be_marked(fixture: str) -> None:
+    with pytest.raises(pytest.UsageError, match=f"a.py::test needs {fixture}: mark it `real`"):
+        arranged(Item("a.py::test", fixture))
+    assert arranged(Item("a.py::test", fixture, marks=REAL))
+    assert arranged(Item("a.py::test", fixture, marks=(pytest.mark.exhaustive,)))
