@@ -202,7 +202,7 @@ class TimerQueue:
 
 
 def _whole(timestamp_ms: Any) -> int:
-    """Returns a time as a whole number of 64 bits, if it is one."""
+    """Returns a time as a whole number of 64 bits."""
     if timestamp_ms is None:
         raise SerializationError("a timer was given None as its time")
     whole: int = _convert(timestamp_ms)

@@ -1,6 +1,6 @@
-"""The one table of what converts to a declared type without loss: Python values and Arrow columns.
+"""The table of the values that convert to a declared type without loss.
 
-Outputs, state and columnar state share it, so that a value that one of them accepts means the same in all.
+It covers Python values and Arrow columns. Outputs, state and columnar state share it, so that a value that one of them accepts means the same in all.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ _NONE = type(None)
 
 
 def kind_of_type(of_type: pa.DataType) -> Kind | None:
-    """Returns the kind of an Arrow type; None for nested types and for types that are left to Arrow."""
+    """Returns the kind of an Arrow type.
+
+    Nested types, and types that are left to Arrow, have None.
+    """
     types = pa.types
     if types.is_timestamp(of_type):
         return Kind.LOCAL_TIME if of_type.tz is None else Kind.INSTANT
@@ -90,7 +93,7 @@ def kind_of_type(of_type: pa.DataType) -> Kind | None:
 
 
 def kind_of_value(value: Any) -> Kind | None:
-    """Returns the kind of a Python, NumPy or pandas scalar; None if it has none."""
+    """Returns the kind of a Python, NumPy or pandas scalar, or None."""
     if isinstance(value, dt.datetime):
         return Kind.LOCAL_TIME if value.tzinfo is None else Kind.INSTANT
     return next((kind for kind, classes in _CLASSES if isinstance(value, classes)), None)
@@ -110,9 +113,9 @@ _CLASSES: tuple[tuple[Kind, tuple[type, ...]], ...] = (
 
 @cache
 def converter(of_type: pa.DataType) -> Convert:
-    """Returns a function from a value that is not null to the same value in the Python class of an Arrow type.
+    """Returns a conversion of values to the Python class of an Arrow type.
 
-    The function raises SerializationError if the type cannot hold the value without loss. Its message holds no values.
+    The function takes no null. It raises SerializationError if the type cannot hold the value without loss. Its message holds no values.
     """
     types = pa.types
     if types.is_struct(of_type):
@@ -137,7 +140,9 @@ def converter(of_type: pa.DataType) -> Convert:
 
 
 def column_of(values: Any, of_type: pa.DataType) -> pa.Array:
-    """Returns Arrow or Python values, None for null, as one column of a type.
+    """Returns Arrow or Python values as one column of a type.
+
+    None stands for null.
 
     Raises:
         SerializationError: The type cannot hold a value without loss.
@@ -191,13 +196,13 @@ def exact_cast(column: pa.Array | pa.ChunkedArray, of_type: pa.DataType) -> pa.A
 
 
 def exact_classes(of_type: pa.DataType) -> frozenset[type]:
-    """Returns the Python classes whose values a type holds as they are, unless they are out of its range."""
+    """Returns the Python classes that a type holds exactly within its range."""
     kind = kind_of_type(of_type)
     return _EXACT.get(kind, frozenset()) if kind is not None and not _rounds(of_type) else frozenset()
 
 
 def _is_kept(column: pa.ChunkedArray, cast: pa.ChunkedArray, wanted: Kind | None) -> bool:
-    """Whether a cast that Arrow has checked kept what Arrow does not check: a time of day, and the size of a float."""
+    """Checks what Arrow does not: the time of day, and finite floats."""
     if wanted is Kind.DATE:
         return bool(pc.all(pc.equal(cast.cast(column.type), column)).as_py() is not False)
     if wanted is Kind.FLOATING and pa.types.is_floating(column.type):
@@ -213,7 +218,7 @@ def _leaves(of_type: pa.DataType) -> list[pa.DataType]:
 
 
 def _rounds(of_type: pa.DataType) -> bool:
-    """Whether Arrow changes values of the type's own classes silently."""
+    """Returns whether Arrow silently changes values of the type's own classes."""
     types = pa.types
     if types.is_timestamp(of_type):
         return bool(of_type.unit in {"s", "ms"})
@@ -225,7 +230,7 @@ def _refused(what: str, of_type: pa.DataType) -> SerializationError:
 
 
 def _named(value: Any, what: str = "") -> str:
-    """Returns a value's class with its article, and what the value is like; never the value."""
+    """Describes a value by its class, without its content."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}{what}"
 

@@ -241,7 +241,7 @@ def _plain_text(value: Any) -> str:
 
 
 def _exactly(to: Convert, of_type: pa.DataType) -> Convert:
-    """Returns a conversion that takes every value that the type holds without loss, and no others."""
+    """Returns a conversion that refuses values which the type would change."""
     known, convert = exact_classes(of_type), converter(of_type)
     return lambda value: to(value if type(value) in known else convert(value))
 
