@@ -1,4 +1,4 @@
-"""The table of the values that convert to a declared type without loss.
+"""The values that convert to a declared type without loss.
 
 It covers Python values and Arrow columns. Outputs, state and columnar state share it, so that a value that one of them accepts means the same in all.
 """
@@ -113,7 +113,7 @@ _CLASSES: tuple[tuple[Kind, tuple[type, ...]], ...] = (
 
 @cache
 def converter(of_type: pa.DataType) -> Convert:
-    """Returns a conversion of values to the Python class of an Arrow type.
+    """Returns a conversion to the Python class of an Arrow type.
 
     The function takes no null. It raises SerializationError if the type cannot hold the value without loss. Its message holds no values.
     """
