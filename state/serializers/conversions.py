@@ -1,6 +1,7 @@
 """The values that convert to a declared type without loss.
 
-It covers Python values and Arrow columns. Outputs, state and columnar state share it, so that a value that one of them accepts means the same in all.
+The table covers Python values and Arrow columns. Outputs, state and columnar state share it, so that a value that one
+accepts means the same in all.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ _CLASSES: tuple[tuple[Kind, tuple[type, ...]], ...] = (
 def converter(of_type: pa.DataType) -> Convert:
     """Returns a conversion to the Python class of an Arrow type.
 
-    The function takes no null. It raises SerializationError if the type cannot hold the value without loss. Its message holds no values.
+    The function takes no null. It raises SerializationError if the type cannot hold the value without loss; the message
+    holds no values.
     """
     types = pa.types
     if types.is_struct(of_type):
