@@ -1,1 +1,4 @@
-"""The SDK that jobs are written with, and the runtime that runs them on Spark. Users import from `keyscale`."""
+"""The SDK for jobs, and the runtime that executes them on Spark.
+
+Users import from `keyscale`.
+"""

@@ -6,14 +6,17 @@ from keyscale.errors import KeyscaleError
 
 
 class JobError(KeyscaleError):
-    """Root of the errors of declaring or running a job. Catch it to handle any of them."""
+    """Root of the errors of declaring or running a job.
+
+    Catch it to handle any of them.
+    """
 
     code = "JOB_ERROR"
     advice = "See the job's log."
 
 
 class NoEnvironmentError(JobError):
-    """A job's script is run outside a driver."""
+    """The job's script runs outside a driver."""
 
     code = "JOB_NO_ENVIRONMENT"
     domain = "user"
@@ -21,7 +24,10 @@ class NoEnvironmentError(JobError):
 
 
 class InvalidTopologyError(JobError):
-    """The graph that the script declares cannot run. Raised before anything runs."""
+    """The graph that the script declares cannot run.
+
+    Raised before anything runs.
+    """
 
     code = "JOB_TOPOLOGY_INVALID"
     domain = "user"
@@ -29,7 +35,10 @@ class InvalidTopologyError(JobError):
 
 
 class MissingUidError(InvalidTopologyError):
-    """A stateful operator, a sink, or one of several sources has no uid, so a later run could not find it again."""
+    """A stateful operator, a sink or a source has no uid.
+
+    Without a uid, a later run cannot find its state or positions. A job's only source needs none.
+    """
 
     code = "JOB_UID_MISSING"
     advice = 'Call .uid("a-stable-name") on the operator, sink or source.'
@@ -43,14 +52,14 @@ class DuplicateUidError(InvalidTopologyError):
 
 
 class InvalidUidError(InvalidTopologyError):
-    """A uid contains characters that a path in an object store must not contain."""
+    """A uid contains characters that object store paths must not contain."""
 
     code = "JOB_UID_INVALID"
     advice = "Use 1 to 100 letters, digits, '.', '_' and '-'; begin with a letter or a digit."
 
 
 class NoSinkError(InvalidTopologyError):
-    """The job has no sink, or the output of one of its operators reaches none."""
+    """The job has no sink, or an operator's output reaches no sink."""
 
     code = "JOB_NO_SINK"
     advice = "End every branch of the job with .sink_to(...)."
@@ -71,7 +80,7 @@ class InvalidKeyError(InvalidTopologyError):
 
 
 class InvalidSchemaError(InvalidTopologyError):
-    """An operator's output schema is missing, empty, or not a schema."""
+    """An operator's output schema is missing, empty or invalid."""
 
     code = "JOB_SCHEMA_INVALID"
     advice = 'Declare it as {"column": "type", ...}, as a DDL string, a StructType or a pyarrow schema.'
@@ -85,7 +94,10 @@ class UnionSchemaError(InvalidTopologyError):
 
 
 class UnionTimestampsError(InvalidTopologyError):
-    """The streams of a union take event time from different columns, or only some of them have event time."""
+    """The streams of a union take event time from different columns.
+
+    Also raised if only some of the streams have event time.
+    """
 
     code = "JOB_UNION_TIMESTAMPS_DIFFER"
     advice = (
@@ -95,23 +107,26 @@ class UnionTimestampsError(InvalidTopologyError):
 
 
 class TooManySplitsError(JobError):
-    """The columns that name the splits of a source for event time have too many different values."""
+    """The split columns of a source have too many different values."""
 
     code = "JOB_TOO_MANY_SPLITS"
     domain = "user"
     advice = (
-        "Name columns that tell which part of the source a record comes from, such as a topic's partition, not"
-        " values of the records themselves; or pass split=() to have one watermark for the whole source."
+        "Name columns that identify the part of the source that a record comes from, such as a topic's partition, not "
+        "values of the record; or pass split=() to have one watermark for the whole source."
     )
 
 
 class NotPicklableError(InvalidTopologyError):
-    """A function or source holds something that cannot be sent to Python workers, such as a connection or a lock."""
+    """A function or source holds an object that cannot be pickled.
+
+    Connections and locks are such objects.
+    """
 
     code = "JOB_NOT_PICKLABLE"
     advice = (
-        "Make it in `open`, once per batch, or with `context.worker_resource` once per worker; a source makes it at"
-        " first use."
+        "Create the object in `open`, once per batch, or with `context.worker_resource`, once per worker; a source "
+        "creates it at first use."
     )
 
 
@@ -134,28 +149,28 @@ class UserFunctionError(JobError):
 
 
 class OutputTypeError(UserFunctionError):
-    """A user's function returned something that does not fit the operator's output schema."""
+    """A user's function returned a value outside the operator's output schema."""
 
     code = "JOB_OUTPUT_MISMATCH"
     advice = "Return dicts, tuples or rows with exactly the columns and types that `output=` declares."
 
 
 class UnknownOutputError(UserFunctionError):
-    """A user's function emitted a record to a side output that the operator does not declare."""
+    """A user's function emitted a record to an undeclared side output."""
 
     code = "JOB_OUTPUT_UNKNOWN"
     advice = "Declare every side output where the function is used: side_outputs=[tag]."
 
 
 class ProcessorCallError(UserFunctionError):
-    """A StatefulProcessor made a call that its time mode or this runtime does not support."""
+    """A StatefulProcessor made a call that its time mode or runtime forbids."""
 
     code = "JOB_PROCESSOR_CALL_REFUSED"
     advice = "Choose another time mode, or make the call only where Spark's documentation allows it."
 
 
 class OperatorStateUnavailableError(UserFunctionError):
-    """A user's function asked for operator state that it cannot have."""
+    """A user's function asked for operator state that is unavailable to it."""
 
     code = "JOB_OPERATOR_STATE_UNAVAILABLE"
     advice = (
@@ -165,7 +180,7 @@ class OperatorStateUnavailableError(UserFunctionError):
 
 
 class BroadcastTooLargeError(JobError):
-    """A batch of a broadcast stream is too large to be sent to every subtask."""
+    """A batch of a broadcast stream is too large for the subtasks."""
 
     code = "JOB_BROADCAST_TOO_LARGE"
     domain = "user"
@@ -186,25 +201,28 @@ class BroadcastDivergedError(UserFunctionError):
 
 
 class IncompleteReportsError(JobError):
-    """The batch does not have exactly one report per subtask; it is not committed and runs again."""
+    """A batch lacks a report of a subtask, or has several.
+
+    The batch is not committed and runs again.
+    """
 
     code = "JOB_REPORTS_INCOMPLETE"
     retryable = True
     advice = (
-        "Nothing to do unless it repeats. If it does, look for a transform that runs an action on its input, such as a"
-        " count, or that needs no row of it, such as a limit of 0; for a sink of your own that does not read all rows"
-        " once; and for code of yours that changes settings of Spark."
+        "Nothing to do unless it repeats. If it does, look for a transform that runs an action on its input, such as "
+        "a count, or that reads no rows of its input, such as a limit of 0; for a custom sink that does not read all "
+        "rows exactly once; and for code that changes Spark settings."
     )
 
 
 class SinkOccupiedError(JobError):
-    """Another job, or a newer attempt of this one, writes to the sink's target, or has written there."""
+    """Another job or a newer attempt owns the sink's target."""
 
     code = "SINK_TARGET_OCCUPIED"
     domain = "user"
     advice = (
-        "Give each sink of each job a target of its own. The message says how to take over the target of a job that is"
-        " never to run again."
+        "Give each sink of each job its own target. The message says how to take over the target of a job that will "
+        "never run again."
     )
 
 
@@ -215,8 +233,8 @@ class SinkPublishError(JobError):
     domain = "external"
     retryable = True
     advice = (
-        "Check that the output's file system exists, and that the user whom the job runs as may write to it."
-        " The job publishes the batch again at its next start."
+        "Check that the output's file system exists and that the job's user may write to it. The job publishes the "
+        "batch again at its next start."
     )
 
 
@@ -226,11 +244,14 @@ class SinkFunctionError(JobError):
     code = "SINK_FUNCTION_FAILED"
     domain = "user"
     retryable = True
-    advice = "Correct the function, see its traceback."
+    advice = "Correct the function; its traceback shows where it failed."
 
 
 class TaskFailedError(JobError):
-    """A task failed for a reason outside Keyscale and the user's code, such as a lost executor or lack of memory."""
+    """A task failed for a reason outside Keyscale and the user's code.
+
+    Examples are a lost executor and lack of memory.
+    """
 
     code = "JOB_TASK_FAILED"
     retryable = True
@@ -243,7 +264,7 @@ class MissingSecretError(JobError):
     code = "JOB_SECRET_MISSING"
     domain = "external"
     retryable = True
-    advice = "Give the secret to the control plane again, to each replica of it; a job that has failed is then started."
+    advice = "Give the secret to every replica of the control plane again, then start the job if it has FAILED."
 
 
 class SecretNotNamedError(JobError):
@@ -252,8 +273,8 @@ class SecretNotNamedError(JobError):
     code = "JOB_SECRET_NOT_NAMED"
     domain = "user"
     advice = (
-        "Name the secret (`./keyscale jobs update JOB --secret NAME`, with one --secret for each that the script reads)"
-        ", and start the job (`./keyscale jobs start JOB --wait`)."
+        "Name the secret (`./keyscale jobs update JOB --secret NAME`, with one --secret for each secret that the "
+        "script reads), and start the job (`./keyscale jobs start JOB --wait`)."
     )
 
 
@@ -263,15 +284,15 @@ class SinkRowsRefusedError(JobError):
     code = "SINK_ROWS_REFUSED"
     domain = "user"
     advice = (
-        "Correct the job or the target as the message says, or give the sink `dead_letters`, which take refused rows."
-        " A committed batch is published at the next start."
+        "Correct the job or the target as the message says, or give the sink `dead_letters`, which receive refused "
+        "rows. A committed batch is published at the next start."
     )
 
 
 class SinkUnavailableError(JobError):
-    """The system that a sink writes to does not answer, or refuses the connection.
+    """A sink's system does not answer or refuses the connection.
 
-    Raise it in a sink or a `ForeachBatchSink` function of your own to have the job wait and try again.
+    Raise it in a custom sink or a `ForeachBatchSink` function to make the job wait and try again.
     """
 
     code = "SINK_UNAVAILABLE"
@@ -286,11 +307,14 @@ class SourceFunctionError(JobError):
     code = "SOURCE_FAILED"
     domain = "user"
     retryable = True
-    advice = "Correct the source, see its traceback; the batch is planned or read again."
+    advice = "Correct the source; its traceback shows where it failed. The batch is planned or read again."
 
 
 class SourcePositionsError(JobError):
-    """A source's positions belong to another kind of source, or name splits that it does not have."""
+    """A source's positions do not fit the source.
+
+    They belong to another kind of source, or name splits that the source does not have.
+    """
 
     code = "SOURCE_POSITIONS_INVALID"
     domain = "user"
@@ -303,13 +327,14 @@ class SourceRecordsLostError(JobError):
     code = "SOURCE_RECORDS_LOST"
     domain = "external"
     advice = (
-        "To go on with the earliest records that exist, start the job with --skip-lost-records; to do so always, create"
-        ' the source with lost_records="skip". The metric lost_records counts them. Keep records for longer.'
+        "To continue with the earliest records that still exist, start the job with --skip-lost-records; to do so "
+        'always, create the source with lost_records="skip". The metric lost_records counts the lost records. Set a '
+        "longer retention in the source system."
     )
 
 
 class SourceUnavailableError(JobError):
-    """The system that a source reads from does not answer, or refuses the connection."""
+    """A source's system does not answer or refuses the connection."""
 
     code = "SOURCE_UNAVAILABLE"
     domain = "external"

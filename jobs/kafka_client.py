@@ -1,7 +1,9 @@
-"""The Kafka client of the source and the sink: its settings, how long it is waited for, and what its errors mean.
+"""The Kafka client of the source and the sink.
 
-librdkafka waits until times of day: in its calls, in its own threads, and so when a client ends. After the host's clock
-was set back by an hour, such a wait takes an hour more. So nothing here waits for it without a limit of our own.
+Holds its settings, its time limits and the meaning of its errors.
+
+librdkafka computes deadlines from the wall clock: in its calls, in its threads and when a client ends. If the host's
+clock is set back by an hour, a wait takes an hour longer. So every wait here has its own time limit.
 """
 
 from __future__ import annotations
@@ -73,14 +75,17 @@ def answered(answer: Future[_Answer], timeout_seconds: float) -> _Answer:
     except TimeoutError:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
     finally:
-        del answer  # which a failure's traceback would keep, and the answer keeps the failure
+        del answer  # the failure's traceback would keep it, and it keeps the failure
 
 
 class Held(Generic[_Client]):
-    """Holds a client, which ends in a thread of its own: nobody waits for that.
+    """Holds a client and ends it in a separate thread.
+
+    The caller does not wait for that thread.
 
     Args:
-        client: The client. Keep it nowhere else, not even in a local variable: a traceback may keep that.
+        client: The client. Keep no other reference to it, not even a local variable: a traceback may keep local
+            variables.
     """
 
     def __init__(self, client: _Client) -> None:
@@ -94,7 +99,7 @@ class Held(Generic[_Client]):
         """Ends the client, which cannot be used any more."""
         only, self._only = self._only, []
         if only:
-            # Not threading's: its start waits for the thread, which never runs once the interpreter ends.
+            # Not `threading`: its start waits for the thread, which never runs once the interpreter ends.
             with suppress(RuntimeError):
                 start_new_thread(only.clear, ())
 
@@ -103,10 +108,10 @@ class Held(Generic[_Client]):
 
 
 def within(seconds: float, call: Callable[[], _Answer]) -> _Answer:
-    """Returns what a call of the client returns.
+    """Returns the result of a client call, within a time limit.
 
     Args:
-        seconds: How long it may take. A call that is given up goes on in its thread; its client cannot be used again.
+        seconds: Time limit. After it, the call continues in its thread and its client cannot be used again.
         call: The call. It takes the client from its holder itself: a bound method would keep the client.
 
     Raises:

@@ -1,4 +1,7 @@
-"""Secrets of a job: its script names them, the control plane's environment holds them."""
+"""Secrets of a job.
+
+The script names them; the control plane's environment holds them.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,11 @@ import os
 from .errors import MissingSecretError, SecretNotNamedError
 from .protocol.redaction import JOB_SECRET_PREFIX, NAMED_VARIABLE, mask_known
 
-_revealed: dict[str, str] = {}  # by variable; those that this process has read or unpickled
+_revealed: dict[str, str] = {}  # by variable; the secrets that this process has read or unpickled
 
 
 class Secret:
-    """A secret, given by its name, such as the address of a database with its password.
+    """A secret by name, such as a database address with its password.
 
     Its value is the environment variable `KEYSCALE_JOB_SECRET_<name>`. A driver has the variables of the secrets that
     its job names: in its `secrets`, or as the value of a parameter. Neither `repr` nor an error shows the value. A
@@ -60,5 +63,8 @@ def revealed(text: str | Secret) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Masks all secrets that this process knows: those of jobs, and those in its environment."""
+    """Masks every secret known to this process.
+
+    These are the job's secrets and the secrets in the environment.
+    """
     return mask_known(text, {**os.environ, **_revealed})

@@ -1,1 +1,1 @@
-"""The graph of a job: its nodes, their schemas, and the checked topology that the runtime runs."""
+"""A job's graph: nodes, schemas, and the topology that runs."""

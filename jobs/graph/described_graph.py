@@ -1,4 +1,7 @@
-"""The graph of a job as the control plane shows it: sources, operators and sinks, without the steps between them."""
+"""The graph of a job as the control plane shows it.
+
+It has sources, operators and sinks, without the steps between them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def describe(topology: Topology) -> list[GraphNode]:
-    """Returns the sources, operators and sinks of a graph, each after those whose records it gets."""
+    """Returns the sources, operators and sinks of a graph, upstream nodes first."""
     return [
         GraphNode(
             uid=node.uid or ONLY_SOURCE_UID,

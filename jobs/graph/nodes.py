@@ -29,7 +29,7 @@ class Timestamps:
     """The event time of a stream's records.
 
     Attributes:
-        column: The column that holds it: a timestamp, or milliseconds since the epoch.
+        column: The column with the event time: a timestamp, or milliseconds since the epoch.
         out_of_orderness_ms: How much older than an earlier record a record may be without being late.
         idle_after_ms: After this time without records, a source, or a split of it, no longer holds back the watermark;
             None for never.
@@ -50,7 +50,9 @@ class Timestamps:
 
 
 def union_timestamps(timestamps: Sequence[Timestamps | None]) -> Timestamps | None:
-    """Returns the timestamps of a union of streams: all have theirs in the same column, or none has any.
+    """Returns the timestamps of a union, which must share one column.
+
+    All streams have timestamps in the same column, or none of them has timestamps.
 
     Raises:
         UnionTimestampsError: The columns differ, or only some streams have timestamps.
@@ -72,7 +74,7 @@ def union_timestamps(timestamps: Sequence[Timestamps | None]) -> Timestamps | No
 
 @dataclass(frozen=True, slots=True)
 class SourceNode:
-    """A streaming DataFrame that records come from. Its uid identifies its positions in later runs."""
+    """A streaming DataFrame; its uid identifies its positions in later runs."""
 
     id: NodeId
     frame: DataFrame
@@ -128,7 +130,10 @@ class UnionNode:
 
 @dataclass(frozen=True, slots=True)
 class SecondInput:
-    """The second keyed input of an operator. The attributes are those of OperatorNode."""
+    """The second keyed input of an operator.
+
+    The attributes correspond to the attributes of OperatorNode.
+    """
 
     node: NodeId
     schema: pa.Schema
@@ -139,7 +144,9 @@ class SecondInput:
 
 @dataclass(frozen=True, slots=True)
 class OperatorNode:
-    """A keyed, stateful step. Its uid identifies its state in later runs; `key_schema` is the key of the stored state.
+    """A keyed, stateful step.
+
+    Its uid identifies its state in later runs; `key_schema` is the key of the stored state.
 
     It may have a second input: either `broadcast`, whose records all go to every subtask, or `second`, which has the
     same key.
@@ -168,7 +175,7 @@ class OperatorNode:
 
 @dataclass(frozen=True, slots=True)
 class SideOutputNode:
-    """A side output of an operator, which is its input."""
+    """A side output of an operator, which is the node's input."""
 
     id: NodeId
     input: NodeId
@@ -199,7 +206,7 @@ Node: TypeAlias = SourceNode | TransformNode | TimestampsNode | UnionNode | Oper
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The origin of the records that arrive at a node: a source or an operator.
+    """The source or operator of the records that arrive at a node.
 
     Attributes:
         node: The source or the operator.
@@ -211,11 +218,16 @@ class Origin:
 
     @property
     def name(self) -> str:
-        """The name of the origin in the commit log. No uid contains a colon."""
+        """The name of the origin in the commit log.
+
+        Uids contain no colon.
+        """
         return self.node.uid if isinstance(self.node, SourceNode) else f"operator:{self.node.uid}"
 
     def joined(self, other: Origin) -> Origin:
         """Returns the origin of records that arrive by two ways.
+
+        It takes the larger bound of each kind, so that no record is late by the bounds of the other way.
 
         It has the larger bounds of both, so that no record is late by the bounds of the other way.
         """
@@ -234,14 +246,14 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """An origin of the records that arrive at one of an operator's keyed inputs.
+    """An origin of records at one keyed input of an operator.
 
     Attributes:
         origin: The origin.
         port: 0 for the first input, 1 for the second.
         timestamp_column: The column with the event time of the input's records.
         out_of_orderness_ms: The bound for records of an origin without timestamps of its own.
-        split_columns: The columns that name the split that a record comes from; none if the origin has one watermark.
+        split_columns: The columns that identify a record's split; none if the origin has one watermark.
     """
 
     origin: Origin
@@ -257,5 +269,8 @@ class Arrival:
 
     @property
     def splits_name(self) -> str:
-        """The name of the arrival's splits in the commit log. Splits by other columns are other splits."""
+        """The name of the arrival's splits in the commit log.
+
+        Splits by other columns are other splits.
+        """
         return f"{self.name}({','.join(self.split_columns)})"

@@ -1,4 +1,7 @@
-"""Checks that a user's object can be sent to Python workers, and names the part of it that cannot."""
+"""Checks that a user's object can be sent to Python workers.
+
+The error names the part that cannot.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,8 @@ def check_picklable(thing: Any, what: str) -> None:
         what: Its name in the message, such as "operator 'totals'".
 
     Raises:
-        NotPicklableError: It cannot. The message names the attribute, element or variable that is to blame.
-        SecretNotNamedError, MissingSecretError: It holds a secret that is not there.
+        NotPicklableError: The object cannot be pickled. The message names the attribute, element or variable at fault.
+        SecretNotNamedError, MissingSecretError: The object holds a secret that is missing.
     """
     try:
         pickled(thing)
@@ -46,10 +49,10 @@ def check_picklable(thing: Any, what: str) -> None:
 def _to_blame(
     thing: Any, path: str, error: Exception, seen: dict[int, Any], depth: int = 0
 ) -> tuple[str, Exception] | None:
-    """Follows the parts that cannot be pickled, down to one all of whose own parts can.
+    """Finds the innermost part that cannot be pickled.
 
     Returns:
-        How that part is reached, and its exception. None if only parts that were seen before are left.
+        The path to the part, and its exception. None if only parts that were seen before are left.
     """
     seen[id(thing)] = thing
     is_whole = True
@@ -60,7 +63,7 @@ def _to_blame(
         is_whole = False
         if id(part) in seen or depth == _DEPTH_MAX:
             continue
-        # An operator of ours around a user's function is not what the user knows.
+        # The user does not know the operator that wraps the user's function.
         is_ours = type(thing).__module__.startswith("keyscale.")
         deeper = _to_blame(part, _name_of(part) if is_ours else f"{path}{name}", found, seen, depth + 1)
         if deeper is not None:
@@ -77,7 +80,7 @@ def _error_of(thing: Any) -> Exception | None:
 
 
 def _parts_of(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the parts that are pickled with an object, and how each is reached from it."""
+    """Yields the parts that are pickled with an object, with their paths."""
     if isinstance(thing, Mapping):
         yield from ((f"[{key!r}]", value) for key, value in thing.items())
     elif isinstance(thing, list | tuple):

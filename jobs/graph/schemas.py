@@ -1,4 +1,4 @@
-"""Schemas of streams: the forms that users declare them in, and the rules for keys, outputs and unions."""
+"""Schemas of streams, and the rules for keys, outputs and unions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Schema: TypeAlias = Mapping[str, str] | str | StructType | pa.Schema
 
 
 def arrow_schema(declared: Schema) -> pa.Schema:
-    """Returns an output schema, declared in any of its forms, as Arrow's.
+    """Converts an output schema in any form to Arrow.
 
     Raises:
         InvalidSchemaError: The declaration is not a schema.
@@ -63,7 +63,7 @@ def check_schema(schema: pa.Schema, of_what: str) -> None:
 
 
 def key_schema(schema: pa.Schema, key_columns: tuple[str, ...]) -> pa.Schema:
-    """Returns the schema of the key: the named columns, each nullable.
+    """Returns the schema of the named key columns, each nullable.
 
     Raises:
         UnknownColumnError: A column is not in the stream.
@@ -79,7 +79,9 @@ def key_schema(schema: pa.Schema, key_columns: tuple[str, ...]) -> pa.Schema:
 
 
 def check_keys_alike(first: pa.Schema, second: pa.Schema) -> None:
-    """Checks that the keys of two streams have the same types; otherwise equal keys would not meet.
+    """Checks that the keys of two streams have the same types.
+
+    With different types, equal keys would not meet.
 
     Raises:
         InvalidKeyError: The types differ.
@@ -112,7 +114,9 @@ def keyed_schema(key: pa.Schema, result: pa.Schema) -> pa.Schema:
 
 
 def union_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """Returns the columns that all schemas have. A column is nullable if it is nullable in any of them.
+    """Returns the columns that all schemas have.
+
+    A column is nullable if it is nullable in any of the schemas.
 
     Raises:
         UnionSchemaError: The name, type or position of a column differs; the message names the column.
@@ -122,8 +126,8 @@ def union_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
         for place, (wanted, found) in enumerate(zip_longest(first, other), 1):
             if wanted is None or found is None or (wanted.name, wanted.type) != (found.name, found.type):
                 raise UnionSchemaError(
-                    f"column {place} of stream {number} of the union is {_described(found)},"
-                    f" that of the first one is {_described(wanted)}"
+                    f"column {place} of stream {number} of the union is {_described(found)}; in the first stream it "
+                    f"is {_described(wanted)}"
                 )
     nullable = [any(schema.field(place).nullable for schema in schemas) for place in range(len(first))]
     return pa.schema([field.with_nullable(null) for field, null in zip(first, nullable, strict=True)])

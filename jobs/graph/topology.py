@@ -1,4 +1,4 @@
-"""The graph of a job as its script declares it: values and checks, without Spark.
+"""The graph of a job as its script declares it, without Spark.
 
 A `TopologyBuilder` collects nodes while the script runs; `build` checks them and returns the `Topology` for the
 runtime.
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ..operators.operator_contract import OperatorLogic
     from ..sinks.sink import Sink
 
-_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it becomes part of paths in object stores
+_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # a uid becomes part of paths in object stores
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Topology:
     Attributes:
         nodes: Every node comes after its inputs.
         rocksdb: Configures the stores of the job's state.
-        batch_interval_ms: The least time between the starts of two batches, as the script has set it.
+        batch_interval_ms: The minimum time between the starts of two batches, as set by the script.
     """
 
     nodes: tuple[Node, ...]
@@ -84,7 +84,10 @@ class Topology:
         return tuple(reader for reader in self.nodes if node in reader.inputs)
 
     def origins(self, node: NodeId) -> tuple[Origin, ...]:
-        """Returns the sources and operators whose records, perhaps transformed, `node` emits, which may be itself."""
+        """Returns the sources and operators that `node` gets its records from.
+
+        A source or operator is its own origin. Stateless steps on the way do not count.
+        """
         at = self.nodes[node]
         if isinstance(at, SourceNode | OperatorNode):
             return (Origin(at),)
@@ -97,7 +100,7 @@ class Topology:
         return tuple(found.values())
 
     def arrivals(self, operator: OperatorNode) -> tuple[Arrival, ...]:
-        """Returns the arrivals at an operator, those at its first input first."""
+        """Returns the arrivals at an operator; the first input comes first."""
         first = (operator.timestamp_column, operator.out_of_orderness_ms)
         arrivals = [
             Arrival(origin, 0, *first, _split_columns(origin, operator.input_schema))
@@ -112,11 +115,14 @@ class Topology:
         return tuple(arrivals)
 
     def follows_sources_alone(self, operator: OperatorNode) -> bool:
-        """Returns whether no record that an operator emits arrives at `operator`."""
+        """Returns whether all records that arrive at `operator` come from sources."""
         return all(isinstance(origin.node, SourceNode) for each in operator.inputs for origin in self.origins(each))
 
     def meets_others(self, node: NodeId) -> bool:
-        """Returns whether what `node` emits is put together with other records before the next operator reads it."""
+        """Returns whether the output of `node` merges with other records.
+
+        Only merges before the next operator count.
+        """
         for reader in self.consumers(node):
             if isinstance(reader, UnionNode) or (isinstance(reader, OperatorNode) and reader.second is not None):
                 return True
@@ -125,7 +131,10 @@ class Topology:
         return False
 
     def times_passed_on(self, node: NodeId, source: NodeId) -> int:
-        """Returns how often `node` emits each record of a source; 0 if that is not the same for all of them."""
+        """Returns how often `node` emits each record of a source.
+
+        Returns 0 if the number is not the same for all records.
+        """
         at = self.nodes[node]
         if isinstance(at, SourceNode):
             return int(at.id == source)
@@ -136,7 +145,10 @@ class Topology:
         return sum(times) if all(times) else 0
 
     def reader_of_all(self) -> OperatorNode | None:
-        """Returns the operator that directly, and alone, reads the job's only source; None if there is none."""
+        """Returns the operator that is the only reader of the only source.
+
+        Returns None if there is no such operator.
+        """
         node: Node = self.sources[0]
         while len(self.sources) == 1 and len(readers := self.consumers(node.id)) == 1:
             node = readers[0]
@@ -153,7 +165,10 @@ class Topology:
 
 @dataclass(slots=True)
 class TopologyBuilder:
-    """Collects a job's nodes while its script runs. Operators and sinks get their uids after they are added."""
+    """Collects a job's nodes while its script runs.
+
+    Operators and sinks get their uids after they are added.
+    """
 
     rocksdb: RocksDbSettings = field(default_factory=RocksDbSettings)
     batch_interval_ms: int = 0
@@ -204,7 +219,10 @@ class TopologyBuilder:
         broadcast: NodeId | None = None,
         second: SecondInput | None = None,
     ) -> NodeId:
-        """Adds a keyed operator over the stream of `source`. `schema` is the schema of its main output."""
+        """Adds a keyed operator over the stream of `source`.
+
+        `schema` is the schema of its main output.
+        """
         check_schema(schema, "an operator's output")
         tags = list(side_outputs)
         for tag in tags:
@@ -241,12 +259,15 @@ class TopologyBuilder:
         node = self._nodes[operator]
         if not isinstance(node, OperatorNode) or node.side_outputs.get(tag.name) != tag.schema:
             raise InvalidTopologyError(
-                f"there is no side output {tag.name!r} here: declare it where the function is used"
+                f"the function declares no side output {tag.name!r}: name it in side_outputs=[...]"
             )
         return self._add(SideOutputNode(self._next_id(), operator, tag.name, tag.schema))
 
     def add_dead_letters(self, operator: NodeId) -> NodeId:
-        """Adds the stream of records that an operator's function failed on. Raises as `add_side_output` does."""
+        """Adds the stream of records on which an operator's function failed.
+
+        Raises as `add_side_output` does.
+        """
         node = self._nodes[operator]
         known = node.input_schema if isinstance(node, OperatorNode) else self.schema(operator)
         return self.add_side_output(operator, dead_letter_tag(known))
@@ -270,7 +291,7 @@ class TopologyBuilder:
             )
         if not isinstance(node, SourceNode | OperatorNode | SinkNode):
             raise InvalidTopologyError(
-                f"the uid {uid!r} is on a stream that is neither a source, nor a stateful operator's output, nor a sink"
+                f"the uid {uid!r} is on a stream that is not a source, a stateful operator's output or a sink"
             )
         if node.uid:
             raise InvalidTopologyError(f"the source, operator or sink {node.uid!r} cannot also be {uid!r}")
@@ -314,13 +335,19 @@ class TopologyBuilder:
 
 
 def _split_columns(origin: Origin, schema: pa.Schema) -> tuple[str, ...]:
-    """Returns the columns that name the splits of an origin; none if a transform has dropped one on the way."""
+    """Returns the columns that identify the splits of an origin.
+
+    Returns none if a transform has dropped one of the columns on the way.
+    """
     columns = () if origin.timestamps is None else origin.timestamps.split_columns
     return columns if set(columns) <= set(schema.names) else ()
 
 
 def dead_letter_tag(schema: pa.Schema) -> OutputTag:
-    """Returns the side output for failed records of a stream: its columns, and the exception's type and message."""
+    """Returns the side output for failed records of a stream.
+
+    Its columns are the stream's columns, and the exception's type and message.
+    """
     return OutputTag("dead-letters", pa.schema([*schema, pa.field("error", pa.string())]))
 
 
@@ -340,7 +367,7 @@ def _described(node: SourceNode | OperatorNode | SinkNode) -> str:
     if isinstance(node, OperatorNode):
         return f"the operator keyed by {', '.join(node.key_columns)}"
     if isinstance(node, SourceNode):
-        return f"one of several sources, that of {', '.join(node.schema.names)},"
+        return f"one of several sources, with the columns {', '.join(node.schema.names)},"
     return "a sink"
 
 
