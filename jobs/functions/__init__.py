@@ -1,1 +1,1 @@
-"""The functions that users write, and what the runtime gives them: rows, contexts, timers, windows."""
+"""The functions that users write, and the objects passed to them."""

@@ -1,4 +1,7 @@
-"""Functions over whole Arrow batches of a keyed stream: the fast path, without a Python object per record."""
+"""Functions over whole Arrow batches of a keyed stream.
+
+This is the fast path: it creates no Python object per record.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class KeyedBatch:
     """Some records of one subtask, as columns.
 
     Pass `key_groups` and `keys` to the columnar methods of states: `state.get_many(batch.key_groups, batch.keys)`. Pass
-    these very objects, not copies: the keys are then encoded once for all states.
+    the objects themselves, not copies: the keys are then encoded once for all states.
 
     Attributes:
         records: The stream's columns, in the order of arrival.
@@ -43,18 +46,23 @@ class KeyedBatch:
 
 
 class KeyedBatchFunction(ABC):
-    """A function over batches of records of a keyed stream, with columnar state.
+    """A function over batches of a keyed stream, with columnar state.
 
-    One instance runs in each subtask; a new one is opened for each micro-batch, as with `KeyedProcessFunction`. A
-    micro-batch may be split into any number of calls, so results must not depend on the split.
+    One instance runs in each subtask; a new instance is opened for each batch, as with `KeyedProcessFunction`. A batch
+    may be split into any number of calls, so results must not depend on the split.
     """
 
     def open(self, context: RuntimeContext) -> None:  # noqa: B027 - users may override it
-        """Called before the first records of a micro-batch. Get the states here."""
+        """Opens the function before the first records of a batch.
+
+        Get the states here.
+        """
 
     @abstractmethod
     def process_batch(self, batch: KeyedBatch) -> BatchResult:
-        """Called with some records of a subtask. A key may occur in several rows.
+        """Processes some records of a subtask.
+
+        A key may occur in several rows.
 
         Returns:
             Output records as a RecordBatch or Table, an iterable of them, or None. Columns are matched by name; extra
@@ -62,4 +70,7 @@ class KeyedBatchFunction(ABC):
         """
 
     def close(self) -> None:  # noqa: B027 - users may override it
-        """Called after the last records of a micro-batch, but not if the micro-batch has failed."""
+        """Closes the function after the last records of a batch.
+
+        Not called if the batch has failed.
+        """

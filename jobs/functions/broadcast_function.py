@@ -1,4 +1,4 @@
-"""Functions over a keyed and a broadcast stream, and the contexts that they are given."""
+"""Functions over a keyed and a broadcast stream, with their contexts."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ if TYPE_CHECKING:
 
 
 class KeyedBroadcastProcessFunction(ABC):
-    """A function over the records of a keyed stream that can read state filled by a broadcast stream.
+    """A function over a keyed stream that reads broadcast state.
 
-    One instance runs in each subtask; a new one is opened for each batch. In a batch, every subtask processes the
+    One instance runs in each subtask; a new instance is opened for each batch. In a batch, every subtask processes the
     broadcast records first, in the same order, and then its keyed records.
     """
 
     def open(self, context: RuntimeContext) -> None:  # noqa: B027 - users may override it
-        """Called before the first record of a batch. Get the states here."""
+        """Opens the function before the first record of a batch.
+
+        Get the states here.
+        """
 
     @abstractmethod
     def process_element(self, row: Row, context: KeyedReadOnlyContext) -> Iterable[Any] | None:
-        """Called for each record of the keyed stream, with the state of its key.
+        """Processes a record of the keyed stream, with its key's state.
 
         Returns:
             The output records, as in KeyedProcessFunction.
@@ -38,12 +41,13 @@ class KeyedBroadcastProcessFunction(ABC):
 
     @abstractmethod
     def process_broadcast_element(self, row: Row, context: BroadcastContext) -> Iterable[Any] | None:
-        """Called for each record of the broadcast stream, in every subtask. There is no current key.
+        """Processes a record of the broadcast stream, in every subtask.
 
-        It must change broadcast state in the same way in every subtask: depend only on the record and on that state.
+        The call has no current key. It must change broadcast state in the same way in every subtask: depend only on the
+        record and on that state.
 
         Returns:
-            The output records. Records emitted here are emitted once per subtask.
+            The output records. Each subtask emits its own copy of them.
         """
 
     def on_timer(
@@ -51,11 +55,14 @@ class KeyedBroadcastProcessFunction(ABC):
         timestamp: int,  # noqa: ARG002 - to override
         context: KeyedReadOnlyTimerContext,  # noqa: ARG002 - to override
     ) -> Iterable[Any] | None:
-        """Called when a timer fires, at the end of a batch, with the state of its key."""
+        """Handles a timer at the end of a batch, for its key."""
         return None
 
     def close(self) -> None:  # noqa: B027 - users may override it
-        """Called after the last record and the timers of a batch, but not if the batch has failed."""
+        """Closes the function after the last record and timer of a batch.
+
+        Not called if the batch has failed.
+        """
 
 
 class BroadcastStates:
@@ -74,7 +81,10 @@ class BroadcastStates:
 
 
 class KeyedReadOnlyContext(ProcessContext):
-    """Passed to a function with each record of the keyed stream. The object is reused: read it, do not keep it."""
+    """The context of a record of the keyed stream.
+
+    The object is reused: read it, do not keep it.
+    """
 
     __slots__ = ("_broadcast",)
 
@@ -83,7 +93,9 @@ class KeyedReadOnlyContext(ProcessContext):
         self._broadcast = broadcast
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
-        """Returns a broadcast state, a map that is the same in all subtasks, for reading.
+        """Returns a broadcast state for reading.
+
+        The state is a map with the same content in all subtasks.
 
         Raises:
             OperatorStateUnavailableError: The stream was broadcast without this descriptor.
@@ -92,7 +104,10 @@ class KeyedReadOnlyContext(ProcessContext):
 
 
 class KeyedReadOnlyTimerContext(OnTimerContext):
-    """Passed to a function with each timer. The object is reused: read it, do not keep it."""
+    """The context of a timer.
+
+    The object is reused: read it, do not keep it.
+    """
 
     __slots__ = ("_broadcast",)
 
@@ -106,7 +121,10 @@ class KeyedReadOnlyTimerContext(OnTimerContext):
 
 
 class BroadcastContext:
-    """Passed to a function with each record of the broadcast stream. The object is reused: read it, do not keep it."""
+    """The context of a record of the broadcast stream.
+
+    The object is reused: read it, do not keep it.
+    """
 
     __slots__ = ("_broadcast", "_context")
 
@@ -115,7 +133,9 @@ class BroadcastContext:
         self._broadcast = broadcast
 
     def get_broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
-        """Returns a broadcast state, a map that every subtask must change in the same way.
+        """Returns a broadcast state for changes.
+
+        The state is a map that every subtask must change in the same way.
 
         Raises:
             OperatorStateUnavailableError: The stream was broadcast without this descriptor.
@@ -123,7 +143,7 @@ class BroadcastContext:
         return self._broadcast.get(descriptor)
 
     def current_watermark(self) -> int:
-        """Returns the operator's watermark, which is that of its keyed stream."""
+        """Returns the operator's watermark, computed from its keyed stream."""
         return self._context.timer_service().current_watermark()
 
     def output(self, tag: OutputTag, record: Any) -> None:

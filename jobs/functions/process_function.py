@@ -1,4 +1,4 @@
-"""Functions over the records of keyed streams, and the rows and contexts that they are given."""
+"""Functions over the records of keyed streams, with rows and contexts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ _fields_of: Any = namedtuple  # noqa: PYI024 - mypy cannot express names known o
 
 
 class Row(tuple[Any, ...]):
-    """A record: a tuple in the order of the stream's columns, read by name as `row.column` or `row["a column"]`."""
+    """A record: a tuple in the order of the stream's columns.
+
+    Columns are read by name: `row.column` or `row["a column"]`.
+    """
 
     __slots__ = ()
 
@@ -61,8 +64,11 @@ class Row(tuple[Any, ...]):
 
 
 def row_type(columns: tuple[str, ...]) -> type[Row]:
-    """Returns a subclass of Row with an attribute for each column whose name is a Python identifier."""
-    # A named tuple's descriptors are Python's fastest attributes; a name that is not an identifier becomes a number.
+    """Returns a subclass of Row with an attribute per column.
+
+    A column has an attribute if its name is a Python identifier.
+    """
+    # Named tuple descriptors are the fastest attributes in Python; a name that is not an identifier becomes a number.
     fields = _fields_of("Fields", columns, rename=True)
     attributes: dict[str, Any] = {name: fields.__dict__[name] for name in fields._fields}
     positions = {name: at for at, name in enumerate(columns)}
@@ -70,7 +76,10 @@ def row_type(columns: tuple[str, ...]) -> type[Row]:
 
 
 class RuntimeContext:
-    """Passed to a function's `open`: its subtask, access to state, and objects that last beyond the batch."""
+    """The context that a function's `open` receives.
+
+    It gives the subtask, access to state, and objects that outlast the batch.
+    """
 
     def __init__(
         self, state: KeyedStateBackend, info: SubtaskInfo, operator_state: OperatorStateBackend | None = None
@@ -100,10 +109,10 @@ class RuntimeContext:
         return self._info.attempt
 
     def worker_resource(self, name: str, make: Callable[[], _Resource]) -> _Resource:
-        """Returns an object that is kept as long as this Python worker lives, such as a model or a client.
+        """Returns an object that lives as long as this Python worker.
 
-        Subtasks of the operator that run in the same worker share it, one after the other. It is dropped when a batch
-        of the operator fails in the worker, and ends with the worker: what must last belongs in state.
+        Use it for a model or a client. Subtasks of the operator that run in the same worker share it, one after the
+        other. The worker drops the object when a batch of the operator fails in the worker. Keep lasting data in state.
 
         Args:
             name: Its name, unique within the operator.
@@ -116,15 +125,23 @@ class RuntimeContext:
         return resource
 
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
-        """Returns the state of one value per key. It always refers to the current key."""
+        """Returns the state of one value per key.
+
+        The state always refers to the current key.
+        """
         return self._state.value_state(descriptor)
 
     def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
-        """Returns the state of one map per key. Each entry is stored separately."""
+        """Returns the state of one map per key.
+
+        Each entry is stored separately.
+        """
         return self._state.map_state(descriptor)
 
     def get_migrating_map_state(self, old: ValueStateDescriptor, new: MapStateDescriptor) -> MapState:
-        """Returns a map state that replaces a value state of whole maps; a key's map moves when the key is next used.
+        """Returns a map state that replaces a value state of whole maps.
+
+        A key's map moves when the key is next used.
 
         Args:
             old: The value state that earlier versions of the function kept.
@@ -136,35 +153,44 @@ class RuntimeContext:
         return self._state.migrating_map_state(old, new)
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
-        """Returns the state of one list per key. Each element is stored separately."""
+        """Returns the state of one list per key.
+
+        Each element is stored separately.
+        """
         return self._state.list_state(descriptor)
 
     def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
-        """Returns the state of one value per key, into which each added value is reduced."""
+        """Returns the state of one value per key, reduced from added values."""
         return self._state.reducing_state(descriptor)
 
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
-        """Returns the state of one accumulator per key, which takes each added value."""
+        """Returns the state of one accumulator per key for added values."""
         return self._state.aggregating_state(descriptor)
 
     @property
     def is_restored(self) -> bool:
-        """Whether operator state has just been redistributed after a restart: true in the first batch only."""
+        """Whether operator state has just been redistributed after a restart.
+
+        True in the first batch only.
+        """
         return self._operator_state is not None and self._operator_state.is_restored
 
     def get_operator_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
         """Returns a list per subtask, independent of keys.
 
-        A restart at the same parallelism leaves each list where it is. At another one all subtasks' elements, in their
-        order, are cut into runs of almost the same length.
+        A restart at the same parallelism leaves each list where it is. At another parallelism the elements of all
+        subtasks, in their order, are split into runs of almost the same length.
 
         Raises:
-            OperatorStateUnavailableError: The function has dead letters; their effects on this state cannot be undone.
+            OperatorStateUnavailableError: The function has dead letters; effects of failed records on this state cannot
+                be undone.
         """
         return self._given_operator_state().list_state(descriptor)
 
     def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
-        """Returns a list per subtask, independent of keys. A restart gives every subtask all elements; keep your own.
+        """Returns a list per subtask, independent of keys.
+
+        A restart gives every subtask all elements; keep only the elements of your subtask.
 
         Raises:
             OperatorStateUnavailableError: As for `get_operator_list_state`.
@@ -191,7 +217,9 @@ class OutputTag:
 
 
 class ProcessContext:
-    """Passed to a function with each record. The object is reused: read it, do not keep it.
+    """The context of a record.
+
+    The object is reused: read it, do not keep it.
 
     Attributes:
         current_key: The record's key: the value of the key column, or a tuple if there are several key columns.
@@ -208,11 +236,16 @@ class ProcessContext:
         self._side_results = side_results
 
     def timer_service(self) -> TimerService:
-        """Returns the watermark, the processing time, and the timers of the current key."""
+        """Returns the service for the watermark, processing time and timers.
+
+        Timers belong to the current key.
+        """
         return self._timers
 
     def output(self, tag: OutputTag, record: Any) -> None:
-        """Emits a record to a side output: a dict of all columns, or a tuple in their order.
+        """Emits a record to a side output.
+
+        The record is a dict of all columns, or a tuple in their order.
 
         Raises:
             UnknownOutputError: The operator does not declare this side output.
@@ -224,7 +257,9 @@ class ProcessContext:
 
 
 class OnTimerContext(ProcessContext):
-    """Passed to a function with each timer. The object is reused: read it, do not keep it.
+    """The context of a timer.
+
+    The object is reused: read it, do not keep it.
 
     Attributes:
         time_domain: Whether the watermark or the processing time has reached the timer.
@@ -238,18 +273,21 @@ class OnTimerContext(ProcessContext):
 
 
 class KeyedProcessFunction(ABC):
-    """A function over the records of a keyed stream, with state and timers per key.
+    """A function over a keyed stream, with state and timers per key.
 
     One instance runs in each subtask. A new instance is opened for each batch: keep lasting data in state, not in
     `self`, and a model or a client in the worker (`RuntimeContext.worker_resource`).
     """
 
     def open(self, context: RuntimeContext) -> None:  # noqa: B027 - users may override it
-        """Called before the first record of a batch. Get the states here."""
+        """Opens the function before the first record of a batch.
+
+        Get the states here.
+        """
 
     @abstractmethod
     def process_element(self, row: Row, context: ProcessContext) -> Iterable[Any] | None:
-        """Called for each record, in the order of arrival.
+        """Processes a record; records come in the order of arrival.
 
         Returns:
             The output records, or None. Each is a dict of all output columns or a tuple in their order. A generator
@@ -257,7 +295,7 @@ class KeyedProcessFunction(ABC):
         """
 
     def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterable[Any] | None:  # noqa: ARG002 - to override
-        """Called when a timer fires, at the end of a batch, with the state of its key.
+        """Handles a timer at the end of a batch, for its key.
 
         Returns:
             The output records, as for `process_element`.
@@ -265,30 +303,45 @@ class KeyedProcessFunction(ABC):
         return None
 
     def close(self) -> None:  # noqa: B027 - users may override it
-        """Called after the last record and the timers of a batch, but not if the batch has failed."""
+        """Closes the function after the last record and timer of a batch.
+
+        Not called if the batch has failed.
+        """
 
 
 class KeyedCoProcessFunction(ABC):
-    """A function over the records of two keyed streams, which share state and timers per key.
+    """A function over two keyed streams that share state and timers.
 
-    One instance runs in each subtask; a new one is opened for each batch. Within a batch, the order between the two
-    streams is undefined.
+    One instance runs in each subtask; a new instance is opened for each batch. Within a batch, the order between the
+    two streams is undefined.
     """
 
     def open(self, context: RuntimeContext) -> None:  # noqa: B027 - users may override it
-        """Called before the first record of a batch. Get the states here."""
+        """Opens the function before the first record of a batch.
+
+        Get the states here.
+        """
 
     @abstractmethod
     def process_element1(self, row: Row, context: ProcessContext) -> Iterable[Any] | None:
-        """Called for each record of the first stream. Returns output records as in KeyedProcessFunction."""
+        """Processes a record of the first stream.
+
+        Returns output records as KeyedProcessFunction does.
+        """
 
     @abstractmethod
     def process_element2(self, row: Row, context: ProcessContext) -> Iterable[Any] | None:
-        """Called for each record of the second stream. Returns output records as in KeyedProcessFunction."""
+        """Processes a record of the second stream.
+
+        Returns output records as KeyedProcessFunction does.
+        """
 
     def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterable[Any] | None:  # noqa: ARG002 - to override
-        """Called when a timer fires, at the end of a batch, with the state of its key."""
+        """Handles a timer at the end of a batch, for its key."""
         return None
 
     def close(self) -> None:  # noqa: B027 - users may override it
-        """Called after the last record and the timers of a batch, but not if the batch has failed."""
+        """Closes the function after the last record and timer of a batch.
+
+        Not called if the batch has failed.
+        """

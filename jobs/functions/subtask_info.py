@@ -1,4 +1,4 @@
-"""Describes a running subtask: its place in the operator, and the columns that it works on."""
+"""Describes a running subtask and the columns that it works on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SecondInputInfo:
-    """Describes the records of an operator's second input. The attributes are those of SubtaskInfo."""
+    """Describes the records of an operator's second input.
+
+    The attributes correspond to the attributes of SubtaskInfo.
+    """
 
     input_columns: tuple[str, ...]
     key_columns: tuple[str, ...]
@@ -29,8 +32,8 @@ class SplitInfo:
     """Describes the splits that records come from.
 
     Attributes:
-        name: Names the source, or the operator, and its columns that tell the split.
-        columns: These columns.
+        name: Names the source or operator and its split columns.
+        columns: The split columns.
     """
 
     name: str
@@ -49,15 +52,15 @@ class SubtaskInfo:
         attempt: The attempt that runs.
         input_columns: Names of the input records' columns.
         key_columns: Names of the key's columns.
-        timestamp_column: Name of the column with the event time; None if there is none.
+        timestamp_column: Name of the column with the event time, if any.
         output_schema: Schema of the main output.
         side_outputs: Schemas of the declared side outputs, by tag name.
         hash_id: How keys are hashed to key groups.
         origins: Names of the sources and operators that the records come from; a record's `__origin` is an index into
-            them. Empty if there is only one.
-        splits: How records name their split, by the source or operator that they come from; only of those in splits.
+            this list. Empty if all records have the same origin.
+        splits: How records name their split, by source or operator; only sources and operators with splits.
         broadcast_columns: Names of the broadcast records' columns; empty if there is no broadcast stream.
-        second: Describes the second keyed input; None if there is none.
+        second: Describes the second keyed input, if any.
         resources: Objects that the operator's functions keep in this process, by name, from batch to batch.
     """
 

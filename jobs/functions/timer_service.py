@@ -1,4 +1,7 @@
-"""Timers as functions see them: the two times of a batch, and callbacks at later times."""
+"""Timers as functions see them.
+
+The service gives the two times of a batch and calls back at later times.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,21 @@ PROCESSING_TIMERS = "_processing_timers"
 
 
 class NextTimers(msgspec.Struct, frozen=True):
-    """A subtask's earliest timers in milliseconds, or None: the times when it must run even without records."""
+    """A subtask's earliest timers in milliseconds, or None.
+
+    The subtask must run at these times even without records.
+    """
 
     event_ms: int | None = None
     processing_ms: int | None = None
 
 
 class TimerService:
-    """The batch's times and the timers of the current key, with Flink's names. Times are milliseconds since the epoch.
+    """The batch's times and the timers of the current key.
 
-    Timers are kept in keyed state: they survive restarts and move with their key when the job is rescaled. Registering
-    the same time for the same key twice has no effect. Timers fire at the end of a batch, those of one key in order of
-    time.
+    Names are as in Flink. Times are milliseconds since the epoch. Timers are kept in keyed state: they survive restarts
+    and move with their key when the job is rescaled. Registering the same time for the same key twice has no effect.
+    Timers fire at the end of a batch; the timers of a key fire in order of time.
     """
 
     def __init__(self, state: KeyedStateBackend, namespace_type: pa.DataType | None = None) -> None:
@@ -45,22 +51,28 @@ class TimerService:
         self._processing = state.timers(PROCESSING_TIMERS, namespace_type)
 
     def current_watermark(self) -> int:
-        """Returns the watermark: no earlier event is expected. It does not change within a batch.
+        """Returns the watermark: no earlier event is expected.
 
-        Before any record it is NO_WATERMARK_MS.
+        The watermark is constant within a batch. Before any record it is NO_WATERMARK_MS.
         """
         return self._clock.event_time_ms
 
     def current_processing_time(self) -> int:
-        """Returns the processing time of the batch. It does not change within a batch."""
+        """Returns the processing time of the batch.
+
+        It is constant within a batch.
+        """
         return self._clock.processing_time_ms
 
     def register_event_time_timer(self, timestamp: int) -> None:
-        """Makes `on_timer` be called when the watermark reaches a time, or at its next advance if it already has."""
+        """Registers a call of `on_timer` for when the watermark reaches a time.
+
+        If the watermark has reached the time already, the timer fires at the next advance of the watermark.
+        """
         self._event.register(timestamp)
 
     def register_processing_time_timer(self, timestamp: int) -> None:
-        """Makes `on_timer` be called when the processing time reaches a time."""
+        """Registers a call of `on_timer` at a processing time."""
         self._processing.register(timestamp)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
@@ -72,7 +84,10 @@ class TimerService:
         self._processing.delete(timestamp)
 
     def due(self) -> Iterator[tuple[TimeDomain, Timer]]:
-        """Removes and yields all timers that are due now. The runtime calls this."""
+        """Removes and yields all timers that are due now.
+
+        The runtime calls this.
+        """
         for timer in self._event.due(self._clock.timers_ms, registered_meanwhile=not self._clock.is_at_end):
             yield TimeDomain.EVENT, timer
         for timer in self._processing.due(self._clock.processing_time_ms):

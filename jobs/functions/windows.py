@@ -1,4 +1,7 @@
-"""Windows of time over the records of a key: which windows a record belongs to, and functions over a window."""
+"""Windows of time over the records of a key.
+
+This module assigns records to windows and defines functions over a window.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,24 @@ WINDOW_TYPE = pa.struct([("start", pa.int64()), ("end", pa.int64())])
 """The stored type of a window, which is a namespace under a key."""
 
 TIME_MS_MAX = 2**63 - 1
-"""The last time that a timer can be set for."""
+"""The latest time that a timer can be set for."""
 
 
 class Window(NamedTuple):
-    """The times from `start` (inclusive) to `end` (exclusive), in milliseconds since the epoch."""
+    """The time from `start` (inclusive) to `end` (exclusive).
+
+    Both are milliseconds since the epoch.
+    """
 
     start: int
     end: int
 
     @property
     def max_timestamp(self) -> int:
-        """The last time in the window. The window is complete when the watermark reaches it."""
+        """The last time in the window.
+
+        The window is complete when the watermark reaches it.
+        """
         return self.end - 1
 
     def stored(self) -> dict[str, int]:
@@ -43,7 +52,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TumblingWindows:
-    """Windows of a fixed size, aligned to the epoch; each begins where the previous one ends.
+    """Consecutive windows of a fixed size, aligned to the epoch.
 
     Attributes:
         size_ms: The size of a window.
@@ -65,7 +74,9 @@ class TumblingWindows:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindows:
-    """Windows of a fixed size that overlap: one begins at every slide, and a record belongs to several.
+    """Overlapping windows of a fixed size.
+
+    A window begins at every slide; a record belongs to several windows.
 
     Attributes:
         size_ms: The size of a window.
@@ -90,7 +101,7 @@ class SlidingWindows:
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows:
-    """Windows that last as long as each record follows the previous one within a gap.
+    """Windows of records that follow each other within a gap.
 
     Attributes:
         gap_ms: A session ends after this time without a record.
@@ -104,7 +115,10 @@ class SessionWindows:
         _check_positive(self.gap_ms)
 
     def assign(self, timestamp_ms: int) -> tuple[Window, ...]:
-        """Returns the session of a single record; `merged` joins it with the sessions that it touches."""
+        """Returns the session of a single record.
+
+        `merged` joins it with the sessions that it touches.
+        """
         return (Window(timestamp_ms, timestamp_ms + self.gap_ms),)
 
 
@@ -116,7 +130,7 @@ class ProcessWindowFunction(ABC):
 
     @abstractmethod
     def process(self, key: Any, window: Window, elements: Sequence[Row]) -> Iterable[Any] | None:
-        """Called whenever the window fires, with its records in the order of arrival.
+        """Processes a window's records, in order of arrival, whenever it fires.
 
         Returns:
             The output records, each a dict of the declared columns or a tuple in their order. The columns of the key
@@ -127,7 +141,7 @@ class ProcessWindowFunction(ABC):
 def merged(window: Window, others: Iterable[Window]) -> tuple[Window, list[Window]]:
     """Merges a new session with the sessions that it touches.
 
-    The others do not touch each other, so one pass finds all of them.
+    The existing sessions do not touch each other, so one pass finds all sessions to merge.
 
     Returns:
         The merged session, and the sessions that it replaces.

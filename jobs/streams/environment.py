@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class _Parameters(dict[str, str]):
-    """The job's parameters; one that is missing is named, with those that there are."""
+    """The job's parameters; a missing parameter raises with the known names."""
 
     def __missing__(self, name: str) -> NoReturn:
         known = ", ".join(sorted(self)) or "none"
@@ -58,7 +58,7 @@ class StreamEnvironment:
             spark: The Spark session.
             parameters: The job's parameters.
             run: Runs a topology, and returns when the job has ended.
-            skip_lost_records: Whether sources in Python skip records that they have lost, whatever they say.
+            skip_lost_records: Whether Python sources skip lost records, whatever their own setting.
         """
         self.spark = spark
         self.parameters = MappingProxyType(_Parameters(parameters))
@@ -132,13 +132,17 @@ class StreamEnvironment:
         self._builder.rocksdb = settings
 
     def set_restart_strategy(self, strategy: RestartStrategy) -> None:
-        """Sets whether and when a failed job is restarted, unless the job was created with a strategy."""
+        """Sets the restart strategy of the job after a failure.
+
+        A strategy that the job was created with takes precedence.
+        """
         self.restart = strategy
 
     def set_batch_interval(self, milliseconds: int) -> None:
-        """Sets the least time between the starts of two batches, unless the job was created with one.
+        """Sets the minimum time between the starts of two batches.
 
-        By default a batch begins as soon as there is input and the one before has ended.
+        A value that the job was created with takes precedence. By default a batch begins as soon as input is available
+        and the previous batch has ended.
 
         Raises:
             InvalidTopologyError: It is negative.
@@ -150,7 +154,9 @@ class StreamEnvironment:
     def read(
         self, source: Source, *, max_records_per_batch: int | None = None, readers: int | None = None
     ) -> DataFrame:
-        """Returns a streaming DataFrame of the records of a Python source, such as a KafkaSource, for `stream`.
+        """Returns a streaming DataFrame of the records of a Python source.
+
+        The source is, for example, a KafkaSource. Pass the result to `stream`.
 
         Args:
             source: The source; it is pickled as it is now.

@@ -95,26 +95,28 @@ class DataStream:
         idle_after_ms: int | None = None,
         split: str | Sequence[str] | None = None,
     ) -> DataStream:
-        """Takes each record's event time from a column: a timestamp, or milliseconds since the epoch.
+        """Takes each record's event time from a column.
+
+        The column holds a timestamp, or milliseconds since the epoch.
 
         An operator's watermark is the latest event time of all records that it has received, minus the bound, minus
         one. It advances between batches and is the same in all subtasks. If records come from several sources, the
-        watermark is that of the source that is furthest behind; a source without any record yet holds it back.
+        watermark follows the source that is furthest behind; a source without any record yet holds it back.
 
-        If columns name the split that a record comes from, such as a topic's partition, each split that has had
-        records has a watermark of its own, and that of the source is the earliest of them. So the records of a
-        partition that is behind are not late because another one is ahead.
+        If columns identify a record's split, such as a topic's partition, each split with records has its own
+        watermark, and the source's watermark is the earliest of the splits' watermarks. So records of a partition that
+        lags are not late because another partition is ahead.
 
         Args:
             column: The column. A record with null in it has no event time.
             max_out_of_orderness_ms: How much older than an earlier record a record may be without being late.
             idle_after_ms: After this time without records, a source, or a split of it, no longer holds back the
                 watermark; None for never.
-            split: The columns that name the split; () for one watermark per source. By default those of the source, if
-                it has such columns (as a KafkaSource has `topic` and `partition`) and the stream still has them.
+            split: The columns that name the split; () for one watermark per source. By default the split columns of the
+                source, if the source has any (a KafkaSource has `topic` and `partition`) and the stream still has them.
 
         Raises:
-            InvalidTopologyError: There is no such column, the bound is negative, or idle_after_ms is not above zero.
+            InvalidTopologyError: The column is unknown, the bound is negative, or idle_after_ms is not above zero.
         """
         named = (split,) if isinstance(split, str) else split
         if named is None:
@@ -123,7 +125,9 @@ class DataStream:
         return self._next(self._builder.add_timestamps(self._node, timestamps), timestamps, self._split_columns)
 
     def union(self, *others: DataStream) -> DataStream:
-        """Returns the union of this stream and others. A later transform is called once per source, with its records.
+        """Returns the union of this stream and other streams.
+
+        A later transform is called once per source, with the records of that source.
 
         Raises:
             UnionSchemaError: The streams' columns differ in name, type or order.
@@ -142,9 +146,10 @@ class DataStream:
         )
 
     def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream:
-        """Sends every record to every subtask of the operator that `KeyedStream.connect` gives this stream to.
+        """Sends every record to every subtask of a connected operator.
 
-        The driver collects each batch and sends it with the tasks, so batches must be small: rules, settings, models.
+        `KeyedStream.connect` connects the result. The driver collects each batch and sends it with the tasks, so
+        batches must be small: rules, settings, models.
 
         Args:
             descriptors: The broadcast states that these records may change and that the keyed stream's records may
@@ -153,7 +158,7 @@ class DataStream:
         return BroadcastStream(self._builder, self._node, descriptors)
 
     def get_side_output(self, tag: OutputTag) -> DataStream:
-        """Returns the records that the operator of this stream emits to a side output.
+        """Returns the records that this operator emits to a side output.
 
         Raises:
             InvalidTopologyError: This is not an operator's output, or the operator does not declare the side output.
@@ -197,7 +202,7 @@ class DataStream:
         return self.transform(lambda frame: frame.select(*columns))
 
     def with_column(self, name: str, column: Column | str) -> DataStream:
-        """Adds a column, or replaces the one of this name.
+        """Adds a column, or replaces the column of this name.
 
         Args:
             name: The name of the column.
@@ -206,7 +211,9 @@ class DataStream:
         return self.transform(lambda frame: frame.withColumn(name, expr(column) if isinstance(column, str) else column))
 
     def key_by(self, *columns: str) -> KeyedStream:
-        """Partitions the stream by key. All records of a key go to one subtask and share one state. A key may be null.
+        """Partitions the stream by key.
+
+        All records of a key go to one subtask and share one state. A key may be null.
 
         Raises:
             UnknownColumnError: A column is not in the stream.
@@ -216,11 +223,16 @@ class DataStream:
         return KeyedStream(self, columns)
 
     def sink_to(self, sink: Sink) -> StreamSink:
-        """Ends a branch of the job with a sink. Give the result a `.uid(...)`."""
+        """Ends a branch of the job with a sink.
+
+        Give the result a `.uid(...)`.
+        """
         return StreamSink(self._builder, self._builder.add_sink(self._node, sink))
 
     def get_dead_letters(self) -> DataStream:
-        """Returns the records that this stream's function failed on, with the exception in the column `error`.
+        """Returns the records on which this stream's function failed.
+
+        The column `error` holds the exception.
 
         Raises:
             InvalidTopologyError: This is not the output of an operator with `dead_letters=True`.
@@ -236,7 +248,10 @@ class DataStream:
 
 
 class KeyedStream:
-    """A stream partitioned by key, the input of stateful operators. `DataStream.key_by` creates it."""
+    """A stream partitioned by key, the input of stateful operators.
+
+    `DataStream.key_by` creates it.
+    """
 
     def __init__(self, stream: DataStream, key_columns: tuple[str, ...]) -> None:
         self._stream = stream
@@ -253,9 +268,10 @@ class KeyedStream:
         side_outputs: Iterable[OutputTag] = (),
         dead_letters: bool = False,
     ) -> DataStream:
-        """Runs a function over the records, with the state of their keys. Give the result a `.uid(...)`.
+        """Runs a function over the records, with the state of their keys.
 
-        Records of a key are processed batch after batch, and within a partition of a batch in their order.
+        Give the result a `.uid(...)`. Records of a key are processed batch after batch, and within a partition of a
+        batch in their order.
 
         Args:
             function: The function; it is pickled into each subtask. A KeyedBatchFunction takes whole Arrow batches,
@@ -280,7 +296,9 @@ class KeyedStream:
         return self._operator(logic, arrow_schema(output), None, tags)
 
     def reduce(self, function: Callable[[Row, Row], Any], *, ttl: Ttl | None = None) -> DataStream:
-        """Reduces the records of each key into one, and emits it after each record. Give the result a `.uid(...)`.
+        """Reduces the records of each key, and emits every intermediate result.
+
+        Give the result a `.uid(...)`.
 
         Args:
             function: Combines the key's reduced record and a further record into the new reduced record: a row, a tuple
@@ -292,7 +310,9 @@ class KeyedStream:
     def aggregate(
         self, function: AggregateFunction, *, accumulator: pa.DataType, output: Schema, ttl: Ttl | None = None
     ) -> DataStream:
-        """Folds the records of each key, and emits key and result after each record. Give the result a `.uid(...)`.
+        """Aggregates the records of each key, and emits every intermediate result.
+
+        Give the result a `.uid(...)`. Each record emits its key and the current result.
 
         Args:
             function: `add` takes each record as a Row; `get_result` returns the columns of `output` as a dict or a
@@ -310,10 +330,11 @@ class KeyedStream:
     def deduplicate(
         self, *, ttl: Ttl | None = None, hashed: bool = False, approximate: BloomFilter | None = None
     ) -> DataStream:
-        """Lets the first record of each key through and drops later ones. Give the result a `.uid(...)`.
+        """Emits the first record of each key and drops later records.
 
-        Deduplication is exact by default. Two other forms use fewer bytes per key but sometimes drop a record with a
-        new key. No form lets a key that it remembers through again. One form refuses the state of another.
+        Give the result a `.uid(...)`. Deduplication is exact by default. Two other forms use fewer bytes per key but
+        sometimes drop a record with a new key. No form emits a second record of a key that it remembers. Each form
+        refuses the state of another form.
 
         Args:
             ttl: How long a key is remembered; None for forever.
@@ -346,11 +367,11 @@ class KeyedStream:
         initial_state: DataFrame | None = None,
         pandas: bool = False,
     ) -> DataStream:
-        """Runs a Spark `StatefulProcessor`, unchanged, on Keyscale's state. Give the result a `.uid(...)`.
+        """Runs an unchanged Spark `StatefulProcessor` on Keyscale's state.
 
-        This corresponds to Spark's `groupBy(...).transformWithState(...)`, or with `pandas=True` to
-        `transformWithStateInPandas`; the guide lists the differences. The result has no event time: assign it with
-        `with_timestamps`.
+        Give the result a `.uid(...)`. This corresponds to Spark's `groupBy(...).transformWithState(...)`, or with
+        `pandas=True` to `transformWithStateInPandas`; the guide lists the differences. The result has no event time:
+        assign it with `with_timestamps`.
 
         Args:
             processor: The processor; it is pickled into each subtask.
@@ -383,9 +404,9 @@ class KeyedStream:
 
         Args:
             other: A keyed stream, for a `KeyedCoProcessFunction`. Keys are compared by value; the key columns may have
-                other names. The watermark is the lower of the two. Or a broadcast stream, for a
+                other names. The watermark is the lower of the two watermarks. Or a broadcast stream, for a
                 `KeyedBroadcastProcessFunction`. The watermark is this stream's; in each batch the broadcast records are
-                processed before the keyed ones.
+                processed before the keyed records.
 
         Raises:
             InvalidTopologyError: The other stream belongs to another environment.
@@ -431,7 +452,10 @@ class KeyedStream:
         broadcast: NodeId | None = None,
         second: SecondInput | None = None,
     ) -> DataStream:
-        """Adds an operator. `timestamps` are those of its output."""
+        """Adds an operator.
+
+        `timestamps` describes the event time of its output.
+        """
         node = self._builder.add_operator(
             self._node,
             key_columns=self._key_columns,
@@ -462,7 +486,9 @@ class WindowedStream:
         self._early_every_ms: int | None = None
 
     def allowed_lateness(self, lateness_ms: int) -> Self:
-        """Keeps complete windows for some time; each late record makes its window fire again.
+        """Keeps complete windows for some time to include late records.
+
+        Each late record makes its window fire again.
 
         Raises:
             InvalidTopologyError: The time is negative.
@@ -473,16 +499,20 @@ class WindowedStream:
         return self
 
     def side_output_late_data(self, tag: OutputTag) -> Self:
-        """Emits records that are too late for their windows, or have no event time, to a side output.
+        """Emits records that arrive after their windows to a side output.
+
+        Records without event time are emitted there too.
 
         Args:
-            tag: The side output; its schema is that of this stream.
+            tag: The side output; its schema is this stream's schema.
         """
         self._late_tag = tag
         return self
 
     def early_firing(self, every_ms: int) -> Self:
-        """Emits the present results of incomplete windows at an interval of processing time.
+        """Emits current results of incomplete windows periodically.
+
+        The interval is processing time.
 
         Raises:
             InvalidTopologyError: The interval is not above zero.
@@ -493,13 +523,18 @@ class WindowedStream:
         return self
 
     def reduce(self, function: Callable[[Row, Row], Any]) -> DataStream:
-        """Reduces the records of each window into one, which is emitted. Give the result a `.uid(...)`."""
+        """Reduces the records of each window to one emitted record.
+
+        Give the result a `.uid(...)`.
+        """
         whole = self._stream.schema
         key = self._stream.key_columns
         return self._operator(Reduced(function, whole), pa.schema([field for field in whole if field.name not in key]))
 
     def aggregate(self, function: AggregateFunction, *, accumulator: pa.DataType, output: Schema) -> DataStream:
-        """Folds the records of each window into an accumulator. Give the result a `.uid(...)`.
+        """Aggregates the records of each window.
+
+        Give the result a `.uid(...)`.
 
         Args:
             function: As for `KeyedStream.aggregate`; `merge` joins the accumulators of sessions that are merged.
@@ -509,7 +544,10 @@ class WindowedStream:
         return self._operator(Aggregated(function, accumulator), arrow_schema(output))
 
     def process(self, function: ProcessWindowFunction, *, output: Schema) -> DataStream:
-        """Keeps all records of each window and runs a function over them. Give the result a `.uid(...)`."""
+        """Keeps all records of each window and runs a function over them.
+
+        Give the result a `.uid(...)`.
+        """
         return self._operator(Collected(function, self._stream.schema), arrow_schema(output))
 
     def _operator(self, contents: ContentsLogic, results: pa.Schema) -> DataStream:
@@ -526,7 +564,10 @@ class WindowedStream:
 
 
 class BroadcastStream:
-    """A stream whose records all go to every subtask of an operator. `DataStream.broadcast` creates it."""
+    """A stream that sends all records to every subtask of an operator.
+
+    `DataStream.broadcast` creates it.
+    """
 
     def __init__(self, builder: TopologyBuilder, node: NodeId, descriptors: tuple[MapStateDescriptor, ...]) -> None:
         self._builder = builder
@@ -544,7 +585,9 @@ class ConnectedStreams:
     def process(
         self, function: KeyedCoProcessFunction, *, output: Schema, side_outputs: Iterable[OutputTag] = ()
     ) -> DataStream:
-        """Runs a function over the records of both streams, with shared state per key. Give the result a `.uid(...)`.
+        """Runs a function over both streams, with shared state per key.
+
+        Give the result a `.uid(...)`.
 
         Args:
             function: The function; it is pickled into each subtask.
@@ -568,7 +611,9 @@ class BroadcastConnectedStream:
     def process(
         self, function: KeyedBroadcastProcessFunction, *, output: Schema, side_outputs: Iterable[OutputTag] = ()
     ) -> DataStream:
-        """Runs a function over the records of both streams. Give the result a `.uid(...)`.
+        """Runs a function over the records of both streams.
+
+        Give the result a `.uid(...)`.
 
         Args:
             function: The function; it is pickled into each subtask.
@@ -591,6 +636,9 @@ class StreamSink:
         self._node = node
 
     def uid(self, uid: str) -> Self:
-        """Names the sink. Name and batch number are the key under which output is written exactly once."""
+        """Names the sink.
+
+        Name and batch number form the key under which output is written exactly once.
+        """
         self._builder.name(self._node, uid)
         return self
