@@ -1,4 +1,6 @@
-"""Statistics of a web server's access log: page views per hour, top pages, error alerts, sessions, user traffic.
+"""Statistics of a web server's access log.
+
+Results are page views per hour, top pages, error alerts, sessions and user traffic.
 
 The log is delivered at least once; duplicates are dropped first. Each result has its own sink, `<output>/<result>/`.
 Parameters: `input` (a directory of JSON-lines files; new files are read as they appear), `output` (a directory),
@@ -66,7 +68,10 @@ class Count:
 
 
 class TopPages(KeyedProcessFunction):
-    """Emits the most viewed pages of an hour. All counts of an hour arrive in one batch, when it is complete."""
+    """Emits the most viewed pages of an hour.
+
+    All counts of an hour arrive in one batch, when the hour is complete.
+    """
 
     def open(self, context: RuntimeContext) -> None:
         self.views = context.get_map_state(MapStateDescriptor("views", pa.string(), pa.int64()))
@@ -83,7 +88,7 @@ class TopPages(KeyedProcessFunction):
 
 
 class ErrorAlerts(KeyedProcessFunction):
-    """Emits an alert, at the end of a minute, if too many requests of a page have failed in it."""
+    """Alerts if too many requests of a page failed in a minute."""
 
     def open(self, context: RuntimeContext) -> None:
         counts = pa.struct([("requests", pa.int64()), ("errors", pa.int64())])
@@ -105,7 +110,10 @@ class ErrorAlerts(KeyedProcessFunction):
 
 
 class Sessions(KeyedProcessFunction):
-    """Emits the pages of each session of a user, in order of time, when the session has ended."""
+    """Emits the pages of each user session when the session has ended.
+
+    Pages are in order of time.
+    """
 
     def open(self, context: RuntimeContext) -> None:
         visit = pa.struct([("at", pa.int64()), ("page", pa.string())])
@@ -128,7 +136,10 @@ class Sessions(KeyedProcessFunction):
 
 
 class Traffic(KeyedBatchFunction):
-    """Counts requests and bytes per user on whole Arrow batches, the fast path. Emits one row per user and batch."""
+    """Counts requests and bytes per user on whole Arrow batches.
+
+    This is the fast path. Emits one row per user and batch.
+    """
 
     def open(self, context: RuntimeContext) -> None:
         self.requests = context.get_state(ValueStateDescriptor("requests", pa.int64()))

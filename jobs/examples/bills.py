@@ -1,8 +1,10 @@
-"""Bills of accounts, delivered at least once and up to a week late: running totals, and daily sums with corrections.
+"""Running totals and daily sums of bills that arrive late.
 
-A late bill makes its day's sum be emitted again. Each result has its own sink, `<output>/<result>/`; `too_late` holds
-the bills that are more than a week late.
-Parameters: `input` (a directory of JSON-lines files; new files are read as they appear), `output` (a directory).
+Bills are delivered at least once and up to a week late.
+
+A late bill corrects the sum of its day, which is emitted again. Each result has its own sink, `<output>/<result>/`;
+`too_late` holds bills more than a week late. Parameters: `input` (a directory of JSON-lines files; new
+files are read as they appear), `output` (a directory).
 """
 
 from __future__ import annotations

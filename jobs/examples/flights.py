@@ -1,9 +1,7 @@
-"""Departure reports of flights, delivered at least once, folded into totals per aircraft, exactly once.
+"""Departure reports of flights, totalled per aircraft exactly once.
 
-A report that is delivered twice counts once. For each report that counts, one row with the new totals of its aircraft
-is emitted.
-Parameters: `input` (a directory of JSON-lines files; new files are read as they appear), `output` (a directory),
-`files_per_batch` (8 by default).
+Reports are delivered at least once. A report that is delivered twice counts once. For each report that counts, one row
+with the new totals of its aircraft is emitted.
 """
 
 from __future__ import annotations
@@ -36,17 +34,20 @@ OUTPUT_COLUMNS = {
     "dep_delay_sum": "double",  # minutes, without cancelled flights
     "last_airport": "string",  # destination of the flight with the latest schedule so far
     "dest": "string",
-    "dest_flights": "bigint",  # those of them to this destination
+    "dest_flights": "bigint",  # flights among them to this destination
 }
 
 
 class AircraftTotals(KeyedProcessFunction):
-    """Counts flights, sums departure delays, remembers the last airport and counts visits by destination."""
+    """Totals flights and departure delays per aircraft.
+
+    Remembers the last airport and counts visits by destination.
+    """
 
     def open(self, context: RuntimeContext) -> None:
         self.flights = context.get_state(ValueStateDescriptor("flights", pa.int64()))
         self.delay_sum = context.get_state(ValueStateDescriptor("dep_delay_sum", pa.float64()))
-        # The latest by scheduled time, then by id, so that the order of arrival does not matter.
+        # The latest flight by scheduled time, then by id, so that the order of arrival does not matter.
         self.latest_ms = context.get_state(ValueStateDescriptor("latest_sched_ms", pa.int64()))
         self.latest_id = context.get_state(ValueStateDescriptor("latest_report_id", pa.string()))
         self.last_airport = context.get_state(ValueStateDescriptor("last_airport", pa.string()))

@@ -1,4 +1,6 @@
-"""Queries of the Nexmark benchmark: persons, auctions and bids of an auction house, in one stream of events.
+"""Queries of the Nexmark benchmark.
+
+The input is one stream of the persons, auctions and bids of an auction house.
 
 Each query has its own sink, `<output>/<query>/`. An event has the columns of its kind, and nulls in all others.
 Parameters: `input` (a directory of JSON-lines files; new files are read as they appear), `output` (a directory),
@@ -134,7 +136,10 @@ class AveragePrice:
 
 
 class Hottest(KeyedProcessFunction):
-    """Emits the auctions with the highest count of a window. A window's counts all arrive in the same batch."""
+    """Emits the auctions with the highest count of a window.
+
+    A window's counts all arrive in the same batch.
+    """
 
     def open(self, context: RuntimeContext) -> None:
         self.most = context.get_state(ValueStateDescriptor("most", pa.int64()))
@@ -172,7 +177,7 @@ class NewSellers(ProcessWindowFunction):
 
 
 def higher(left: Row, right: Row) -> Row:
-    """Returns the higher of two bids, or the earlier if they are equal."""
+    """Returns the higher of two bids, or the earlier of equal bids."""
     return max(left, right, key=lambda bid: (bid.price, -bid.at, -bid.bidder, -bid.auction))
 
 
@@ -201,7 +206,10 @@ def q3_local_items(events: DataStream) -> DataStream:
 
 
 def q4_category_averages(events: DataStream) -> DataStream:
-    """The average closing price per category: timers, and a second operator."""
+    """Computes the average closing price per category with timers.
+
+    A second operator computes the average.
+    """
     auctions = events.where("kind <> 'person'").with_column("auction", F.expr("if(kind = 'auction', id, auction)"))
     output = {"auction": "bigint", "category": "bigint", "price": "bigint"}
     closed = auctions.key_by("auction").process(WinningBid(), output=output).uid("q4-winning-bids")
@@ -215,7 +223,10 @@ def q4_category_averages(events: DataStream) -> DataStream:
 
 
 def q5_hot_items(events: DataStream) -> DataStream:
-    """The auctions with the most bids in the last ten seconds: sliding windows."""
+    """Finds the auctions with the most bids in sliding windows.
+
+    A window lasts ten seconds.
+    """
     counts = (
         bids_of(events)
         .key_by("auction")
@@ -228,26 +239,29 @@ def q5_hot_items(events: DataStream) -> DataStream:
 
 
 def q7_highest_bids(events: DataStream) -> DataStream:
-    """The highest bid per channel and window: tumbling windows, reduced."""
+    """Finds the highest bid per channel and tumbling window."""
     windows = bids_of(events).key_by("channel").window(TumblingWindows(WINDOW_MS))
     return windows.reduce(higher).uid("q7-highest-bids")
 
 
 def q8_new_sellers(events: DataStream) -> DataStream:
-    """New persons who open auctions: tumbling windows that keep all records."""
+    """Finds new persons who open auctions.
+
+    Tumbling windows keep all records.
+    """
     people = events.where("kind <> 'bid'").with_column("person", F.expr("if(kind = 'person', id, seller)"))
     windows = people.key_by("person").window(TumblingWindows(WINDOW_MS))
     return windows.process(NewSellers(), output={"name": "string", "auctions": "bigint"}).uid("q8-new-sellers")
 
 
 def q11_bidder_sessions(events: DataStream) -> DataStream:
-    """The number of bids in each session of a bidder: session windows."""
+    """Counts the bids in each session of a bidder."""
     windows = bids_of(events).key_by("bidder").window(SessionWindows(SESSION_GAP_MS))
     return windows.aggregate(Count(), accumulator=pa.int64(), output={"count": "bigint"}).uid("q11-sessions")
 
 
 def q12_bids_by_clock(events: DataStream) -> DataStream:
-    """The number of bids per bidder and second of processing time: tumbling windows."""
+    """Counts bids per bidder and second of processing time."""
     windows = (
         bids_of(events).key_by("bidder").window(TumblingWindows(CLOCK_WINDOW_MS, time_domain=TimeDomain.PROCESSING))
     )

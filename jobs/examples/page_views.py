@@ -1,4 +1,6 @@
-"""Counts page views, which are delivered at least once, by page: each view counts once, whatever fails.
+"""Counts page views by page, each view once, whatever fails.
+
+Views are delivered at least once.
 
 The ids of a page's views and their count are state of the same key: they advance together, and are restored together.
 Parameters: `input` (a directory of JSON-lines files; new files are read as they appear), `output` (a directory).
@@ -22,7 +24,10 @@ OUTPUT_COLUMNS = pa.schema([("page", pa.string()), ("view_id", pa.string()), ("v
 
 
 class CountViews(KeyedProcessFunction):
-    """Counts the views of a page, and remembers their ids so that each view counts once."""
+    """Counts the views of a page and remembers their ids.
+
+    Each view therefore counts once.
+    """
 
     def open(self, context: RuntimeContext) -> None:
         self.ids = context.get_map_state(MapStateDescriptor("view_ids", pa.string(), pa.bool_()))

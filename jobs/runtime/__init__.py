@@ -1,1 +1,4 @@
-"""Runs jobs on Spark: a driver plans and commits micro-batches, whose tasks run in executors."""
+"""Runs jobs on Spark.
+
+A driver plans and commits batches; their tasks run in executors.
+"""

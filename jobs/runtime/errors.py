@@ -1,4 +1,7 @@
-"""Errors of a driver, beyond those of a job's declaration and its batches (see jobs/errors.py)."""
+"""Errors of a driver.
+
+jobs/errors.py has the errors of a job's declaration and its batches.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ class ControlError(JobError):
 
 
 class ControlUnreachableError(ControlError):
-    """The control plane gave no usable answer. The job continues and the driver tries again."""
+    """The control plane gave no usable answer.
+
+    The job continues and the driver tries again.
+    """
 
     code = "DRIVER_CONTROL_UNREACHABLE"
     domain = "external"
@@ -42,7 +48,7 @@ class AttemptOverError(ControlError):
 
 
 class ArtifactCorruptError(JobError):
-    """The artifact's bytes are not those that were uploaded."""
+    """The artifact's bytes differ from the uploaded bytes."""
 
     code = "JOB_ARTIFACT_CORRUPT"
     domain = "external"
@@ -51,7 +57,10 @@ class ArtifactCorruptError(JobError):
 
 
 class ArtifactUnsupportedError(JobError):
-    """The artifact is neither a Python file nor a zip with a main.py or __main__.py."""
+    """The artifact is neither a Python file nor a runnable zip.
+
+    A runnable zip has a main.py or __main__.py at its top.
+    """
 
     code = "JOB_ARTIFACT_UNSUPPORTED"
     domain = "user"
@@ -59,7 +68,10 @@ class ArtifactUnsupportedError(JobError):
 
 
 class LibrariesMissingError(JobError):
-    """The driver was started without a library that its job brings by now."""
+    """The driver was started without a library of the job.
+
+    The job's current revision brings the library.
+    """
 
     code = "JOB_LIBRARIES_MISSING"
     domain = "internal"
@@ -87,7 +99,10 @@ class JobNotDeclaredError(JobError):
 
 
 class RestoreRefusedError(JobError):
-    """The checkpoint does not match the job: starting from it would lose or misread state."""
+    """The checkpoint does not match the job.
+
+    Starting from it would lose or misread state.
+    """
 
     code = "JOB_RESTORE_REFUSED"
     domain = "user"
@@ -121,7 +136,10 @@ class CheckpointTimeoutError(JobError):
 
 
 class CheckpointNotBegunError(JobError):
-    """A batch ran for longer than the checkpoint timeout, so that the checkpoint could not begin. Not a failed one."""
+    """A batch outlasted the checkpoint timeout, so no checkpoint began.
+
+    It does not count as a failed checkpoint.
+    """
 
     code = "CHECKPOINT_NOT_BEGUN"
     domain = "user"

@@ -1,6 +1,6 @@
-"""Retries of operations on a system that does not answer: the object store, or one that a sink writes to.
+"""Retries of operations on a system that does not answer.
 
-Nothing is committed or published meanwhile.
+The system is the object store or a sink's system. Meanwhile nothing is committed or published.
 """
 
 from __future__ import annotations
@@ -53,14 +53,17 @@ class Retries:
     def run(
         self, operation: Callable[[], _Result], report: Callable[[KeyscaleError | None], None] = _to_nobody
     ) -> _Result:
-        """Returns the operation's result. It must be safe to run twice: a try whose answer was lost may have succeeded.
+        """Runs an operation until it succeeds and returns its result.
+
+        The operation must be safe to run twice: a try with a lost answer may have succeeded.
 
         Args:
             operation: The operation.
-            report: Called with each failure that is waited for, and with None when the waiting has ended.
+            report: Called with each failure that is retried, and with None when retrying has ended.
 
         Raises:
-            KeyscaleError: The awaited error, if the system has not answered for longer than the limit; or any other.
+            KeyscaleError: The awaited error, if the system has not answered for longer than the limit; or any other
+                error.
         """
         pause_seconds, waited_ms, is_waiting = _FIRST_PAUSE_SECONDS, 0.0, False
         try:
@@ -88,9 +91,10 @@ class Retries:
 
 @dataclass(frozen=True, slots=True)
 class RetryingStore:
-    """An object store whose operations are retried. Listing is not, as its results arrive one by one.
+    """An object store that retries its operations.
 
-    `create` may find the object that its own earlier try has written: its caller reads it back, as with any store.
+    Listing is not retried, as its results arrive one by one. `create` may find the object that its own earlier try has
+    written: its caller reads it back, as with any store.
     """
 
     store: ObjectStore

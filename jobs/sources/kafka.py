@@ -1,4 +1,7 @@
-"""The Kafka source: a split is a partition, a position the next offset to read."""
+"""The Kafka source.
+
+A split is a partition; a position is the next offset to read.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ _WITHOUT_LEADER = frozenset(
         KafkaError._NOENT,
     }
 )
-"""Errors of partitions that are being created or moved to another broker. They pass."""
+"""Transient errors of partitions that are being created or moved to another broker."""
 _RETRY_SECONDS = 0.2
 _NEW_TOPIC_SECONDS = 10.0
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -46,21 +49,23 @@ _HEADERS = ", headers array<struct<key: string, value: binary>>"
 
 
 class KafkaSource(Source):
-    """The records of Kafka topics, with the columns of Spark's own connector; see `StreamEnvironment.read`.
+    """The records of Kafka topics, with the columns of Spark's connector.
+
+    See `StreamEnvironment.read`.
 
     Offsets are planned before each batch and stored in the job's commit log. Consumer groups are not used, and nothing
     is committed to Kafka. Partitions that are added later are found and read from their beginning. Only records of
     committed transactions are read, unless `isolation.level` says otherwise.
 
     The job fails if records expire before they are read, or if a topic is deleted and created again under the same
-    name: a position also holds the topic's id, if the broker provides one. With `lost_records="skip"` it goes on with
-    the earliest records that exist; the lost ones are counted and told.
+    name: a position also holds the topic's id, if the broker provides one. With `lost_records="skip"` it continues with
+    the earliest records that still exist; the lost records are counted and reported.
 
     Args:
         servers: Addresses of brokers, separated by commas.
         topics: One topic or several.
-        starting: Where a new job begins: at the earliest records, after the latest ones, or with the first that is not
-            older than a time. A job with positions continues from them.
+        starting: Where a new job begins: at the earliest records, after the latest records, or with the first record
+            that is not older than a time. A job with positions continues from them.
         include_headers: Whether to add the column `headers`.
         config: Further settings of librdkafka, such as security.protocol. Give passwords as a Secret.
         timeout_ms: How long to wait for brokers before the batch fails.
@@ -97,7 +102,10 @@ class KafkaSource(Source):
         return _COLUMNS + (_HEADERS if self._include_headers else "")
 
     def discover(self, known: Collection[str]) -> Mapping[str, Position]:
-        """Raises SourceUnavailableError if a topic does not exist or the brokers do not answer."""
+        """Returns the first positions of new partitions.
+
+        Raises SourceUnavailableError if a topic does not exist or the brokers do not answer.
+        """
         new = [each for topic in self._topics for each in self._partitions(topic) if split_name(each) not in known]
         if known or self._starting == "earliest":
             # A partition that is added while the job runs is read from its beginning.
@@ -109,13 +117,16 @@ class KafkaSource(Source):
         return self._identified({split: offset if offset >= 0 else latest[split] for split, offset in since.items()})
 
     def latest(self, positions: Mapping[str, Position], limit: int | None) -> Mapping[str, Position]:
-        """Raises SourceRecordsLostError if a topic is no longer the one that the positions belong to."""
+        """Returns the offsets that the next batch reads up to.
+
+        Raises SourceRecordsLostError if a topic was deleted and created again.
+        """
         reached = {split: _KafkaPosition.of(position) for split, position in positions.items()}
         subscribed = [each for each in map(topic_partition, reached) if each.topic in self._topics]
         skips = self.lost_records == "skip"
         earliest = self._offsets(subscribed, _EARLIEST) if skips else {}
         ends = self._offsets(subscribed, _LATEST)
-        # Asked after the offsets, so that they belong to this topic or to an older one.
+        # Read the ids after the offsets, so that the offsets belong to this topic or to an older topic.
         ids = self._topic_ids({each.topic for each in subscribed})
         starts = {split: position.offset for split, position in reached.items()}
         for split, end in ends.items():
@@ -137,7 +148,10 @@ class KafkaSource(Source):
         }
 
     def losses(self, ranges: Mapping[str, tuple[Position, Position]]) -> Mapping[str, Loss]:
-        """Raises SourceUnavailableError if the brokers do not answer."""
+        """Returns the records that have expired.
+
+        Raises SourceUnavailableError if the brokers do not answer.
+        """
         partitions = [topic_partition(split) for split in ranges]
         earliest = self._offsets(partitions, _EARLIEST)
         latest = self._offsets(partitions, _LATEST)
@@ -156,13 +170,19 @@ class KafkaSource(Source):
         return losses
 
     def earliest(self, splits: Collection[str]) -> Mapping[str, Position]:
-        """Raises SourceUnavailableError if the brokers do not answer."""
+        """Returns the earliest offsets that the brokers still have.
+
+        Raises SourceUnavailableError if the brokers do not answer.
+        """
         partitions = [each for each in map(topic_partition, splits) if each.topic in self._topics]
-        # Ids are asked for after the offsets, so that these belong to this topic or to an older one.
+        # Read the ids after the offsets, so that the offsets belong to this topic or to an older topic.
         return self._identified(self._offsets(partitions, _EARLIEST))
 
     def read(self, split: str, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        """Raises SourceRecordsLostError if records have expired, SourceUnavailableError if brokers do not answer."""
+        """Yields the records of a partition as Arrow batches.
+
+        Raises SourceRecordsLostError if records have expired, SourceUnavailableError if brokers do not answer.
+        """
         settings = client_settings(self._servers, self._config, FIXED)
         partition = open_partition(split, settings, self._timeout_seconds)
         for messages in partition.read(_KafkaPosition.of(start).offset, _KafkaPosition.of(end).offset):
@@ -208,7 +228,10 @@ class KafkaSource(Source):
         }
 
     def _topic_ids(self, topics: Collection[str]) -> dict[str, str]:
-        """Returns the id of each topic, empty if the broker provides none. Ids are never reused."""
+        """Returns the id of each topic, empty if the broker provides none.
+
+        Ids are never reused.
+        """
         if not topics:
             return {}
 
@@ -245,34 +268,43 @@ class KafkaSource(Source):
         return answered(answer, self._timeout_seconds)
 
     def _answered(self, ask: Callable[[], _Answer], retry_for_seconds: float) -> _Answer:
-        """Retries while a topic or a partition is being created or moved to another broker."""
+        """Retries while a topic or partition is being created or moved."""
         give_up = time.monotonic() + retry_for_seconds
         while True:
             try:
                 return ask()
             except KafkaException as failure:
                 if error_of(failure).code() not in _WITHOUT_LEADER or time.monotonic() > give_up:
-                    self._admin = None  # it may be the client that stands
+                    self._admin = None  # the client itself may be stuck
                     raise
             time.sleep(_RETRY_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
 class _KafkaPosition:
-    """The next offset to read, and the id of its topic, since another topic may get the same name later."""
+    """The next offset to read, and the id of its topic.
+
+    A deleted topic's name can return on another topic; the id tells them apart.
+    """
 
     offset: int
     topic_id: str = ""
 
     @classmethod
     def of(cls, position: Position) -> _KafkaPosition:
-        """Reads a stored position. Up to version 0.1 it was only the offset."""
+        """Reads a stored position.
+
+        Up to version 0.1 a position was only the offset.
+        """
         if isinstance(position, dict):
             return cls(int(position["offset"]), str(position["topic_id"]))
         return cls(int(position))
 
     def is_of(self, topic_id: str) -> bool:
-        """Whether the position may be one in the topic of this id; either id may be unknown."""
+        """Returns whether the position can belong to the topic of this id.
+
+        An unknown id matches every id.
+        """
         return not self.topic_id or not topic_id or self.topic_id == topic_id
 
     def to_json(self) -> Position:
@@ -280,7 +312,10 @@ class _KafkaPosition:
 
 
 def split_name(partition: TopicPartition) -> str:
-    """Returns the split name of a partition. No topic name contains a slash."""
+    """Returns the split name of a partition.
+
+    Topic names contain no slash.
+    """
     return f"{partition.topic}/{partition.partition}"
 
 

@@ -1,4 +1,7 @@
-"""Reads ranges of one Kafka partition, with a consumer that stays open in its worker between batches."""
+"""Reads ranges of a Kafka partition.
+
+The consumer stays open in its worker between batches.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ _DEFAULTS = {
 }
 
 _open: OrderedDict[tuple[str, str], PartitionReader] = OrderedDict()
-"""This worker's readers, the last used one last. Consumers prefetch, so the next batch's records are often here."""
+"""This worker's readers, most recently used last. Consumers prefetch, so the next batch's records are often here."""
 
 
 def open_partition(split: str, settings: dict[str, Any], timeout_seconds: float) -> PartitionReader:
@@ -71,7 +74,9 @@ class PartitionReader:
         self._closed = Event()
 
     def read(self, start: int, end: int) -> Iterator[list[Message]]:
-        """Yields all records from `start` (inclusive) to `end` (exclusive). Offsets have gaps: markers, compaction.
+        """Yields the records from `start` (inclusive) to `end` (exclusive).
+
+        Offsets have gaps, from markers and compaction.
 
         Raises:
             SourceRecordsLostError: `start` has expired.
@@ -115,10 +120,10 @@ class PartitionReader:
                 )
 
     def _consumed(self) -> list[Message]:
-        """Takes what has arrived; waits for a moment if nothing has.
+        """Takes the events that have arrived; waits briefly if none has.
 
-        The client itself is never asked to wait: it does so until a time of day, and so for an hour more if the host's
-        clock is set back by one meanwhile.
+        The client itself never waits: it computes deadlines from the wall clock, and would wait an hour longer after
+        the host's clock was set back by an hour.
         """
         there = self._consumer.client.consume(_CHUNK, 0)
         if not there:
@@ -126,7 +131,10 @@ class PartitionReader:
         return there
 
     def _take(self, end: int, found: list[Message]) -> None:
-        """Takes the next event, unless it is a record after the range: that and later events stay queued."""
+        """Takes the next event, unless it is a record after the range.
+
+        Such a record and all later events stay queued.
+        """
         event = self._later[0]
         error, offset = event.error(), event.offset()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
@@ -153,10 +161,10 @@ class PartitionReader:
         self._seeks += 1
 
     def _ask_another(self) -> None:
-        """Goes on with a new consumer, which tells whether these very records are lost.
+        """Opens a new consumer, which reports whether the wanted records are lost.
 
-        A consumer fetches ahead. That what it would read next is lost, it also tells after it has been sent elsewhere:
-        past expired records, or to the beginning of a topic that was created again.
+        A consumer fetches ahead. It may report a loss at its old position after a seek: past expired records, or to the
+        beginning of a topic that was created again.
         """
         self._consumer.end()
         self._consumer = Held(Consumer(self._settings))

@@ -1,8 +1,10 @@
-"""The positions of a source: the ranges that a batch reads, in the form that Spark stores. Decisions without I/O.
+"""The positions of a source: the ranges that a batch reads.
 
-Spark stores one JSON document per batch, which holds where the batch ends. Ours also holds where the batch begins in
-each split, so that it is complete: the first position of a split, which may be "now", is durable with the plan of the
-first batch that reads the split.
+The form is the document that Spark stores. Decisions are made without I/O.
+
+Spark stores one JSON document per batch with the end of the batch. This document also holds the start of the batch in
+each split: the first position of a split, which may be "now", is durable with the plan of the first batch that reads
+the split.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ _VERSION = 1
 
 
 class SplitRange(msgspec.Struct, frozen=True):
-    """The range of a split that a batch reads, from `start` (inclusive) to `end` (exclusive)."""
+    """The range of a split that a batch reads.
+
+    `start` is inclusive, `end` is exclusive.
+    """
 
     split: str
     start: Any
@@ -32,23 +37,26 @@ class SplitRange(msgspec.Struct, frozen=True):
 
 
 class BatchPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The ranges of all splits that a batch reads. Every known split has a range, which may be empty."""
+    """The ranges of all splits that a batch reads.
+
+    Every known split has a range, which may be empty.
+    """
 
     splits: dict[str, tuple[Any, Any]] = {}
     version: int = _VERSION
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> BatchPositions:
-        """Reads a document that `to_json` made.
+        """Reads a document that `to_json` wrote.
 
         Raises:
-            SourcePositionsError: It is another document: the positions are of another kind of source.
+            SourcePositionsError: The document belongs to another kind of source.
         """
         try:
             positions = msgspec.convert(document, cls)
         except msgspec.ValidationError as error:
             raise SourcePositionsError(
-                "the recorded positions are not those of a source in Python: the job now has another source"
+                "the recorded positions do not come from a Python source: the job now has another source"
             ) from error
         if positions.version != _VERSION:
             raise SourcePositionsError(
@@ -61,7 +69,7 @@ class BatchPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def reached(self) -> dict[str, Position]:
-        """The position that each split has been read up to after the batch."""
+        """The position up to which each split is read after the batch."""
         return {name: end for name, (_, end) in self.splits.items()}
 
     def ranges(self) -> list[SplitRange]:
@@ -70,14 +78,19 @@ class BatchPositions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def with_discovered(reached: Mapping[str, Position], discovered: Mapping[str, Position]) -> dict[str, Position]:
-    """Returns the position of each known split: where it was read up to, or where a new split begins."""
+    """Returns the position of each known split.
+
+    A split that was read continues at its last end; a new split begins at its discovered position.
+    """
     return {**discovered, **reached}
 
 
 def next_positions(
     before: BatchPositions, positions: Mapping[str, Position], latest: Mapping[str, Position]
 ) -> BatchPositions:
-    """Returns the ranges of the next batch; `before` itself if there is nothing new, which tells Spark so.
+    """Returns the ranges of the next batch.
+
+    Returns `before` itself if there is nothing new, which tells Spark so.
 
     Raises:
         SourcePositionsError: The source plans to read a split that it has not discovered.
@@ -93,11 +106,13 @@ def next_positions(
 
 
 def limited(positions: Mapping[str, int], ends: Mapping[str, int], limit: int | None) -> dict[str, int]:
-    """Returns ends that are at most `limit` records away from positions that count records.
+    """Returns end positions at most `limit` records after the positions.
 
-    Each split gets a share in proportion to the records that wait in it: splits that cover the same time at different
-    rates then advance through it together, and none gets far ahead of the others in event time. Records left over by
-    rounding go first to splits that would get nothing, so that a small split does not starve beside a large one.
+    Positions count records.
+
+    Each split gets a share in proportion to its waiting records: splits that cover the same time at different rates
+    then advance together in event time. The remainder of rounding goes first to splits without a share, so that a small
+    split does not starve beside a large split.
     """
     waiting = {split: max(0, ends[split] - positions[split]) for split in ends if split in positions}
     total = sum(waiting.values())
@@ -116,7 +131,10 @@ def within(
     ends: Mapping[str, Position],
     records_between: RecordsBetween,
 ) -> dict[str, Position]:
-    """Returns how far to read each split, but not beyond `ends`; up to there at once if a source cannot compare."""
+    """Returns how far to read each split, at most to `ends`.
+
+    A split is read to its end at once if the source cannot compare positions.
+    """
     bounded: dict[str, Position] = {}
     for split, end in ends.items():
         if split in latest:
@@ -128,7 +146,10 @@ def within(
 def records_behind(
     planned: Mapping[str, Position], ends: Mapping[str, Position], records_between: RecordsBetween
 ) -> int | None:
-    """Returns how many records are left between where a batch ends and where the splits end; None if not known."""
+    """Returns how many records are left after a batch.
+
+    They lie between the batch's end and the ends of the splits. Returns None if the number is unknown.
+    """
     left = [records_between(planned[split], end) for split, end in ends.items() if split in planned]
     return None if None in left else sum(max(0, each) for each in left if each is not None)
 
@@ -143,5 +164,8 @@ def without(ranges: Sequence[SplitRange], losses: Mapping[str, Loss]) -> list[Sp
 
 
 def dealt(ranges: Sequence[SplitRange], readers: int) -> list[list[SplitRange]]:
-    """Returns the ranges of each reader, dealt out round robin; no reader is idle."""
+    """Deals the ranges to readers, round robin.
+
+    Every reader gets at least one range.
+    """
     return [list(ranges[reader::readers]) for reader in range(min(readers, len(ranges)))]

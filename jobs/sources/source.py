@@ -1,4 +1,7 @@
-"""The contract of a source in Python; durable positions, tasks and exactly-once processing come with it."""
+"""The contract of a source in Python.
+
+Durable positions, tasks and exactly-once processing come with it.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ Position: TypeAlias = int | str | dict[str, int | str]
 """A position in a split. Its meaning is up to the source; it is stored as JSON."""
 
 LostRecords: TypeAlias = Literal["fail", "skip"]
-"""The consequence if records are gone that a job has not read: it fails, or goes on with those that exist."""
+"""The consequence if a job has not read records that are gone: it fails, or continues with the records that exist."""
 
 
 class Loss(NamedTuple):
-    """Records at the beginning of a range that a source no longer has.
+    """Lost records at the beginning of a range.
 
     Attributes:
-        left: The position at which the records begin that it still has; the end of the range if it has none.
-        records: How many are lost, about; None if that is not known.
+        left: The first position that the source still has; the end of the range if it has no records of the range.
+        records: Approximate number of lost records; None if unknown.
     """
 
     left: Position
@@ -32,12 +35,14 @@ class Loss(NamedTuple):
 
 
 class Source(ABC):
-    """A source of records in splits. Each split can be read again from any position that was read from before.
+    """A source of records in splits that can be read again.
+
+    Each split can be read again from every position that a batch has started from.
 
     Each batch is planned on the driver before it runs: `discover` and `latest` determine the range of each split. The
     plan is durable in the job's commit log before any record is read, and part of every checkpoint and savepoint. Then
     the executors call `read`, which must return the same records whenever it is called with the same arguments: after a
-    failed task, after a crash, at another parallelism. So every record has its effect exactly once.
+    failed task, after a crash, at another parallelism. So every record takes effect exactly once.
 
     The source is pickled into the planner's process and into each task. Open connections at first use, and keep them
     out of the pickled state.
@@ -47,11 +52,13 @@ class Source(ABC):
     """How often the planner asks for new splits, in milliseconds."""
 
     split_columns: tuple[str, ...] = ()
-    """The columns of the schema, if there are any, that name the split that a record comes from. As long as a job keeps
-    these columns, each split has a watermark of its own; see `DataStream.with_timestamps`."""
+    """The schema's columns that identify a record's split, if any. As long as a job keeps these columns, each split has
+    its own watermark; see `DataStream.with_timestamps`.
+    """
 
     lost_records: LostRecords = "fail"
-    """With "skip", a job goes on although the source no longer has records that it has not read: see `losses`."""
+    """With "skip", a job continues although the source no longer has records that the job has not read: see `losses`.
+    """
 
     @property
     @abstractmethod
@@ -60,7 +67,7 @@ class Source(ABC):
 
     @abstractmethod
     def discover(self, known: Collection[str]) -> Mapping[str, Position]:
-        """Returns the splits that are not known yet, each with the position at which to begin.
+        """Returns the new splits, each with its start position.
 
         Args:
             known: The splits that the job has positions for; empty when the job reads from the source for the first
@@ -82,39 +89,43 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, split: str, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
-        """Yields the records of a split from `start` (inclusive) to `end` (exclusive), the same ones at every call.
+        """Yields the records of a split between two positions.
+
+        `start` is inclusive, `end` is exclusive. Every call with the same arguments yields the same records.
 
         Raises:
-            KeyscaleError: The split cannot be read. Any other exception fails the batch, too.
+            KeyscaleError: The split cannot be read. Any other exception also fails the batch.
         """
 
     def records_between(self, start: Position, end: Position) -> int | None:
-        """Returns how many records a split has between two positions, about; negative if `end` comes before `start`.
+        """Returns about how many records a split has between two positions.
 
-        The backlog that a job reports is counted so. A job that is drained reads up to where its sources ended at the
-        command, in batches of the job's limit. None means that the source cannot tell, as by default one whose
-        positions are no numbers: its backlog is not reported, and it is drained in one batch of any size.
+        The number is negative if `end` comes before `start`. A job reports its backlog with it. A job that is drained
+        reads up to the ends of its sources at the time of the command, in batches of the job's limit. None means that
+        the source cannot count, which is the default for positions that are not numbers: the backlog is not reported,
+        and draining reads everything in one batch of any size.
         """
         return end - start if isinstance(start, int) and isinstance(end, int) else None
 
     def losses(self, ranges: Mapping[str, tuple[Position, Position]]) -> Mapping[str, Loss]:  # noqa: ARG002
-        """Returns what the source no longer has of the ranges that a batch is to read, by split.
+        """Returns the records of a batch's ranges that the source has lost.
 
-        Asked before each batch if `lost_records` is "skip"; `latest` and `read` then need not raise for such losses.
-        The batch reads what is left. Losses are counted, logged and shown. Otherwise asked before a batch that an
-        earlier run has planned, which then fails if there are any. By default there are none.
+        Losses are by split. Called before each batch if `lost_records` is "skip"; `latest` and `read` then need not
+        raise for such losses. The batch reads the remaining records. Losses are counted, logged and shown. With "fail",
+        called before a batch that an earlier run has planned; the batch fails if there are losses. By default there are
+        none.
         """
         return {}
 
     def earliest(self, splits: Collection[str]) -> Mapping[str, Position]:  # noqa: ARG002
-        """Returns the earliest position that the source still has of each split; by default it is not known.
+        """Returns the earliest position of each split that the source still has.
 
-        Asked after `latest`, once a minute at most. A verification compares it with the positions in a checkpoint, and
-        so finds that records have expired which a job that starts from there would read. Numbers can be compared, and
-        Kafka's positions. Of splits that are left out it is not known. The next batch waits for the answer. An
-        exception is logged, and does not fail the batch.
+        Called after `latest`, at most once a minute. A verification compares it with the positions in a checkpoint, and
+        so detects records that have expired but that a job starting from the checkpoint would read. Numbers and Kafka's
+        positions can be compared. The result omits splits with an unknown position; by default all are unknown. The
+        next batch waits for the answer. An exception is logged and does not fail the batch.
         """
         return {}
 
     def close(self) -> None:  # noqa: B027 - users may override it
-        """Called in the planner's process when the job ends."""
+        """Closes the source, in the planner's process, when the job ends."""

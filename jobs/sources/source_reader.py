@@ -1,4 +1,7 @@
-"""Reads a source as a streaming DataFrame: Spark plans and runs it through its Python data source API."""
+"""Reads a source as a streaming DataFrame.
+
+Spark plans and runs it through its Python data source API.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +44,13 @@ if TYPE_CHECKING:
     from .source import Loss, Position, Source
 
 RECORDS_BEHIND = "records_behind"
-"""How many records are left after the planned batch, in what a source in Python reports; left out if not known."""
+"""The key, in a Python source's report, of the number of records left after the planned batch; absent if unknown."""
 RECORDS_LOST = "records_lost"
-"""How many records the source has lost since the query began, in what it reports; left out if there are none."""
+"""The key, in the report, of the number of records lost since the query began; absent if no records were lost."""
 EARLIEST = "earliest"
-"""The earliest position that the source still has of each split, in what it reports; left out if not known."""
+"""The key, in the report, of the earliest position of each split that the source still has; absent if unknown."""
 EARLIEST_INTERVAL_MS = 60_000
-"""How often a source is asked for them at most."""
+"""Minimum time between two requests for the earliest positions."""
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +62,9 @@ _numbers = itertools.count()
 def streaming_frame(
     spark: SparkSession, source: Source, *, max_records_per_batch: int | None = None, readers: int | None = None
 ) -> DataFrame:
-    """Returns a streaming DataFrame of a source's records, for `env.stream` or for Spark's own streaming.
+    """Returns a streaming DataFrame of a source's records.
+
+    Pass it to `env.stream` or to Spark's own streaming.
 
     Args:
         spark: The Spark session.
@@ -80,7 +85,10 @@ def streaming_frame(
 
 
 def split_columns_of(schema: StructType) -> tuple[str, ...]:
-    """Returns the columns of a frame that name the splits of its source; none unless it still has all of them."""
+    """Returns the columns of a frame that identify its source's splits.
+
+    Returns none unless the frame still has all of them.
+    """
     marked = {
         tuple(field.metadata[_SPLIT_MARK]): field.name for field in schema.fields if _SPLIT_MARK in field.metadata
     }
@@ -88,7 +96,10 @@ def split_columns_of(schema: StructType) -> tuple[str, ...]:
 
 
 def _marked(schema: StructType, split_columns: Sequence[str]) -> StructType:
-    """Marks the columns that name splits, each with its place and their number; selects and renames keep the marks."""
+    """Marks the columns that identify splits.
+
+    Each mark holds the column's place and the number of marked columns; selects and renames keep the marks.
+    """
     marks = {name: {_SPLIT_MARK: [place, len(split_columns)]} for place, name in enumerate(split_columns)}
     return StructType(
         [StructField(each.name, each.dataType, each.nullable, marks.get(each.name)) for each in schema.fields]
@@ -96,7 +107,10 @@ def _marked(schema: StructType, split_columns: Sequence[str]) -> StructType:
 
 
 def _data_source(source_name: str, source_schema: StructType, source_reader: SourceReader) -> type[DataSource]:
-    """Returns a new class for each source: Spark creates the instances itself and passes only text options to them."""
+    """Returns a new data source class for each source.
+
+    Spark creates the instances itself and passes only text options to them.
+    """
 
     class KeyscaleSource(DataSource):
         @classmethod
@@ -121,10 +135,10 @@ class _Ranges(InputPartition):
 
 
 class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Spark's interface to a source: plans in one process beside the driver, and reads in the executors' workers.
+    """Spark's interface to a source.
 
-    Spark stores the result of `latestOffset` and passes it back after a restart; the commit log holds it before a batch
-    runs.
+    Plans in a process beside the driver, and reads in the executors' workers. Spark stores the result of `latestOffset`
+    and passes it back after a restart; the commit log holds it before a batch runs.
     """
 
     def __init__(
@@ -151,11 +165,17 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._limit is None else ReadMaxRows(self._limit)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Has the query end where its input ends when the next batch is planned, which Spark does at once."""
+        """Ends the query where its input ends at the next planning.
+
+        Spark plans the next batch at once.
+        """
         self._is_draining = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Plans the next batch after `start`. Returns `start` itself if there is nothing to read."""
+        """Plans the next batch after `start`.
+
+        Returns `start` itself if there is nothing to read.
+        """
         with _failures_carried():
             before = BatchPositions.from_json(start)
             discovered = {} if self._ends is not None else self._new_splits(before.reached)
@@ -175,7 +195,7 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planned
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Returns the figures that Spark passes on in its progress as the latest offset."""
+        """Returns the metrics that Spark's progress carries as the latest offset."""
         lost = {RECORDS_LOST: self._records_lost} if self._records_lost else {}
         behind = {} if self._records_behind is None else {RECORDS_BEHIND: self._records_behind}
         earliest = {EARLIEST: self._earliest} if self._earliest else {}
@@ -204,10 +224,12 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._source.close()
 
     def _check_there(self, ranges: Sequence[SplitRange]) -> None:
-        """Checks the ranges of a batch that an earlier run has planned: the source may have lost them since.
+        """Checks that the source still has the ranges of a planned batch.
+
+        An earlier run has planned the batch.
 
         Raises:
-            SourceRecordsLostError: It has lost some.
+            SourceRecordsLostError: The source has lost records of the ranges.
         """
         losses = self._losses(ranges)
         if losses:
@@ -220,7 +242,7 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._source.losses({each.split: (each.start, each.end) for each in ranges}) if ranges else {}
 
     def _left_of(self, ranges: Sequence[SplitRange]) -> list[SplitRange]:
-        """Returns what the source still has of some ranges, and counts what it has lost."""
+        """Returns the ranges that the source still has; counts its losses."""
         losses = self._losses(ranges)
         for split, loss in losses.items():
             number = "an unknown number of" if loss.records is None else loss.records
@@ -229,7 +251,10 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return without(ranges, losses)
 
     def _ask_for_earliest(self, splits: Collection[str]) -> None:
-        """Asks for the earliest positions, unless that was done a moment ago. The batch does not need the answer."""
+        """Asks for the earliest positions, at most once per interval.
+
+        The batch does not need the answer.
+        """
         asked_at = self._earliest_asked_at
         if asked_at is not None and (time.monotonic() - asked_at) * 1000 < EARLIEST_INTERVAL_MS:
             return
@@ -238,7 +263,7 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 self._earliest = comparable_positions(self._source.earliest(splits))
             except Exception:  # a user's code may raise anything
-                logger.warning("the source did not say which records it still has", exc_info=True)
+                logger.warning("the source did not report which records it still has", exc_info=True)
         self._earliest_asked_at = time.monotonic()  # a slow answer does not delay every batch
 
     def _new_splits(self, known: Mapping[str, Position]) -> Mapping[str, Position]:
@@ -251,7 +276,7 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @contextmanager
 def _failures_carried() -> Iterator[None]:
-    """Makes errors keep their type on their way through Spark, and a source's exceptions their traceback."""
+    """Preserves error types and user tracebacks on their way through Spark."""
     try:
         yield
     except KeyscaleError as error:

@@ -1,1 +1,4 @@
-"""A driver's talk with the control plane: its status and reports go up, commands come down."""
+"""A driver's communication with the control plane.
+
+The driver sends its status and reports; the control plane sends commands.
+"""

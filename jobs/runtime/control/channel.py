@@ -1,4 +1,7 @@
-"""The driver's connection to the control plane: over HTTP, or through files for a job without a control plane."""
+"""The driver's connection to the control plane.
+
+It uses HTTP, or files for a job without a control plane.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +44,8 @@ _FILE_RETRY_MS = 50
 class ControlChannel(Protocol):
     """The messages between a driver and its control plane.
 
-    Every method raises `ControlUnreachableError` if there is no answer (try again), `ControlRefusedError` if the
-    control plane refuses the message (the driver's own fault), and `AttemptOverError` if it no longer wants this
+    Every method raises `ControlUnreachableError` without an answer (try again), `ControlRefusedError` if the control
+    plane refuses the message (a fault of the driver), and `AttemptOverError` if the control plane no longer wants this
     attempt. All messages may be sent again. Methods may be called from several threads.
     """
 
@@ -65,14 +68,14 @@ class HttpControl:
     """The control plane's `/driver/...` routes.
 
     A status of 5xx, 408 or 429 counts as no answer; 410 means that the attempt is over; any other 4xx is a refusal.
-    After no answer, or one from a control plane that does not know the attempt, the next message goes to another
-    control plane, if one is found.
+    Without an answer, or after an answer of a control plane that does not know the attempt, the next message goes to
+    another control plane, if the search finds one.
 
     Args:
         url: The address of the control plane.
         token: The attempt's token.
         search: Finds another control plane.
-        ca_file: PEM file with certificate authorities to trust besides the usual ones.
+        ca_file: PEM file with further certificate authorities to trust.
     """
 
     def __init__(self, url: str, token: str, search: ControlSearch | None = None, ca_file: str | None = None) -> None:
@@ -145,7 +148,7 @@ class HttpControl:
             raise ControlRefusedError(f"the control plane refused the message with status {status}")
 
     def _turn_from(self, client: httpx.Client) -> None:
-        """Sends later messages to another control plane, if there is one that knows the attempt."""
+        """Redirects later messages to another control plane that knows the attempt."""
         if self._search is None:
             return
         with self._lock:
@@ -165,11 +168,13 @@ class HttpControl:
 
 
 class FileControl:
-    """Runs a job without a control plane: one assignment from a file, commands and reports as files beside it.
+    """Runs a job without a control plane.
 
-    While the assignment's file does not exist, the driver waits for it in standby; move it into place in one step.
+    One file holds the assignment; commands and reports are files beside it.
 
-    Beside `<name>.json`, the assignment, is the directory `<name>.control/`:
+    The driver waits in standby until the assignment's file exists; move the file into place in one step.
+
+    Beside the assignment `<name>.json` is the directory `<name>.control/`:
     `commands/*.json` are `Command`s, read in the order of their names, each until its result is reported;
     `heartbeat.json` is the last `Heartbeat`, `results/<command id>.json` each command's `CommandResult`, and
     `checkpoints/<checkpoint id>.json` the last `CheckpointReport` of each checkpoint.
@@ -193,7 +198,7 @@ class FileControl:
         target.write_bytes(self._artifact_file.read_bytes())
 
     def store_credentials(self) -> StoreCredentials:
-        raise ControlRefusedError("without a control plane there are only the credentials of the environment")
+        raise ControlRefusedError("without a control plane only the environment's credentials exist")
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatResponse:
         for result in heartbeat.results:
@@ -210,10 +215,10 @@ class FileControl:
         self._replace(self._directory / "checkpoints" / f"{report.checkpoint_id}.json", report)
 
     def close(self) -> None:
-        """Does nothing: there is no connection."""
+        """Does nothing: a file has no connection."""
 
     @staticmethod
     def _replace(path: Path, message: Message) -> None:
         temporary = path.with_suffix(".writing")
         temporary.write_text(message.model_dump_json(), encoding="utf-8")
-        os.replace(temporary, path)  # noqa: PTH105 - its name says that readers see the old or the new file
+        os.replace(temporary, path)  # noqa: PTH105 - atomic, as its name says to readers

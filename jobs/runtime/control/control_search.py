@@ -29,14 +29,16 @@ SEARCH_PAUSE_S = 2.0
 
 
 class ControlSearch:
-    """Looks for control planes that know this attempt: first those that the last one named, then those in the store.
+    """Looks for control planes that know this attempt.
+
+    It asks the control planes that the last one named, then the control planes listed in the store.
 
     Args:
         attempt: The attempt, as `<job>:<number>`.
-        token: Its token, which is sent to nobody here.
+        token: Its token; the search never sends it.
         open_store: Opens the job's store.
         monotonic: A clock in seconds.
-        ca_file: PEM file with certificate authorities to trust besides the usual ones.
+        ca_file: PEM file with further certificate authorities to trust.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class ControlSearch:
     def find(self, besides: str) -> str | None:
         """Returns the address of a control plane that knows this attempt.
 
-        It returns None if none is found, and right after a search.
+        It returns None if the search finds no control plane, and right after a search.
 
         Args:
             besides: The address that does not answer.
@@ -73,7 +75,7 @@ class ControlSearch:
         try:
             for url in self._candidates():
                 if url not in tried and self._is_proven(url):
-                    logger.warning("the control plane at %s does not answer; the one at %s does", besides, url)
+                    logger.warning("no answer from the control plane at %s; using %s", besides, url)
                     return url
                 tried.add(url)
         finally:
@@ -85,10 +87,10 @@ class ControlSearch:
         try:
             yield from (address.url for address in read_addresses(self._open_store()))
         except (KeyscaleError, OSError) as error:
-            logger.info("the store does not tell other control planes: %s", error)
+            logger.info("the store does not list other control planes: %s", error)
 
     def _is_proven(self, url: str) -> bool:
-        """Whether the control plane at an address knows this attempt."""
+        """Returns whether the control plane at an address knows this attempt."""
         nonce = secrets.token_hex(16)
         try:
             answer = httpx.get(

@@ -1,4 +1,7 @@
-"""A driver's status, shared by its threads and sent to the control plane with every heartbeat."""
+"""A driver's status, shared by its threads.
+
+Every heartbeat sends it to the control plane.
+"""
 
 from __future__ import annotations
 
@@ -39,19 +42,23 @@ if TYPE_CHECKING:
     from ..batch.locality import Locality
 
 _HEARTBEAT_SUBTASKS_MAX = 8192  # some 300 bytes each; the control plane reads 4 MiB
-IDLE_MS = 5000  # a job is idle that has run no batch and found no input for so long
+IDLE_MS = 5000  # a job is idle that has run no batch and found no input for this long
 
 TERMINAL_STATES = frozenset({DriverState.STOPPED, DriverState.FINISHED, DriverState.FAILED, DriverState.FENCED})
 
 
 class DriverStatus:
-    """The driver's state, progress and command results; every method may be called from any thread.
+    """The driver's state, progress and command results.
 
-    A terminal state is final: the first one stays, whatever happens while the driver ends.
+    Every method may be called from any thread. A terminal state is final: the first terminal state stays, whatever
+    happens while the driver ends.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """The status of a new driver; the clock returns seconds."""
+        """Creates the status of a new driver.
+
+        The clock returns seconds.
+        """
         self._clock = clock
         self._committed_at: float | None = None
         self._lock = threading.Lock()
@@ -89,7 +96,7 @@ class DriverStatus:
                 self._state, self._failure = state, failure
 
     def follows(self, revision: int) -> None:
-        """Sets the number of the revision whose settings the driver follows."""
+        """Sets the revision that the driver takes its settings from."""
         with self._lock:
             self._revision = revision
 
@@ -99,7 +106,7 @@ class DriverStatus:
             self._metrics = self._metrics.model_copy(update={"graph": graph})
 
     def restored(self, at_ms: int, counters: JobCounters) -> None:
-        """Sets that the state of every subtask is restored, and the job's counters then."""
+        """Records that every subtask's state is restored, with the job's counters."""
         with self._lock:
             self._restored_at_ms = at_ms
             self._metrics = self._metrics.model_copy(update={"counters": _reported(counters)})
@@ -120,8 +127,8 @@ class DriverStatus:
     ) -> None:
         """Counts a committed batch.
 
-        Times are those of DriverMetrics, `counters` the job's after the batch, `operators` and `sinks` its figures. A
-        batch of timers alone has no input.
+        Times are as in DriverMetrics, `counters` are the job's counters after the batch, `operators` and `sinks` are
+        the batch's metrics. A batch of timers alone has no input.
         """
         with self._lock:
             self._first_commit = self._first_commit or commit
@@ -168,7 +175,10 @@ class DriverStatus:
             self._metrics = self._metrics.model_copy(update={"batch_publish_ms": smoothed(before, duration_ms)})
 
     def locality_measured(self, locality: Locality) -> None:
-        """Sets how often subtasks have run where their state was, and how often not."""
+        """Sets how often subtasks have run where their state was.
+
+        Also sets how often their state was moved or rebuilt.
+        """
         counts = {
             "subtask_runs": locality.runs,
             "subtask_runs_moved": locality.moved,
@@ -178,7 +188,10 @@ class DriverStatus:
             self._metrics = self._metrics.model_copy(update=counts)
 
     def sources_have_lost(self, records: int, of_query: str) -> None:
-        """Sets how many records the sources had lost before a query of Spark could read them; queries add up."""
+        """Sets how many records the sources lost before a query read them.
+
+        The losses of all queries are added.
+        """
         with self._lock:
             if of_query != self._losing_query:
                 self._losing_query, self._lost_before = of_query, self._metrics.lost_records
@@ -195,12 +208,12 @@ class DriverStatus:
                 self._metrics = self._metrics.model_copy(update={"pending_records": records})
 
     def sources_still_have(self, sources: list[SourceMetrics]) -> None:
-        """Sets what the sources still have, as far as they say so."""
+        """Sets the records that the sources still have, as far as known."""
         with self._lock:
             self._metrics = self._metrics.model_copy(update={"sources": sources})
 
     def restarts(self, strategy: RestartStrategy | None, history: FailureHistory, last: Failure | None = None) -> None:
-        """Sets the strategy by which the job restarts, and its failures so far."""
+        """Sets the job's restart strategy and its failures so far."""
         with self._lock:
             known = last or self._metrics.last_failure
             self._metrics = self._metrics.model_copy(
@@ -208,12 +221,18 @@ class DriverStatus:
             )
 
     def store_seen(self, away_since_ms: int | None) -> None:
-        """Sets since when the object store has not answered; None if it answers."""
+        """Sets since when the object store has not answered.
+
+        None means that it answers.
+        """
         with self._lock:
             self._metrics = self._metrics.model_copy(update={"store_away_since_ms": away_since_ms})
 
     def sink_waited_for(self, outage: SinkOutage | None) -> None:
-        """Sets the sink that batches wait for; None if they wait for none. The first failure of an outage counts."""
+        """Sets the sink that batches wait for.
+
+        None means that batches do not wait. The first failure of an outage counts.
+        """
         with self._lock:
             known = self._metrics.sink_outage
             if outage is not None and known is not None and known.uid == outage.uid:
@@ -221,7 +240,10 @@ class DriverStatus:
             self._metrics = self._metrics.model_copy(update={"sink_outage": outage})
 
     def cleaned_up(self, at_ms: int, deleted: Deleted, removed_writes: int) -> None:
-        """Counts a pass of the clean-up, the objects that it has deleted and the unfinished writes it has removed."""
+        """Counts a pass of the clean-up.
+
+        The pass has deleted objects and removed unfinished writes.
+        """
         with self._lock:
             before = self._metrics.clean_up
             clean_up = CleanUp(
@@ -249,17 +271,20 @@ class DriverStatus:
 
     @property
     def has_looked_for_input(self) -> bool:
-        """Whether this driver has committed a batch with input, or has looked for input and found none."""
+        """Returns whether this driver has looked for input.
+
+        It has if it has committed a batch with input, or found no input.
+        """
         with self._lock:
             return self._has_found_no_input or bool(self._metrics.input_batches)
 
     def answer(self, result: CommandResult) -> None:
-        """Keeps a command's result until the control plane no longer asks for it."""
+        """Keeps a command's result until the control plane stops asking for it."""
         with self._lock:
             self._results[result.command_id] = result
 
     def acknowledge(self, results: Iterable[CommandResult], still_asked: Iterable[str]) -> None:
-        """Forgets results that were sent and whose commands the control plane no longer names."""
+        """Forgets sent results of commands that the control plane no longer names."""
         asked = set(still_asked)
         with self._lock:
             for result in results:
@@ -267,7 +292,10 @@ class DriverStatus:
                     self._results.pop(result.command_id, None)
 
     def _forget_outdated_rates(self) -> None:
-        """Sets rates to 0 when nothing was read for a while: there is no input, or an outage keeps a batch waiting."""
+        """Sets rates to 0 when no records were read for a while.
+
+        Either there is no input, or an outage keeps a batch waiting.
+        """
         metrics = self._metrics
         is_away = metrics.sink_outage is not None or metrics.store_away_since_ms is not None
         if self._committed_at is None or not (metrics.waits_for_input or is_away):
@@ -297,7 +325,7 @@ class DriverStatus:
 
 
 def _short(metrics: DriverMetrics) -> DriverMetrics:
-    """Returns metrics without those of single subtasks if a heartbeat would be too long with them."""
+    """Drops the metrics of single subtasks from an overlong heartbeat."""
     if sum(len(operator.subtasks) for operator in metrics.operators) <= _HEARTBEAT_SUBTASKS_MAX:
         return metrics
     operators = [operator.model_copy(update={"subtasks": []}) for operator in metrics.operators]

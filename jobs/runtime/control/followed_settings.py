@@ -1,4 +1,7 @@
-"""The settings that a job follows while it runs: those of its assignment, until the control plane sends others."""
+"""The settings that a job follows while it runs.
+
+The settings of its assignment apply until the control plane sends others.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,16 @@ if TYPE_CHECKING:
 
 
 class FollowedSettings:
-    """The newest settings. They are replaced as a whole, so every thread may read them.
+    """The newest settings.
+
+    They are replaced as a whole, so every thread may read them.
 
     Args:
-        assignment: Has the settings at the start.
-        status: Shows whose revision's settings are followed.
+        assignment: Provides the settings at the start.
+        status: Shows the revision of the settings.
 
     Attributes:
-        on_change: Called when there are others.
+        on_change: Called when the settings change.
     """
 
     def __init__(self, assignment: Assignment, status: DriverStatus) -> None:
@@ -40,7 +45,7 @@ class FollowedSettings:
         return self._newest
 
     def follow(self, settings: LiveSettings) -> None:
-        """Takes other settings."""
+        """Replaces the settings."""
         self._newest = settings
         self._status.follows(settings.revision)
         self.on_change()

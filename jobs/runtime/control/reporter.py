@@ -1,4 +1,4 @@
-"""Sends the driver's reports to the control plane, and receives the control plane's commands."""
+"""Sends the driver's reports, and receives the control plane's commands."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_SECONDS = 0.25
-_QUIET_SECONDS = 60.0  # of an outage, one line a minute is logged
+_QUIET_SECONDS = 60.0  # during an outage, one line per minute is logged
 REPORTS_MAX = 5000
 REPORTS_SECONDS = 5.0  # between two heartbeats: a driver that is silent for a minute is replaced
 
 
 class Reporter:
-    """A thread that sends a heartbeat every interval, and checkpoint reports in order, each until it has arrived.
+    """A thread that sends heartbeats and checkpoint reports.
+
+    It sends a heartbeat every interval, and checkpoint reports in order, each until it has arrived.
 
     If the control plane does not answer, reports wait here and the batches continue.
 
@@ -35,7 +37,7 @@ class Reporter:
         status: The source of heartbeats.
         on_command: Called on this thread, once per command, in the order of arrival; must not block.
         on_attempt_over: Called when the control plane says that this attempt is no longer wanted.
-        on_settings: Called when the control plane has other settings for the job; must not block.
+        on_settings: Called when the control plane has new settings for the job; must not block.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Reporter:
         self._on_command = on_command
         self._on_attempt_over = on_attempt_over
         self._on_settings = on_settings
-        self._reports: collections.deque[CheckpointReport] = collections.deque()  # the first one may be being sent
+        self._reports: collections.deque[CheckpointReport] = collections.deque()  # the first report may be in transit
         self._lock = threading.Lock()
         self._seen: set[str] = set()
         self._wake = threading.Event()
@@ -63,10 +65,10 @@ class Reporter:
         self._thread.start()
 
     def report_checkpoint(self, report: CheckpointReport) -> None:
-        """Sends a report as soon as possible, after those before it.
+        """Sends a report as soon as possible, after earlier reports.
 
-        While the control plane does not answer, a checkpoint's newer report replaces its older one. Beyond
-        `REPORTS_MAX`, the reports of the oldest checkpoints are dropped, which newer ones have subsumed; those of
+        Until the control plane answers, a checkpoint's newer report replaces its older report. Beyond `REPORTS_MAX`,
+        the reports of the oldest checkpoints are dropped, as newer checkpoints have subsumed them; reports of
         savepoints are kept.
         """
         with self._lock:
@@ -80,7 +82,7 @@ class Reporter:
 
     @property
     def has_unsent_reports(self) -> bool:
-        """Whether the control plane does not know of all checkpoints yet."""
+        """Whether the control plane lacks reports of some checkpoints."""
         return bool(self._reports)
 
     def nudge(self) -> None:
@@ -91,7 +93,7 @@ class Reporter:
         """Sends the waiting reports and a last heartbeat, and ends the thread.
 
         Returns:
-            Whether all of it arrived in time.
+            Whether everything arrived in time.
         """
         deadline = time.monotonic() + timeout_seconds
         self._closing.set()
@@ -108,7 +110,7 @@ class Reporter:
             self._wake.clear()
 
     def _exchange(self) -> bool:
-        """Sends everything once; returns whether nothing is left to send."""
+        """Sends everything once; returns whether all was sent."""
         try:
             all_sent = self._send_reports()
             heartbeat = self._status.heartbeat()
@@ -131,7 +133,10 @@ class Reporter:
         return all_sent and not self._status.heartbeat().results
 
     def _send_reports(self) -> bool:
-        """Sends waiting reports, but not for so long that the driver seems silent; returns whether all were sent."""
+        """Sends waiting reports for a limited time; returns whether all are sent.
+
+        With a longer time the driver would seem silent.
+        """
         until = time.monotonic() + REPORTS_SECONDS
         while self._reports and time.monotonic() < until:
             self._send_first_report()
@@ -151,7 +156,7 @@ class Reporter:
         try:
             self._channel.report_checkpoint(report)
         except ControlRefusedError:
-            # It would be refused again, and would delay the reports after it.
+            # The control plane would refuse the report again, and the reports after it would wait.
             logger.exception("the report of checkpoint %d was refused", report.checkpoint_id)
         with self._lock:
             self._reports.popleft()
@@ -160,4 +165,4 @@ class Reporter:
         now = time.monotonic()
         if now - self._last_logged >= _QUIET_SECONDS:
             self._last_logged = now
-            logger.warning("the control plane cannot be reached (%s); the job runs on, reports wait", error)
+            logger.warning("the control plane cannot be reached (%s); the job continues, reports wait", error)

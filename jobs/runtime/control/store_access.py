@@ -1,7 +1,8 @@
-"""The driver's access to an object store whose credentials reach its own job alone, and end.
+"""The driver's temporary credentials for the object store.
 
-All processes of the driver read them from a file, by way of AWS's own configuration: `credential_process`. Its clients
-read the file again before the credentials end; until then a newer one has taken its place.
+The credentials reach only the driver's own job, and expire. All processes of the driver read them from a file, through
+AWS's own configuration: `credential_process`. AWS clients read the file again before the credentials expire; by then
+the driver has replaced the file.
 """
 
 from __future__ import annotations
@@ -29,17 +30,19 @@ logger = logging.getLogger(__name__)
 
 CONFIGURATION_VARIABLE = "AWS_CONFIG_FILE"
 RENEWED_VARIABLE = "KEYSCALE_STORE_CREDENTIALS_RENEWED"
-"""Set where the control plane gives out credentials; the file of `AWS_CONFIG_FILE` is then written by the driver."""
+"""Set if the control plane grants credentials; the driver then writes the file of `AWS_CONFIG_FILE`."""
 CREDENTIALS_FILE = "store-credentials.json"
 _RETRY_SECONDS = 2.0
 
 
 class StoreAccess:
-    """A thread that keeps the credentials fresh; it asks for new ones when half of their life is over.
+    """A thread that keeps the credentials fresh.
+
+    It asks for new credentials when half of their life is over.
 
     Args:
         channel: The connection to the control plane.
-        configuration: The configuration file that AWS's clients read. The credentials are written beside it.
+        configuration: The configuration file that AWS clients read. The credentials are written beside it.
     """
 
     def __init__(self, channel: ControlChannel, configuration: Path) -> None:
@@ -51,13 +54,18 @@ class StoreAccess:
 
     @classmethod
     def of(cls, channel: ControlChannel, variables: Mapping[str, str]) -> StoreAccess | None:
-        """Returns the access of a driver whose environment says that its credentials are given out; None otherwise."""
+        """Returns the access of a driver with granted credentials.
+
+        Returns None if the environment does not ask for granted credentials.
+        """
         if not variables.get(RENEWED_VARIABLE):
             return None
         return cls(channel, Path(variables[CONFIGURATION_VARIABLE]))
 
     def open(self) -> None:
-        """Gets the first credentials, however long that takes, and keeps them fresh from then on.
+        """Waits for the first credentials, then keeps them fresh.
+
+        The wait has no time limit.
 
         Raises:
             AttemptOverError: The control plane no longer wants this attempt.
@@ -75,7 +83,9 @@ class StoreAccess:
         self._thread.start()
 
     def renew(self) -> None:
-        """Replaces the credentials by new ones, which reach what the attempt has been told to restore since.
+        """Replaces the credentials.
+
+        New credentials also reach what the attempt has been told to restore since.
 
         Raises:
             ControlUnreachableError, ControlRefusedError, AttemptOverError: As a message to the control plane.
@@ -107,7 +117,7 @@ class StoreAccess:
 
 
 def _write(file: Path, text: str) -> None:
-    """Writes a file that only its owner can read; a reader sees the old or the new one."""
+    """Writes a file atomically that only its owner can read."""
     fresh = file.with_name(f".{file.name}.new")
     fresh.unlink(missing_ok=True)
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:

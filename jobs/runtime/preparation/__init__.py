@@ -1,1 +1,4 @@
-"""Preparation of a driver before its first batch: the job's artifact, a warm Spark, the archive of classes."""
+"""Preparation of a driver before its first batch.
+
+It fetches the job's artifact, warms up Spark and builds the archive of classes.
+"""

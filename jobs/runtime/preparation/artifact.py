@@ -1,4 +1,7 @@
-"""The user's artifact: fetches it, verifies it, and runs it for the topology that it declares."""
+"""Fetches, verifies and runs the user's artifact.
+
+Running it declares the job's topology.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,9 @@ class Artifact:
 
     @classmethod
     def fetch(cls, channel: ControlChannel, filename: str, sha256: str, directory: Path) -> Artifact:
-        """Fetches the artifact into a directory, however long no control plane answers.
+        """Fetches the artifact into a directory.
+
+        The wait for a control plane has no time limit.
 
         Args:
             channel: The connection to the control plane.
@@ -55,8 +60,8 @@ class Artifact:
             directory: An existing local directory.
 
         Raises:
-            ArtifactCorruptError: It has another SHA-256.
-            ArtifactUnsupportedError: It is neither a .py nor a .zip file.
+            ArtifactCorruptError: The artifact has another SHA-256.
+            ArtifactUnsupportedError: The artifact is neither a .py nor a .zip file.
             ControlRefusedError, AttemptOverError: As a message to the control plane.
         """
         suffix = PurePosixPath(filename).suffix.lower()
@@ -91,7 +96,7 @@ class Artifact:
         if self.path.suffix == ".zip":
             sys.path.insert(0, str(self.path))
             spark.sparkContext.addPyFile(str(self.path))
-        # It stays registered: classes of the script are looked up there when they are pickled or their hints are read.
+        # The module stays registered: pickling and type hints look up the script's classes in it.
         module = types.ModuleType("__main__")
         module.__file__ = origin
         sys.modules["__main__"] = module
@@ -121,10 +126,10 @@ class Artifact:
 
 
 def require_libraries(wanted: Iterable[LibraryFile], present: Collection[str]) -> None:
-    """Refuses to run a job without a library that it brings.
+    """Refuses to run a job without its libraries.
 
     Raises:
-        LibrariesMissingError: The driver was started without one, perhaps for another revision of the job.
+        LibrariesMissingError: The driver was started without a library, perhaps for another revision of the job.
     """
     missing = [library.filename for library in wanted if library.sha256 not in present]
     if missing:

@@ -1,6 +1,7 @@
-"""Builds the archive of classes that drivers start with (see `jobs/protocol/class_archive.py`): half a minute's work.
+"""Builds the archive of classes that drivers start with.
 
-As a program, which `build_if_missing` runs through spark-submit, this is a driver without a job: it warms up and ends.
+See `jobs/protocol/class_archive.py`. The build takes half a minute. As a program, which `build_if_missing` runs through
+spark-submit, this is a driver without a job: it warms up and ends.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ _BUILD_SECONDS = 600.0
 
 
 def build_if_missing(archive: ClassArchive, python: str = sys.executable) -> bool:
-    """Builds the archive, unless it exists. Several processes may call this at once.
+    """Builds the archive, unless it exists.
+
+    Several processes may call this at once.
 
     Returns:
-        Whether it exists now. A failure is logged: drivers start without it, only slower.
+        Whether the archive exists now. A failure is logged: drivers then start without the archive, more slowly.
     """
     if archive.path.is_file():
         return True
@@ -77,7 +80,7 @@ def _command(scratch: Path, archive: Path, python: str) -> list[str]:
 
 
 def main() -> None:
-    """Loads the classes that a driver loads: those of a session, and of a streaming job of the usual shape."""
+    """Loads the classes of a session and of a usual streaming job."""
     warm_up = WarmUp(SparkSession.builder.getOrCreate(), Path(sys.argv[1]), parallelism=2)
     warm_up.start()
     warm_up.wait()

@@ -1,8 +1,8 @@
-"""Warms up a driver that waits for work, so that its first batch is no slower than the others.
+"""Warms up a waiting driver, so that its first batch is fast.
 
 A JVM takes seconds for its first streaming batch: classes are loaded, code is generated and compiled, Python workers
-start and import Arrow. A tiny job of the same shape does all that beforehand. In a driver that has work at once, only
-the workers are started, beside the job's script.
+start and import Arrow. A tiny job of the same shape does all that beforehand. In a driver with immediate work, only the
+workers are started, beside the job's script.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _ROWS = '{"key": "a", "value": 1}\n{"key": "b", "value": 2}\n'
 
 
 class WarmUp:
-    """A thread that runs a tiny streaming job twice, and deletes its files."""
+    """A thread that runs a tiny streaming job twice.
+
+    Then it deletes the job's files.
+    """
 
     def __init__(self, spark: SparkSession, directory: Path, parallelism: int) -> None:
         self._spark = spark
@@ -97,9 +100,10 @@ class WarmUp:
 
 
 def start_workers(spark: SparkSession, count: int) -> threading.Thread:
-    """Has Spark start the Python workers of `count` tasks, in a thread that it returns.
+    """Starts the Python workers of `count` tasks in a thread.
 
-    Otherwise the first batch or restore would wait for them, while everything before it uses only one core.
+    Returns the thread. Without it, the first batch or restore would wait for the workers, while the steps before use
+    only one core.
     """
 
     def start() -> None:
@@ -120,5 +124,5 @@ def _pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _import_task(_: object) -> None:
-    """Imports, in the worker, all that a task of a real batch imports."""
+    """Imports, in the worker, the modules that a batch's task needs."""
     from ..executor import task  # noqa: F401, PLC0415
