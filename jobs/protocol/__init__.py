@@ -1,1 +1,4 @@
-"""Shared by drivers and the control plane: messages, restart decisions, Spark settings, the masking of secrets."""
+"""The protocol of drivers and the control plane.
+
+It holds messages, restart decisions, Spark settings and the masking of secrets.
+"""

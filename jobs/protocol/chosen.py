@@ -1,4 +1,4 @@
-"""The base of what users choose: requests, and the settings inside them."""
+"""The base of requests and of the settings inside them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Chosen(BaseModel):
-    """The base of what users choose.
+    """The base of values that users choose.
 
-    An unknown field is an error, so that a misspelt option is not silently ignored; so are `true` in place of a number,
+    An unknown field is an error, so that a misspelt option is not silently ignored. So are `true` in place of a number,
     and text that cannot be stored.
     """
 
@@ -41,7 +41,7 @@ class Chosen(BaseModel):
 
 
 def _unfit(value: Any, field: FieldInfo) -> LiteralString | None:
-    """Returns why a field cannot have a value, None if it can."""
+    """Returns why a field rejects a value; None if it accepts it."""
     if isinstance(value, bool) and bool not in {field.annotation, *get_args(field.annotation)}:
         return "It is true or false, where another type is expected"
     if not all(is_storable(text) for text in _texts(value)):
@@ -50,7 +50,7 @@ def _unfit(value: Any, field: FieldInfo) -> LiteralString | None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yields a value's text, and that of its keys and values."""
+    """Yields the text of a value, including its keys and nested values."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

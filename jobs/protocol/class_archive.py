@@ -1,12 +1,14 @@
-"""The archive of the JVM's loaded classes, built once, with which drivers start in half the time.
+"""The archive of the JVM's loaded classes, which halves a driver's start.
+
+It is built once.
 
 Measured with PySpark 4.3 on Java 17: starting a session and running the first streaming batch took 10.1 s of CPU time
 without the archive and 6.1 s with it. The archive depends on the Java and the Spark that built it; another JVM
 ignores it.
 
-    settings |= ClassArchive.of_environment().settings()  # of an archive that is missing: Java's options alone
+    settings |= ClassArchive.of_environment().settings()  # without an archive: Java's options alone
 
-It is built by `jobs/runtime/preparation/class_archive_build.py`, which needs Spark; this module does not.
+`jobs/runtime/preparation/class_archive_build.py` builds the archive and needs Spark; this module does not.
 """
 
 from __future__ import annotations
@@ -27,24 +29,33 @@ QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """The archive for this machine's Java and Spark, which may not exist yet."""
+    """The archive for this machine's Java and Spark; may not exist yet."""
 
     path: Path
 
     @classmethod
     def of_environment(cls) -> ClassArchive:
-        """Returns the archive of this Python environment; it is deleted with the environment."""
+        """Returns the archive of this Python environment.
+
+        It is deleted with the environment.
+        """
         return cls.at(Path(sys.prefix) / "cache" / "keyscale")
 
     @classmethod
     def at(cls, directory: Path) -> ClassArchive:
-        """Returns the archive in a cache directory; its name changes with the versions of Java and Spark."""
+        """Returns the archive in a cache directory.
+
+        Its name changes with the versions of Java and Spark.
+        """
         java = shutil.which("java", path=_java_path()) or ""
         identity = f"{Path(java).resolve()} {_modified_ns(java)} {importlib.metadata.version('pyspark')}"
         return cls(directory / f"spark-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.jsa")
 
     def settings(self) -> dict[str, str]:
-        """Returns settings for a job's JVMs: `JAVA_OPTIONS`, and for the driver the archive, if there is one."""
+        """Returns settings for a job's JVMs.
+
+        These are `JAVA_OPTIONS`, and for the driver the archive if it exists.
+        """
         driver = JAVA_OPTIONS
         if self.path.is_file() and SparkUse.CLASS_ARCHIVE not in switched_off():
             driver += f" -XX:SharedArchiveFile={self.path} -Xshare:auto {QUIET}"

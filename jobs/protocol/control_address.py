@@ -1,9 +1,10 @@
-"""The addresses of control planes, kept in the object store, where drivers find them; and how an address is verified.
+"""The addresses of control planes in the object store.
 
-Each replica of the control plane keeps one object, `control-planes/<name>.json`, up to date. A driver whose control
-plane does not answer reads them all. Anybody who may write to the store can add an address, so a driver first asks who
-is there: it sends a nonce, and only a control plane that knows the hash of the attempt's token can make the proof. The
-proof covers the address, so that nobody can have it made elsewhere. The token itself is sent only after that.
+Each replica of the control plane keeps one object, `control-planes/<name>.json`, up to date. A driver reads all of them
+when its control plane does not answer. Everyone with write access to the store can add an address, so a driver verifies
+each address first: it sends a nonce, and only a control plane that knows the hash of the attempt's token can compute
+the proof. The proof covers the address, so that a proof of another address is worthless. The driver sends the token
+itself only after that.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ FORGOTTEN_AFTER_MS = 24 * 3600 * 1000
 
 
 class ControlAddress(Message):
-    """The address of a control plane, as it was at one time."""
+    """The address of a control plane at one time."""
 
     version: Literal[1] = 1
     url: str
@@ -43,7 +44,7 @@ class Proof(Message):
 
 
 def publish(store: ObjectStore, name: str, address: ControlAddress) -> None:
-    """Writes a replica's address into the store, and deletes those that nobody has written for long."""
+    """Writes a replica's address to the store and deletes outdated addresses."""
     store.put(control_plane(name), address.model_dump_json().encode())
     oldest_ms = address.recorded_at_ms - FORGOTTEN_AFTER_MS
     store.delete([info.path for info in store.list(CONTROL_PLANES) if info.modified_ms < oldest_ms])
@@ -55,7 +56,10 @@ def withdraw(store: ObjectStore, name: str) -> None:
 
 
 def read_addresses(store: ObjectStore) -> list[ControlAddress]:
-    """Returns the addresses in the store, the newest first. Objects that are none are left out."""
+    """Returns the addresses in the store, newest first.
+
+    Other objects are skipped.
+    """
     found = []
     for position, info in enumerate(store.list(CONTROL_PLANES)):
         if position >= ADDRESSES_MAX:
@@ -70,5 +74,5 @@ def read_addresses(store: ObjectStore) -> list[ControlAddress]:
 
 
 def prove(token_sha256: str, nonce: str, url: str) -> str:
-    """Returns the proof that the control plane at an address knows the token's hash."""
+    """Returns the proof of knowing a token's hash, for one address."""
     return hmac.new(token_sha256.encode(), f"{nonce} {url}".encode(), hashlib.sha256).hexdigest()

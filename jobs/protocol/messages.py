@@ -1,4 +1,6 @@
-"""The messages between a driver and the control plane, sent as JSON over HTTP. Values without behaviour.
+"""The messages between a driver and the control plane.
+
+Messages are JSON over HTTP: values without behaviour.
 
 A driver authenticates with the token of its attempt (`Authorization: Bearer ...`). The token identifies the job and the
 attempt, so messages do not repeat them.
@@ -28,7 +30,7 @@ FAILURE_TIMES_MAX = 100
 DURATION_MS_MAX = 365 * 24 * 3600 * 1000
 COUNT_MAX = 1_000_000
 REPORTED_SPLITS_MAX = 200
-"""The maximum number of splits of which a driver reports positions: each heartbeat has them."""
+"""Maximum number of splits per driver in each heartbeat's positions."""
 _SPLIT_NAME_MAX = 300
 
 
@@ -38,28 +40,31 @@ def _measured(number: float) -> float:
 
 Item = TypeVar("Item")
 Items = Annotated[list[Item], FailFast()]
-"""A list that is refused at its first wrong item: a driver could send millions, and to name them all takes a minute."""
+"""A list that is refused at its first wrong item: naming millions of wrong items would take a minute."""
 Whole = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
-"""A number that fits into a column of the database."""
+"""A number that fits into a database column."""
 Measured = Annotated[int, Field(ge=-(2**64), le=2**64)]
-"""A measured number, kept as JSON; a watermark may be at either end of its range, and a lag beyond it."""
+"""A measured number, stored as JSON; a watermark may be at either end of its range, and a lag beyond it."""
 Measure = Annotated[float, AfterValidator(_measured)]
-"""A measured number with a fraction. A driver that divides by nothing sends 0."""
+"""A measured number with a fraction. A driver that divides by zero sends 0."""
 Size = Annotated[int, Field(ge=-(2**53), le=2**53)]
-"""A number of bytes, milliseconds or records that is summed up: many of them still fit into a column."""
+"""A number of bytes, milliseconds or records that is summed: the sum of many still fits into a column."""
 OPERATORS_MAX = 1000
-"""A job has at most so many operators, and as many sinks."""
+"""Maximum number of a job's operators, and of its sinks."""
 SUBTASKS_MAX = 32_768
-"""So many subtasks at most have figures in a heartbeat, all operators together."""
+"""Maximum number of subtasks with metrics in a heartbeat, all operators together."""
 CHECKPOINT_SUBTASKS_MAX = 65_536
-"""So many parts at most are in a report of a checkpoint: to read one takes some microseconds, and others wait."""
+"""Maximum number of parts in a report of a checkpoint: reading a part takes microseconds, and other requests wait."""
 KEY_GROUPS_MAX = 32_768
-"""A job has at most so many key groups."""
+"""Maximum number of a job's key groups."""
 _MEASURE_MAX = 1e15
 
 
 class Message(BaseModel):
-    """The base of all messages. Unknown fields are ignored, so that an older peer understands a newer one."""
+    """The base of all messages.
+
+    Unknown fields are ignored, so that an older peer understands a newer peer.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -71,7 +76,7 @@ class DriverState(StrEnum):
     RESTORING = "RESTORING"
     RUNNING = "RUNNING"
     STOPPING = "STOPPING"
-    STOPPED = "STOPPED"  # terminal: stopped by a command; nothing more will be committed
+    STOPPED = "STOPPED"  # terminal: stopped by a command; commits have ended
     FINISHED = "FINISHED"  # terminal: drained, all input processed and committed
     FAILED = "FAILED"  # terminal: see Heartbeat.failure
     FENCED = "FENCED"  # terminal: another attempt has taken over
@@ -139,7 +144,10 @@ class FixedDelayRestart(Chosen):
 
     type: Literal["fixed-delay"] = "fixed-delay"
     attempts: int = Field(
-        default=1, ge=1, le=COUNT_MAX, description="Number of restarts. It counts again when the job's user starts it."
+        default=1,
+        ge=1,
+        le=COUNT_MAX,
+        description="Number of restarts. The count starts again when the job's user starts the job.",
     )
     delay_ms: int = Field(
         default=1000, ge=0, le=DURATION_MS_MAX, description="Delay between a failure and the restart."
@@ -147,7 +155,10 @@ class FixedDelayRestart(Chosen):
 
 
 class ExponentialDelayRestart(Chosen):
-    """Restarts after growing delays; the delay is reset when the job has run well for a while."""
+    """Restarts after growing delays.
+
+    The delay is reset when the job has run well for a while.
+    """
 
     type: Literal["exponential-delay"] = "exponential-delay"
     initial_backoff_ms: int = Field(
@@ -159,7 +170,7 @@ class ExponentialDelayRestart(Chosen):
         default=3_600_000,
         ge=1,
         le=DURATION_MS_MAX,
-        description="After this time without a failure, the next delay is the initial one.",
+        description="After this time without a failure, the delay returns to its initial value.",
     )
     jitter_factor: float = Field(
         default=0.1, ge=0, le=1, description="Random jitter: the share by which a delay may be longer or shorter."
@@ -196,18 +207,21 @@ class FailureRateRestart(Chosen):
 RestartStrategy = Annotated[
     NoRestart | FixedDelayRestart | ExponentialDelayRestart | FailureRateRestart, Field(discriminator="type")
 ]
-"""Whether and when a failed job is restarted; with Flink's names."""
+"""Whether and when a failed job is restarted. Names are as in Flink."""
 
 
 class FailureHistory(Message):
-    """The failures of a job since its user started it: their number, and the ascending times of the latest ones."""
+    """The failures of a job since its user started it.
+
+    It holds their number and the ascending times of the latest failures.
+    """
 
     count: Whole = 0
     times_ms: Items[Whole] = Field(default_factory=list, max_length=FAILURE_TIMES_MAX)
 
 
 class SecretReference(Message):
-    """A parameter whose value is a secret of the platform."""
+    """A parameter that is a secret of the platform."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -215,7 +229,10 @@ class SecretReference(Message):
 
 
 class StoreCredentials(Message):
-    """Credentials of the object store that reach the objects of one job. They are worth nothing after their end."""
+    """Credentials of the object store for the objects of one job.
+
+    They are worthless after they expire.
+    """
 
     access_key_id: str
     secret_access_key: str = Field(repr=False)
@@ -232,7 +249,10 @@ class LibraryFile(Message):
 
 
 class Counters(Message):
-    """How many records a job has handled in all its committed batches since it was created."""
+    """Numbers of records that a job has handled in all committed batches.
+
+    They count since the job was created.
+    """
 
     input_records: Measured = 0
     output_records: Measured = 0
@@ -241,7 +261,7 @@ class Counters(Message):
 
 
 class Assignment(Message):
-    """All that a driver needs to run one attempt of a job."""
+    """Everything that a driver needs to run one attempt of a job."""
 
     job_id: str
     job_name: str
@@ -259,7 +279,9 @@ class Assignment(Message):
     )
     libraries: Items[LibraryFile] = Field(
         default_factory=list,
-        description="Files that the program imports. The driver was started with them, and refuses to run without one.",
+        description=(
+            "Files that the program imports. The driver was started with them, and refuses to run if a file is missing."
+        ),
     )
     store_url: str = Field(description="Root of all snapshots: file:///... or s3://bucket/prefix.")
     restore_from: str | None = Field(
@@ -273,15 +295,15 @@ class Assignment(Message):
         default="continue",
         description=(
             "continue: from the job's own history; restore_from says where to look. rewind: from exactly the snapshot"
-            " in restore_from; what the job has committed since is disowned. stateless: without state, and from the"
-            " sources' beginning."
+            " in restore_from; later commits of the job are disowned. stateless: without state, and from the sources'"
+            " beginning."
         ),
     )
     restore_id: str | None = Field(
         default=None,
         description=(
-            "Names the wish to rewind, or to start without state. An attempt whose wish an earlier attempt has already"
-            " carried out continues from there. Without a name every attempt carries it out."
+            "Names the request to rewind or to start without state. If an earlier attempt has carried out the request,"
+            " the attempt continues from there. Without a name every attempt carries it out."
         ),
     )
     allow_non_restored_state: bool = Field(
@@ -293,37 +315,41 @@ class Assignment(Message):
     )
     checkpoints: CheckpointSettings = CheckpointSettings()
     skip_lost_records: bool = Field(
-        default=False, description="Whether all sources in Python skip records that they have lost, whatever they say."
+        default=False, description="Whether all Python sources skip lost records, whatever their own setting."
     )
     restart: RestartStrategy | None = Field(
         default=None,
-        description="Strategy that the job was created with; None for the script's, or the control plane's default.",
+        description=(
+            "Strategy that the job was created with; None for the script's strategy, or the control plane's default."
+        ),
     )
     batch_interval_ms: int | None = Field(
         default=None,
         ge=0,
-        description="Least time between the starts of two batches; None for the script's, or for no such time.",
+        description="Minimum time between the starts of two batches; None for the script's value, or for no minimum.",
     )
     failures: FailureHistory = FailureHistory()
     counters: Counters = Field(
         default=Counters(),
-        description="Those that the control plane knows of; they count if an earlier version has left none in the log.",
+        description=(
+            "Counters that the control plane knows; used if an earlier version has left no counters in the log."
+        ),
     )
 
 
 class LiveSettings(Message):
-    """The settings of a job that its driver follows while it runs, without a restart."""
+    """The settings that a running driver follows without a restart."""
 
-    revision: int = Field(ge=1, description="Number of the job's revision that they are of.")
+    revision: int = Field(ge=1, description="Number of the job's revision that has these settings.")
     checkpoints: CheckpointSettings = Field(
-        default=CheckpointSettings(), description="Of these, `store_outage_max_ms` needs a restart."
+        default=CheckpointSettings(), description="Of these settings, `store_outage_max_ms` needs a restart."
     )
     restart: RestartStrategy | None = None
     batch_interval_ms: int | None = Field(default=None, ge=0)
 
 
 class AttachRequest(Message):
-    """The request for work of a driver whose Spark session is up."""
+    """The request for work of a driver with a running Spark session."""
 
     pid: int = Field(ge=1, le=2**31 - 1)
     host: StorableText
@@ -331,7 +357,10 @@ class AttachRequest(Message):
 
 
 class AttachResponse(Message):
-    """The decision for a driver: run the assignment, ask again after retry_after_ms, or end."""
+    """The decision for a driver.
+
+    The driver runs the assignment, asks again after retry_after_ms, or ends.
+    """
 
     decision: Literal["run", "wait", "exit"]
     assignment: Assignment | None = None
@@ -339,7 +368,10 @@ class AttachResponse(Message):
 
 
 class Command(Message):
-    """A command to a driver. Every answer to a heartbeat repeats it until its result has been reported."""
+    """A command to a driver.
+
+    Every answer to a heartbeat repeats it until its result has been reported.
+    """
 
     id: str
     kind: CommandKind
@@ -347,14 +379,17 @@ class Command(Message):
     drain: bool = Field(
         default=False,
         description=(
-            "With STOP_WITH_SAVEPOINT: first process the input that there is now, fire all event-time timers, and end "
-            "as FINISHED."
+            "With STOP_WITH_SAVEPOINT: first process all present input, fire all event-time timers, and end as"
+            " FINISHED."
         ),
     )
 
 
 class Failure(Message):
-    """The reason of a failure, as users see it: with a user's exception in full, and with known secrets masked."""
+    """The reason of a failure, as users see it.
+
+    A user's exception is shown in full, with known secrets masked.
+    """
 
     code: StorableText
     message: StorableText
@@ -366,7 +401,10 @@ class Failure(Message):
 
 
 class CommandResult(Message):
-    """The outcome of a command. Every heartbeat repeats it until the answer no longer contains the command."""
+    """The outcome of a command.
+
+    Every heartbeat repeats it until the answer no longer contains the command.
+    """
 
     command_id: StorableText
     status: Literal["COMPLETED", "FAILED"]
@@ -376,7 +414,10 @@ class CommandResult(Message):
 
 
 class Commit(Message):
-    """A durably committed batch, with the time of the commit in milliseconds since the epoch."""
+    """A durably committed batch.
+
+    The time of the commit is in milliseconds since the epoch.
+    """
 
     batch_id: Whole
     at_ms: Whole
@@ -390,27 +431,31 @@ class SubtaskMetrics(Message):
     write_records: Measured = 0
     busy_ratio: Measure = Field(
         default=0.0,
-        description="Share of the time since the previous batch in which the subtask ran, and waited neither for"
-        " records nor for the reader of its rows.",
+        description=(
+            "Share of the time since the previous batch in which the subtask was processing, not waiting for records"
+            " or for the reader of its rows."
+        ),
     )
     input_ms: Measure = Field(default=0.0, description="Time waiting for records, and so for the shuffle.")
-    open_ms: Measure = Field(default=0.0, description="Time to open or rebuild its state.")
+    open_ms: Measure = Field(default=0.0, description="Time to open or rebuild the state.")
     process_ms: Measure = Field(default=0.0, description="Time to run the operator.")
     output_ms: Measure = Field(
         default=0.0, description="Time waiting for the reader of its rows, or writing them to the sink."
     )
     store_ms: Measure = Field(
-        default=0.0, description="Time waiting for the object store, which no other of these times includes."
+        default=0.0, description="Time waiting for the object store; the other times do not include it."
     )
-    finish_ms: Measure = Field(default=0.0, description="Time to make its changes part of its local state.")
+    finish_ms: Measure = Field(default=0.0, description="Time to apply the changes to the local state.")
     processor_ms: Measure = Field(
-        default=0.0, description="Processor time of its Python worker, with all threads, while it ran."
+        default=0.0, description="Processor time of the Python worker, with all threads, while the task ran."
     )
-    largest_key_group: Measured | None = Field(default=None, description="The key group with the most of its records.")
+    largest_key_group: Measured | None = Field(
+        default=None, description=("The key group with the most of the subtask's records.")
+    )
     largest_key_group_records: Measured = Field(
-        default=0, description="Number of records of that key group; of all together, see read_records."
+        default=0, description="Number of records of that key group; read_records has the total."
     )
-    state_bytes: Measured = Field(default=0, description="Estimated size of its state on its host.")
+    state_bytes: Measured = Field(default=0, description="Estimated size of the state on its host.")
 
 
 class OperatorMetrics(Message):
@@ -422,17 +467,20 @@ class OperatorMetrics(Message):
     read_records_per_second: Measure | None = Field(
         default=None, description="Rate of records read, including waits for input; None if the driver is too old."
     )
-    write_records_per_second: Measure | None = Field(default=None, description="Rate of records emitted, likewise.")
+    write_records_per_second: Measure | None = Field(
+        default=None, description=("Rate of records emitted, including waits for input; None if the driver is too old.")
+    )
     late_records: Measured = Field(
         default=0,
-        description="Late records, and records without event time, since the driver started:"
-        " dropped or sent to a side output.",
+        description=(
+            "Late records, and records without event time, since the driver started: dropped or sent to a side output."
+        ),
     )
     dead_letters: Measured = Field(
         default=0,
-        description="Records that its function failed on and that became dead letters, since the driver started.",
+        description="Records that the function failed on and that became dead letters, since the driver started.",
     )
-    watermark_ms: Measured | None = Field(default=None, description="Event time up to which its timers have fired.")
+    watermark_ms: Measured | None = Field(default=None, description="Event time up to which timers have fired.")
     watermark_lag_ms: Measured | None = Field(default=None, description="How far the watermark is behind the clock.")
     event_time_lag_ms: Measured | None = Field(
         default=None,
@@ -441,17 +489,19 @@ class OperatorMetrics(Message):
     subtasks: Items[SubtaskMetrics] = Field(
         default_factory=list,
         max_length=SUBTASKS_MAX,
-        description="Empty if the job has so many that their figures would make a heartbeat too long.",
+        description="Empty if the job has so many subtasks that their metrics would make a heartbeat too long.",
     )
 
 
 class SinkMetrics(Message):
-    """Metrics of one sink that may put rows aside as dead letters."""
+    """Metrics of a sink that may divert rows to dead letters."""
 
     uid: StorableText
     dead_letters: Measured = Field(
         default=0,
-        description="Rows that its system would have refused and that became dead letters, since the driver started.",
+        description=(
+            "Rows that the sink's system would have refused and that became dead letters, since the driver started."
+        ),
     )
 
 
@@ -465,7 +515,7 @@ class TopicPosition(Message):
 
 
 SplitPosition = Annotated[Whole, Strict()] | TopicPosition
-"""A position that can be compared with another one of its split."""
+"""A position that can be compared with another position of the same split."""
 
 
 class SourceMetrics(Message):
@@ -484,12 +534,12 @@ class GraphNode(Message):
     uid: StorableText
     kind: Literal["SOURCE", "OPERATOR", "SINK"]
     inputs: Items[StorableText] = Field(
-        default_factory=list, description="Uids of the sources and operators whose records it gets."
+        default_factory=list, description="Uids of the sources and operators that the node receives records from."
     )
 
 
 class SinkOutage(Message):
-    """A sink whose system does not answer, so that batches wait."""
+    """A sink with an unresponsive system, so that batches wait."""
 
     uid: StorableText = Field(description="The sink's uid.")
     since_ms: Measured
@@ -497,19 +547,22 @@ class SinkOutage(Message):
 
 
 class CleanUp(Message):
-    """The driver's clean-up of the object store: passes that delete what no retained checkpoint needs."""
+    """The driver's clean-up of the object store.
+
+    Passes delete the objects that no retained checkpoint needs.
+    """
 
     passes: Measured = Field(
         default=0, description="Passes that have ended without a failure since the driver started."
     )
-    last_at_ms: Measured | None = Field(default=None, description="Time when the last of these ended.")
-    deleted_objects: Measured = Field(default=0, description="Objects that they have deleted.")
-    deleted_bytes: Measured = Field(default=0, description="Size of these objects.")
+    last_at_ms: Measured | None = Field(default=None, description="Time when the last successful pass ended.")
+    deleted_objects: Measured = Field(default=0, description="Objects that the passes have deleted.")
+    deleted_bytes: Measured = Field(default=0, description="Size of the deleted objects.")
     removed_writes: Measured = Field(
-        default=0, description="Unfinished writes of killed processes that they have removed from the store."
+        default=0, description="Unfinished writes of killed processes that the passes have removed from the store."
     )
     failing_since_ms: Measured | None = Field(
-        default=None, description="Time since which passes fail and delete nothing; None if the last one ended well."
+        default=None, description="Time since which passes fail and delete nothing; None if the last pass succeeded."
     )
     failure: Failure | None = Field(default=None, description="Why the last pass failed.")
 
@@ -523,7 +576,7 @@ class DriverMetrics(Message):
     )
     batches: Measured = 0
     input_batches: Measured | None = Field(
-        default=None, description="Those with input, and not of timers alone; None if the driver is too old."
+        default=None, description="Batches with input, not of timers alone; None if the driver is too old."
     )
     input_records: Measured = 0
     output_records: Measured = 0
@@ -536,15 +589,13 @@ class DriverMetrics(Message):
     batch_duration_ms: Measure = Field(
         default=0.0, description="Time to run a batch and to append its commit to the log."
     )
-    batch_plan_ms: Measure = Field(
-        default=0.0, description="Time before that to plan the batch, and to append the plan to the log."
-    )
+    batch_plan_ms: Measure = Field(default=0.0, description="Time to plan the batch and to append the plan to the log.")
     batch_append_ms: Measure = Field(
         default=0.0, description="Time to append the commit to the log; a part of batch_duration_ms."
     )
     batch_publish_ms: Measure = Field(default=0.0, description="Time after the commit to publish the output.")
     busy_ratio: Measure = Field(default=0.0, description="Share of the time in which batches run.")
-    waits_for_input: bool = Field(default=False, description="Whether the last look for input found none.")
+    waits_for_input: bool = Field(default=False, description="Whether the last poll for input found none.")
     subtask_runs: Measured = Field(default=0, description="Number of tasks with state.")
     subtask_runs_moved: Measured = Field(
         default=0, description="Tasks that ran on another executor than the subtask's previous task."
@@ -558,26 +609,28 @@ class DriverMetrics(Message):
     )
     lost_records: Measured = Field(
         default=0,
-        description="Number of records that sources had lost before the job could read them, since the driver started.",
+        description="Number of records that sources lost before the job could read them, since the driver started.",
     )
     lost_records_since_ms: Measured | None = Field(
-        default=None, description="Time at which the driver first found records lost; None if it found none."
+        default=None, description="Time at which the driver first found records lost; None if no records were lost."
     )
     state_bytes: Measured = Field(
         default=0,
-        description="Estimated size of the state on its hosts after the last batch; 0 before the first one. The files"
-        " of a checkpoint have another size, its state_size.",
+        description=(
+            "Estimated size of the state on its hosts after the last batch; 0 before the first batch. The files of a"
+            " checkpoint have another size, its state_size."
+        ),
     )
     operators: Items[OperatorMetrics] = Field(default_factory=list, max_length=OPERATORS_MAX)
     sinks: Items[SinkMetrics] = Field(
         default_factory=list,
         max_length=OPERATORS_MAX,
-        description="Figures of the sinks that may put rows aside as dead letters.",
+        description="Metrics of the sinks that may divert rows to dead letters.",
     )
     sources: Items[SourceMetrics] = Field(
         default_factory=list,
         max_length=REPORTED_SPLITS_MAX,
-        description="The sources that say which records they still have; none if all have more than 200 splits.",
+        description="The sources that report which records they still have; none if all have more than 200 splits.",
     )
     graph: Items[GraphNode] = Field(
         default_factory=list,
@@ -588,12 +641,12 @@ class DriverMetrics(Message):
         default=None,
         description="Time since which the object store does not answer and batches wait; None if it answers.",
     )
-    sink_outage: SinkOutage | None = Field(default=None, description="The sink that batches wait for, if there is one.")
+    sink_outage: SinkOutage | None = Field(default=None, description="The sink that batches wait for, if any.")
     clean_up: CleanUp = CleanUp()
-    restart: RestartStrategy | None = Field(default=None, description="The effective strategy, if there is one.")
+    restart: RestartStrategy | None = Field(default=None, description="The effective strategy, if any.")
     failures: FailureHistory = Field(
         default_factory=FailureHistory,
-        description="Failures before the attempt, and those that the attempt has recovered from.",
+        description="Failures before the attempt, and failures that the attempt has recovered from.",
     )
     last_failure: Failure | None = Field(
         default=None, description="The last failure that the driver has recovered from."
@@ -604,7 +657,9 @@ class Heartbeat(Message):
     """The state of a driver, sent at every poll interval (250 ms)."""
 
     state: DriverState
-    revision: Whole | None = Field(default=None, description="Number of the revision whose settings it follows.")
+    revision: Whole | None = Field(
+        default=None, description=("Number of the revision that the driver takes its settings from.")
+    )
     first_commit: Commit | None = Field(default=None, description="First batch that this attempt committed.")
     last_commit: Commit | None = None
     restored_at_ms: Whole | None = Field(default=None, description="Time when the state of every subtask was restored.")
@@ -618,7 +673,7 @@ class HeartbeatResponse(Message):
 
     commands: Items[Command] = Field(default_factory=list)
     settings: LiveSettings | None = Field(
-        default=None, description="The settings of the job's revision, if the heartbeat names another one."
+        default=None, description="The settings of the job's revision, if the heartbeat names another revision."
     )
     control_urls: Items[str] = Field(
         default_factory=list, description="Addresses of the control plane's replicas that are alive."
@@ -626,7 +681,10 @@ class HeartbeatResponse(Message):
 
 
 class SubtaskCheckpointReport(Message):
-    """One subtask's part of a checkpoint, with field names of Flink's REST API."""
+    """One subtask's part of a checkpoint.
+
+    Field names are as in Flink's REST API.
+    """
 
     operator_uid: StorableText
     index: Whole
@@ -638,14 +696,16 @@ class SubtaskCheckpointReport(Message):
     start_delay: Size = Field(default=0, description="ms from the trigger to the start of the synchronous part")
     sync_duration: Size = Field(default=0, description="ms that the subtask was stopped")
     async_duration: Size = Field(default=0, description="ms of upload")
-    checkpointed_size: Size = Field(default=0, description="bytes that it has added to the store for this checkpoint")
+    checkpointed_size: Size = Field(
+        default=0, description=("bytes that the subtask has added to the store for this checkpoint")
+    )
     state_size: Size = Field(default=0, description="bytes of the whole state")
     distinct_size: Size | None = Field(
-        default=None, description="bytes of its files that no subtask before it reads; null from older drivers"
+        default=None, description="bytes of files that no earlier subtask reads; null from older drivers"
     )
     files: Whole = 0
     entries: Size = Field(
-        default=0, description="estimated entries of the state; overwritten ones count until compaction"
+        default=0, description="estimated entries of the state; overwritten entries count until compaction"
     )
     key_group_entries: Items[Whole] = Field(
         default_factory=list,
@@ -658,7 +718,10 @@ class SubtaskCheckpointReport(Message):
 
 
 class CheckpointReport(Message):
-    """The progress of a checkpoint or savepoint. COMPLETED is sent only after its manifest is published."""
+    """The progress of a checkpoint or savepoint.
+
+    COMPLETED is sent only after its manifest is published.
+    """
 
     checkpoint_id: Whole
     status: CheckpointStatus

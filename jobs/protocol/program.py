@@ -1,6 +1,8 @@
-"""The question to a program loader, and its answer: both are files in its directory.
+"""The question to a program loader, and its answer.
 
-A program loader is a process of its own, `keyscale.jobs.runtime.driver.program_loader`.
+Both are files in the loader's directory.
+
+A program loader is a separate process, `keyscale.jobs.runtime.driver.program_loader`.
 """
 
 from __future__ import annotations
@@ -32,14 +34,17 @@ class ProgramQuestion(msgspec.Struct, frozen=True):
 
 
 class DeclaredSource(msgspec.Struct, frozen=True):
-    """A source of a program: its uid, and the kinds of its inputs, such as FileSource or kafka."""
+    """A source of a program.
+
+    It has a uid, and the kinds of its inputs, such as FileSource or kafka.
+    """
 
     uid: str
     kinds: tuple[str, ...]
 
 
 class DeclaredSink(msgspec.Struct, frozen=True):
-    """A sink of a program: its uid and the name of its class."""
+    """A sink of a program: its uid and its class name."""
 
     uid: str
     kind: str
@@ -52,8 +57,8 @@ class ProgramDeclaration(msgspec.Struct, frozen=True):
         operators: Its operators, with the states and timers that their functions declare when they are opened.
         sources: Its sources.
         sinks: Its sinks.
-        batch_interval_ms: The least time between two batches that the script sets.
-        restart: The restart strategy that the script sets, as JSON; None: it sets none.
+        batch_interval_ms: The minimum time between two batches that the script sets.
+        restart: The restart strategy that the script sets, as JSON; None if it sets no strategy.
     """
 
     operators: tuple[DeclaredOperator, ...]
@@ -64,7 +69,10 @@ class ProgramDeclaration(msgspec.Struct, frozen=True):
 
 
 class ProgramAnswer(msgspec.Struct, frozen=True):
-    """The answer of a loader: the declaration, or the failure that kept it from finding one, as JSON of a `Failure`."""
+    """The answer of a loader.
+
+    It is the declaration, or the failure that prevented it, as JSON of a `Failure`.
+    """
 
     declaration: ProgramDeclaration | None = None
     failure: dict[str, Any] | None = None

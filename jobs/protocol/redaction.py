@@ -15,22 +15,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Span: TypeAlias = tuple[int, int]
-"""Where something in a text begins and ends."""
+"""The begin and end of a part of a text."""
 
 JOB_SECRET_PREFIX = "KEYSCALE_JOB_SECRET_"  # noqa: S105 - the beginning of a variable's name
 NAMED_VARIABLE = "KEYSCALE_REVEALED_NAMES"
-"""The environment variable with the names of the secrets that a driver's job names; its own marks no secret."""
+"""The environment variable with the names of the secrets that a driver's job names; its own name does not mark it as
+secret.
+"""
 MASK = "*****"
 SECRET_CHARACTERS_MIN = 6
-"""A shorter value is not masked: it would also mask parts of ordinary text."""
+"""A shorter value is not masked: its mask would also hide parts of ordinary text."""
 
 SECRET_LINE_CHARACTERS_MIN = 16
-"""A line of a secret of several lines, such as a key, is masked by itself if it is at least so long."""
+"""Minimum length of a line of a multi-line secret, such as a key, that is masked by itself."""
 
 VALUE_CHARACTERS_MAX = 8192
-"""Of an unknown value after a word such as `password=`, so much is masked: a cut log is read so far back."""
+"""Maximum masked length of an unknown value after a word such as `password=`: a cut log is read back this far."""
 
-# All of them are limited, as a job chooses what it prints: a long line would be looked at once for each word in it.
+# All patterns have limits, as a job chooses what it prints: a long line would otherwise be scanned once per word.
 _ASSIGNED = re.compile(r"(?i)secret|password|passwd|token|access[_.-]?key|credential")
 _ASSIGNMENT = re.compile(r"[\w.-]{0,100}[\"']?\s{0,100}[:=]\s{0,100}[\"']?")
 _AFTER_ASSIGNED = re.compile(r"[\s\"',;]")
@@ -41,7 +43,7 @@ _AFTER_BEARER = re.compile(r"[^\w.~+/=-]")
 _BEARER_CHARACTERS_MIN = 8
 _BEFORE_VALUE_CHARACTERS_MAX = 400
 _PASSWORDS_MAX = 100
-"""Of a value, those that are masked wherever else it has them."""
+"""Maximum number of passwords in a value that are masked at every occurrence."""
 _SECRET_VARIABLE = re.compile(r"(?i)secret|token|passw(or)?d|passphrase|credential|(^|_)(api|access)?key(_|$)")
 
 
@@ -56,7 +58,7 @@ def redact(text: str, environment: Mapping[str, str]) -> str:
 
 
 def redact_named(name: str, value: str) -> str:
-    """Returns a value, such as a parameter, as it is shown: masked if its name or its form marks it as secret.
+    """Masks a value, such as a parameter, by its name or form.
 
     Of an address with a password, the password alone is masked.
     """
@@ -68,20 +70,22 @@ def redact_named(name: str, value: str) -> str:
 
 
 def mask_known(text: str, environment: Mapping[str, str]) -> str:
-    """Masks the values of secret variables, also as they appear inside quotes, and the passwords inside of them.
+    """Masks the values of secret variables and the passwords inside them.
+
+    Values are also masked as they appear inside quotes.
 
     Args:
         text: The text to show.
-        environment: Variables whose values are masked if their names mark them as secret.
+        environment: Variables; a value is masked if its variable's name marks it as secret.
     """
     return Mask(environment)(text)
 
 
 class Mask:
-    """Masks what `mask_known` masks, in many texts.
+    """Masks the secrets of `mask_known` in many texts.
 
     A character is masked if any occurrence of a secret covers it, wherever the text begins: a part of a text is masked
-    as the whole is, if `reach_characters` around it are known.
+    like the whole if `reach_characters` around the part are known.
 
     Args:
         environment: As for `mask_known`.
@@ -105,11 +109,14 @@ class Mask:
         return masked(text, _merged([*self._known(text), *_unknown(text)]))
 
     def spans_of_part(self, text: str) -> list[Span]:
-        """Returns what `redact` masks in a part of a text; a piece of a secret that the part's ends cut counts, too."""
+        """Returns the spans that `redact` masks in a part of a text.
+
+        They include pieces of secrets that the part's ends cut.
+        """
         return _merged([*self._known(text), *_unknown(text), *self._cut(text)])
 
     def unfinished(self, text: str) -> int:
-        """Returns how many characters at the end of a text may be the beginning of a secret."""
+        """Returns the length of a possible secret's beginning at the end."""
         return max((len(text) - begin for form in self._forms for begin in _beginnings(text, form, 1)), default=0)
 
     def _known(self, text: str) -> Iterator[Span]:
@@ -128,13 +135,15 @@ class Mask:
 
 
 def masked(text: str, spans: Sequence[Span], begin: int = 0, end: int | None = None) -> str:
-    """Returns a part of a text with spans masked. The mask is in the part in which its span begins.
+    """Masks spans in a part of a text.
+
+    The mask is in the part in which its span begins.
 
     Args:
         text: The text.
         spans: The spans, in order and disjoint.
         begin: Where the part begins.
-        end: Where it ends; None: where the text does.
+        end: Where it ends; None for the end of the text.
     """
     end = len(text) if end is None else end
     shown, at = [], begin
@@ -150,7 +159,7 @@ def masked(text: str, spans: Sequence[Span], begin: int = 0, end: int | None = N
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
-    """Returns spans in order, those that overlap as one."""
+    """Returns spans in order, with overlapping spans merged."""
     found: list[Span] = []
     for begin, end in sorted(spans):
         if found and begin < found[-1][1]:
@@ -161,7 +170,7 @@ def _merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def _occurrences(text: str, wanted: str) -> Iterator[int]:
-    """Yields where a text has another one, also where they overlap."""
+    """Yields the positions of a text in another text, also overlapping ones."""
     at = text.find(wanted)
     while at >= 0:
         yield at
@@ -194,7 +203,7 @@ def _values(
         if (value := between.match(text, found.end())) is None:
             continue
         begin = value.end()
-        if begin > value_end:  # else it is in the value that was found last
+        if begin > value_end:  # otherwise it is in the value found last
             following = after.search(text, begin)
             value_end = len(text) if following is None else following.start()
         if value_end - begin >= characters_min:
@@ -202,7 +211,10 @@ def _values(
 
 
 def _forms(value: str) -> Iterator[str]:
-    """Yields the texts by which a secret may be shown; of an address with a password also the password alone."""
+    """Yields the texts in which a secret may appear.
+
+    For an address with a password, the password alone is one of them.
+    """
     lines = [line.strip() for line in value.splitlines()] if "\n" in value else []
     long_lines = [line for line in lines if len(line) >= SECRET_LINE_CHARACTERS_MIN]  # a log is masked line by line
     for part in (value.strip(), *_passwords(value), *long_lines):
@@ -210,7 +222,7 @@ def _forms(value: str) -> Iterator[str]:
 
 
 def _passwords(value: str) -> Iterator[str]:
-    with suppress(ValueError):  # it is no address
+    with suppress(ValueError):  # the value is not an address
         if password := urlsplit(value).password:
             yield from (password, unquote(password))
     yield from (value[begin:end] for begin, end in _assigned(value))

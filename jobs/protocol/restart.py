@@ -1,7 +1,7 @@
-"""Flink's restart strategies, as decisions without effects: whether and when a failed job is restarted.
+"""Flink's restart strategies, as decisions without effects.
 
-They are shared by the driver, which restarts a job in its own process if Spark still works, and the control plane,
-which replaces drivers.
+A strategy decides whether and when a failed job is restarted. The driver, which restarts a job in its own process if
+Spark still works, and the control plane, which replaces drivers, share them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ FATAL_CODES = frozenset(
         "STATE_SCHEMA_MISMATCH",
     }
 )
-"""Codes of errors that a restart cannot fix: of the script, its graph, its settings, the form of its state."""
+"""Codes of errors that a restart cannot fix: in the script, its graph, its settings or the format of its state."""
 
 CODE_FAULTS = frozenset(
     {
@@ -62,7 +62,7 @@ CODE_FAULTS = frozenset(
         "JOB_PROCESSOR_CALL_REFUSED",
     }
 )
-"""Codes of errors of a user's functions while they run: a restart helps only if what they depend on has changed."""
+"""Codes of errors of a user's functions at run time: a restart helps only if their environment has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +74,25 @@ class RestartAfter:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Do not restart the job. `reason` names the rule, for users."""
+    """Do not restart the job.
+
+    `reason` names the rule, for users.
+    """
 
     reason: str
 
 
 def with_failure(history: FailureHistory, at_ms: int) -> FailureHistory:
-    """Returns the history with one more failure, never earlier than the last, even if the clock was set back."""
+    """Returns the history with one more failure.
+
+    The failure is never earlier than the last failure, even if the clock was set back.
+    """
     at_ms = max([at_ms, *history.times_ms[-1:]])
     return FailureHistory(count=history.count + 1, times_ms=[*history.times_ms, at_ms][-FAILURE_TIMES_MAX:])
 
 
 def next_restart(strategy: RestartStrategy, history: FailureHistory, jitter: float) -> RestartAfter | GiveUp:
-    """Returns what follows from the last failure of a history.
+    """Decides about a restart after the last failure of a history.
 
     Args:
         strategy: The job's strategy.

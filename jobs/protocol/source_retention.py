@@ -1,7 +1,8 @@
-"""Source retention: whether sources still have the records that a checkpoint reads on with. Decisions without I/O.
+"""Whether sources still have the records that a checkpoint continues with.
 
-The positions of a checkpoint are those at the end of its last batch: a job that is started from it goes back to them.
-A job that only restarts reads on from its commit log, which is further.
+Decisions are made without I/O. A checkpoint's positions are the positions at the end of its last batch: a job that
+starts from the checkpoint goes back to them. A job that only restarts continues from its commit log, which is further
+ahead.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
 
 _NOTHING_READ = "-"
 _CHARACTERS_MAX = 4 << 20
-"""The longest positions of a source that are read: more than all reported splits need, with the longest names."""
+"""Maximum length of a source's positions that are read: more than all reported splits need, with the longest names."""
 _UID_SHOWN_MAX = 100
-"""So much of a uid is shown: a job may have written a long one, and each of its splits can have a problem."""
+"""Maximum length of a uid in a message: a job may have a long uid, and each of its splits can have a problem."""
 _POSITION: TypeAdapter[int | TopicPosition] = TypeAdapter(SplitPosition)
 
 
 class _Ranges(msgspec.Struct):
-    """The ranges of the splits that a batch has read, as a source in Python has them stored."""
+    """The split ranges that a batch of a Python source reads."""
 
     splits: dict[str, tuple[Any, Any]]
 
@@ -38,7 +39,7 @@ class SourceRetention(NamedTuple):
 
     Attributes:
         problems: The records that are gone, in words.
-        unknown: The uids of the sources that do not say of all their splits which records they still have.
+        unknown: The uids of the sources that do not report the remaining records of all their splits.
     """
 
     problems: list[str]
@@ -46,7 +47,10 @@ class SourceRetention(NamedTuple):
 
 
 def comparable_positions(positions: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the positions of a source as a driver reports them; none if they cannot be compared, or are too many."""
+    """Returns the positions of a source as a driver reports them.
+
+    Returns none if they cannot be compared, or are too many.
+    """
     try:
         return SourceMetrics.model_validate({"uid": "", "earliest": positions}).model_dump()["earliest"]  # type: ignore[no-any-return]
     except ValidationError:
@@ -54,12 +58,14 @@ def comparable_positions(positions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reported_sources(uids: Sequence[str], earliest: Sequence[Mapping[str, Any]]) -> list[SourceMetrics]:
-    """Returns what a driver reports of sources, which have at most `REPORTED_SPLITS_MAX` splits together.
+    """Returns a driver's report of its sources.
+
+    The sources in the report have at most `REPORTED_SPLITS_MAX` splits together.
 
     Args:
         uids: The sources, in the order of their inputs.
-        earliest: The earliest position of each split, by input; empty where it is not known. Where a source has several
-            inputs, it cannot be told which are its own, and nothing is reported.
+        earliest: The earliest position of each split, by input; empty where unknown. A source with several inputs is
+            not reported, as its inputs cannot be identified.
     """
     reported: list[SourceMetrics] = []
     splits = 0
@@ -72,12 +78,12 @@ def reported_sources(uids: Sequence[str], earliest: Sequence[Mapping[str, Any]])
 
 
 def source_retention(uids: Sequence[str], ends: Sequence[str], reported: Sequence[SourceMetrics]) -> SourceRetention:
-    """Compares the positions in a checkpoint with what the sources still have.
+    """Compares a checkpoint's positions with the records that sources still have.
 
     Args:
         uids: The uids of the sources in the checkpoint, in the order of their inputs.
         ends: The position in each input, as the source gave it. A job may have written anything there.
-        reported: What the sources still have.
+        reported: The sources' earliest positions.
     """
     earliest = {source.uid: source.earliest for source in reported}
     problems: list[str] = []
@@ -108,7 +114,10 @@ def source_retention(uids: Sequence[str], ends: Sequence[str], reported: Sequenc
 
 
 def _gone(split: str, stored: Any, first: int | TopicPosition) -> str | None:
-    """Returns which records of a split are gone; empty if none are, None if the positions cannot be compared."""
+    """Returns which records of a split are gone.
+
+    Returns an empty text if no records are gone, None if the positions cannot be compared.
+    """
     try:
         position = _POSITION.validate_python(stored)
     except (ValidationError, RecursionError):
@@ -122,7 +131,7 @@ def _gone(split: str, stored: Any, first: int | TopicPosition) -> str | None:
             return f"the topic of split {split} was deleted and created again, and the records before are gone"
         position = position.offset
     return (
-        f"split {split} begins at {begins_at}, and the checkpoint reads on from {position}"
+        f"split {split!r} begins at {begins_at}, and the checkpoint continues at {position}"
         if position < begins_at
         else ""
     )

@@ -14,8 +14,8 @@ REQUIRED_SETTINGS = MappingProxyType(
         # Adaptive execution and broadcast joins would change which partition is which subtask.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.autoBroadcastJoinThreshold": "-1",
-        # With these rules, which are private, a filter that is never true (or no longer, by the clock) removes the
-        # operators before and behind it from the plan, and so their tasks.
+        # With these private rules, a filter that is never true (or no longer, by the clock) removes the operators
+        # before and behind it from the plan, and so their tasks.
         "spark.sql.optimizer.excludedRules": (
             "org.apache.spark.sql.catalyst.optimizer.PruneFilters,"
             "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
@@ -24,17 +24,18 @@ REQUIRED_SETTINGS = MappingProxyType(
         "spark.shuffle.reduceLocality.enabled": "false",
         # A second, concurrent try of a task would open the same state twice.
         "spark.speculation": "false",
-        # A worker that is reused keeps its imports; a new one costs half a second.
+        # A reused worker keeps its imports; a new worker costs half a second.
         "spark.python.worker.reuse": "true",
         # Undocumented. With Spark's own daemon, subtasks and their open stores move between the workers of an executor.
         "spark.python.daemon.module": "keyscale.jobs.runtime.executor.worker_daemon",
-        # Spark runs tasks of frames and tasks of RDDs in the same workers only if their environments are the same. This
-        # setting is the one difference: on, every checkpoint would close the batches' stores and open them elsewhere.
+        # Spark runs tasks of frames and tasks of RDDs in the same workers only if their environments are equal. Only
+        # this setting differs between them: with it on, every checkpoint would close the batches' stores and open them
+        # elsewhere.
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
         # Times in the data never depend on where a driver runs.
         "spark.sql.session.timeZone": "UTC",
-        # Internal, in milliseconds. How often an idle query tells that it is idle. With Spark's ten seconds, a job
-        # would seem to be busy for so long after its last batch.
+        # Internal, in milliseconds. The interval at which an idle query reports that it is idle. With Spark's ten
+        # seconds, a job would seem busy for that long after its last batch.
         "spark.sql.streaming.noDataProgressEventInterval": "500",
         # A query that does not stop within this time is abandoned; its commits are in the log.
         "spark.sql.streaming.stopTimeout": "60000",
@@ -42,7 +43,7 @@ REQUIRED_SETTINGS = MappingProxyType(
         "spark.ui.showConsoleProgress": "false",
     }
 )
-"""Settings without which results or affinity would be wrong; never to be overridden."""
+"""Settings that correct results and affinity need; never overridden."""
 
 DEFAULT_SETTINGS = MappingProxyType(
     {
@@ -57,8 +58,8 @@ DEFAULT_SETTINGS = MappingProxyType(
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
-        # Internal. On, a union of frames of one partition each has one: the shares of a Kafka sink's batch would be
-        # written one after the other.
+        # Internal. With it on, a union of one-partition frames has one partition: the shares of a Kafka sink's batch
+        # would be written one after the other.
         "spark.sql.unionOutputPartitioning": "false",
         # How long a task waits for its preferred executor before it runs elsewhere.
         "spark.locality.wait": "3s",
@@ -93,15 +94,15 @@ JAVA_OPTIONS = (
 )
 """Java's options for drivers and executors: compile less code, collect garbage less often, start processes directly.
 
-With Java's own thresholds, the optimising compiler takes as much processor time in a driver's first minute as the
-job's records, for code that runs a few hundred times per batch. With thresholds ten times as high it takes half of
-that, and hot loops are still compiled. The first compiler's thresholds are three to five times Java's: it takes a
-third less time, as it skips code that runs some hundred times in all.
+With Java's own thresholds, the optimising compiler takes as much processor time in a driver's first minute as the job's
+records, for code that runs a few hundred times per batch. With thresholds ten times as high it takes half of that, and
+hot loops are still compiled. The first compiler's thresholds are three to five times Java's: it takes a third less
+time, as it skips code that runs only some hundred times.
 
 Java marks the whole heap whenever the loaded classes have grown by some megabytes, and then shrinks the heap; Spark
 loads 160 MB of classes. It also marks when an object takes more than half a region. Buffers of record batches do so
 with regions of 1 MB, Java's choice for a heap of a few GB.
 
-Hadoop sets the permissions of every local file that it writes by a short process, several times per batch. Java's
+Hadoop sets the permissions of every local file that it writes with a short process, several times per batch. Java's
 helper for starting processes would double their number.
 """

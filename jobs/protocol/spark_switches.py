@@ -1,7 +1,7 @@
-"""Switches for uses of Spark's internals that Keyscale can do without, should another Spark break one of them.
+"""Switches for dispensable uses of Spark's internals.
 
-`KEYSCALE_SPARK_WITHOUT` names the uses that are off, separated by commas. The control plane reads it when it starts a
-driver, and hands it on to the driver. See docs/spark-internals.md.
+They help if another Spark version breaks such a use. `KEYSCALE_SPARK_WITHOUT` names the uses that are off, separated by
+commas. The control plane reads it when it starts a driver, and passes it to the driver. See docs/spark-internals.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SparkUse(StrEnum):
     """Drivers start from an archive of Java's loaded classes. Without: they start more slowly."""
 
     SOURCE_INPUTS = "source-inputs"
-    """Spark's plan says how many streams each source reads. Without: each source is taken for one stream."""
+    """Spark's plan says how many streams each source reads. Without: each source counts as one stream."""
 
     WORKER_EXCHANGE = "worker-exchange"
     """Subtasks keep their Python workers. Without: Spark gives a task to any idle worker."""
@@ -47,7 +47,7 @@ _SETTINGS = MappingProxyType(
 
 
 class SparkSwitchUnknownError(JobError):
-    """`KEYSCALE_SPARK_WITHOUT` names something that cannot be switched off."""
+    """`KEYSCALE_SPARK_WITHOUT` names an unknown use."""
 
     code = "SPARK_SWITCH_UNKNOWN"
     domain = "user"
@@ -58,7 +58,7 @@ def switched_off(environment: Mapping[str, str] = os.environ) -> frozenset[Spark
     """Returns the uses that an environment switches off.
 
     Raises:
-        SparkSwitchUnknownError: It names another one.
+        SparkSwitchUnknownError: The environment names an unknown use.
     """
     names = [name.strip() for name in environment.get(SPARK_WITHOUT_VARIABLE, "").split(",")]
     try:
@@ -68,10 +68,10 @@ def switched_off(environment: Mapping[str, str] = os.environ) -> frozenset[Spark
 
 
 def without_switched_off(settings: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Returns Spark settings without those of uses that are switched off.
+    """Returns Spark settings without the settings of disabled uses.
 
     Raises:
-        SparkSwitchUnknownError: The environment names something that cannot be switched off.
+        SparkSwitchUnknownError: The environment names an unknown use.
     """
     left_out = {_SETTINGS.get(use) for use in switched_off(environment)}
     return {key: value for key, value in settings.items() if key not in left_out}

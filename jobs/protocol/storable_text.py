@@ -1,4 +1,7 @@
-"""Text that every part can store and send: PostgreSQL takes no NUL, and UTF-8 no half of a surrogate pair."""
+"""Text that every component can store and send.
+
+PostgreSQL accepts no NUL, and UTF-8 no lone surrogate.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,15 @@ _UNFIT = re.compile("[\x00\ud800-\udfff]")
 
 
 def is_storable(text: str) -> bool:
-    """Whether text can be stored as it is."""
+    """Returns whether text can be stored unchanged."""
     return _UNFIT.search(text) is None
 
 
 def storable(text: str) -> str:
-    r"""Returns text with escapes such as `\x00` in place of what cannot be stored, so that the rest is not lost."""
+    r"""Replaces characters that cannot be stored by escapes such as `\x00`.
+
+    The rest of the text is kept.
+    """
     return _UNFIT.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
@@ -25,4 +31,4 @@ def _made_storable(value: Any) -> Any:
 
 
 StorableText = Annotated[str, BeforeValidator(_made_storable)]
-"""A field of a message for text that others wrote, such as an exception's: it arrives whatever it holds."""
+"""A message field for foreign text, such as an exception's: it arrives whatever it contains."""

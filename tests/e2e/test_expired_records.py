@@ -66,7 +66,7 @@ def test_a_verification_says_that_the_records_after_a_savepoint_have_expired_or_
     deliver(*(f"b{number}" for number in range(50)))
     kafka.delete_records(topic, 0, before=120)
     rest = "a job starts from it only if it skips lost records"
-    expired = f"source 'source': split {topic}/0 begins at 120, and the checkpoint reads on from 100; {rest}"
+    expired = f"source 'source': split {topic}/0 begins at 120, and the checkpoint continues at 100; {rest}"
     wait_for(**{**fine, "restorable": False, "problems": [expired]})
 
     api.post(job_path("ids", "stop"))

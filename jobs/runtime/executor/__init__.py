@@ -1,1 +1,1 @@
-"""The part of the runtime in the Python workers of Spark's executors, beside the subtasks' state."""
+"""The part of the runtime in the Python workers of executors."""

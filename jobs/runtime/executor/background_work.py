@@ -1,4 +1,7 @@
-"""Work that continues after the task that started it, so that it takes no task slot from batches."""
+"""Work that outlives the task that started it.
+
+It takes no task slot from batches.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LOCK, _RESULT = "work.lock", "work.result"
-# Outcomes that this process could not write because the disk was full; a later task in it still gets them.
+# Outcomes that this process could not write because the disk was full; a later task in this process still gets them.
 _unwritten: dict[Path, bytes | Exception] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class BackgroundWork:
-    """Work whose result any task on this host can fetch, whichever worker process started it.
+    """Work with a result that any task on this host can fetch.
 
-    It runs in a thread of the process that first asks for the result. If that process dies, its lock is released and
-    the next one starts the work again: so it must be safe to do twice.
+    The work runs in a thread of the process that first asks for the result. If that process dies, its lock is released
+    and the next process starts the work again: so it must be safe to do twice.
 
     Attributes:
-        directory: A directory on this host, for this work alone; its lock and its result are kept there.
+        directory: A directory on this host, for this work alone; it holds the lock and the result.
         work: The function to run.
     """
 
@@ -56,7 +59,10 @@ class BackgroundWork:
         return outcome
 
     def _taken_lock(self) -> int | None:
-        """Returns the descriptor that holds the lock; None if the work runs, or is done."""
+        """Returns the descriptor that holds the lock.
+
+        Returns None if the work runs, or is done.
+        """
         lock = os.open(self.directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,7 +91,7 @@ class BackgroundWork:
             written.write_bytes(_pickled(outcome))
             written.rename(self.directory / _RESULT)
         except OSError:
-            if self.directory.exists():  # otherwise nobody needs it any more
+            if self.directory.exists():  # otherwise the result is no longer needed
                 _unwritten[self.directory] = outcome
 
     def _outcome(self) -> bytes | Exception | None:
@@ -98,7 +104,10 @@ class BackgroundWork:
 
 
 def _pickled(outcome: bytes | Exception) -> bytes:
-    """Pickles an outcome; an error that cannot be unpickled is replaced by one that can."""
+    """Pickles an outcome.
+
+    An error that cannot be unpickled is replaced by a RuntimeError.
+    """
     try:
         pickled = pickle.dumps(outcome)
         pickle.loads(pickled)  # noqa: S301 - ours

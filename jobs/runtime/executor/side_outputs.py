@@ -1,6 +1,6 @@
-"""An operator's several outputs in the one schema that a Spark task has.
+"""An operator's several outputs in the single schema of a Spark task.
 
-A record is in one of several struct columns, one per output, the main one first; `__output` says in which.
+A record is in one of several struct columns, one per output, the main output first; `__output` says in which.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _OUTPUT = "__output"
 
 
 def wire_schema(main: pa.Schema, side_outputs: Mapping[str, pa.Schema]) -> pa.Schema:
-    """Returns the schema that a task emits: that of the main output if it is the only one."""
+    """Returns the schema that a task emits.
+
+    It is the main output's schema if there are no side outputs.
+    """
     if not side_outputs:
         return main
     outputs = [main, *side_outputs.values()]

@@ -1,8 +1,8 @@
-"""Spark jobs with one task per subtask, beside its state: restoring it, snapshotting it, uploading the snapshot.
+"""Spark jobs with one task per subtask, beside its state.
 
-Such a job runs a function from a subtask's index to bytes, for all operators at once. The functions are safe to run
-twice: restoring and snapshotting leave nothing that counts, and nothing refers to an upload before its manifest is
-published.
+They restore the state, take snapshots and upload them. Such a job runs a function from a subtask's index to bytes, for
+all operators at once. The functions are safe to run twice: the effects of restoring and snapshotting are local, and
+nothing refers to an upload before its manifest is published.
 """
 
 from __future__ import annotations
@@ -46,18 +46,12 @@ if TYPE_CHECKING:
     from ...spark_internals.parcels import Parcel
     from .subtask_starts import ShippedStarts
 
-_UPLOAD_WAIT_SECONDS = 0.2  # most uploads are done by then, and need no second job
+_UPLOAD_WAIT_SECONDS = 0.2  # most uploads end within this time, and need no second job
 
 
 @dataclass(frozen=True, slots=True)
 class SubtaskPlaces:
-    """The subtasks that have state, and its places.
-
-    Attributes:
-        specs: The subtasks of every operator, by index.
-        store_url: Root of the object store.
-        local_root: Directory of local state on any host.
-    """
+    """The subtasks with state, and where the state is."""
 
     specs: Mapping[OperatorUid, Sequence[SubtaskSpec]]
     store_url: str
@@ -66,7 +60,10 @@ class SubtaskPlaces:
     def held(
         self, uid: OperatorUid, subtask: SubtaskIndex, starts: ShippedStarts
     ) -> AbstractContextManager[SubtaskStore]:
-        """Opens a subtask's state at a version. This worker keeps it open for the next batch, which sets the clock."""
+        """Opens a subtask's state at a version.
+
+        This worker keeps it open for the next batch, which sets the clock.
+        """
         store, clock = object_store(self.store_url), BatchClock()
         spec, version = self.specs[uid][subtask], starts.versions[subtask]
         plan = starts.plan(subtask, store, spec.layout)
@@ -75,7 +72,7 @@ class SubtaskPlaces:
 
 @dataclass(frozen=True, slots=True)
 class RestoredSubtask:
-    """A subtask whose state has been restored."""
+    """A subtask with restored state."""
 
     uid: OperatorUid
     key_groups: KeyGroupRange
@@ -83,7 +80,10 @@ class RestoredSubtask:
 
 @dataclass(frozen=True, slots=True)
 class LinkedSubtask:
-    """A subtask's snapshot in local files. Times are in milliseconds since the epoch, durations in milliseconds."""
+    """A subtask's snapshot in local files.
+
+    Times are in milliseconds since the epoch, durations in milliseconds.
+    """
 
     uid: OperatorUid
     snapshot: LocalSnapshot
@@ -94,7 +94,10 @@ class LinkedSubtask:
 
 @dataclass(frozen=True, slots=True)
 class StoredSubtask:
-    """A subtask's snapshot in the object store. Times and durations as above."""
+    """A subtask's snapshot in the object store.
+
+    Times and durations are as in LinkedSubtask.
+    """
 
     uid: OperatorUid
     handle: SnapshotHandle
@@ -108,7 +111,7 @@ class StoredSubtask:
 
 @dataclass(frozen=True, slots=True)
 class RestoreSubtasks:
-    """Restores the state of a subtask of every operator on its host, before the first batch needs it."""
+    """Restores a subtask's state for all operators, before the first batch."""
 
     places: SubtaskPlaces
     starts: Mapping[OperatorUid, ShippedStarts]
@@ -123,13 +126,15 @@ class RestoreSubtasks:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSubtasks:
-    """Hard-links the state of a subtask of every operator, at exactly the versions that were committed last.
+    """Hard-links a subtask's state for all operators.
+
+    The versions are exactly the last committed versions.
 
     Attributes:
         places: The subtasks and their state.
         starts: Their versions.
         checkpoint_id: The checkpoint that the snapshots are for.
-        clocks: By operator, the times by which entries have expired: a store with many of those may be worth a
+        clocks: By operator, the times by which entries have expired: a store with many expired entries may be worth a
             consolidation.
     """
 
@@ -156,7 +161,7 @@ class Uploads:
 
     Attributes:
         linked: The snapshots that `SnapshotSubtasks` left on the subtasks' hosts, by subtask.
-        known: Immutable files that may be referenced as they are: their paths by SHA-256.
+        known: Immutable files that may be referenced unchanged: their paths by SHA-256.
         copies: Further files that may be copied within the store.
     """
 
@@ -167,7 +172,7 @@ class Uploads:
 
 @dataclass(frozen=True, slots=True)
 class UploadSnapshots:
-    """Uploads the files of a subtask's linked snapshots that are not in the store yet.
+    """Uploads the missing files of a subtask's linked snapshots.
 
     An upload that takes longer than a moment continues in the background, and takes no task slot from batches. The
     result is then a pickled None, and the driver asks again later.
@@ -175,9 +180,9 @@ class UploadSnapshots:
     Attributes:
         places: The subtasks and their state.
         uploads: The `Uploads` of all subtasks.
-        savepoint_id: The savepoint that the upload is for; all its files are its own. None for a checkpoint.
-        clocks: By operator, the times by which a savepoint's entries have expired: those are left out, if their TTL's
-            cleanup says so.
+        savepoint_id: The savepoint that the upload is for; a savepoint shares no files. None for a checkpoint.
+        clocks: By operator, the times by which a savepoint's entries have expired: expired entries are left out if
+            their TTL's cleanup says so.
     """
 
     places: SubtaskPlaces
@@ -233,11 +238,13 @@ class UploadSnapshots:
 def run_per_subtask(
     spark: SparkSession, anchor: Anchor, label: str, function: Callable[[SubtaskIndex], bytes]
 ) -> dict[SubtaskIndex, bytes]:
-    """Runs a function once per subtask, in the Python worker beside the subtask's state.
+    """Runs a function once per subtask, beside the subtask's state.
 
-    The job has one task per row of the anchor, whatever the input does. It is an RDD job, which Spark runs as it is:
-    analysing and planning a frame would take longer than such a job. Its tasks get the Python workers of the batches;
-    that rests on a setting in spark_settings.py.
+    It runs in the subtask's Python worker.
+
+    The job has one task per row of the anchor, whatever the input does. It is an RDD job, which Spark runs without
+    analysis and planning: these would take longer than the job. Its tasks get the Python workers of the batches, due to
+    a setting in spark_settings.py.
 
     Args:
         spark: The session that the anchor belongs to.
@@ -252,7 +259,7 @@ def run_per_subtask(
 
     Raises:
         KeyscaleError: The function raised it; TaskFailedError for any other exception.
-        IncompleteReportsError: There is not exactly one result per subtask.
+        IncompleteReportsError: A subtask has no result, or several.
     """
     spark.sparkContext.setJobDescription(label)
     try:
@@ -282,10 +289,10 @@ def _task_of(
 
 
 def check_restored(restored: Iterable[RestoredSubtask], uids: Iterable[OperatorUid], whole: KeyGroupRange) -> None:
-    """Asserts that the restored subtasks of every operator own each key group exactly once.
+    """Asserts that each operator's restored subtasks own each key group once.
 
     Raises:
-        CoverError: They do not; nothing may be committed.
+        CoverError: The key groups are not covered exactly once; nothing may be committed.
     """
     ranges: dict[OperatorUid, list[KeyGroupRange]] = {uid: [] for uid in uids}
     for subtask in restored:

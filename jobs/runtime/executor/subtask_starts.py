@@ -1,9 +1,9 @@
-"""The version of its state that a subtask starts from, and how a task finds the plan to rebuild it.
+"""The state version that a subtask starts from.
 
-A plan names all files and changelogs of a subtask's state, so the plans of many subtasks are large. A task needs one
-only if its state is neither open nor in local files. So tasks get the versions alone, and for the plans a base: the
-plans as they were a while ago, shipped once to each executor. A task that needs its plan takes its own from the base
-and reads from the commit log what batches have added since.
+A plan to rebuild the state names all its files and changelogs, so the plans of many subtasks are large. A task needs
+its plan only if its state is neither open nor in local files. So tasks get the versions alone, and for the plans a
+base: earlier plans, shipped once to each executor. A task that needs its plan takes it from the base and reads the
+changes of later batches from the commit log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SubtaskStart:
-    """The version of its state that a subtask starts a batch from, and the plan to rebuild it without local files."""
+    """The state version that a subtask starts a batch from.
+
+    The plan rebuilds the version without local files.
+    """
 
     version: StateVersion
     plan: RestorePlan
@@ -45,7 +48,7 @@ class ShippedStarts:
         uid: The operator.
         versions: Where each subtask starts, by index.
         operator_states: The files of each subtask's operator state, by index.
-        base: The pickled plans of all subtasks, by index, as they were after an entry of the commit log.
+        base: The pickled plans of all subtasks, by index, as of an entry of the commit log.
         base_position: The position of that entry.
         position: The last entry of the commit log that the versions contain.
     """
@@ -58,7 +61,7 @@ class ShippedStarts:
     position: int
 
     def plan(self, subtask: SubtaskIndex, store: ObjectStore, layout: Layout) -> DeferredPlan:
-        """Returns the plan of a subtask, which is loaded only when it is needed."""
+        """Returns the plan of a subtask, loaded only when needed."""
         return DeferredPlan(self.operator_states[subtask], lambda: self._load(subtask, CommitLog(store, layout)))
 
     def _load(self, subtask: SubtaskIndex, log: CommitLog) -> RestorePlan:
@@ -70,5 +73,8 @@ class ShippedStarts:
 
 
 def pickled_plans(starts: Sequence[SubtaskStart]) -> list[bytes]:
-    """Returns the plans in the form that `ShippedStarts.base` holds, so that a task unpickles no plan but its own."""
+    """Pickles the plans for `ShippedStarts.base`.
+
+    They are pickled one by one, so that a task unpickles only its own plan.
+    """
     return [pickle.dumps(start.plan) for start in starts]

@@ -1,4 +1,7 @@
-"""One subtask's part of one batch: opens its state, runs its function, and writes its changelog."""
+"""One subtask's part of one batch.
+
+A task opens the subtask's state, runs its function, and writes its changelog.
+"""
 
 from __future__ import annotations
 
@@ -49,15 +52,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchTime:
-    """The times of one batch of one operator, in milliseconds since the epoch.
+    """The times of an operator's batch, in milliseconds since the epoch.
 
     Attributes:
         processing_ms: The processing time, which stands still while the batch runs.
-        records_ms: The watermark while records are processed: the one up to which the batch before fired timers. None
-            if there is none yet.
-        timers_ms: The watermark at the end of the batch, up to which timers fire. None if there is none yet.
-        is_at_end: Whether no more input comes, so that all event-time timers fire. The watermark stays as it is: a job
-            that starts from the savepoint goes on with it.
+        records_ms: The watermark while records are processed: timers of the previous batch fired up to it. None before
+            the first watermark.
+        timers_ms: The watermark at the end of the batch, up to which timers fire. None before the first watermark.
+        is_at_end: Whether the input has ended, so that all event-time timers fire. The watermark stays unchanged: a job
+            that starts from the savepoint continues with it.
     """
 
     processing_ms: int
@@ -68,24 +71,25 @@ class BatchTime:
 
 @dataclass(frozen=True, slots=True)
 class OperatorTask:
-    """All that the tasks of one operator need for one batch; it is pickled into each of them, and so kept small.
+    """The data that all tasks of an operator need for a batch.
+
+    It is pickled into each task, and so kept small.
 
     Attributes:
         run: Identifies this try of the batch.
         batch_id: The batch.
         spec: One of the operator's subtasks; each task fills in its own index.
-        starts: Where each starts.
+        starts: Where each subtask starts.
         logic: The operator's logic, which is the same in all batches.
         info: The values that the user's function can ask for; each task fills in its subtask.
         store_url: Root of the object store.
         local_root: Directory of local state on any host.
         time: The operator's times in this batch.
-        due: Whether each subtask has timers to fire, by index: then it runs without records, too.
+        due: Whether each subtask has timers to fire, by index: such a subtask also runs without records.
         reports: Takes the tasks' reports.
         store_outage_max_ms: How long an operation is retried on an object store that does not answer.
-        broadcast: Records of the broadcast stream, which every subtask gets, as an Arrow stream; None if there are
-            none.
-        output: Where the tasks write their rows themselves; None if they emit them to Spark.
+        broadcast: Records of the broadcast stream for every subtask, as an Arrow stream; None without such records.
+        output: Where the tasks write their rows directly; None if they emit them to Spark.
     """
 
     run: str
@@ -104,7 +108,9 @@ class OperatorTask:
     output: DirectOutput | None = None
 
     def run_partition(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Processes one partition, which is one subtask. It reports at the very end, if all of it succeeded.
+        """Processes one partition, which is one subtask.
+
+        It reports at the very end, after complete success.
 
         Raises:
             CarriedFailure: Any KeyscaleError, in the form that `typed_failure` reads on the driver.
@@ -125,7 +131,7 @@ class OperatorTask:
             if index < PARTITIONS_MIN and first is None:  # the spare partition beside a single subtask
                 return
             raise IncompleteReportsError(f"operator {self.info.operator_uid} runs more than once in one Spark job")
-        if first is None and not self.due[index]:  # nothing can change: the state is not even opened
+        if first is None and not self.due[index]:  # nothing can change, so the state stays closed
             input_ms = watch.ms(Activity.INPUT)
             self.reports.add([TaskReport(self.run, self.info.operator_uid, index, input_ms=input_ms)])
             return
@@ -154,8 +160,8 @@ class OperatorTask:
             changelog = store.finish_batch(self.batch_id, uuid.uuid4().hex)
             state_bytes = store.engine.size_bytes()
         except BaseException as failure:
-            if not isinstance(failure, GeneratorExit):  # by which the reader of the rows stops early
-                worker_resources(self.info.operator_uid).clear()  # perhaps one of them is broken
+            if not isinstance(failure, GeneratorExit):  # the reader of the rows stops early this way
+                worker_resources(self.info.operator_uid).clear()  # a resource may be broken
             store.abandon()
             raise
         warm.give_back(store)
@@ -213,9 +219,9 @@ class OperatorTask:
 
 @dataclass(frozen=True, slots=True)
 class TasksWithoutRecords:
-    """The tasks of all operators of a batch without records, one after the other, for `run_per_subtask`.
+    """The tasks of all operators of a batch without records.
 
-    For operators that write their rows themselves.
+    `run_per_subtask` runs them one after the other. For operators that write their rows directly.
     """
 
     tasks: tuple[OperatorTask, ...]
@@ -224,7 +230,7 @@ class TasksWithoutRecords:
         for task in self.tasks:
             for _ in task.run_partition(iter(())):
                 raise IncompleteReportsError(
-                    f"operator {task.info.operator_uid}[{subtask}] emitted rows that nobody reads"
+                    f"operator {task.info.operator_uid}[{subtask}] emitted rows in a batch without a reader"
                 )
         return b""
 
@@ -235,7 +241,10 @@ def subtask_info(
     origins: tuple[str, ...] = (),
     splits: Mapping[str, SplitInfo] | None = None,
 ) -> SubtaskInfo:
-    """Returns the values for an operator's functions, still without the subtask; the last two as in SubtaskInfo."""
+    """Returns the values for an operator's functions, without the subtask.
+
+    `origins` and `splits` are as in SubtaskInfo.
+    """
     return SubtaskInfo(
         operator_uid=node.uid,
         subtask=SubtaskIndex(0),
@@ -258,7 +267,9 @@ def subtask_info(
 
 
 def _placed(batches: Iterator[pa.RecordBatch], index: SubtaskIndex) -> Iterator[pa.RecordBatch]:
-    """Checks that rows are in their own subtask's partition, by the first row of each record batch.
+    """Checks that each record batch is in its own subtask's partition.
+
+    It checks the first row of each batch.
 
     A row elsewhere would change state that belongs to another subtask.
     """
@@ -271,7 +282,10 @@ def _placed(batches: Iterator[pa.RecordBatch], index: SubtaskIndex) -> Iterator[
 
 
 def _in_parts(batches: Iterator[pa.RecordBatch], store: SubtaskStore) -> Iterator[pa.RecordBatch]:
-    """Passes on record batches, in parts whose state fits in memory; between two parts, changes may be spilled."""
+    """Passes on record batches in parts with state that fits in memory.
+
+    Between two parts, changes may be spilled.
+    """
     for batch in batches:
         first = 0
         while first < batch.num_rows:

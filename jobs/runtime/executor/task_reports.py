@@ -1,6 +1,7 @@
-"""Reports of tasks to the driver, beside their rows: the changelog that each wrote, and its figures.
+"""Reports of tasks to the driver.
 
-They travel in a Spark accumulator: the driver gets those of the tasks that succeeded, and two if a subtask ran twice.
+A report holds the task's changelog and its metrics. Reports travel in a Spark accumulator: the driver gets the reports
+of successful tasks, and two reports if a subtask ran twice.
 """
 
 from __future__ import annotations
@@ -31,30 +32,30 @@ class TaskReport(msgspec.Struct, frozen=True):
         run: Identifies the try of the batch, as a task of an earlier try may still report.
         uid: The operator.
         subtask: Its subtask.
-        changelog: The changes of its state; None if there were none.
+        changelog: The changes of its state, if any.
         input_records: Records that it read.
-        records_of_origins: The same by the source or operator that they come from; empty if there is only one.
+        records_of_origins: Input records by source or operator of origin; empty for a single origin.
         output_records: Records that it emitted.
         input_ms: Time waiting for records, and so for the shuffle.
         open_ms: Time to open or rebuild the state.
         process_ms: Time to run the operator.
         output_ms: Time waiting for the reader of its rows, or writing them to the sink.
-        store_ms: Time waiting for the object store, which no other of these times includes.
+        store_ms: Time waiting for the object store; the other times do not include it.
         finish_ms: Time to make the changes part of the local state, and to close it.
         processor_ms: Processor time of the Python worker, with all its threads, while the task ran.
-        largest_key_group: The key group with the most of its records; None if it read none.
-        largest_key_group_records: How many that are.
-        latest_event_ms: The latest event time of the records; None if they have none.
-        latest_of_origins: The same by the source or operator that records come from; empty if there is only one.
-        latest_of_splits: The same by the split that records come from, under the name of the source's splits.
+        largest_key_group: The key group with the most of its records; None if it read no records.
+        largest_key_group_records: The number of these records.
+        latest_event_ms: The latest event time of the records, if any.
+        latest_of_origins: Latest event times by source or operator of origin; empty for a single origin.
+        latest_of_splits: Latest event times by split, under the name of the source's splits.
         next_timers: Its earliest timers after the batch; None if its state was not opened.
         executor: The executor that it ran on, as named by `executor_name`.
-        source: Where its state was; None if it had nothing to do and did not open it.
+        source: Where its state was; None if it had no work and did not open the state.
         state_bytes: Estimated size of its state on its host; None if the state was not opened.
-        broadcast_digest: Digest of its broadcast state after broadcast records; None if there were none.
+        broadcast_digest: Digest of its broadcast state after broadcast records, if any.
         late_records: Records that came too late for the operator.
         dead_letters: Records that became dead letters.
-        part: The token of the part that it wrote to its sink itself; None if it wrote none.
+        part: The token of the part that it wrote directly to its sink, if any.
     """
 
     run: str
@@ -87,13 +88,19 @@ class TaskReport(msgspec.Struct, frozen=True):
 
 
 class ReportCollector:
-    """Collects the reports in the driver. One per attempt, as Spark keeps every accumulator."""
+    """Collects the reports in the driver.
+
+    Each attempt has one collector, as Spark keeps every accumulator.
+    """
 
     def __init__(self, context: SparkContext) -> None:
         self.accumulator: Accumulator[list[TaskReport]] = list_accumulator(context)
 
     def clear(self) -> None:
-        """Forgets the reports of earlier batches. Call it before a batch's tasks start."""
+        """Forgets the reports of earlier batches.
+
+        Call it before a batch's tasks start.
+        """
         self.accumulator.value = []
 
     def reports_of(self, run: str) -> list[TaskReport]:

@@ -1,4 +1,4 @@
-"""Measures what a task spends its time on: each moment belongs to one activity."""
+"""Measures the activities of a task; each moment belongs to one activity."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _END: Any = object()
 class Activity(StrEnum):
     """The activities of a task."""
 
-    INPUT = "input"  # waiting for records: for the shuffle, and for what comes before it
+    INPUT = "input"  # waiting for records: for the shuffle and the stages before it
     OPEN = "open"  # opening or rebuilding the state
     PROCESS = "process"  # running the operator
     OUTPUT = "output"  # waiting for the reader of its rows, or writing them to the sink
@@ -30,7 +30,9 @@ class Activity(StrEnum):
 
 
 class TaskStopwatch:
-    """The times of one task. An activity within another one counts as itself alone.
+    """The times of one task.
+
+    The time of a nested activity counts for the nested activity only.
 
     Args:
         activity: The first activity.
@@ -53,7 +55,7 @@ class TaskStopwatch:
         self._thread = threading.get_ident()
 
     def begin(self, activity: Activity) -> Activity:
-        """Goes over to another activity; returns the one before."""
+        """Switches to another activity; returns the previous activity."""
         before, now = self._activity, self._clock()
         self._seconds[before] += now - self._since
         self._activity, self._since = activity, now
@@ -61,7 +63,10 @@ class TaskStopwatch:
 
     @contextmanager
     def during(self, activity: Activity) -> Iterator[None]:
-        """Counts what happens inside as an activity. Other threads of the task count as what the task itself does."""
+        """Counts the time inside the block as an activity.
+
+        Other threads of the task count as the task's current activity.
+        """
         if threading.get_ident() != self._thread:
             yield
             return
@@ -72,7 +77,7 @@ class TaskStopwatch:
             self.begin(before)
 
     def pulled(self, items: Iterable[_Item], activity: Activity) -> Iterator[_Item]:
-        """Passes on items; counts the time until each is there as an activity."""
+        """Passes on items; counts the time to fetch each as an activity."""
         source = iter(items)
         while True:
             with self.during(activity):
@@ -82,7 +87,7 @@ class TaskStopwatch:
             yield item
 
     def taken(self, items: Iterable[_Item], activity: Activity) -> Iterator[_Item]:
-        """Passes on items; counts the time that their reader keeps each of them as an activity."""
+        """Passes on items; counts the reader's time on each as an activity."""
         for item in items:
             with self.during(activity):
                 yield item
@@ -94,13 +99,16 @@ class TaskStopwatch:
 
     @property
     def processor_ms(self) -> float:
-        """The processor time of this process, with all its threads, since the task began."""
+        """The processor time of this process since the task began.
+
+        It includes all threads.
+        """
         return (self._processor_clock() - self._processor_began) * 1000
 
 
 @dataclass(frozen=True)
 class TimedRetries(Retries):
-    """Retries of operations on the object store, whose time a stopwatch counts.
+    """Retries on the object store, timed by a stopwatch.
 
     Attributes:
         stopwatch: The stopwatch.

@@ -1,4 +1,7 @@
-"""Objects that a Python worker keeps between tasks, all made after the fork: open stores, clients, users' objects."""
+"""Objects that a Python worker keeps between tasks.
+
+They are open stores, clients and users' objects, all created after the fork.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +27,27 @@ def warm_stores() -> WarmStores:
 
 
 def warm_stores_for(subtask: SubtaskIndex) -> WarmStores:
-    """Returns them for a task that opens the subtask's state: the subtask's later tasks shall run in this process."""
+    """Returns the open stores for a task of a subtask.
+
+    The subtask's later tasks shall run in this process.
+    """
     socket_exchange().claim(subtask)
     return warm_stores()
 
 
 def object_store(url: str) -> ObjectStore:
-    """Returns this process's client of an object store: making one takes longer than a small batch."""
+    """Returns this process's client of an object store.
+
+    Creating a client takes longer than a small batch.
+    """
     return _object_store_of(os.getpid(), url)
 
 
 def worker_resources(uid: OperatorUid) -> dict[str, Any]:
-    """Returns the objects that an operator's functions keep in this process; the same dict at each call."""
+    """Returns the objects that an operator's functions keep in this process.
+
+    Every call returns the same dict.
+    """
     return _resources_of(os.getpid(), uid)
 
 
@@ -44,7 +56,7 @@ def _resources_of(process: int, uid: OperatorUid) -> dict[str, Any]:  # noqa: AR
     return {}
 
 
-@cache  # nothing is dropped: a fork would close its parent's stores
+@cache  # stores are never dropped: a fork would close its parent's stores
 def _warm_stores_of(process: int) -> WarmStores:  # noqa: ARG001 - a fork must not use its parent's
     idle_ms = os.environ.get(WARM_IDLE_VARIABLE)
     return WarmStores(IDLE_SECONDS_MAX if idle_ms is None else float(idle_ms) / 1000)

@@ -1,6 +1,7 @@
-"""The program that Spark forks Python workers from: it imports once what the tasks of all workers need.
+"""The program that Spark forks Python workers from.
 
-A worker that imports for itself takes a third of a second of processor time for it.
+It imports the modules of all workers' tasks once. A worker that imports for itself takes a third of a second of
+processor time.
 """
 
 from __future__ import annotations

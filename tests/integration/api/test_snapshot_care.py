@@ -418,7 +418,7 @@ def test_a_verification_says_that_records_after_the_checkpoint_have_expired(
     gone = verified(5)
     assert (gone["status"], gone["restorable"], gone["sources_checked"]) == ("COMPLETED", False, True)
     assert gone["problem_count"] == 1
-    assert "source 'orders': split orders-3 begins at 500, and the checkpoint reads on from 120" in gone["problems"][0]
+    assert "source 'orders': split orders-3 begins at 500, and the checkpoint continues at 120" in gone["problems"][0]
 
 
 def test_a_verification_says_why_the_sources_were_not_asked(

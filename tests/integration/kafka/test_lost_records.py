@@ -97,5 +97,5 @@ def test_records_that_expire_after_a_checkpoint_are_found_by_what_its_job_report
     kafka.delete_records(topic, 0, before=151)
     later = SourceMetrics(uid=source.uid, earliest=KafkaSource(kafka.servers, topic).earliest([split]))
     [problem] = source_retention(checkpoint.sources, ends, [later]).problems
-    assert f"split {split} begins at 151, and the checkpoint reads on from 150" in problem
+    assert f"split {split} begins at 151, and the checkpoint continues at 150" in problem
     driver.end()

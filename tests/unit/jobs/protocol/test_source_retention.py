@@ -47,7 +47,7 @@ def test_records_are_gone_where_a_split_begins_after_the_checkpoint(
 
 def test_the_reason_is_said_in_words() -> None:
     found = source_retention(["orders"], [ends(**{"orders/3": at(120)})], reported(**{"orders/3": at(500)}))
-    said = "source 'orders': split orders/3 begins at 500, and the checkpoint reads on from 120"
+    said = "source 'orders': split orders/3 begins at 500, and the checkpoint continues at 120"
     assert found.problems == [f"{said}; a job starts from it only if it skips lost records"]
 
 
