@@ -1,1 +1,4 @@
-"""The test harness for users' functions; it needs neither Spark nor a store. Users import `keyscale.testing`."""
+"""The test harness for users' functions, without Spark or a store.
+
+Users import `keyscale.testing`.
+"""

@@ -1,4 +1,7 @@
-"""A harness that runs an operator without Spark: process records, advance time, snapshot, restore, read outputs."""
+"""A harness that runs an operator without Spark.
+
+It processes records, advances time, takes and restores snapshots, and returns outputs.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ if TYPE_CHECKING:
 Function: TypeAlias = (
     KeyedProcessFunction | KeyedBatchFunction | KeyedBroadcastProcessFunction | KeyedCoProcessFunction | OperatorLogic
 )
-"""The functions, and logic of operators, that a harness can test."""
+"""The functions and operator logic that a harness can test."""
 
 Columns: TypeAlias = pa.Schema | Mapping[str, str | pa.DataType]
 """Columns of records: an Arrow schema, or a mapping from names to Arrow types or names of Spark's atomic types."""
@@ -79,7 +82,10 @@ _ATOMIC = {
 
 
 class SecondStream:
-    """The second keyed stream of a tested `KeyedCoProcessFunction`. The arguments are as for OperatorHarness."""
+    """The second keyed stream of a tested `KeyedCoProcessFunction`.
+
+    The arguments are as for OperatorHarness.
+    """
 
     def __init__(self, columns: Columns, key: Sequence[str], timestamp: str | None = None) -> None:
         self.schema = _schema_of(columns)
@@ -100,7 +106,10 @@ class SecondStream:
 
 @dataclass(frozen=True, slots=True)
 class HarnessSnapshot:
-    """An operator's state between two batches, as a savepoint would hold it, with its times."""
+    """An operator's state between two batches, with its times.
+
+    A savepoint would hold the same state.
+    """
 
     families: dict[str, list[tuple[bytes, bytes]]]
     schema: KeyedSchema | None
@@ -110,11 +119,13 @@ class HarnessSnapshot:
 
 
 class OperatorHarness:
-    """Runs one keyed operator in memory as the runtime does: in subtasks, batch by batch.
+    """Runs one keyed operator in memory as the runtime does.
+
+    It runs in subtasks, batch by batch.
 
     Every call of `process`, or advance of time, is one batch: a new instance of the function is unpickled and opened,
-    processes the records, its due timers fire, and it is closed. A batch that fails changes nothing. Outputs collect
-    until they are taken. All subtasks run in one worker.
+    processes the records, fires its due timers and is closed. A failed batch has no effect. Outputs collect until they
+    are taken. All subtasks run in one worker.
 
     Attributes:
         late_records: Records so far that came too late, or had no event time: dropped, or sent to a side output.
@@ -144,7 +155,9 @@ class OperatorHarness:
         broadcast_states: Sequence[MapStateDescriptor] = (),
         second: SecondStream | None = None,
     ) -> None:
-        """Creates an operator without state, at time zero and before any watermark.
+        """Creates an operator without state.
+
+        It starts at time zero and before any watermark.
 
         Args:
             function: The function to test, or the logic of an operator, such as `keyscale.Deduplicate(ttl)`.
@@ -191,7 +204,10 @@ class OperatorHarness:
         self._open(HarnessSnapshot({}, None, self._clock.processing_time_ms, self._clock.event_time_ms))
 
     def process(self, *records: Any) -> None:
-        """Processes a batch of records, each a dict of all columns or a tuple in their order."""
+        """Processes a batch of records.
+
+        Each record is a dict of all columns or a tuple in their order.
+        """
         self._run(list(records))
 
     def process_second(self, *records: Any) -> None:
@@ -225,7 +241,10 @@ class OperatorHarness:
         self._run([])
 
     def take_output(self) -> list[Row]:
-        """Returns the records emitted to the main output since the last call. Rows compare equal to tuples."""
+        """Returns the records of the main output since the last call.
+
+        Rows compare equal to tuples.
+        """
         return self._outputs.pop(_MAIN, [])
 
     def take_side_output(self, tag: OutputTag) -> list[Row]:
@@ -233,7 +252,9 @@ class OperatorHarness:
         return self._outputs.pop(tag.name, [])
 
     def state(self, name: str) -> list[tuple[StoredKey, Any]]:
-        """Returns all stored entries of a state, in all subtasks, with their keys; expired entries are left out.
+        """Returns all stored entries of a state, with their keys.
+
+        The entries come from all subtasks; expired entries are left out.
 
         Raises:
             StateSchemaMismatchError: The function has not declared the state; it does so in `open`, with the first
@@ -266,12 +287,14 @@ class OperatorHarness:
         parallelism: int | None = None,
         function: Function | None = None,
     ) -> Self:
-        """Returns a new harness that continues from a snapshot. This harness is unchanged.
+        """Returns a new harness that continues from a snapshot.
+
+        This harness stays unchanged.
 
         Args:
             snapshot: A snapshot of this or another harness with the same key and max parallelism.
             parallelism: The number of subtasks; None for the same number.
-            function: A newer version of the function; None for the same one.
+            function: A newer version of the function; None for the same function.
         """
         later = object.__new__(type(self))
         later.__dict__.update(self.__dict__)
@@ -297,7 +320,7 @@ class OperatorHarness:
                     for key, value in entries
                     if owned.start <= int.from_bytes(key[:KEY_GROUP_BYTES], "big") <= owned.end
                 )
-            # One clock per subtask: a subtask's timers must not advance the time that the next one's records see.
+            # One clock per subtask: a subtask's timers must not advance the time that the next subtask's records see.
             clock = BatchClock(snapshot.processing_time_ms, snapshot.watermark_ms)
             stored_key = self._logic.stored_key(self._key_schema)
             state = KeyedStateBackend(engine, stored_key, clock, schema=snapshot.schema, key_group_range=owned)
@@ -381,7 +404,7 @@ class OperatorHarness:
         self.dead_letters += progress.dead_letters
 
     def _routed(self, records: list[Any], port: int) -> dict[int, pa.RecordBatch]:
-        """Returns the rows of each subtask that has any, with their key groups."""
+        """Returns the rows by subtask, with their key groups."""
         info, second = self._info, self._second
         schema, key = (second.schema, second.key) if port and second else (self._input, info.key_columns)
         batch = batch_of(records, schema)
@@ -398,7 +421,10 @@ class OperatorHarness:
 
 @contextmanager
 def _shown_in_full(info: SubtaskInfo) -> Iterator[None]:
-    """Makes a test show the exception of the user's code, which is the cause of the error, and where it happened."""
+    """Raises errors with the user's exception as their cause.
+
+    A note names the operator and the subtask.
+    """
     try:
         yield
     except KeyscaleError as error:
@@ -421,10 +447,12 @@ def _logic_of(
 
 
 def _schema_of(columns: pa.Schema | Mapping[str, str | pa.DataType]) -> pa.Schema:
-    """Returns the Arrow schema of columns, without Spark's parser, which needs a JVM.
+    """Returns the Arrow schema of columns, without Spark's parser.
+
+    Spark's parser needs a JVM.
 
     Raises:
-        InvalidSchemaError: A type's name is not that of an atomic type of Spark, or the columns cannot be a stream's.
+        InvalidSchemaError: A type is not an atomic type of Spark, or the columns cannot be a stream's.
     """
     if not isinstance(columns, pa.Schema):
         columns = pa.schema([pa.field(name, _type_of(name, kind)) for name, kind in columns.items()])
