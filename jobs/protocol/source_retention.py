@@ -131,7 +131,7 @@ def _gone(split: str, stored: Any, first: int | TopicPosition) -> str | None:
             return f"the topic of split {split} was deleted and created again, and the records before are gone"
         position = position.offset
     return (
-        f"split {split!r} begins at {begins_at}, and the checkpoint continues at {position}"
+        f"split {split} begins at {begins_at}, and the checkpoint continues at {position}"
         if position < begins_at
         else ""
     )
