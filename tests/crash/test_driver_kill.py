@@ -20,13 +20,12 @@ from keyscale.jobs.protocol.messages import (
 from keyscale.jobs.runtime.executor.worker import WARM_IDLE_VARIABLE
 from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
-from tests.support.short_form import short_form
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.exhaustive]
 
 MOMENTS = (
     "batch.received",
@@ -93,7 +92,7 @@ def finish(job: ChainJob, survivor: DriverProcess, killed: DriverProcess) -> Non
     job.check_output()
 
 
-@pytest.mark.parametrize("seed", short_form(range(20), [0]))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_driver_killed_at_a_random_point_of_a_batch_loses_and_doubles_nothing(
     tmp_path: Path, drivers: list[DriverProcess], seed: int
 ) -> None:
@@ -126,7 +125,7 @@ def test_a_driver_killed_at_a_random_point_of_a_batch_loses_and_doubles_nothing(
     finish(job, second, first)
 
 
-@pytest.mark.parametrize("checkpoint_interval_ms", short_form([300, 100_000], [100_000]))
+@pytest.mark.parametrize("checkpoint_interval_ms", [300, 100_000])
 def test_the_records_of_a_batch_that_was_committed_when_its_driver_was_killed_are_counted(
     tmp_path: Path, drivers: list[DriverProcess], checkpoint_interval_ms: int
 ) -> None:
@@ -149,7 +148,6 @@ def test_the_records_of_a_batch_that_was_committed_when_its_driver_was_killed_ar
     assert counted.output_records == len(sink_rows(job.output))
 
 
-@pytest.mark.exhaustive
 def test_what_the_subtasks_of_a_killed_driver_have_written_is_gone(
     tmp_path: Path, drivers: list[DriverProcess]
 ) -> None:
@@ -164,7 +162,6 @@ def test_what_the_subtasks_of_a_killed_driver_have_written_is_gone(
     assert staged_files(job) == set()
 
 
-@pytest.mark.exhaustive
 def test_a_task_that_is_killed_after_it_has_written_is_tried_again_and_its_file_is_not_in_the_output(
     tmp_path: Path, drivers: list[DriverProcess]
 ) -> None:
@@ -210,7 +207,6 @@ def test_of_two_drivers_at_once_only_the_newer_one_commits(tmp_path: Path, drive
     job.check_output()
 
 
-@pytest.mark.exhaustive
 def test_an_idle_driver_finds_out_that_a_newer_one_has_taken_over(tmp_path: Path, drivers: list[DriverProcess]) -> None:
     job = chain_job(tmp_path, seed=101)
     first = start(job, drivers, "first")
@@ -227,7 +223,6 @@ def _batches(driver: DriverProcess) -> int:
     return beat.metrics.batches if beat else 0
 
 
-@pytest.mark.exhaustive
 def test_a_failed_run_starts_again_in_its_process_and_the_sink_is_exact(
     tmp_path: Path, drivers: list[DriverProcess]
 ) -> None:

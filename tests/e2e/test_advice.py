@@ -15,16 +15,14 @@ from keyscale.api.cli.artifacts import upload_file
 from keyscale.api.cli.client import job_path
 from keyscale.api.cli.errors import RefusedError
 from tests.support.control_plane.command_line import keyscale
-from tests.support.control_plane.running_control_plane import running_control_plane
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.control_plane.command_line import CommandAnswer
     from tests.support.control_plane.running_control_plane import RunningControlPlane
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.real, pytest.mark.xdist_group("platform"), pytest.mark.timeout(1200)]
 
 PROGRAM = """
 from keyscale import FileSink, KeyedProcessFunction, StreamEnvironment
@@ -49,13 +47,6 @@ if __name__ == "__main__":
 RIGHT = PROGRAM.replace("HALF", "row.amount // 2").replace("UID", '.uid("files")')
 WITHOUT_UID = PROGRAM.replace("HALF", "row.amount // 2").replace("UID", "")
 FAILING = PROGRAM.replace("HALF", "row.amount // 0").replace("UID", '.uid("files")')
-
-
-@pytest.fixture(scope="module")
-def platform() -> Iterator[RunningControlPlane]:
-    """One control plane for all cases."""
-    with running_control_plane({"KEYSCALE_JOB_SECRET_STOCK": "hunter2hunter2"}) as running:
-        yield running
 
 
 @pytest.fixture

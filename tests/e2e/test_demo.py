@@ -26,7 +26,6 @@ from keyscale.deploy.demo.scenario import UpgradeScenario
 from keyscale.deploy.demo.upgrade.upgrade_play import Upgrade, UpgradeVerdict
 from keyscale.installation import IMPORT_PATH
 from tests.support.servers.browser import new_page, running_browser
-from tests.support.short_form import short_form
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from keyscale.deploy.demo.run import Play
     from keyscale.deploy.demo.verdict import Verdict
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.real, pytest.mark.exhaustive, pytest.mark.timeout(900)]
 
 
 @contextmanager
@@ -53,7 +52,7 @@ def performed(play: Play) -> Iterator[tuple[Verdict, str]]:
         assert processes_of(home) == []
 
 
-@pytest.mark.parametrize("ending", short_form([signal.SIGINT, signal.SIGHUP], [signal.SIGINT]))
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGHUP])
 def test_a_short_demo_on_a_terminal_is_exact_and_stays_with_its_history_until_it_is_ended(
     ending: signal.Signals,
 ) -> None:
@@ -113,7 +112,6 @@ def on_a_terminal(home: Path, *options: str) -> Iterator[tuple[subprocess.Popen[
             os.close(leader)
 
 
-@pytest.mark.exhaustive
 def test_a_short_demo_of_upgrades_ends_with_every_number_of_both_jobs_right_and_no_process_left() -> None:
     scenario = UpgradeScenario(reports=40_000, files=40, seconds=30.0, checkpoint_interval_ms=1000)
     with performed(Upgrade(scenario)) as (verdict, shown):

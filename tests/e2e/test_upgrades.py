@@ -20,42 +20,44 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 
-def test_an_upgrade_keeps_state_one_that_raises_is_taken_back_and_a_clone_runs_beside_the_job(tmp_path: Path) -> None:
-    with running_control_plane() as platform:
-        job = counting(platform, tmp_path, parallelism=2, max_parallelism=16, checkpoints={"interval_ms": 2000})
+@pytest.mark.xdist_group("platform")
+def test_an_upgrade_keeps_state_one_that_raises_is_taken_back_and_a_clone_runs_beside_the_job(
+    platform: RunningControlPlane, tmp_path: Path
+) -> None:
+    job = counting(platform, tmp_path, parallelism=2, max_parallelism=16, checkpoints={"interval_ms": 2000})
 
-        assert job.ended(job.update(2))["status"] == "COMPLETED"
-        job.deliver()
-        job.wait_for_all()
-        newest = [row["version"] for row in job.rows() if row["count"] == job.files]
-        assert set(newest) == {2}
+    assert job.ended(job.update(2))["status"] == "COMPLETED"
+    job.deliver()
+    job.wait_for_all()
+    newest = [row["version"] for row in job.rows() if row["count"] == job.files]
+    assert set(newest) == {2}
 
-        taken = keyscale(platform, "savepoints", "trigger", "counts", "--id", "fork")
-        assert taken.exit_code == 0, taken.stderr
-        forked_at = job.files
-        options = ("--from", "fork", "-p", "3", "-P", f"output={tmp_path / 'clone'}", "--start")
-        cloned = keyscale(platform, "jobs", "clone", "counts", "copy", *options)
-        assert cloned.exit_code == 0, cloned.stderr
+    taken = keyscale(platform, "savepoints", "trigger", "counts", "--id", "fork")
+    assert taken.exit_code == 0, taken.stderr
+    forked_at = job.files
+    options = ("--from", "fork", "-p", "3", "-P", f"output={tmp_path / 'clone'}", "--start")
+    cloned = keyscale(platform, "jobs", "clone", "counts", "copy", *options)
+    assert cloned.exit_code == 0, cloned.stderr
 
-        failed = job.ended(job.update(RAISES))
-        assert (failed["status"], "version 3 counts nothing" in failed["failure"]["message"]) == ("ROLLED_BACK", True)
-        job.deliver()
-        job.wait_for_all()
-        job.wait_for_all(tmp_path / "clone", after=forked_at)
-        shown = [(each["status"], each["revision"], each["parallelism"]) for each in map(job.show, ("counts", "copy"))]
-        assert shown == [("RUNNING", 2, 2), ("RUNNING", 1, 3)]
+    failed = job.ended(job.update(RAISES))
+    assert (failed["status"], "version 3 counts nothing" in failed["failure"]["message"]) == ("ROLLED_BACK", True)
+    job.deliver()
+    job.wait_for_all()
+    job.wait_for_all(tmp_path / "clone", after=forked_at)
+    shown = [(each["status"], each["revision"], each["parallelism"]) for each in map(job.show, ("counts", "copy"))]
+    assert shown == [("RUNNING", 2, 2), ("RUNNING", 1, 3)]
 
-        attempt = job.show()["attempt"]["number"]
-        settings = {"checkpoints": {"interval_ms": 60_000}, "restart": {"type": "none"}, "batch_interval_ms": 100}
-        told = platform.api.patch(job_path("counts"), settings, if_match='"2"')
-        assert (told["change"], told["job"]["revision"]) == (None, 4)
-        wait_until(lambda: follows(platform, 4), SECONDS, what="the driver that follows the revision")
-        job.deliver()
-        job.wait_for_all()
-        shown_last = job.show()
-        assert (shown_last["status"], shown_last["attempt"]["number"]) == ("RUNNING", attempt)
-        for name in ("counts", "copy"):
-            platform.api.post(job_path(name, "cancel"))
+    attempt = job.show()["attempt"]["number"]
+    settings = {"checkpoints": {"interval_ms": 60_000}, "restart": {"type": "none"}, "batch_interval_ms": 100}
+    told = platform.api.patch(job_path("counts"), settings, if_match='"2"')
+    assert (told["change"], told["job"]["revision"]) == (None, 4)
+    wait_until(lambda: follows(platform, 4), SECONDS, what="the driver that follows the revision")
+    job.deliver()
+    job.wait_for_all()
+    shown_last = job.show()
+    assert (shown_last["status"], shown_last["attempt"]["number"]) == ("RUNNING", attempt)
+    for name in ("counts", "copy"):
+        platform.api.post(job_path(name, "cancel"))
 
 
 def counting(platform: RunningControlPlane, directory: Path, **specification: Any) -> CountsJob:

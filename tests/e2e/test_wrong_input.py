@@ -17,21 +17,14 @@ from tests.support.control_plane.running_control_plane import running_control_pl
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.support.control_plane.running_control_plane import RunningControlPlane
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.xdist_group("platform"), pytest.mark.timeout(600)]
 
 UNKNOWN = "no-such-job"
-
-
-@pytest.fixture(scope="module")
-def platform() -> Iterator[RunningControlPlane]:
-    """One control plane for all cases, which also shows that one user's mistake does not affect others."""
-    with running_control_plane() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -245,6 +238,7 @@ def test_a_second_rescale_is_refused_while_one_runs_and_the_first_one_is_not_dis
     assert running.wrong_checks() == []
 
 
+@pytest.mark.exhaustive  # the API alone refuses it, too: tests/integration/api/test_store_credentials.py
 def test_a_job_cannot_be_started_without_its_store_and_is_unchanged(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with running_control_plane({"KEYSCALE_STORE_URL": store.as_uri()}) as platform:

@@ -98,6 +98,7 @@ def test_a_batch_that_runs_again_as_a_sink_was_away_counts_its_dead_letters_once
     assert spark.read.json(str(tmp_path / "out" / "refused")).count() == 3
 
 
+@pytest.mark.exhaustive
 def test_a_driver_reports_the_dead_letters_of_the_batches_that_it_has_committed(
     tmp_path: Path, database: str, drivers: list[DriverProcess]
 ) -> None:

@@ -18,7 +18,7 @@ from tests.support.repository import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.exhaustive]
 
 FAILING_JOB = ROOT / "tests" / "support" / "jobs" / "failing_job.py"
 
@@ -61,7 +61,6 @@ def test_batches_continue_while_a_checkpoint_is_uploaded(
     job.check_output()
 
 
-@pytest.mark.exhaustive
 def test_with_the_exchange_of_workers_switched_off_spark_s_own_daemon_runs_and_the_output_is_the_same(
     job: ChainJob, drivers: list[DriverProcess]
 ) -> None:
@@ -77,7 +76,6 @@ def test_with_the_exchange_of_workers_switched_off_spark_s_own_daemon_runs_and_t
     job.check_output()
 
 
-@pytest.mark.exhaustive
 def test_a_checkpoint_that_could_not_begin_during_a_long_batch_is_no_failed_one(
     job: ChainJob, drivers: list[DriverProcess], tmp_path: Path
 ) -> None:
@@ -103,7 +101,6 @@ def test_a_checkpoint_that_could_not_begin_during_a_long_batch_is_no_failed_one(
     assert numbers == list(range(1, len(numbers) + 1)), "a checkpoint that had not begun took a number"
 
 
-@pytest.mark.exhaustive
 def test_batches_begin_no_sooner_than_the_jobs_interval_says_and_an_idle_job_is_seen_to_wait(
     job: ChainJob, drivers: list[DriverProcess]
 ) -> None:
@@ -138,7 +135,6 @@ def stop(driver: DriverProcess, savepoint_id: str, *, drain: bool = False) -> st
     return result.location
 
 
-@pytest.mark.exhaustive
 def test_a_job_is_checkpointed_rescaled_from_a_savepoint_and_drained(
     job: ChainJob, drivers: list[DriverProcess]
 ) -> None:
@@ -168,7 +164,6 @@ def shards(driver: DriverProcess) -> list[int]:
     return [len(subtask.shards) for operator in manifest.operators for subtask in operator.subtasks]
 
 
-@pytest.mark.exhaustive
 def test_the_shards_of_a_rescaled_job_are_merged_beside_its_batches(
     job: ChainJob, drivers: list[DriverProcess], tmp_path: Path
 ) -> None:
@@ -189,7 +184,6 @@ def test_the_shards_of_a_rescaled_job_are_merged_beside_its_batches(
     job.check_output()
 
 
-@pytest.mark.exhaustive
 def test_a_savepoint_that_is_requested_again_is_the_one_that_was_taken(
     job: ChainJob, drivers: list[DriverProcess]
 ) -> None:

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.exhaustive]
 
 TIMERS_JOB = ROOT / "tests" / "support" / "jobs" / "timers_job.py"
 
@@ -30,12 +30,17 @@ def feed(home: Path, number: int, *records: tuple[str, int]) -> None:
 
 
 def start(
-    home: Path, drivers: list[DriverProcess], attempt: int, parallelism: int, restore_from: str | None = None
+    home: Path,
+    drivers: list[DriverProcess],
+    attempt: int,
+    parallelism: int,
+    restore_from: str | None = None,
+    **parameters: str,
 ) -> DriverProcess:
     driver = DriverProcess.start(home / f"driver-{attempt}", artifact=TIMERS_JOB)
     drivers.append(driver)
     checkpoints = CheckpointSettings(interval_ms=600_000)
-    changes = {"restore_from": restore_from, "checkpoints": checkpoints}
+    changes = {"restore_from": restore_from, "checkpoints": checkpoints, "parameters": parameters}
     driver.assign(assignment_of(TIMERS_JOB, home, attempt, parallelism, **changes))
     return driver
 
@@ -44,7 +49,6 @@ def fired(home: Path) -> list[tuple[str, Any]]:
     return sorted((row["key"], row.get("fired")) for row in sink_rows(home / "out" / "fired"))
 
 
-@pytest.mark.exhaustive
 def test_timers_fire_on_idle_input_through_a_rescale_and_a_kill(tmp_path: Path, drivers: list[DriverProcess]) -> None:
     early = [(f"k{number}", number * 10) for number in range(10)]
     feed(tmp_path, 1, *early)
@@ -73,11 +77,13 @@ def test_timers_fire_on_idle_input_through_a_rescale_and_a_kill(tmp_path: Path, 
     assert [row["key"] for row in sink_rows(tmp_path / "out" / "large")] == ["late-key", "last"]
 
 
-@pytest.mark.exhaustive
 def test_a_job_that_is_drained_ends_although_input_keeps_coming(tmp_path: Path, drivers: list[DriverProcess]) -> None:
     for number in range(3):
         feed(tmp_path, number, (f"before-{number}", 100 * number))
-    driver = start(tmp_path, drivers, 1, 2)
+    at_once = {
+        "files_per_batch": "10000"
+    }  # hundreds of files come in until the driver drains: few batches must read them
+    driver = start(tmp_path, drivers, 1, 2, **at_once)
     driver.wait_for(lambda: (beat := driver.heartbeat()) and beat.state is DriverState.RUNNING, "a driver that runs")
     driver.command(Command(id="drain", kind=CommandKind.STOP_WITH_SAVEPOINT, savepoint_id="s", drain=True))
     more = itertools.count(10)
@@ -94,7 +100,7 @@ def test_a_job_that_is_drained_ends_although_input_keeps_coming(tmp_path: Path, 
     assert [name for name in names if name.startswith("before")] == ["before-0", "before-1", "before-2"]
     assert len(names) < next(more) - 10 + 3, "it went on reading what came after the command"
 
-    second = start(tmp_path, drivers, 2, 1, result.location)
+    second = start(tmp_path, drivers, 2, 1, result.location, **at_once)
     expected = {f"after-{number}" for number in range(10, next(more) - 1)} | {f"before-{number}" for number in range(3)}
     feed(tmp_path, 9999, ("last", 2000))
     second.wait_for(lambda: expected <= {key for key, _ in fired(tmp_path)}, "what came after the command")

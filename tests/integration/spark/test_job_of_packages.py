@@ -15,7 +15,7 @@ from tests.support.drivers.driver_process import DriverProcess, sink_rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.exhaustive]
 
 FILES = {
     "main.py": """

@@ -34,7 +34,8 @@ class Reminder(KeyedProcessFunction):
 
 
 env = StreamEnvironment.current()
-source = env.spark.readStream.schema("key string, at bigint").option("maxFilesPerTrigger", 1)
+files = env.parameters.get("files_per_batch", "1")
+source = env.spark.readStream.schema("key string, at bigint").option("maxFilesPerTrigger", files)
 records = env.stream(source.json(env.parameters["input"]), timestamp="at")
 reminders = (
     records.key_by("key")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
+from keyscale.jobs.protocol.class_archive import ClassArchive
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def start_spark(scratch: Path, cores: int = 2) -> SparkSession:
         .config("spark.local.dir", tempfile.mkdtemp(prefix="spark-local-", dir=scratch))
         .config("spark.pyspark.python", sys.executable)
     )
-    for key, value in {**DEFAULT_SETTINGS, **REQUIRED_SETTINGS, **LOCAL_SETTINGS}.items():
+    archive = ClassArchive.of_environment().settings()
+    for key, value in {**DEFAULT_SETTINGS, **REQUIRED_SETTINGS, **LOCAL_SETTINGS, **archive}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
