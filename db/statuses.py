@@ -1,4 +1,7 @@
-"""The closed sets of values in the tables. The control plane defines what they mean."""
+"""The closed sets of values in the tables.
+
+The control plane defines their meanings.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +34,18 @@ class JobStatus(StrEnum):
 
 
 class DesiredState(StrEnum):
-    """The state that a job's user, or the end of its input, wants the job to reach."""
+    """The state that a job's user, or its input's end, wants."""
 
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"  # with a savepoint, if the job is running
-    CANCELLED = "CANCELLED"  # without one
+    CANCELLED = "CANCELLED"  # without a savepoint
 
 
 class AttemptStage(StrEnum):
-    """The stage of an attempt, as the control plane decides. A job has at most one ACTIVE and one STANDBY attempt."""
+    """The stage of an attempt, as decided by the control plane.
+
+    A job has at most one ACTIVE and one STANDBY attempt.
+    """
 
     STANDBY = "STANDBY"  # its driver warms up and waits
     ACTIVE = "ACTIVE"  # the attempt that may run the job
@@ -57,7 +63,7 @@ class CheckpointStatus(StrEnum):
 
 
 class CommandStatus(StrEnum):
-    """Status of a command to a driver, and of the operation that the command carries out."""
+    """Status of a command to a driver, and of its operation."""
 
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
@@ -74,15 +80,18 @@ class CommandKind(StrEnum):
 
 
 class RestoreMode(StrEnum):
-    """The history that an attempt goes on with. A driver is told the names in lower case."""
+    """The history that an attempt continues.
+
+    A driver gets the names in lower case.
+    """
 
     CONTINUE = "CONTINUE"  # the job's own
     REWIND = "REWIND"  # exactly one snapshot, of this or another job
-    STATELESS = "STATELESS"  # none
+    STATELESS = "STATELESS"  # an empty history
 
 
 class ClaimMode(StrEnum):
-    """Whether a job takes over the files that it restores from, or copies what it needs."""
+    """Whether a job takes over the restored files, or copies them."""
 
     NO_CLAIM = "NO_CLAIM"
     CLAIM = "CLAIM"
@@ -93,7 +102,7 @@ class ChangeKind(StrEnum):
 
     RESCALE = "RESCALE"  # another parallelism, and nothing else
     UPGRADE = "UPGRADE"
-    ROLLBACK = "ROLLBACK"  # to an earlier revision, as the user asks
+    ROLLBACK = "ROLLBACK"  # to an earlier revision, at the user's request
 
 
 class UpgradeMode(StrEnum):
@@ -114,9 +123,12 @@ class ChangeStatus(StrEnum):
 
 
 class ChangePhase(StrEnum):
-    """The phases of a change, in order. ROLL_BACK replaces the remaining ones."""
+    """The phases of a change, in order.
 
-    REQUESTED = "REQUESTED"  # the new driver is started beside the running one
+    ROLL_BACK replaces the remaining phases.
+    """
+
+    REQUESTED = "REQUESTED"  # the new driver is started beside the running driver
     SAVEPOINT = "SAVEPOINT"
     STOP = "STOP"
     RESTORE = "RESTORE"

@@ -1,4 +1,4 @@
-"""Accounts of this host's users, which root makes at first use."""
+"""Accounts of this host's users, created by root at first use."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ LOCK = Path("/run/keyscale-accounts.lock")
 
 
 def found_or_made(look: Callable[[], pwd.struct_passwd], name: str, *options: str) -> pwd.struct_passwd:
-    """Returns an account, and makes it if it is not there.
+    """Returns an account, and creates it if it is missing.
 
     Args:
-        look: Looks for the account; raises KeyError if it is not there.
+        look: Looks for the account; raises KeyError if it is missing.
         name: Its name.
         options: The arguments of `useradd`.
 
     Raises:
-        LookupError: It cannot be made; the message says why.
-        OSError: There is no `useradd`, or this user may make no accounts.
+        LookupError: The account cannot be created; the message says why.
+        OSError: `useradd` is missing, or this user may not create accounts.
     """
     try:
         return look()
@@ -34,22 +34,21 @@ def found_or_made(look: Callable[[], pwd.struct_passwd], name: str, *options: st
         pass
     with _alone():
         try:
-            return look()  # another process has made it in the meantime
+            return look()  # another process has created it in the meantime
         except KeyError:
             command = ["useradd", *options, name]
             made = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - our own arguments
     try:
         return look()
     except KeyError:
-        raise LookupError(f"the user {name} cannot be made: {made.stderr.strip()}") from None
+        raise LookupError(f"the user {name} cannot be created: {made.stderr.strip()}") from None
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """Has one process at a time make accounts.
+    """Serializes the creation of accounts between processes.
 
-    Of two `useradd` of one name at once, the second replaces the first one's account by one with other numbers, and the
-    files that were given to the first one's are nobody's.
+    Two concurrent `useradd` calls for one name leave an account with a new uid, and orphan the files of the old one.
     """
     descriptor = os.open(LOCK, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

@@ -1,1 +1,1 @@
-"""How Keyscale is run: images, the local stack, and the demo."""
+"""Runs Keyscale: images, the local stack, and the demo."""

@@ -9,9 +9,10 @@ from ..statuses import Role
 
 
 class Token(Base):
-    """A user's token. Only its hash is stored: the token is random and long, so a plain SHA-256 cannot be reversed.
+    """A user's token, stored as a hash.
 
-    `job_names` and `job_labels` are its scope; if both are empty, it reaches every job.
+    The token is random and long, so a plain SHA-256 cannot be reversed. `job_names` and `job_labels` are its scope; if
+    both are empty, it covers every job.
     """
 
     __tablename__ = "tokens"

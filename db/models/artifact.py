@@ -12,10 +12,10 @@ from ..statuses import ArtifactKind
 
 
 class Artifact(Base):
-    """One immutable version of a file that a user uploaded under a name. Its bytes are found by their hash.
+    """An immutable version of an uploaded file, with its bytes' hash.
 
     `uploaded_by` is the id of the user who uploaded it first; None if an older version of Keyscale stored it.
-    `contents` is what the inspection of the upload found in it; None likewise.
+    `contents` is the result of inspecting the upload; None likewise.
     """
 
     __tablename__ = "artifacts"
@@ -34,7 +34,7 @@ class Artifact(Base):
 
 
 class ArtifactChunk(Base):
-    """A piece of an artifact's bytes; versions and names with the same bytes share them."""
+    """A piece of bytes, shared by all versions and names with them."""
 
     __tablename__ = "artifact_chunks"
 

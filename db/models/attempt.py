@@ -14,9 +14,10 @@ from .last_heartbeat import LastHeartbeat
 
 
 class Attempt(Base):
-    """One run of a job by one driver. Its number fences everything that it commits.
+    """One run of a job by one driver.
 
-    Its last heartbeat has a row of its own, so that this one is rarely rewritten.
+    Its number fences everything that it commits. Its last heartbeat has a row of its own, so that this row is rarely
+    rewritten.
     """
 
     __tablename__ = "attempts"
@@ -61,8 +62,8 @@ class Attempt(Base):
     first_commit_batch_id: Mapped[int | None]
     first_commit_at_ms: Mapped[int | None]
     caught_up_at_ms: Mapped[int | None]  # when its sources first had as little left as before it
-    settled_at_ms: Mapped[int | None]  # when its figures were kept for the change that made it
-    lag_before: Mapped[int | None]  # records that the attempt before it had left in the sources
+    settled_at_ms: Mapped[int | None]  # when its metrics were kept for the change that created it
+    lag_before: Mapped[int | None]  # records that the previous attempt had left in the sources
     totals_before: Mapped[dict[str, Any] | None]  # the job's counters when the attempt began to count its own
     failure: Mapped[dict[str, Any] | None]
     exit_code: Mapped[int | None]

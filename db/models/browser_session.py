@@ -10,11 +10,11 @@ from ..statuses import Role
 
 
 class BrowserSession(Base):
-    """A user who has signed in to the pages. Its cookie holds a random value, of which only the hash is stored.
+    """A browser's session of a signed-in user, with its cookie's hash.
 
     A session that began with a token has that token's rights for as long as the token is valid. Any other session began
-    at an OpenID Connect issuer, and has the role of its row. It reaches the jobs that have one of its labels (a
-    name and a value each), or every job if it has none.
+    at an OpenID Connect issuer, and has the role of its row. It covers the jobs with at least one of its labels (a name
+    and a value each), or every job if it has none.
     """
 
     __tablename__ = "browser_sessions"

@@ -12,7 +12,7 @@ from ..statuses import ChangeKind, ChangePhase, ChangeStatus, UpgradeMode
 
 
 class Change(Base):
-    """A change carries a running job from one revision to another.
+    """A change, which carries a running job from one revision to another.
 
     It is a persisted state machine that survives the control plane, with the times of its phases.
     """
@@ -36,7 +36,7 @@ class Change(Base):
     to_parallelism: Mapped[int]
     upgrade_mode: Mapped[UpgradeMode] = mapped_column(closed_set(UpgradeMode, "upgrade_mode"))
     allow_non_restored_state: Mapped[bool] = mapped_column(default=False, server_default=false())
-    rewind_to: Mapped[str | None]  # the earlier savepoint that the new revision starts from, instead of the present
+    rewind_to: Mapped[str | None]  # the earlier savepoint from which the new revision starts
     old_attempt: Mapped[int]
     new_attempt: Mapped[int | None]
     savepoint_location: Mapped[str | None]
@@ -48,6 +48,6 @@ class Change(Base):
     cancel_requested_at_ms: Mapped[int | None]
     caught_up_at_ms: Mapped[int | None]
     figures_before: Mapped[dict[str, Any] | None]  # of the old attempt, when the change was requested
-    figures_after: Mapped[dict[str, Any] | None]  # of the new one, when it had caught up for a while
-    times: Mapped[dict[str, Any] | None]  # of the attempt that went on: when it did what
+    figures_after: Mapped[dict[str, Any] | None]  # of the new attempt, some time after it caught up
+    times: Mapped[dict[str, Any] | None]  # of the attempt that continued: the times of its steps
     failure: Mapped[dict[str, Any] | None]

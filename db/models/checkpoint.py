@@ -12,9 +12,10 @@ from ..statuses import CheckpointStatus
 
 
 class Checkpoint(Base):
-    """A checkpoint or savepoint of a job, as its driver reported it. The columns are named as in Flink's statistics.
+    """A checkpoint or savepoint of a job, as its driver reported it.
 
-    The rows of a deleted job are removed later, a few at a time: there may be millions.
+    The columns are named as in Flink's statistics. The rows of a deleted job are removed later, a few at a time: there
+    may be millions.
     """
 
     __tablename__ = "checkpoints"
@@ -51,13 +52,16 @@ class Checkpoint(Base):
     num_acknowledged_subtasks: Mapped[int]
     failure_timestamp: Mapped[int | None]
     failure_message: Mapped[str | None]
-    discard_requested_at_ms: Mapped[int | None]  # a user wants it gone
+    discard_requested_at_ms: Mapped[int | None]  # a user has requested its deletion
     objects_deleted_at_ms: Mapped[int | None]
     verification: Mapped[dict[str, Any] | None]  # the last one
 
 
 class CheckpointDay(Base):
-    """The checkpoints of a job that began on one day (UTC, counted from 1970) and whose rows were removed since."""
+    """A day's removed checkpoints of a job, as sums.
+
+    The day of their begin is in UTC, counted from 1970.
+    """
 
     __tablename__ = "checkpoint_days"
 

@@ -12,10 +12,10 @@ from ..statuses import CommandKind, CommandStatus
 
 
 class Command(Base):
-    """A command to a job's driver, kept until its result is known. Its id is the id of the user's operation.
+    """A command to a job's driver, kept until its result is known.
 
-    `attempt` is the attempt that got it last: a command to stop is given again to the attempt that replaces a dead one;
-    other commands fail with their attempt.
+    Its id is the id of the user's operation. `attempt` is the attempt that got it last: a command to stop moves on to
+    the attempt that replaces a dead one; other commands fail with their attempt.
     """
 
     __tablename__ = "commands"

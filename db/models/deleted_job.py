@@ -1,4 +1,4 @@
-"""The table of deleted jobs whose objects are not deleted yet."""
+"""The table of deleted jobs with remaining objects."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from ..base import Base
 
 
 class DeletedJob(Base):
-    """A deleted job with objects in the store; the row goes with the last of them.
+    """A deleted job with objects in the store.
 
-    `due_at_ms` is the time of the next pass over the store, and `failure_code` says why the last one failed. `claimed`
-    has the locations of the savepoints that its attempts have claimed, or were to; `discarded` those of its own whose
-    user deleted them, and whose objects were still there.
+    The row is deleted after the last object. `due_at_ms` is the time of the next pass over the store, and
+    `failure_code` the failure of the last pass. `claimed` has the locations of the savepoints that its attempts have
+    claimed, or were to claim; `discarded` the locations of its own savepoints that their user deleted and that still
+    had objects.
     """
 
     __tablename__ = "deleted_jobs"

@@ -10,15 +10,22 @@ from sqlalchemy.orm import Mapped, mapped_column
 from ..base import Base
 
 ACCESS_KINDS = ("ACCESS_DENIED", "SIGNED_IN", "SIGNED_OUT", "TOKEN_CREATED", "TOKEN_REVOKED")
-"""The kinds of events about users and tokens, which only administrators see. They belong to no job."""
+"""The kinds of events about users and tokens, without a job.
+
+Only administrators see them.
+"""
 SHOWN_TO_ALL = f"kind NOT IN ({', '.join(map(repr, ACCESS_KINDS))})"
-"""The condition of the other events: an index has just these, as anybody can cause very many refusals."""
+"""The condition of all other events.
+
+An index has just these, because any sender can cause very many refusals.
+"""
 
 
 class Event(Base):
-    """An event of the audit trail: what happened, who did it, and from where. Events outlive their job.
+    """An event of the audit trail, which outlives its job.
 
-    `actor_id`, `address` and `request_id` are those of the request that caused it; None for the system's own actions.
+    It says what happened, who did it, and from where. `actor_id`, `address` and `request_id` belong to the request that
+    caused it; None for the system's own actions.
     """
 
     __tablename__ = "events"

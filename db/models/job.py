@@ -12,7 +12,7 @@ from ..statuses import DesiredState, JobStatus
 
 
 class Job(Base):
-    """A job: its identity, the number of its present revision, the state that its user wants, and its status."""
+    """A job: its identity, present revision, desired state and status."""
 
     __tablename__ = "jobs"
     __table_args__ = (Index("ix_jobs_created_at_ms", "created_at_ms", "id"),)
@@ -26,7 +26,7 @@ class Job(Base):
     user_number: Mapped[int] = mapped_column(Identity(), unique=True)  # chooses the user that the job runs as
     skip_lost_records: Mapped[bool] = mapped_column(default=False, server_default=false())
     store_url: Mapped[str]
-    restore: Mapped[dict[str, Any] | None]  # a wish that no attempt has fulfilled yet; see lifecycle/restoring.py
+    restore: Mapped[dict[str, Any] | None]  # a pending restore; see lifecycle/restoring.py
     rewound_by: Mapped[int] = mapped_column(default=0, server_default=text("0"))  # the attempt that rewound last
     rewound_to: Mapped[str | None]
     desired: Mapped[DesiredState] = mapped_column(closed_set(DesiredState, "desired"))

@@ -9,9 +9,10 @@ from ..base import Base
 
 
 class JobException(Base):
-    """A failure of a job's run: an exception of its code, or of the platform. The newest ones of each job are kept.
+    """A failure of a job's run: an exception of code or platform.
 
-    There is no foreign key, since its check would lock the job within a transaction that has locked the attempt.
+    The newest failures of each job are kept. The table has no foreign key, because its check would lock the job within
+    a transaction that has locked the attempt.
     """
 
     __tablename__ = "exceptions"

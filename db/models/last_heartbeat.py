@@ -11,9 +11,9 @@ from ..base import Base
 
 
 class LastHeartbeat(Base):
-    """The part of a driver's last heartbeat that changes from one to the next.
+    """The changing part of a driver's last heartbeat.
 
-    These rows are rewritten every second. They are narrow, have no index that a change could touch, and leave half of
+    These rows are rewritten every second. They are narrow, have no index that a change could affect, and leave half of
     each page free, so that PostgreSQL rewrites them in place.
     """
 

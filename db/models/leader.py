@@ -11,7 +11,7 @@ class Leader(Base):
     """The replica that leads, or led last; the table has one row.
 
     The epoch is the primary key for its locks: a transaction that shares the key keeps a new epoch from beginning until
-    it ends, and does not keep the leader from noting its beat.
+    the transaction ends, and does not keep the leader from recording its beat.
     """
 
     __tablename__ = "leader"

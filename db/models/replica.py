@@ -8,7 +8,7 @@ from ..base import Base
 
 
 class Replica(Base):
-    """A control plane that runs on this database, and the address at which drivers reach it."""
+    """A control plane on this database, with its address for drivers."""
 
     __tablename__ = "replicas"
 

@@ -11,7 +11,10 @@ from ..base import Base
 
 
 class Revision(Base):
-    """An immutable, numbered version of a job's specification: all that defines what the job does and how."""
+    """An immutable, numbered version of a job's specification.
+
+    It is all that defines what the job does and how.
+    """
 
     __tablename__ = "revisions"
     __table_args__ = (Index("ix_revisions_libraries", "libraries", postgresql_using="gin"),)
@@ -24,7 +27,7 @@ class Revision(Base):
     )  # ids of artifacts, and `package:NAME`
     parallelism: Mapped[int]
     parameters: Mapped[dict[str, Any]]
-    secrets: Mapped[list[str] | None]  # names; None: the job was created before jobs named secrets, and gets all
+    secrets: Mapped[list[str] | None]  # names; None: the job is older than named secrets, and gets all
     spark_conf: Mapped[dict[str, str]]
     checkpoints: Mapped[dict[str, Any]]
     restart: Mapped[dict[str, Any] | None]

@@ -9,14 +9,14 @@ from ..base import Base
 
 
 class SeriesPoint(Base):
-    """The figures of a job in one step of time; None where they are not known.
+    """A job's metrics in one step of time; None where unknown.
 
-    `samples` is the weight of the means of batches, `busy_samples` that of `busy_ratio`, which is known before the
-    first batch, too.
+    `samples` is the weight of the means of batches, `busy_samples` the weight of `busy_ratio`, which is known even
+    before the first batch.
 
     The rows of one job and step width are a ring: the slot of a time is its number modulo the length of the ring, so
-    that new points replace the oldest ones, and a job never has more rows than its rings are long. There is no foreign
-    key, since its check would lock the job within a transaction that has locked the attempt.
+    that new points replace the oldest points, and the number of rows is bounded. The table has no foreign key, because
+    its check would lock the job within a transaction that has locked the attempt.
     """
 
     __tablename__ = "series_points"

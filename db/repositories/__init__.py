@@ -1,1 +1,4 @@
-"""Queries, one module per noun: functions over a session. They begin and end no transaction."""
+"""Queries, one module per noun: functions over a session.
+
+They neither begin nor end transactions.
+"""

@@ -20,7 +20,10 @@ _WRITERS_LOCK = 0x61727466
 
 
 def lock_writers(session: Session) -> None:
-    """Keeps other transactions from adding and deleting artifacts, while this one counts versions or deletes bytes."""
+    """Keeps other transactions from adding and deleting artifacts.
+
+    Meanwhile this transaction counts versions or deletes bytes.
+    """
     session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _WRITERS_LOCK})
 
 
@@ -45,7 +48,7 @@ def find(session: Session, artifact_id: str) -> Artifact | None:
 
 
 def is_visible(session: Session, artifact_id: str, *, scope: JobScope, user_id: str) -> bool:
-    """Whether a user may see an artifact; False if there is none."""
+    """Returns whether an artifact exists and a user may see it."""
     found = find(session, artifact_id)
     if found is None or scope.is_everything or found.uploaded_by == user_id:
         return found is not None
@@ -53,7 +56,7 @@ def is_visible(session: Session, artifact_id: str, *, scope: JobScope, user_id: 
 
 
 def find_version(session: Session, name: str, sha256: str) -> Artifact | None:
-    """Returns the latest version under a name, if it has these bytes."""
+    """Returns the latest version of a name, if it has these bytes."""
     latest = session.scalars(
         select(Artifact).where(Artifact.name == name).order_by(Artifact.version.desc()).limit(1)
     ).first()
@@ -61,17 +64,17 @@ def find_version(session: Session, name: str, sha256: str) -> Artifact | None:
 
 
 def next_version(session: Session, name: str) -> int:
-    """Returns the version that the next upload under a name gets; call `lock_writers` first."""
+    """Returns the next version of a name; call `lock_writers` first."""
     return (session.scalar(select(func.max(Artifact.version)).where(Artifact.name == name)) or 0) + 1
 
 
 def has_bytes(session: Session, sha256: str) -> bool:
-    """Whether bytes with this hash are stored."""
+    """Returns whether bytes with this hash are stored."""
     return session.scalar(select(ArtifactChunk.position).where(ArtifactChunk.sha256 == sha256).limit(1)) is not None
 
 
 def add_bytes(session: Session, sha256: str, chunks: Iterable[bytes]) -> None:
-    """Stores the bytes under their hash, one chunk in memory at a time."""
+    """Stores bytes under their hash, one chunk in memory at a time."""
     for position, data in enumerate(chunks):
         statement = insert(ArtifactChunk).values(sha256=sha256, position=position, data=data)
         session.execute(statement.on_conflict_do_nothing())
@@ -87,12 +90,15 @@ def read_bytes(session: Session, sha256: str) -> Iterator[bytes]:
 
 
 def keep(session: Session, artifact_ids: Collection[str]) -> None:
-    """Keeps others from deleting these artifacts until the transaction ends."""
+    """Keeps other transactions from deleting artifacts until this one ends."""
     session.execute(select(Artifact.id).where(Artifact.id.in_(artifact_ids)).with_for_update(read=True, key_share=True))
 
 
 def first_use(session: Session, artifact_id: str, scope: JobScope = EVERYTHING) -> tuple[str, int] | None:
-    """Returns the name of a job of a scope, and the number of a revision of it, that uses an artifact."""
+    """Returns a job's name and revision number that use an artifact.
+
+    The job is in the scope; None if the artifact is unused.
+    """
     used = or_(Revision.artifact_id == artifact_id, Revision.libraries.contains([artifact_id]))
     statement = (
         select(Job.name, Revision.number).join(Revision, Revision.job_id == Job.id).where(used, scope.criterion())
@@ -102,7 +108,7 @@ def first_use(session: Session, artifact_id: str, scope: JobScope = EVERYTHING) 
 
 
 def jobs_using(session: Session, artifact_ids: Collection[str], scope: JobScope = EVERYTHING) -> dict[str, list[str]]:
-    """Returns the names of the jobs of a scope that have a revision with an artifact, by the artifact's id."""
+    """Returns the names of a scope's jobs that use artifacts, by artifact."""
     in_revisions = select(Job.name, Revision.artifact_id, Revision.libraries).join(Revision, Revision.job_id == Job.id)
     used = or_(Revision.artifact_id.in_(artifact_ids), Revision.libraries.has_any(array(sorted(artifact_ids))))
     found: dict[str, set[str]] = {artifact_id: set() for artifact_id in artifact_ids}
@@ -113,7 +119,7 @@ def jobs_using(session: Session, artifact_ids: Collection[str], scope: JobScope 
 
 
 def remove(session: Session, artifact: Artifact) -> None:
-    """Deletes a version, and its bytes if no other version has the same bytes."""
+    """Deletes a version, and its bytes unless another version shares them."""
     session.delete(artifact)
     session.flush()
     if session.scalar(select(Artifact.id).where(Artifact.sha256 == artifact.sha256).limit(1)) is None:
@@ -121,7 +127,10 @@ def remove(session: Session, artifact: Artifact) -> None:
 
 
 def _visible(scope: JobScope, user_id: str) -> ColumnElement[bool]:
-    """Returns which artifacts a user may see: those of jobs in the scope, and the user's own uploads."""
+    """Returns the condition of the artifacts that a user may see.
+
+    They belong to jobs in the scope, or are the user's own uploads.
+    """
     if scope.is_everything:
         return true()
     programs = select(Revision.artifact_id).join(Job, Job.id == Revision.job_id).where(scope.criterion())

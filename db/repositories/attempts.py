@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Restores:
-    """A job's finished restores: how many there are, and when and from where the newest one was."""
+    """A job's finished restores: their number, and the newest's time and origin."""
 
     count: int
     newest_at_ms: int
@@ -43,7 +43,7 @@ def numbers_of(session: Session, job_ids: Collection[str]) -> dict[str, set[int]
 
 
 def count_after(session: Session, job_id: str, number: int, causes: Collection[str]) -> int:
-    """Returns how many of a job's attempts after one were created for one of some causes."""
+    """Counts a job's later attempts with one of some causes."""
     counted = select(func.count()).where(Attempt.job_id == job_id, Attempt.number > number, Attempt.cause.in_(causes))
     return session.scalar(counted) or 0
 
@@ -59,7 +59,7 @@ _RESTORES = (
 
 
 def restores(session: Session, job_id: str) -> Restores | None:
-    """Returns the restores that a job's attempts have finished; None if there is none."""
+    """Returns the finished restores of a job's attempts, or None."""
     for count, at_ms, location in session.execute(_RESTORES, {"job_id": job_id}):
         if at_ms is not None and location is not None:
             return Restores(count, at_ms, location)
@@ -67,7 +67,10 @@ def restores(session: Session, job_id: str) -> Restores | None:
 
 
 def restored_from(session: Session, job_id: str) -> list[tuple[str, ClaimMode]]:
-    """Returns the locations that a job's attempts restored from, or are to, and how; each once."""
+    """Returns the distinct locations and modes of a job's restores.
+
+    Pending restores count.
+    """
     rows = session.execute(
         select(Attempt.restore_from, Attempt.claim_mode)
         .where(Attempt.job_id == job_id, Attempt.restore_from.is_not(None))
@@ -77,7 +80,7 @@ def restored_from(session: Session, job_id: str) -> list[tuple[str, ClaimMode]]:
 
 
 def counted_before(session: Session, job_id: str, number: int) -> Attempt | None:
-    """Returns the newest attempt before one whose driver has reported what it has counted."""
+    """Returns the newest earlier attempt with reported counters."""
     return session.scalars(
         select(Attempt)
         .join(LastHeartbeat, Attempt.heartbeat)
@@ -88,16 +91,19 @@ def counted_before(session: Session, job_id: str, number: int) -> Attempt | None
 
 
 def find_restored(session: Session, job_id: str, restore_id: str) -> Attempt | None:
-    """Returns the first attempt that has restored as a wish says."""
+    """Returns the first attempt that has carried out a restore request."""
     done = (Attempt.job_id == job_id, Attempt.restore_id == restore_id, Attempt.restored_at_ms.is_not(None))
     return session.scalars(select(Attempt).where(*done).order_by(Attempt.number).limit(1)).first()
 
 
 def find(session: Session, job_id: str, number: int, *, lock: bool = False) -> Attempt | None:
-    """Returns a job's attempt with this number; `lock` keeps others from changing it and its heartbeat."""
+    """Returns a job's attempt with this number.
+
+    `lock` keeps other transactions from changing it and its heartbeat.
+    """
     if not lock:
         return session.get(Attempt, (job_id, number))
-    # The heartbeat is read when the lock is held: in one statement it could be older than the attempt.
+    # The heartbeat is read while the lock is held: in one statement it could be older than the attempt.
     later = lazyload(Attempt.heartbeat)
     return session.get(Attempt, (job_id, number), options=[later], with_for_update=True, populate_existing=True)
 
@@ -109,12 +115,15 @@ def lock_unended(session: Session, job_id: str) -> None:
 
 
 def find_by_token(session: Session, token_sha256: str) -> Attempt | None:
-    """Returns the attempt whose driver has the token with this hash."""
+    """Returns the attempt with a driver's token, given by its hash."""
     return session.scalars(select(Attempt).where(Attempt.token_sha256 == token_sha256)).first()
 
 
 def of_stage(session: Session, job_id: str, stage: AttemptStage) -> Attempt | None:
-    """Returns the job's ACTIVE or STANDBY attempt; there is at most one of each."""
+    """Returns the job's ACTIVE or STANDBY attempt.
+
+    There is at most one of each.
+    """
     return session.scalars(
         select(Attempt)
         .where(Attempt.job_id == job_id, Attempt.stage == stage)
@@ -132,7 +141,10 @@ def unreaped(session: Session, job_id: str) -> Sequence[Attempt]:
 
 
 def ran_before(session: Session, job_id: str, number: int, *, since_ms: int, limit: int) -> Sequence[Attempt]:
-    """Returns the newest attempts before one that were created since a time and were given the job to run."""
+    """Returns the newest earlier attempts that ran the job.
+
+    They were created since a time and were given the job to run.
+    """
     ran = (Attempt.number < number, Attempt.created_at_ms >= since_ms, Attempt.assigned_at_ms.is_not(None))
     return session.scalars(
         select(Attempt).where(Attempt.job_id == job_id, *ran).order_by(Attempt.number.desc()).limit(limit)
@@ -140,7 +152,10 @@ def ran_before(session: Session, job_id: str, number: int, *, since_ms: int, lim
 
 
 def latest(session: Session, job_id: str) -> Attempt | None:
-    """Returns the attempt that runs a job, else the newest one that was to run it, and did more than warm up."""
+    """Returns the attempt that runs a job, or else the newest.
+
+    An attempt that only warmed up does not count.
+    """
     only_warmed_up = exists().where(
         Change.job_id == job_id, Change.new_attempt == Attempt.number, Change.stopped_at_ms.is_(None)
     )

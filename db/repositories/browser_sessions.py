@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def find(session: Session, sha256: str) -> tuple[BrowserSession, Token | None] | None:
-    """Returns the session whose cookie has this hash, and the token that it began with; expired ones too."""
+    """Returns a cookie's session, with its token; even if expired."""
     row = session.execute(
         select(BrowserSession, Token)
         .outerjoin(Token, Token.sha256 == BrowserSession.token_sha256)
@@ -25,7 +25,10 @@ def find(session: Session, sha256: str) -> tuple[BrowserSession, Token | None] |
 
 
 def valid(session: Session, sha256s: Collection[str], *, at_ms: int) -> set[str]:
-    """Returns those of some hashes whose sessions, and the tokens that these began with, are valid at a time."""
+    """Returns the hashes of sessions that are valid at a time.
+
+    The tokens that the sessions began with must be valid, too.
+    """
     has_valid_token = or_(
         BrowserSession.token_sha256.is_(None),
         and_(Token.revoked_at_ms.is_(None), or_(Token.expires_at_ms.is_(None), Token.expires_at_ms > at_ms)),

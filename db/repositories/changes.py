@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def list_page(session: Session, job_id: str, page: PageRequest, *, kind: ChangeKind | None = None) -> Page[Change]:
-    """Returns a job's changes, of one kind or of all, the newest first."""
+    """Returns a job's changes, the newest first.
+
+    They are of one kind, or of all kinds.
+    """
     wanted = select(Change).where(Change.job_id == job_id)
     if kind is not None:
         wanted = wanted.where(Change.kind == kind)
@@ -30,7 +33,7 @@ def find(session: Session, change_id: str) -> Change | None:
 
 
 def find_all(session: Session, change_ids: Collection[str]) -> Sequence[Change]:
-    """Returns those of some changes that exist."""
+    """Returns the existing changes among some ids."""
     return session.scalars(select(Change).where(Change.id.in_(change_ids))).all()
 
 
@@ -46,7 +49,10 @@ def running(session: Session, job_id: str) -> Change | None:
 def note_progress(
     session: Session, job_id: str, attempt: int, caught_up_at_ms: int | None, figures: Mapping[str, Any] | None
 ) -> None:
-    """Stores in the change that has made an attempt when the attempt had caught up, and what it did since."""
+    """Stores the progress of an attempt in the change that created it.
+
+    The progress is the time of catching up, and the metrics since.
+    """
     session.execute(
         update(Change)
         .where(Change.job_id == job_id, Change.new_attempt == attempt)
@@ -55,7 +61,7 @@ def note_progress(
 
 
 def last_to(session: Session, job_id: str, revisions: Collection[int]) -> dict[int, Change]:
-    """Returns the newest change to each of these revisions, by the revision's number."""
+    """Returns the newest change to each revision, by revision number."""
     newest = (
         select(Change.id)
         .where(Change.job_id == Revision.job_id, Change.to_revision == Revision.number)
@@ -68,7 +74,10 @@ def last_to(session: Session, job_id: str, revisions: Collection[int]) -> dict[i
 
 
 def last_downtimes(session: Session, job_id: str, kind: ChangeKind, limit: int) -> list[int]:
-    """Returns the downtimes of a job's last completed changes of a kind, in milliseconds, the newest first."""
+    """Returns the downtimes of a job's last completed changes of a kind.
+
+    They are in milliseconds, the newest first.
+    """
     downtime = Change.resumed_at_ms - Change.stopped_at_ms
     completed = (Change.job_id == job_id, Change.kind == kind, Change.status == ChangeStatus.COMPLETED)
     newest = select(downtime).where(*completed, downtime.is_not(None)).order_by(Change.requested_at_ms.desc())

@@ -37,7 +37,7 @@ FROM (
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The figures of completed checkpoints, each list in the same order."""
+    """The metrics of completed checkpoints, as lists in the same order."""
 
     checkpointed_size: Sequence[int]
     state_size: Sequence[int]
@@ -60,7 +60,7 @@ def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Checkpoi
 
 
 def counts(session: Session, job_id: str) -> Counter[CheckpointStatus]:
-    """Returns the number of a job's checkpoints and savepoints per status, with those that were removed since."""
+    """Counts a job's checkpoints and savepoints, also removed ones, per status."""
     found = Counter[CheckpointStatus]()
     for status, number in session.execute(text(_COUNTS), {"job_id": job_id}):
         found[CheckpointStatus(status)] += number or 0
@@ -68,13 +68,13 @@ def counts(session: Session, job_id: str) -> Counter[CheckpointStatus]:
 
 
 def sizes(session: Session, job_id: str, statuses: Collection[CheckpointStatus], limit: int) -> Sizes:
-    """Returns the figures of the newest checkpoints that have one of the statuses."""
+    """Returns the metrics of the newest checkpoints with some statuses."""
     parameters = {"job_id": job_id, "statuses": sorted(statuses), "limit": limit}
     return Sizes(*(values or () for values in session.execute(text(_SIZES), parameters).one()))
 
 
 def latest(session: Session, job_id: str) -> Latest:
-    """Returns a job's newest completed checkpoint, completed savepoint, and failed checkpoint or savepoint."""
+    """Returns a job's newest checkpoint, savepoint and failure."""
     found = {(one.status, one.is_savepoint): one for one in session.scalars(_LATEST, {"job_id": job_id})}
     completed, failed = CheckpointStatus.COMPLETED, CheckpointStatus.FAILED
     failures = [one for one in (found.get((failed, False)), found.get((failed, True))) if one is not None]
@@ -97,7 +97,7 @@ def _latest() -> Select[Checkpoint]:
     return select(Checkpoint).where(of_job, Checkpoint.checkpoint_id.in_(newest))
 
 
-# Made once: to make one costs as much as to send it.
+# Built once: building costs as much as sending.
 _LATEST = _latest()
 _FIND = select(Checkpoint).where(
     Checkpoint.job_id == bindparam("job_id"), Checkpoint.checkpoint_id == bindparam("checkpoint_id")
@@ -118,7 +118,10 @@ _SUBTASKS = (
 
 
 def failed_between(session: Session, job_id: str, from_ms: int, to_ms: int, *, limit: int) -> Sequence[Checkpoint]:
-    """Returns the newest of a job's failed checkpoints and savepoints that began from one time to another."""
+    """Returns the newest failed checkpoints that began within an interval.
+
+    Savepoints count.
+    """
     newest = (
         select(Checkpoint)
         .where(Checkpoint.job_id == job_id, Checkpoint.status == CheckpointStatus.FAILED)
@@ -136,7 +139,10 @@ def find(session: Session, job_id: str, checkpoint_id: int) -> Checkpoint | None
 def latest_completed(
     session: Session, job_id: str, *, since_attempt: int = 0, before_ms: int | None = None
 ) -> Checkpoint | None:
-    """Returns the newest completed checkpoint or savepoint of a job, by one of some attempts, from before a time."""
+    """Returns a job's newest completed checkpoint or savepoint.
+
+    It may be limited to newer attempts, and to the time before a time.
+    """
     statement = select(Checkpoint).where(
         Checkpoint.job_id == job_id,
         Checkpoint.status == CheckpointStatus.COMPLETED,
@@ -148,7 +154,10 @@ def latest_completed(
 
 
 def next_id(session: Session, job_id: str) -> int:
-    """Returns a number above all that the job's drivers have reported: a number is never used again."""
+    """Returns a number above all reported checkpoints of a job.
+
+    A number is never used again.
+    """
     return (session.scalar(select(func.max(Checkpoint.checkpoint_id)).where(Checkpoint.job_id == job_id)) or 0) + 1
 
 
@@ -158,7 +167,7 @@ def subtasks(session: Session, job_id: str, checkpoint_id: int) -> Sequence[Chec
 
 
 def latest_with_parts(session: Session, job_id: str, limit: int) -> Sequence[Checkpoint]:
-    """Returns the newest of a job's checkpoints and savepoints that were complete and whose parts are kept."""
+    """Returns a job's newest snapshots that completed and have parts."""
     return session.scalars(
         select(Checkpoint)
         .where(
@@ -177,7 +186,10 @@ def latest_with_parts(session: Session, job_id: str, limit: int) -> Sequence[Che
 def parts_of(
     session: Session, job_id: str, checkpoint_ids: Collection[int], operator_uid: str | None
 ) -> Sequence[CheckpointSubtask]:
-    """Returns the parts of some checkpoints by index, of all operators or of one."""
+    """Returns the parts of some checkpoints by index.
+
+    They are of one operator, or of all operators.
+    """
     statement = select(CheckpointSubtask).where(
         CheckpointSubtask.job_id == job_id, CheckpointSubtask.checkpoint_id.in_(checkpoint_ids)
     )
@@ -187,7 +199,10 @@ def parts_of(
 
 
 def store_subtasks(session: Session, checkpoint: Checkpoint, rows: Sequence[dict[str, Any]]) -> None:
-    """Stores the subtasks of a report: writes those that differ from an older one, deletes those that it lacks."""
+    """Stores the subtasks of a report.
+
+    It writes the changed ones, and deletes those missing in the report.
+    """
     highest: dict[str, int] = {}
     for row in rows:
         highest[row["operator_uid"]] = max(row["subtask"], highest.get(row["operator_uid"], 0))
@@ -216,7 +231,10 @@ def store_subtasks(session: Session, checkpoint: Checkpoint, rows: Sequence[dict
 
 
 def delete_some(session: Session, job_id: str, limit: int) -> int:
-    """Deletes some of a deleted job's checkpoints, with their subtasks; returns how many."""
+    """Deletes some of a deleted job's checkpoints; returns their number.
+
+    Their subtasks are deleted, too.
+    """
     some = select(Checkpoint.checkpoint_id).where(Checkpoint.job_id == job_id).limit(limit)
     gone = session.scalars(
         delete(Checkpoint)
@@ -228,7 +246,7 @@ def delete_some(session: Session, job_id: str, limit: int) -> int:
 
 
 def mark_subsumed(session: Session, job_id: str, checkpoint_ids: Sequence[int]) -> None:
-    """Records that newer checkpoints subsume these; savepoints are never subsumed."""
+    """Marks checkpoints as subsumed; savepoints are never subsumed."""
     session.execute(
         update(Checkpoint)
         .where(
@@ -242,7 +260,7 @@ def mark_subsumed(session: Session, job_id: str, checkpoint_ids: Sequence[int]) 
 
 
 def fail_unfinished(session: Session, job_id: str, attempt: int, *, at_ms: int, message: str) -> int:
-    """Records that the unfinished checkpoints of an attempt failed with it; returns how many."""
+    """Marks an attempt's unfinished checkpoints as failed; returns their number."""
     failed = session.scalars(
         update(Checkpoint)
         .where(
@@ -257,7 +275,7 @@ def fail_unfinished(session: Session, job_id: str, attempt: int, *, at_ms: int, 
 
 
 def find_savepoint(session: Session, job_id: str, savepoint_id: str) -> Checkpoint | None:
-    """Returns the newest of a job's savepoints with an id."""
+    """Returns a job's newest savepoint with an id."""
     return session.scalars(
         select(Checkpoint)
         .where(Checkpoint.job_id == job_id, Checkpoint.savepoint_id == savepoint_id)
@@ -267,11 +285,13 @@ def find_savepoint(session: Session, job_id: str, savepoint_id: str) -> Checkpoi
 
 
 def first_discarded(session: Session, except_for: Collection[tuple[str, int]]) -> tuple[Checkpoint, str] | None:
-    """Returns the checkpoint that a user has wanted gone for the longest time and whose objects are not deleted yet.
+    """Returns the longest waiting checkpoint with a requested deletion.
+
+    Its objects still exist.
 
     Args:
         session: The transaction.
-        except_for: Those that are left for later, by job and number.
+        except_for: Checkpoints that are left for later, by job and number.
 
     Returns:
         The checkpoint and the URL of its job's store; None if there is none.
@@ -291,7 +311,10 @@ def first_discarded(session: Session, except_for: Collection[tuple[str, int]]) -
 
 
 def waiting_discarded(session: Session, job_id: str) -> list[str]:
-    """Returns the locations of a job's savepoints that a user wants gone and whose objects are not deleted yet."""
+    """Returns the locations of a job's savepoints that await deletion.
+
+    Their objects still exist.
+    """
     waiting = session.scalars(
         select(Checkpoint.external_path).where(
             Checkpoint.job_id == job_id,
@@ -304,7 +327,10 @@ def waiting_discarded(session: Session, job_id: str) -> list[str]:
 
 
 def discarded_among(session: Session, keys: Collection[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Returns those of some checkpoints, by job and number, that a user wants gone."""
+    """Returns which of some checkpoints a user has discarded.
+
+    Checkpoints are given by job and number.
+    """
     rows = session.execute(
         select(Checkpoint.job_id, Checkpoint.checkpoint_id).where(
             tuple_(Checkpoint.job_id, Checkpoint.checkpoint_id).in_(keys),
@@ -315,13 +341,13 @@ def discarded_among(session: Session, keys: Collection[tuple[str, int]]) -> set[
 
 
 def is_discarded(session: Session, external_path: str) -> bool:
-    """Whether a user wants the checkpoint or savepoint at a location gone."""
+    """Returns whether a user has discarded the snapshot at a location."""
     is_gone = (Checkpoint.external_path == external_path, Checkpoint.discard_requested_at_ms.is_not(None))
     return session.scalar(select(Checkpoint.checkpoint_id).where(*is_gone).limit(1)) is not None
 
 
 def note_verification(session: Session, job_id: str, checkpoint_id: int, verification: dict[str, Any]) -> None:
-    """Stores how far a verification is."""
+    """Stores the progress of a verification."""
     session.execute(
         update(Checkpoint)
         .where(Checkpoint.job_id == job_id, Checkpoint.checkpoint_id == checkpoint_id)
@@ -330,5 +356,5 @@ def note_verification(session: Session, job_id: str, checkpoint_id: int, verific
 
 
 def find_by_path(session: Session, job_id: str, external_path: str) -> Checkpoint | None:
-    """Returns the job's checkpoint or savepoint whose manifest is at a location."""
+    """Returns the job's checkpoint or savepoint with a manifest's location."""
     return session.scalars(_FIND_BY_PATH, {"job_id": job_id, "external_path": external_path}).first()

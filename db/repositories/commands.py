@@ -17,23 +17,29 @@ if TYPE_CHECKING:
 
 
 def reserve_id(session: Session, operation_id: str) -> None:
-    """Keeps others from using an id for another operation, of whatever kind, until this transaction ends."""
+    """Reserves an operation's id until this transaction ends.
+
+    Operations of all kinds share the ids.
+    """
     session.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:id, 0))"), {"id": operation_id})
 
 
 def find(session: Session, command_id: str, *, lock: bool = False) -> Command | None:
-    """Returns the command with this id as it is now; `lock` keeps others from changing it."""
+    """Returns the current state of a command with this id.
+
+    `lock` keeps other transactions from changing it.
+    """
     statement = select(Command).where(Command.id == command_id).execution_options(populate_existing=True)
     return session.scalars(statement.with_for_update() if lock else statement).first()
 
 
 def find_all(session: Session, command_ids: Collection[str]) -> Sequence[Command]:
-    """Returns those of some commands that exist."""
+    """Returns the existing commands among some ids."""
     return session.scalars(select(Command).where(Command.id.in_(command_ids))).all()
 
 
 def pending(session: Session, job_id: str, attempt: int) -> Sequence[Command]:
-    """Returns an attempt's commands that have no result yet, the oldest first."""
+    """Returns an attempt's commands without a result, the oldest first."""
     return session.scalars(
         select(Command)
         .where(Command.job_id == job_id, Command.attempt == attempt, Command.status == CommandStatus.IN_PROGRESS)
@@ -42,7 +48,7 @@ def pending(session: Session, job_id: str, attempt: int) -> Sequence[Command]:
 
 
 def count_pending(session: Session, job_id: str) -> int:
-    """Returns how many commands of a job have no result yet."""
+    """Counts a job's commands without a result."""
     statement = select(func.count()).where(Command.job_id == job_id, Command.status == CommandStatus.IN_PROGRESS)
     return session.scalar(statement) or 0
 
@@ -62,7 +68,10 @@ def find_savepoint(session: Session, job_id: str, savepoint_id: str) -> Command 
 
 
 def last_savepoint_of(session: Session, job_id: str, revision: int) -> str | None:
-    """Returns the location of the savepoint with which a revision of a job stopped last; None: it took none then."""
+    """Returns the savepoint with which a job's revision last stopped.
+
+    None if it stopped without a savepoint.
+    """
     last = (
         select(Attempt.number)
         .where(Attempt.job_id == job_id, Attempt.revision == revision, Attempt.assigned_at_ms.is_not(None))

@@ -1,4 +1,4 @@
-"""Queries on deleted jobs whose objects are not deleted yet."""
+"""Queries on deleted jobs with remaining objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def first_due(session: Session, now_ms: int) -> DeletedJob | None:
-    """Returns the deleted job whose pass is due for the longest time; None if none is due."""
+    """Returns the deleted job with the longest overdue pass, or None."""
     return session.scalars(
         select(DeletedJob).where(DeletedJob.due_at_ms <= now_ms).order_by(DeletedJob.due_at_ms, DeletedJob.job_id)
     ).first()

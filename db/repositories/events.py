@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Origin:
-    """Where a request came from.
+    """The origin of a request.
 
     Attributes:
-        request_id: The id that its answer and log lines carry.
+        request_id: The id in its answer and log lines.
         address: The address of its sender.
-        actor: The name of the user, once it is known.
-        actor_id: The id of the user, once it is known.
+        actor: The name of the user, once known.
+        actor_id: The id of the user, once known.
     """
 
     request_id: str
@@ -39,11 +39,17 @@ class Origin:
 
 
 ORIGIN: ContextVar[Origin | None] = ContextVar("keyscale_request_origin", default=None)
-"""The request that is being answered, which events then name; None in the system's own threads."""
+"""The request that is being answered, for events.
+
+The system's own threads have none.
+"""
 
 
 def uploaders(session: Session, times_ms: Collection[int]) -> dict[str, str]:
-    """Returns who uploaded the artifacts of these times, by the artifact's id; old events are forgotten."""
+    """Returns the uploaders of artifacts from these times, by artifact.
+
+    Old events are forgotten.
+    """
     statement = select(Event.details["artifact_id"].astext, Event.actor).where(
         Event.job_id.is_(None), Event.at_ms.in_(times_ms), Event.kind == "ARTIFACT_UPLOADED"
     )
@@ -53,16 +59,16 @@ def uploaders(session: Session, times_ms: Collection[int]) -> dict[str, str]:
 def record(
     session: Session, *, job_id: str | None, at_ms: int, kind: str, message: str, actor: str = "system", **details: Any
 ) -> None:
-    """Adds an event to the audit trail, in the transaction of the action that it records.
+    """Adds an event to the audit trail, within its action's transaction.
 
     Args:
         session: The transaction.
-        job_id: The job that it is about, if any.
+        job_id: The job of the event, if any.
         at_ms: Time of the event.
         kind: The kind of event for programs, in UPPER_SNAKE.
         message: The text for people. Never a record or a secret, and so not the message of a failure but its code:
             events outlive their job.
-        actor: Who did it: a user, a driver, or the system itself.
+        actor: The origin: a user, a driver, or the system itself.
         details: Further values, stored as JSON.
     """
     origin = ORIGIN.get()
@@ -75,7 +81,10 @@ def record(
 def between(
     session: Session, job_id: str, from_ms: int, to_ms: int, *, kinds: Collection[str], limit: int
 ) -> Sequence[Event]:
-    """Returns the events of some kinds of a job from one time to another, the newest first."""
+    """Returns a job's events of some kinds within an interval.
+
+    The newest come first.
+    """
     newest_first = (Event.at_ms.desc(), Event.id.desc())
     wanted = (Event.job_id == job_id, Event.at_ms.between(from_ms, to_ms), Event.kind.in_(kinds))
     ids = select(Event.id).where(*wanted).order_by(*newest_first).limit(limit)  # an index alone answers this
@@ -92,14 +101,14 @@ def list_page(
 ) -> Page[Event]:
     """Returns the newest events.
 
-    Their ids are found first, by an index alone: however many events of others there are, no list reads them.
+    An index alone finds their ids first, so that a list reads no events of other jobs.
 
     Args:
         session: The transaction.
-        job_id: The job that they are about; None: any.
+        job_id: The job of the events; None: any.
         page: The part of the list.
-        scope: Leaves out events of other jobs, and of none, unless it is everything.
-        with_access: Whether events about users and tokens are among them.
+        scope: Omits events of other jobs and without a job, unless it covers everything.
+        with_access: Whether to include events about users and tokens.
     """
     wanted = select(Event.id)
     if job_id is not None:
@@ -116,10 +125,10 @@ def list_page(
 
 
 def _ids_of_scope(session: Session, scope: JobScope, page: PageRequest) -> Select[int]:
-    """Returns a query of the events that may be on a page of a scope.
+    """Returns a query of the possible events of a scope's page.
 
-    They are of the jobs whose newest events are the newest. Once each job of a full page has one, older ones are not on
-    it. Of each job the index is read from its newest event on.
+    They belong to the jobs with the newest events. Once each job of a full page has an event, older events are not on
+    the page. Each job's index is read from its newest event on.
     """
     before = true() if page.after is None else Event.id < page.after[0]
     newest = select(func.max(Event.id)).where(Event.job_id == Job.id, before).scalar_subquery().label("newest")

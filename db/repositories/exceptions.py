@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 KEPT = 500
-"""Of each job; older ones are removed when a new one is added."""
+"""The number per job; adding an exception removes older ones."""
 TEXT_MAX = 32_768
 
 
 def record(session: Session, job_id: str, attempt: int, at_ms: int, failure: Mapping[str, Any]) -> None:
-    """Adds an exception to a job's history, and removes what is too old to be kept.
+    """Adds an exception to a job's history, and removes outdated ones.
 
     Args:
         session: The transaction.
         job_id: The job.
         attempt: The attempt that failed.
-        at_ms: When that was known.
+        at_ms: When the failure became known.
         failure: Its code and message, and where known the traceback, operator and subtask; secrets are masked.
     """
     traceback = failure.get("traceback")
@@ -54,5 +54,5 @@ def list_page(session: Session, job_id: str, page: PageRequest) -> Page[JobExcep
 
 
 def remove(session: Session, job_id: str) -> None:
-    """Deletes a job's exceptions, of which there are not many."""
+    """Deletes a job's exceptions, which are few."""
     session.execute(delete(JobException).where(JobException.job_id == job_id))

@@ -1,4 +1,7 @@
-"""Removes what nobody looks up any more, a few rows at a time: no statement may run into its time limit."""
+"""Removes outdated history, a few rows at a time.
+
+Each statement stays within its time limit.
+"""
 
 from __future__ import annotations
 
@@ -86,9 +89,9 @@ SELECT count(*) FROM gone
 
 
 def remove_checkpoints(session: Session, job_id: str, *, keep: int, some: int) -> int:
-    """Removes old checkpoints that are no longer in the store, and adds them to the sums of their days.
+    """Removes old checkpoints without objects, and adds them to day sums.
 
-    One that a kept attempt was restored from stays.
+    The origin of a kept attempt stays.
 
     Args:
         session: The transaction.
@@ -97,13 +100,16 @@ def remove_checkpoints(session: Session, job_id: str, *, keep: int, some: int) -
         some: The most rows to remove at once.
 
     Returns:
-        How many were removed.
+        The number of removed checkpoints.
     """
     return session.scalar(text(_CHECKPOINTS), {"job_id": job_id, "keep": keep, "some": some, "most": SUM_MAX}) or 0
 
 
 def remove_subtasks(session: Session, job_id: str, *, keep: int, some: int) -> int:
-    """Removes the subtasks of checkpoints that are no longer in the store, except those of the newest `keep`."""
+    """Removes the subtasks of checkpoints without objects.
+
+    The newest `keep` checkpoints keep their subtasks.
+    """
     return session.scalar(text(_SUBTASKS), {"job_id": job_id, "keep": keep, "some": some}) or 0
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 
-# Made once: to make one costs half as much as to send it.
+# Built once: building costs half as much as sending.
 _FIND = select(Job).where(or_(Job.id == bindparam("reference"), Job.name == bindparam("reference")))
 _FIND_ID = _FIND.with_only_columns(Job.__table__.c.id)
 
@@ -35,17 +35,19 @@ def ids(session: Session) -> Sequence[str]:
 
 
 def known(session: Session, job_ids: Collection[str]) -> set[str]:
-    """Returns those of some ids that are ids of jobs."""
+    """Returns the ids of jobs among some ids."""
     return set(session.scalars(select(Job.id).where(Job.id.in_(job_ids))))
 
 
 def find(session: Session, reference: str, *, lock: bool = False, scope: JobScope = EVERYTHING) -> Job | None:
-    """Returns a job by its id or its name: the one place where a name can be used instead of an id.
+    """Returns a job by its id or its name.
+
+    Only here can a name replace an id.
 
     Args:
         session: The transaction.
         reference: An id, or a name (a name never looks like an id).
-        lock: Whether others must wait with changes of this job until the transaction ends.
+        lock: Whether other transactions must wait with changes of this job until this one ends.
         scope: Where to look.
     """
     statement = _FIND if scope.is_everything else _FIND.where(scope.criterion())
@@ -65,7 +67,7 @@ def lock(session: Session, job_id: str) -> Job | None:
 
 
 def id_of_operation(session: Session, operation_id: str) -> str | None:
-    """Returns the id of the job that an operation is about."""
+    """Returns the id of an operation's job."""
     commanded = select(Command.job_id).where(Command.id == operation_id)
     changed = select(Change.job_id).where(Change.id == operation_id)
     return session.scalars(commanded.union_all(changed)).first()
@@ -77,7 +79,10 @@ def stores_in_use(session: Session) -> Sequence[str]:
 
 
 def ids_to_reconcile(session: Session) -> Sequence[str]:
-    """Returns the jobs that run, should run, should stop, or still have processes."""
+    """Returns the jobs that need the reconciler.
+
+    They run, should run, should stop, or still have processes.
+    """
     unfinished = select(Attempt.job_id).where(or_(Attempt.stage != AttemptStage.ENDED, Attempt.reaped.is_(False)))
     settled = (JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FAILED, JobStatus.FINISHED)
     return session.scalars(

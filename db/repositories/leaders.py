@@ -1,4 +1,7 @@
-"""Queries on the leader. All times are those of the database's clock, which every replica shares."""
+"""Queries on the leader, with times by the database's clock.
+
+All replicas share that clock.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ _NOW_MS = cast(func.extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
 
 @dataclass(frozen=True, slots=True)
 class LeaderSeen:
-    """The leader, as it was at one look.
+    """The leader at one moment.
 
     Attributes:
-        elected_at_ms: Since when it leads.
+        elected_at_ms: The start of its lead.
         silent_ms: Time since its last beat.
     """
 
@@ -32,16 +35,16 @@ class LeaderSeen:
 
     @property
     def is_there(self) -> bool:
-        """Whether it has beaten lately."""
+        """Whether its last beat is recent."""
         return self.silent_ms <= SILENT_MAX_MS
 
 
 def begin_epoch(session: Session, url: str) -> int:
-    """Begins the next epoch, once all transactions of the present one have ended; returns its number.
+    """Begins the next epoch after the present transactions; returns its number.
 
     Args:
         session: The transaction.
-        url: Where the new leader can be reached.
+        url: The new leader's address.
     """
     epoch: int | None = session.scalar(
         update(Leader)
@@ -54,18 +57,18 @@ def begin_epoch(session: Session, url: str) -> int:
 
 
 def share_epoch(session: Session, epoch: int) -> bool:
-    """Keeps the epoch from ending before this transaction; returns whether it still lasts."""
+    """Keeps an epoch alive for this transaction; returns False if it ended."""
     statement = select(Leader.epoch).where(Leader.epoch == epoch).with_for_update(read=True, key_share=True)
     return session.scalar(statement) is not None
 
 
 def beat(session: Session, epoch: int) -> bool:
-    """Notes that the leader of an epoch is alive; returns whether the epoch still lasts."""
+    """Records a beat of an epoch's leader; returns False if it ended."""
     statement = update(Leader).where(Leader.epoch == epoch).values(beat_at_ms=_NOW_MS).returning(Leader.epoch)
     return session.scalar(statement) is not None
 
 
 def look(session: Session) -> LeaderSeen | None:
-    """Returns the leader, None if there never was one."""
+    """Returns the leader; None before the first."""
     row = session.execute(select(Leader.epoch, Leader.url, Leader.elected_at_ms, _NOW_MS - Leader.beat_at_ms)).one()
     return LeaderSeen(*row) if row[0] else None

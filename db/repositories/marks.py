@@ -1,6 +1,7 @@
-"""Marks of what may change about jobs: values that differ after every change, and say nothing else.
+"""Marks of what may change about jobs: values that differ after changes.
 
-A mark is made of PostgreSQL's number of the transaction that wrote a row last, so that no writer has to note anything.
+They say nothing else. A mark is made of PostgreSQL's number of the transaction that wrote a row last, so that writers
+need not record anything.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ FROM jobs j WHERE j.id = ANY(:job_ids)
 
 @dataclass(frozen=True, slots=True)
 class JobMarks:
-    """The marks of a job, by topic, with what tells whether a user may know of it."""
+    """The marks of a job, by topic, with its visibility."""
 
     id: str
     name: str
@@ -54,7 +55,10 @@ class JobMarks:
 
     @property
     def labels(self) -> dict[str, str]:
-        """The job's labels, read when they are needed: most jobs have not changed since the last look."""
+        """The job's labels, parsed on demand.
+
+        Most jobs have not changed since the last poll.
+        """
         labels: dict[str, str] = json.loads(self.labels_json)
         return labels
 
@@ -68,6 +72,9 @@ def of_all_jobs(session: Session) -> dict[str, JobMarks]:
 
 
 def of_jobs(session: Session, job_ids: Collection[str]) -> dict[str, Mapping[str, str | None]]:
-    """Returns all marks of some jobs, by job and topic; a job that was deleted is missing."""
+    """Returns all marks of some jobs, by job and topic.
+
+    A deleted job is missing.
+    """
     found = session.execute(text(_WATCHED), {"job_ids": sorted(job_ids)}).mappings()
     return {row["id"]: {name: value for name, value in row.items() if name != "id"} for row in found}

@@ -1,4 +1,7 @@
-"""Overviews of jobs: what is shown of each beside its own row, for any number of jobs by one statement."""
+"""Overviews of jobs: the facts beside a job's own row.
+
+One statement reads them for any number of jobs.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +37,16 @@ class LatestSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class JobOverview:
-    """The facts that are shown of a job.
+    """The facts that the pages show of a job.
 
     Attributes:
         job: The columns of its own row.
-        revision: The columns of its present one.
-        attempt: The columns of the attempt that may run the job, else of its newest one, and of its last heartbeat.
-        artifact_name: Of the revision's program.
-        artifact_version: Likewise.
+        revision: The columns of its present revision.
+        attempt: The columns of the attempt that may run the job, or else its newest attempt, and of its last heartbeat.
+        artifact_name: The name of the revision's program.
+        artifact_version: The version of the revision's program.
         change_id: The change in progress.
-        change_kind: Likewise.
+        change_kind: The kind of the change in progress.
         checkpoint: The latest completed checkpoint.
         savepoint: The latest completed savepoint.
     """
@@ -66,7 +69,7 @@ def find(session: Session, reference: str) -> JobOverview | None:
 
 
 def of_jobs(session: Session, job_ids: Collection[str]) -> dict[str, JobOverview]:
-    """Returns the overviews of jobs, by job; a job that was deleted is missing."""
+    """Returns the overviews of jobs, by job; a deleted job is missing."""
     found = map(_overview, session.execute(_OF_MANY, {"job_ids": sorted(job_ids)}))
     return {overview.job["id"]: overview for overview in found}
 
@@ -93,12 +96,18 @@ def _snapshot(columns: Sequence[Any]) -> LatestSnapshot | None:
 
 
 def _fixed(value: Any) -> ColumnElement[Any]:
-    """Returns a value that is a part of the statement: PostgreSQL plans it once, and needs it to choose an index."""
+    """Returns a value that is part of the statement.
+
+    PostgreSQL plans the statement once, and needs the value to choose an index.
+    """
     return literal(value, literal_execute=True)
 
 
 def _attempt() -> LateralFromClause:
-    """Returns the attempt that may run the job, else its newest one; of the others it reads none."""
+    """Returns the attempt that may run the job, or else its newest.
+
+    Reads only that attempt.
+    """
     other = _ATTEMPTS.alias()
     of_job = select(other.c.number).where(other.c.job_id == _JOBS.c.id).correlate(_JOBS)
     active = of_job.where(other.c.stage == _fixed(AttemptStage.ACTIVE)).scalar_subquery()
@@ -149,7 +158,7 @@ def _overviews() -> Select[Any]:
     )
 
 
-# Tables, not classes: SQLAlchemy would make objects of the rows, which costs more than to read them.
+# Tables, not classes: SQLAlchemy would make objects of the rows, which costs more than reading them.
 _JOBS, _ATTEMPTS = Job.__table__, Attempt.__table__
 _SHOWN_ATTEMPT = _attempt()
 _JOB = {column.name: column for column in _JOBS.c}
@@ -160,6 +169,6 @@ _ATTEMPT = {column.name: column for column in _SHOWN_ATTEMPT.c} | {
     "last_commit_at_ms": LastHeartbeat.__table__.c.last_commit_at_ms,
     "metrics": LastHeartbeat.__table__.c.metrics,
 }
-# Made once: to make one costs more than to send it. The ids are one array, so that PostgreSQL prepares it once.
+# Built once: building costs more than sending. The ids are one array, so that PostgreSQL prepares it once.
 _OF_ONE = _overviews().where(or_(_JOBS.c.id == bindparam("reference"), _JOBS.c.name == bindparam("reference")))
 _OF_MANY = _overviews().where(_JOBS.c.id == any_(bindparam("job_ids", type_=ARRAY(Text))))

@@ -1,4 +1,7 @@
-"""Pages of a query: each begins after the last row of the one before, so that no page costs more than the first."""
+"""Pages of a query: each begins after the previous page's last row.
+
+So every page costs the same.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class PageRequest:
 
     Attributes:
         limit: The largest number of rows.
-        after: The key of the last row of the page before; None: the first page.
+        after: The key of the previous page's last row; None: the first page.
     """
 
     limit: int = LIMIT_MAX
@@ -32,7 +35,7 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Row]):
-    """A part of a list, and the key after which the next part begins; None at the end."""
+    """A part of a list, with the next part's key or None."""
 
     rows: Sequence[Row]
     next: tuple[Any, ...] | None
@@ -44,13 +47,15 @@ def read_page(
     key: Sequence[InstrumentedAttribute[Any]],
     wanted: PageRequest,
 ) -> Page[Row]:
-    """Returns a page in descending order of a unique key, by one statement.
+    """Returns a page in descending order of a unique key.
+
+    It takes one statement.
 
     Args:
         session: The transaction.
         statement: Selects the whole list, of one entity.
         key: The columns of the key; an index in this order makes every page equally fast.
-        wanted: The part of it.
+        wanted: The part of the list.
     """
     rows = session.scalars(_limited(statement, key, wanted)).all()
     return _page(rows, wanted, lambda row: tuple(getattr(row, column.key) for column in key))
@@ -62,7 +67,10 @@ def read_keys(
     key: Sequence[InstrumentedAttribute[Any]],
     wanted: PageRequest,
 ) -> Page[tuple[Any, ...]]:
-    """Returns a page of the keys alone, which the statement selects; else as `read_page`."""
+    """Returns a page of keys alone, selected by the statement.
+
+    Else as `read_page`.
+    """
     rows = session.execute(_limited(statement, key, wanted)).all()
     return _page([tuple(row) for row in rows], wanted, lambda row: row)
 

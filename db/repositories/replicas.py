@@ -1,4 +1,7 @@
-"""Queries on replicas. All times are those of the database's clock, which every replica shares."""
+"""Queries on replicas, with times by the database's clock.
+
+All replicas share that clock.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _NOW_MS = cast(func.extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSeen:
-    """A replica, as it was at one look."""
+    """A replica at one moment."""
 
     url: str
     seen_at_ms: int
@@ -29,7 +32,7 @@ class ReplicaSeen:
 
 
 def announce(session: Session, replica_id: str, url: str) -> None:
-    """Notes that a replica is alive, and forgets those that have not been for long."""
+    """Records that a replica is alive, and forgets long dead replicas."""
     session.execute(
         insert(Replica)
         .values(id=replica_id, url=url, seen_at_ms=_NOW_MS)
@@ -44,20 +47,20 @@ def withdraw(session: Session, replica_id: str) -> None:
 
 
 def url_of(session: Session, replica_id: str) -> str | None:
-    """Returns the address of a replica; None if it is not alive."""
+    """Returns the address of a replica that is alive, or None."""
     alive = (Replica.id == replica_id, Replica.seen_at_ms > _NOW_MS - SEEN_WITHIN_MS)
     return session.scalar(select(Replica.url).where(*alive))
 
 
 def list_all(session: Session) -> Sequence[ReplicaSeen]:
-    """Returns all replicas that are known, by their addresses."""
+    """Returns all known replicas, by their addresses."""
     is_alive = Replica.seen_at_ms > _NOW_MS - SEEN_WITHIN_MS
     rows = session.execute(select(Replica.url, Replica.seen_at_ms, is_alive).order_by(Replica.url, Replica.id))
     return [ReplicaSeen(*row) for row in rows]
 
 
 def urls(session: Session) -> Sequence[str]:
-    """Returns the addresses of the replicas that are alive, the one seen last first."""
+    """Returns the addresses of live replicas, the last seen first."""
     return session.scalars(
         select(Replica.url).where(Replica.seen_at_ms > _NOW_MS - SEEN_WITHIN_MS).order_by(Replica.seen_at_ms.desc())
     ).all()

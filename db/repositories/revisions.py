@@ -29,17 +29,20 @@ def find(session: Session, job_id: str, number: int) -> Revision | None:
 
 
 def current(session: Session, job: Job) -> Revision:
-    """Returns the revision that a job has now."""
+    """Returns a job's present revision."""
     return session.get_one(Revision, (job.id, job.revision))
 
 
 def of_attempt(session: Session, attempt: Attempt) -> Revision:
-    """Returns the revision that an attempt runs."""
+    """Returns an attempt's revision."""
     return session.get_one(Revision, (attempt.job_id, attempt.revision))
 
 
 def in_use(session: Session, job: Job, attempt: int) -> Sequence[Revision]:
-    """Returns the revisions of a job that have processes or may get some: its own, one attempt's, unended attempts'."""
+    """Returns a job's revisions that have processes, or may get some.
+
+    They are the present revision and the revisions of one attempt and of unended attempts.
+    """
     alive = or_(Attempt.stage != AttemptStage.ENDED, Attempt.number == attempt)
     running = select(Attempt.revision).where(Attempt.job_id == job.id, alive)
     either = or_(Revision.number == job.revision, Revision.number.in_(running))

@@ -1,4 +1,7 @@
-"""Queries on the series of jobs' figures, kept in rings of steps that are coarser for older times."""
+"""Queries on the time series of jobs' metrics.
+
+They are kept in rings of steps that are coarser for older times.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class Ring:
 
     Attributes:
         step_ms: The time between two points.
-        slots: How many points are kept.
+        slots: The number of points kept.
     """
 
     step_ms: int
@@ -37,15 +40,18 @@ class Ring:
 
 DAYS = Ring(86_400_000, 732)
 RINGS = (Ring(10_000, 361), Ring(60_000, 1_441), Ring(900_000, 2_881), DAYS)
-"""An hour in steps of 10 s, a day in minutes, 30 days in quarters of an hour, two years in days."""
+"""An hour in 10 s steps, a day in minutes, longer times coarser.
+
+30 days have steps of 15 minutes, two years have steps of a day.
+"""
 
 LATEST = ("watermark_ms", "state_size")
-"""Of several values in a step, the latest one counts."""
+"""The latest of several values in a step counts."""
 COUNTERS = ("input_records", "output_records", "late_records", "dead_letters", "lost_records")
 LARGEST = (*COUNTERS, "lag_records", "lag_ms", "checkpointed_size", "checkpoint_duration_ms")
-"""The largest one counts; counters only grow."""
+"""The largest value counts; counters only grow."""
 SMALLEST = ("checkpoint_duration_min_ms",)
-"""The smallest one counts."""
+"""The smallest value counts."""
 SUMMED = (
     "checkpoints_completed",
     "checkpoints_failed",
@@ -53,22 +59,24 @@ SUMMED = (
     "checkpoint_duration_sum_ms",
     "restarts",
 )
-"""They are added."""
+"""The values are added."""
 AVERAGED = {"processed_rate": "samples", "batch_duration_ms": "samples", "busy_ratio": "busy_samples"}
-"""Their mean counts, over as many samples as the column with this name says."""
+"""Their mean counts, weighted by the column of samples named here."""
 SUM_MAX = 2**61
-"""Sums do not grow above this, so that two of them can be added."""
+"""The limit of sums, so that two can be added."""
 COLUMNS = (*LATEST, *LARGEST, *SMALLEST, *SUMMED, *AVERAGED)
 
 
 def store(session: Session, job_id: str, at_ms: int, values: Mapping[str, Any]) -> None:
-    """Adds values to the steps of a time, by one statement. A value of a time that a ring has left is ignored.
+    """Adds values to the steps of a time, by one statement.
+
+    A value from before a ring's begin is ignored.
 
     Args:
         session: The transaction.
         job_id: The job.
-        at_ms: Their time.
-        values: Values by column; a missing one is not known.
+        at_ms: The time of the values.
+        values: Values by column; a missing value is unknown.
     """
     rows = [
         {
@@ -94,7 +102,10 @@ def store(session: Session, job_id: str, at_ms: int, values: Mapping[str, Any]) 
 
 
 def read(session: Session, job_id: str, ring: Ring, from_ms: int, to_ms: int) -> Sequence[SeriesPoint]:
-    """Returns a job's points of a ring from one time to another, both included, in the order of time."""
+    """Returns a job's points of a ring within an inclusive interval.
+
+    They are in the order of time.
+    """
     return session.scalars(
         select(SeriesPoint)
         .where(
@@ -107,18 +118,21 @@ def read(session: Session, job_id: str, ring: Ring, from_ms: int, to_ms: int) ->
 
 
 def remove(session: Session, job_id: str) -> None:
-    """Deletes a job's points: a few thousand at most."""
+    """Deletes a job's points, a few thousand at most."""
     session.execute(delete(SeriesPoint).where(SeriesPoint.job_id == job_id))
 
 
 def _merged(statement: Insert) -> dict[str, ColumnElement[Any]]:
-    """Returns the columns of a slot that is taken: merged if it holds the same step, else those of the new one."""
+    """Returns the columns of a slot in use.
+
+    They are merged if the slot holds the same step, and replaced otherwise.
+    """
     new, is_same = statement.excluded, SeriesPoint.at_ms == statement.excluded.at_ms
     old = SeriesPoint.__table__.c
     merged: dict[str, ColumnElement[Any]] = {name: func.coalesce(new[name], old[name]) for name in LATEST}
     merged |= {name: func.greatest(new[name], old[name]) for name in LARGEST}
     merged |= {name: func.least(new[name], old[name]) for name in SMALLEST}
-    # A job that reports whatever it likes fills its columns, and no statement fails.
+    # A job that reports arbitrary numbers fills its columns, and statements do not fail.
     sums = {name: old[name] + new[name] for name in SUMMED}
     merged |= {
         name: case((total > SUM_MAX, SUM_MAX), else_=func.coalesce(total, new[name], old[name]))

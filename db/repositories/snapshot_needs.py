@@ -1,7 +1,7 @@
-"""Queries on what still needs a checkpoint or savepoint.
+"""Queries on the users of a checkpoint or savepoint.
 
-A batch that runs while a checkpoint completes may still be rebuilt from the one before. So a job that runs needs its
-two newest checkpoints, and what it restored from until it has taken two; a job that does not run, one.
+A batch that runs while a checkpoint completes may still be rebuilt from the previous checkpoint. So a running job needs
+its two newest checkpoints, and the snapshot that it restored from until it has taken two; any other job needs one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ ORDER BY a.revision
 
 
 def newest_checkpoints(session: Session, job_id: str, limit: int) -> Sequence[int]:
-    """Returns the numbers of a job's newest completed checkpoints, without savepoints; the newest first."""
+    """Returns the numbers of a job's newest completed checkpoints.
+
+    Savepoints are left out; the newest comes first.
+    """
     return session.scalars(
         select(Checkpoint.checkpoint_id)
         .where(
@@ -63,11 +66,13 @@ def newest_checkpoints(session: Session, job_id: str, limit: int) -> Sequence[in
 
 
 def restoring_jobs(session: Session, location: str, settled: Collection[JobStatus]) -> Sequence[Job]:
-    """Returns the jobs that are to restore from a location, or still need it since they did; ten at most.
+    """Returns up to ten jobs that restore from a location.
+
+    They are to restore from it, or still need it since they did.
 
     Args:
         session: The transaction.
-        location: Where a manifest is.
+        location: A manifest's location.
         settled: The statuses of jobs that do not run.
     """
     values = {"location": location, "settled": [str(status) for status in settled]}
@@ -75,10 +80,10 @@ def restoring_jobs(session: Session, location: str, settled: Collection[JobStatu
 
 
 def running_changes(session: Session, job_id: str, location: str) -> list[str]:
-    """Returns the ids of a job's changes in progress that go back to a location."""
+    """Returns the ids of a job's running changes that restore a location."""
     return list(session.scalars(text(_CHANGES), {"job_id": job_id, "location": location}))
 
 
 def revisions_kept_by(session: Session, job_id: str, location: str) -> list[int]:
-    """Returns the earlier revisions of a job whose last state is the savepoint at a location."""
+    """Returns a job's earlier revisions with their last state at a location."""
     return list(session.scalars(text(_REVISIONS), {"job_id": job_id, "location": location}))

@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 _NAMES_LOCK = 0x746F6B65
 _FIND = select(Token).where(Token.sha256 == bindparam("sha256"))
-"""Made once: each request sends it, and to make it costs half as much."""
+"""The statement is built once: building costs half as much as sending."""
 
 
 def lock_names(session: Session) -> None:
-    """Keeps other transactions from adding tokens, while this one looks whether a name is taken."""
+    """Keeps other transactions from adding tokens during a name check."""
     session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _NAMES_LOCK})
 
 
 def is_name_taken(session: Session, name: str, *, at_ms: int) -> bool:
-    """Whether a token of this name is valid at a time."""
+    """Returns whether a valid token has this name at a time."""
     valid = (Token.revoked_at_ms.is_(None), or_(Token.expires_at_ms.is_(None), Token.expires_at_ms > at_ms))
     return session.scalar(select(Token.id).where(Token.name == name, *valid).limit(1)) is not None
 
 
 def find(session: Session, sha256: str) -> Token | None:
-    """Returns the token with this hash, expired and revoked ones too."""
+    """Returns the token with this hash, even if expired or revoked."""
     return session.scalars(_FIND, {"sha256": sha256}).first()
 
 
@@ -44,7 +44,7 @@ def find_by_id(session: Session, token_id: str) -> Token | None:
 
 
 def valid(session: Session, sha256s: Collection[str], *, at_ms: int) -> set[str]:
-    """Returns those of some hashes whose tokens are valid at a time."""
+    """Returns the hashes of tokens that are valid at a time."""
     is_valid = (Token.revoked_at_ms.is_(None), or_(Token.expires_at_ms.is_(None), Token.expires_at_ms > at_ms))
     return set(session.scalars(select(Token.sha256).where(Token.sha256.in_(sha256s), *is_valid)))
 

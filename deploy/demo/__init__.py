@@ -1,1 +1,4 @@
-"""The demo: runs the main job on real input, kills it, rescales it, and checks the result by a plain computation."""
+"""The demo: disturbs the main job, and checks its result.
+
+It kills and rescales the job on real input, and compares the result with a plain computation.
+"""

@@ -25,7 +25,7 @@ Command = TypeVar("Command", bound="Callable[..., Any]")
 
 
 def demo_options(command: Command, *, files_min: int = 10) -> Command:
-    """Adds the options of every demo: those of its scenario, and whether it stays."""
+    """Adds the options of every demo: its scenario, and whether it stays."""
     for option in reversed(
         (
             click.option(
@@ -54,7 +54,10 @@ def demo_options(command: Command, *, files_min: int = 10) -> Command:
 @click.pass_context
 @pass_session
 def demo(session: Session, context: click.Context, /, keep: bool | None, **scenario: Any) -> int | None:
-    """Run the main job on real input, kill it, rescale it, and compare every number.
+    """Run the main job, disturb it, and compare every number.
+
+    The demo kills and rescales the job on real input. It has a control plane of its own (under HOME/demo), which stops
+    with it. `demo upgrade` shows new versions of the job instead.
 
     The demo has a control plane of its own (under HOME/demo), which stops with it. `demo upgrade` shows new versions of
     the job instead.
@@ -63,7 +66,7 @@ def demo(session: Session, context: click.Context, /, keep: bool | None, **scena
         if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in context.params):
             raise click.UsageError(f"options go after `{context.invoked_subcommand}`")
         return None
-    # The demo loads pandas and the flights; no other command needs them.
+    # Only the demo loads pandas and the flights.
     from .kill_and_rescale import KillAndRescale  # noqa: PLC0415
     from .scenario import RescaleScenario  # noqa: PLC0415
 
@@ -74,7 +77,10 @@ def demo(session: Session, context: click.Context, /, keep: bool | None, **scena
 @partial(demo_options, files_min=40)  # some are delivered in each phase of two changes
 @pass_session
 def upgrade(session: Session, /, keep: bool | None, **scenario: Any) -> int:
-    """Give the running job new programs and a clone, and compare every number.
+    """Upgrade and clone the running job, and compare every number.
+
+    Version 1 counts wrongly. Version 2 is planned and applied while reports come in; it keeps the state and repairs it.
+    Version 3 raises, and Keyscale rolls it back. A clone of the savepoint runs at another parallelism beside the job.
 
     Version 1 counts wrongly. Version 2 is planned and applied while reports come in; it keeps the state and repairs it.
     Version 3 raises, and is rolled back by itself. A clone of the savepoint runs at another parallelism beside the job.
@@ -86,7 +92,7 @@ def upgrade(session: Session, /, keep: bool | None, **scenario: Any) -> int:
 
 
 def _run(session: Session, play: Play, *, keep: bool | None) -> int:
-    for number in (signal.SIGTERM, signal.SIGHUP):  # a terminal that is closed ends all that the demo has started, too
+    for number in (signal.SIGTERM, signal.SIGHUP):  # closing the terminal also ends all that the demo has started
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     from .run import Demo  # noqa: PLC0415
 

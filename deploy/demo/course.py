@@ -1,4 +1,4 @@
-"""Runs a scenario on a running control plane, through the public API only, with the faults of a bad day."""
+"""Runs a scenario with faults, through the public API only."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Course:
         return self._job.checkpoints()
 
     def figures(self) -> Any:
-        """Returns the figures that the job's page shows."""
+        """Returns the metrics that the job's page shows."""
         return self._job.show()["figures"]
 
     def _start_job(self, source: Path) -> None:
@@ -99,7 +99,10 @@ class Course:
         self.display.step(f"job [bold]{JOB_NAME}[/] runs at parallelism {self.scenario.parallelism}")
 
     def _kill_driver_at(self, moment: float, *, held: float, following: float) -> None:
-        """Kills the driver just after a commit, with more input waiting both before and after the kill."""
+        """Kills the driver just after a commit.
+
+        More input waits both before and after the kill.
+        """
         job = self._job
         self._wait_for_share(moment)
         job.wait("a completed checkpoint", lambda: job.checkpoints()["counts"]["completed"] > 0)

@@ -1,4 +1,4 @@
-"""A job of the demo: its requests, the rows in its sink, and waiting for what it does."""
+"""A job of the demo: its requests, its output, and waits."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class DemoJob:
     """A job on a running control plane.
 
     Attributes:
-        control_plane: Where it runs.
+        control_plane: The job's control plane.
         id: The job's id.
         output: The directory of its sink.
-        on_look: Called at each look at the job while something is waited for.
-        step_timeout_s: The longest time to wait for something.
+        on_look: Called at each poll of the job during a wait.
+        step_timeout_s: The longest wait.
     """
 
     control_plane: ControlPlane
@@ -58,25 +58,25 @@ class DemoJob:
         return self.control_plane.get(job_path(self.id, "checkpoints"))
 
     def start(self) -> None:
-        """Starts it, and returns when it runs."""
+        """Starts the job, and waits until it runs."""
         self.control_plane.post(job_path(self.id, "start"))
         self.wait_for_status("RUNNING")
 
     def begin_drain(self) -> None:
-        """Has it process all its input and finish."""
+        """Requests the job to process all its input and finish."""
         self.control_plane.post(job_path(self.id, "stop"), {"drain": True})
 
     def drain(self) -> None:
-        """Has it process all its input and finish, and returns when it has."""
+        """Drains the job: waits until it has processed its input and finished."""
         self.begin_drain()
         self.wait_for_status("FINISHED")
 
     def wait_for_status(self, status: str) -> None:
-        """Waits until it has a status."""
+        """Waits until the job has a status."""
         self.wait(f"the job to be {status}", lambda: self.show()["status"] == status)
 
     def wait_for_rows(self, wanted: int) -> None:
-        """Waits until its sink has so many rows."""
+        """Waits until its sink has this many rows."""
         self.wait(f"{wanted:,} reports in the sink", lambda: self.rows() >= wanted)
 
     def wait(self, what: str, observe: Callable[[], Observed]) -> Observed:

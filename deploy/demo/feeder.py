@@ -1,7 +1,7 @@
-"""The source of the demo: writes departure reports as JSON-lines files over time, each file atomically.
+"""The source of the demo: writes departure reports as files over time.
 
-It runs as a process of its own (`python -m keyscale.deploy.demo.feeder`), like a real source, knows nothing of the job,
-and ends when all reports have been delivered.
+It writes JSON-lines files, each atomically, in a separate process (`python -m keyscale.deploy.demo.feeder`), like a
+real source. It knows nothing of the job, and ends when all reports have been delivered.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def feed(**options: Any) -> None:
 def deliver(
     directory: Path, *, files: int, seconds: float, seed: int, reports: int | None, allowance: Path | None
 ) -> None:
-    """Writes all files, each when it is due and allowed. See `feed` for the options."""
+    """Writes all files, each when due and allowed; options as for `feed`."""
     directory.mkdir(parents=True, exist_ok=True)
     every = departure_reports(reports)
     deliveries = plan_deliveries(len(every), files, seed)
-    wait_for_allowance(allowance, 0)  # all preparation is done; the delivery begins when the first file is allowed
+    wait_for_allowance(allowance, 0)  # the preparation is done; the delivery begins when the first file is allowed
     began = time.monotonic()
     for number, delivery in enumerate(deliveries):
         due = began + seconds * number / len(deliveries)

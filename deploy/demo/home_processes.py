@@ -1,4 +1,4 @@
-"""The processes of a home directory, so that the demo can end everything that it started."""
+"""The processes of a home directory, which the demo ends."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
-    """Returns the running processes that work on `home`, by their arguments, directory or environment.
+    """Returns the running processes that work on `home`.
 
-    That finds drivers, their JVMs and Python workers, the control plane and PostgreSQL with its own processes, whatever
-    their parents are. This process and its parents are never included.
+    It finds drivers, their JVMs and Python workers, the control plane and PostgreSQL by their arguments, directory or
+    environment, whatever their parents are. This process and its parents are never included.
     """
     ours = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     return [process for process in psutil.process_iter() if process.pid not in ours and _works_on(process, str(home))]
 
 
 def end_processes(processes: list[psutil.Process], grace_s: float = 5.0) -> None:
-    """Terminates processes; kills those that still run after `grace_s` seconds."""
+    """Terminates processes; after `grace_s` seconds, kills the remaining ones."""
     for signal_them in (psutil.Process.terminate, psutil.Process.kill):
         for process in processes:
             try:

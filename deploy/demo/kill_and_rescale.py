@@ -1,4 +1,4 @@
-"""The demo's play of faults: the job's driver is killed, and the job is rescaled twice."""
+"""The demo's play of faults: one kill of the driver, two rescales."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FaultsVerdict(Verdict):
-    """The verdict, with what happened to the job.
+    """The verdict, with the course of the job.
 
     Attributes:
         checkpoints: The API's statistics of the job's checkpoints.
@@ -55,7 +55,7 @@ class FaultsVerdict(Verdict):
 
 @dataclass(frozen=True, slots=True)
 class KillAndRescale:
-    """Runs the main job on the flights, kills its driver and rescales it.
+    """Runs the flights job, kills its driver and rescales it.
 
     Attributes:
         scenario: The scenario to run.
@@ -86,7 +86,10 @@ class KillAndRescale:
 
 
 def figures_checks(figures: Mapping[str, int], scenario: RescaleScenario, reports: int) -> list[Check]:
-    """Checks that the job's counters on its page have every batch, also the last one of the driver that was killed."""
+    """Checks that the job's counters include every batch.
+
+    The last batch of the killed driver counts, too.
+    """
     deliveries = plan_deliveries(reports, scenario.files, scenario.seed)
     sent = sum(len(delivery.first) + len(delivery.again) for delivery in deliveries)
     return [
@@ -96,7 +99,10 @@ def figures_checks(figures: Mapping[str, int], scenario: RescaleScenario, report
 
 
 def course_checks(course: Course, reports: int) -> list[Check]:
-    """Checks that the faults really happened: the right result of an undisturbed job would prove nothing."""
+    """Checks that the faults really happened.
+
+    The right result of an undisturbed job would prove nothing.
+    """
     recovery = course.recovery
     killed_inside = recovery is not None and 0 < recovery.rows_before < reports
     from_checkpoint = recovery is not None and recovery.restored_from is not None

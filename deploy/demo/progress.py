@@ -1,4 +1,7 @@
-"""Shows the demo's progress: steps as lines, and counts as bars on a terminal or as occasional lines elsewhere."""
+"""Shows the demo's progress: steps as lines, counts as bars.
+
+Without a terminal, counts are occasional lines.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ LINE_EVERY_S = 10.0
 
 
 class ProgressDisplay:
-    """Shows steps, and counts such as the files delivered and the reports in the sink."""
+    """Shows steps and counts, such as delivered files."""
 
     def __init__(self, console: Console, totals: Mapping[str, int]) -> None:
         """Prepares the display.
 
         Args:
             console: The console to print on.
-            totals: The names of the counts, and what each of them is at the end.
+            totals: The names of the counts, with their final values.
         """
         self.console = console
         self._began = time.monotonic()
@@ -58,11 +61,11 @@ class ProgressDisplay:
         return time.monotonic() - self._began
 
     def step(self, text: str) -> None:
-        """Prints a step that has happened."""
+        """Prints a completed step."""
         self.console.print(f"[dim]{self.elapsed_s():6.1f} s[/]  {text}", markup=True)
 
     def update(self, counts: Mapping[str, int]) -> None:
-        """Shows the counts as they are now; one that has never been given is not shown."""
+        """Shows the current counts; a count never given is not shown."""
         for name, count in counts.items():
             self._progress.update(self._bars[name], completed=count, visible=True)
         if self.console.is_terminal or time.monotonic() < self._line_due or counts == self._shown:

@@ -1,4 +1,7 @@
-"""Reads what the main job's file sink has published: one directory per batch, complete or absent."""
+"""Reads the published output of the main job's file sink.
+
+Each batch has a directory, which is complete or absent.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ if TYPE_CHECKING:
 
 
 def batch_number(file: Path) -> int:
-    """Returns the number of the batch that has published a file."""
+    """Returns the number of the batch that published a file."""
     return int(file.parent.name.removeprefix("batch="))
 
 
 def published_files(output: Path) -> list[Path]:
-    """Returns the data files of all published batches, in the order of the batches."""
+    """Returns the data files of all published batches, by batch."""
     return sorted(output.glob("batch=*/*.parquet"), key=lambda file: (batch_number(file), file.name))
 
 
 class PublishedOutput:
-    """Counts the rows of a growing output cheaply: the footer of each file is read once."""
+    """Counts the rows of a growing output; reads each footer once."""
 
     def __init__(self, output: Path) -> None:
         self._output = output
@@ -36,15 +39,15 @@ class PublishedOutput:
 
 
 def read_rows(output: Path, last_batch: int | None = None) -> list[dict[str, Any]]:
-    """Reads all published rows, those of a key in the order in which it emitted them.
+    """Reads all published rows; rows of a key keep their order.
 
     Args:
         output: The directory of the sink.
-        last_batch: Read no batch after this one.
+        last_batch: The last batch to read; None: all.
     """
     rows: list[dict[str, Any]] = []
     for path in published_files(output):
         if last_batch is None or batch_number(path) <= last_batch:
-            # As a single file, not as a dataset, which would turn the directory's name into a column.
+            # As a single file: a dataset would turn the directory's name into a column.
             rows.extend(pq.ParquetFile(path).read().to_pylist())
     return rows

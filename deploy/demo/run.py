@@ -1,4 +1,7 @@
-"""A whole demo: starts its own control plane, performs a play on it, shows the verdict, and ends every process."""
+"""A whole demo, from its own control plane to the verdict.
+
+It ends every process that it started.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ if TYPE_CHECKING:
     from .scenario import Scenario
     from .verdict import Verdict
 
-# The jobs are ours, and read and write in the directory of the user who runs the demo.
+# The jobs are trusted, and read and write in the directory of the user who runs the demo.
 _TRUSTED = MappingProxyType({"KEYSCALE_JOB_USERS": "off"})
 
 
 class Play(Protocol):
-    """A demo's doings on its control plane, through the public API only."""
+    """A demo's actions on its control plane, through the public API only."""
 
     @property
     def page(self) -> str:
@@ -38,21 +41,21 @@ class Play(Protocol):
 
     @property
     def scenario(self) -> Scenario:
-        """The scenario, which says what is delivered."""
+        """The scenario, which describes the delivery."""
 
     def counts(self, reports: int, files: int) -> dict[str, int]:
-        """Returns the counts that its progress consists of, each with its value at the end."""
+        """Returns the counts of its progress, with their final values."""
 
     def perform(
         self, control_plane: ControlPlane, directory: Path, reports: list[dict[str, Any]], display: ProgressDisplay
     ) -> Verdict:
-        """Performs it, and compares the result with the plain computation.
+        """Performs the play, and compares the result with the plain computation.
 
         Args:
             control_plane: A running control plane without jobs.
             directory: For input and output; it does not exist yet.
             reports: The reports that are delivered.
-            display: Told of each step.
+            display: Shows each step.
 
         Raises:
             DemoError: A step took too long, or a job ended early.
@@ -66,9 +69,9 @@ class Demo:
     Attributes:
         home: Its own directory, emptied at the start.
         port: The port of its control plane.
-        play: What it does.
+        play: The actions.
         console: The console to print on.
-        stay: Whether the control plane stays up after the verdict, until it is interrupted.
+        stay: Whether the control plane keeps running after the verdict, until it is interrupted.
         settings: Further environment variables of the control plane.
     """
 
@@ -80,7 +83,7 @@ class Demo:
     settings: Mapping[str, str]
 
     def run(self) -> Verdict:
-        """Runs the demo, shows the verdict, and ends every process that it started.
+        """Runs the demo, shows the verdict, and ends its processes.
 
         Raises:
             DemoError: The demo did not complete.

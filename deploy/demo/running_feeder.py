@@ -1,4 +1,4 @@
-"""The demo's feeder as a running process, and how much it may deliver."""
+"""The demo's feeder as a running process with an allowance."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 
 class RunningFeeder:
-    """Delivers the reports into a directory, no more files than are allowed. It is ended at the end of a `with`."""
+    """Delivers the reports into a directory, within an allowance of files.
+
+    It ends with its `with` block.
+    """
 
     def __init__(self, directory: Path, scenario: Scenario, reports: int) -> None:
-        """Starts the process, which prepares itself and then waits for its first allowance.
+        """Starts the process, which then waits for its first allowance.
 
         Args:
-            directory: Where the files appear; it is created.
+            directory: The directory of the files; it is created.
             scenario: The pace of the delivery.
             reports: The number of reports.
         """
@@ -62,15 +65,18 @@ class RunningFeeder:
         return file_count(self._directory)
 
     def allow(self, share: float) -> None:
-        """Allows a share of all files; 1.0 includes the file with the last repeats."""
+        """Allows a share of all files.
+
+        1.0 includes the file with the last repeats.
+        """
         self._allow(self._files + 1 if share >= 1.0 else int(share * self._files))
 
     def allow_more(self, files: int) -> None:
-        """Allows some files more than have been delivered."""
+        """Allows a number of files beyond the delivered files."""
         self._allow(self.delivered() + files)
 
     def allow_next(self, share: float) -> None:
-        """Allows the next file if the pace says that it is due, up to a share of all files."""
+        """Allows the next due file, up to a share of files."""
         now = time.monotonic()
         if now >= self._next_file_at and self._allowed < int(share * self._files):
             self._next_file_at = now + self._seconds_per_file

@@ -1,4 +1,4 @@
-"""The scenarios of the demo: the amount and speed of its input, and what happens to the job when."""
+"""The scenarios of the demo: input, and disturbances of the job."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The input of a demo, and how its job begins.
+    """The input of a demo, and the start of its job.
 
     Attributes:
         reports: The number of reports, the earliest ones; None for all 336,776.
-        files: The number of files in which they are first delivered.
+        files: The number of files of the first deliveries.
         seconds: The duration of the delivery.
         seed: Selects the reports that are delivered twice, and when.
         checkpoint_interval_ms: The time between the starts of two checkpoints.
         parallelism: The parallelism with which the job starts.
-        step_timeout_s: The longest time that one step may take.
+        step_timeout_s: The longest time for one step.
     """
 
     reports: int | None = None
@@ -29,11 +29,11 @@ class Scenario:
     step_timeout_s: float = 300.0
 
     def delivery(self, reports: int) -> str:
-        """Returns the sentence that says what the feeder does."""
+        """Returns a sentence about the feeder's delivery."""
         return f"the feeder delivers {reports:,} reports over {self.seconds:.0f} s, a tenth twice"
 
     def specification(self, artifact_id: str, parameters: dict[str, str]) -> dict[str, Any]:
-        """Returns the specification of the job, for the request that creates it."""
+        """Returns the job's specification, for the request that creates it."""
         return {
             "artifact_id": artifact_id,
             "parallelism": self.parallelism,
@@ -44,13 +44,13 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class RescaleScenario(Scenario):
-    """A job whose driver is killed, and which is rescaled. A moment is the share of all reports that are in the sink.
+    """A job with a killed driver and rescales.
 
-    At each of the `holds` the feeder waits until the disturbance before it is over. So even a slow machine has input
-    before, during and after each disturbance.
+    A moment is the share of all reports that are in the sink. At each of the `holds` the feeder waits until the
+    previous disturbance is over. So even a slow machine has input before, during and after each disturbance.
 
     Attributes:
-        kill_at: The moment when its driver is killed.
+        kill_at: The moment of the driver's kill.
         rescales: The moment and the new parallelism of each rescale.
         holds: Shares of the files at which the feeder waits for the kill, then for each rescale.
     """
@@ -62,16 +62,16 @@ class RescaleScenario(Scenario):
 
 @dataclass(frozen=True, slots=True)
 class UpgradeScenario(Scenario):
-    """A job that gets new programs, and a clone. Each share is of all files, and so of all reports.
+    """A job with new programs and a clone.
 
-    Up to each share the feeder delivers at its pace, and some files more in each phase of a change. So even a slow
-    machine has input before, during and after each change.
+    Each share is of all files, and so of all reports. Up to each share the feeder delivers at its pace, and some files
+    more in each phase of a change. So even a slow machine has input before, during and after each change.
 
     Attributes:
         upgrade_at: The share in the sink when version 2 is planned and applied.
-        delivered: The shares up to which the feeder goes on by itself before version 2, during the change to it, during
-            the change to version 3, and while the clone starts.
-        files_per_phase: The files that are delivered when a phase of a change has ended.
+        delivered: The shares up to which the feeder continues by itself before version 2, during the change to it,
+            during the change to version 3, and while the clone starts.
+        files_per_phase: The number of files delivered at the end of each phase of a change.
         clone_parallelism: The parallelism of the clone.
     """
 

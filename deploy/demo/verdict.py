@@ -1,4 +1,4 @@
-"""The verdict of a demo: every comparison with the plain computation, and what the job went through before."""
+"""The verdict of a demo: its comparisons, and the job's course."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Verdict(ABC):
     """The result of a complete demo.
 
     Attributes:
-        checks: The comparisons with the reference, and the checks that what should disturb the job happened.
+        checks: The comparisons with the reference, and the checks that the disturbances happened.
         elapsed_s: The seconds from the start of the control plane to the finished job.
     """
 
@@ -50,7 +50,7 @@ class Verdict(ABC):
 
     @abstractmethod
     def show_course(self, console: Console) -> None:
-        """Prints what the job went through."""
+        """Prints the course of the job."""
 
 
 def show_checkpoints(console: Console, checkpoints: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ def show_phases(console: Console, heading: str, changes: Sequence[tuple[str, Map
     Args:
         console: The console to print on.
         heading: The heading of the first column.
-        changes: What each change was, and the API's answer for it.
+        changes: The name of each change, and the API's answer for it.
     """
     phases = list(dict.fromkeys(phase["phase"] for _, change in changes for phase in change["phases"]))
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -1,4 +1,7 @@
-"""Waits for a result of a job; fails if the job ends without it or takes too long."""
+"""Waits for a result of a job.
+
+The wait fails if the job ends without the result or takes too long.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ def wait_for(what: str, observe: Callable[[], Observed], job: Callable[[], Any],
 
     Args:
         what: The description of the result, for the error.
-        observe: Looks for the result; returns a false value until there is one.
+        observe: Polls for the result; returns a false value until then.
         job: Requests the job.
         timeout_s: The longest time to wait.
 

@@ -1,1 +1,4 @@
-"""The local stack: database, object store, Spark and Kafka as real processes on 127.0.0.1, started by scripts here."""
+"""The local stack: real services on 127.0.0.1, started by scripts.
+
+They are a database, an object store, Spark and Kafka.
+"""

@@ -1,6 +1,7 @@
-"""Prepares a bucket: creates it if it is missing, and refuses a store that Keyscale cannot rely on.
+"""Prepares a bucket, and refuses an unsuitable store.
 
-Run it as `python -m keyscale.deploy.stack.bucket BUCKET`. Endpoint and credentials are those of the AWS environment.
+It creates a missing bucket. Run it as `python -m keyscale.deploy.stack.bucket BUCKET`, with endpoint and credentials in
+the AWS environment.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _EXISTS_ALREADY = frozenset({"BucketAlreadyOwnedByYou", "BucketAlreadyExists"})
 
 
 def create_bucket(client: S3Client, bucket: str, within_seconds: float = READY_WITHIN_SECONDS) -> None:
-    """Creates the bucket unless it exists; waits for a store that is still starting.
+    """Creates a missing bucket; waits for a store that is still starting.
 
     Args:
         client: The client of the store.
@@ -32,7 +33,7 @@ def create_bucket(client: S3Client, bucket: str, within_seconds: float = READY_W
 
     Raises:
         ClientError: The store refuses, for example because the credentials are wrong.
-        ConnectionError: It did not answer in time.
+        ConnectionError: The store did not answer in time.
     """
     deadline = time.monotonic() + within_seconds
     while True:
@@ -53,7 +54,7 @@ def create_bucket(client: S3Client, bucket: str, within_seconds: float = READY_W
 
 
 def honours_conditional_create(client: S3Client, bucket: str) -> bool:
-    """Returns whether the store refuses to overwrite an object on a conditional create (`If-None-Match: *`)."""
+    """Returns whether a conditional create (`If-None-Match: *`) protects an object."""
     name = f".conditional-create-{uuid.uuid4().hex}"
     client.put_object(Bucket=bucket, Key=name, Body=b"first", IfNoneMatch="*")
     try:
@@ -71,7 +72,7 @@ def main(arguments: list[str]) -> str | None:
     if len(arguments) != 1:
         return "usage: python -m keyscale.deploy.stack.bucket BUCKET"
     bucket = arguments[0]
-    # A self-hosted store has no host name per bucket.
+    # A self-hosted store does not have a host name per bucket.
     client = boto3.client("s3", config=Config(s3={"addressing_style": "path"}))
     try:
         create_bucket(client, bucket)

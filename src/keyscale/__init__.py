@@ -1,8 +1,8 @@
-"""The SDK that jobs are written with: `from keyscale import StreamEnvironment, KeyedProcessFunction`.
+"""The SDK of jobs: `from keyscale import StreamEnvironment, KeyedProcessFunction`.
 
-The stub beside this file, `__init__.pyi`, is the one list of its names and of the modules that they come from: type
-checkers and editors read it, and so does this module. A name is imported when it is first used, so that the control
-plane, which needs only the wire contract, never loads Spark.
+The stub `__init__.pyi` is the one list of its names and their modules: type checkers and editors read it, and so does
+this module. A name is imported when it is first used, so that the control plane, which needs only the wire contract,
+never loads Spark.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def trusted_certificates(ca_file: str | Path | None = None) -> ssl.SSLContext:
-    """Returns what a client trusts: the usual certificate authorities, and those of a file.
+    """Returns the trusted certificates: the usual authorities, and a file's.
 
     Args:
         ca_file: A PEM file with further authorities.

@@ -1,4 +1,4 @@
-"""The time, in the unit of everything that is stored and sent."""
+"""The time, in the unit of everything stored and sent."""
 
 from __future__ import annotations
 

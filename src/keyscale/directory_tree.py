@@ -1,4 +1,4 @@
-"""A directory with everything in it: its removal, whatever somebody else has put there."""
+"""Removes a directory tree safely, whatever it contains."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(path: str | Path, *, dir_fd: int | None = None) -> int:
-    """Deletes a directory with everything in it, and follows no link; one that is not there is no error.
+    """Deletes a directory tree without following links.
 
-    It may be of any depth: a directory's directories are moved to the top before it is deleted, so that neither the
-    stack nor the open files grow with the depth, and no path gets too long.
+    A missing directory is ignored. The tree may have any depth: inner directories are moved to the top before they are
+    deleted, so that stack, open files and path lengths do not grow with the depth.
 
     Args:
         path: The directory.
@@ -29,7 +29,7 @@ def remove_tree(path: str | Path, *, dir_fd: int | None = None) -> int:
         The size of the deleted files in bytes.
 
     Raises:
-        OSError: Something in it cannot be deleted. The rest was.
+        OSError: Some of the tree could not be deleted. The rest was.
     """
     try:
         top = os.open(path, _DIRECTORY, dir_fd=dir_fd)
@@ -48,7 +48,7 @@ def remove_tree(path: str | Path, *, dir_fd: int | None = None) -> int:
 
 
 class _Removal:
-    """The removal of what is in an open directory."""
+    """The removal of an open directory's content."""
 
     def __init__(self, top: int) -> None:
         self.size_bytes = 0
@@ -76,7 +76,7 @@ class _Removal:
         self._pending.append(moved)
 
     def _empty(self, folder: int) -> list[str]:
-        """Deletes what is in an open directory but its directories, and returns their names."""
+        """Deletes the files of an open directory; returns its directories' names."""
         with os.scandir(folder) as entries:
             found = list(entries)
         for entry in found:
@@ -93,7 +93,7 @@ class _Removal:
     def _try(self, step: Callable[..., None], *arguments: str | int) -> None:
         try:
             step(*arguments)
-        except FileNotFoundError:  # somebody else removes it, too
+        except FileNotFoundError:  # another process removes it, too
             pass
         except OSError as error:
             self.failure = self.failure or error

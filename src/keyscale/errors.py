@@ -1,8 +1,8 @@
 """The root of Keyscale's error tree.
 
-Every class below it carries a stable `code` that docs/errors.md explains, whose fault it is (`domain`), whether trying
-the same again can help (`retryable`) and what the user can do (`advice`). An error is made of one message, so that it
-survives pickling between Spark's processes. A message of ours names states and types but never holds a user's data;
+Every class below it carries a stable `code` that docs/errors.md explains, a `domain` (whose fault it is), `retryable`
+(whether trying again can help) and `advice` (what the user can do). An error is made of one message, so that it
+survives pickling between Spark's processes. Keyscale's own messages name states and types but never hold a user's data;
 only an exception of the user's own code is quoted, in full.
 """
 

@@ -1,4 +1,7 @@
-"""A facade's names, each imported when it is first used; the stub beside the facade lists them and their modules."""
+"""A facade's names, each imported at first use.
+
+The stub beside the facade lists them and their modules.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness that users test their functions with: `from keyscale.testing import OperatorHarness`.
+"""The harness for users' functions: `from keyscale.testing import OperatorHarness`.
 
 It runs one operator in memory, needs neither Spark nor a store, and ships with the SDK.
 """

@@ -1,10 +1,10 @@
-"""Sizes and durations as people read them."""
+"""Readable sizes and durations."""
 
 from __future__ import annotations
 
 
 def bytes_text(size: float) -> str:
-    """Returns a size in bytes with the largest unit that leaves a number above one, such as `1.5 KiB`."""
+    """Returns a size with the largest fitting unit, such as `1.5 KiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -13,7 +13,10 @@ def bytes_text(size: float) -> str:
 
 
 def duration_text(ms: float) -> str:
-    """Returns a duration: in milliseconds up to one second, in seconds up to two minutes, in minutes above."""
+    """Returns a duration in milliseconds, seconds or minutes.
+
+    Milliseconds are used up to one second, seconds up to two minutes.
+    """
     if ms < 1000:
         return f"{ms:.0f} ms"
     if ms < 120_000:

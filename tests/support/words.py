@@ -24,8 +24,7 @@ PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "api/dashboard/**/*.htm
 PENDING = (
     "api/",
     "bench/",
-    "db/",
-    "deploy/",
+    "db/migrations/",
     "docs/",
     "jobs/operators/",
     "jobs/runtime/batch/",
@@ -33,7 +32,6 @@ PENDING = (
     "jobs/sinks/",
     "jobs/spark_internals/",
     "jobs/transform_with_state/",
-    "src/",
     "CONTRIBUTING.md",
     "README.md",
 )

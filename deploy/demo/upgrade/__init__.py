@@ -1,1 +1,1 @@
-"""The demo's play of upgrades: a wrong program, one that repairs its state, one that fails, and a clone."""
+"""The demo's play of upgrades: wrong, repairing and failing programs, a clone."""

@@ -1,4 +1,4 @@
-"""Three versions of the flights job: one that counts wrongly, one that counts right and repairs, one that raises.
+"""Three versions of the flights job: wrong, repairing and raising.
 
 Each is the example with a few lines changed, so that the example is the only copy of what they share.
 """
@@ -21,7 +21,7 @@ _DELAY: Final = "(report.dep_delay or 0.0)"
 _ENDS: Final = ('"dest_flights": dest_flights,', '"dest_flights": "bigint",  # those of them to this destination')
 _STATE: Final = 'self.by_dest = context.get_map_state(MapStateDescriptor("flights_by_dest", pa.string(), pa.int64()))'
 
-# A delay of 0 minutes is as false as no delay at all: flights that left on time are not counted, nor cancelled ones.
+# A delay of 0 minutes is as false as a missing delay: neither punctual nor cancelled flights are counted.
 _WRONG: Final = (
     (_COUNT, f"{_COUNT.removesuffix('1')}(1 if report.dep_delay else 0)"),
     ('("flights", pa.int64())', '("flights", pa.int32())'),
@@ -56,7 +56,7 @@ def edited(text: str, edits: Sequence[tuple[str, str]]) -> str:
     """Returns a text with parts replaced.
 
     Raises:
-        ValueError: A part is not there exactly once.
+        ValueError: A part does not occur exactly once.
     """
     for before, after in edits:
         if text.count(before) != 1:
@@ -75,6 +75,6 @@ def write_programs(directory: Path) -> list[Path]:
 
 
 def difference(before: int, after: int) -> list[str]:
-    """Returns the lines that differ between two versions, each with a plus or a minus, and nothing around them."""
+    """Returns the changed lines between two versions, with plus and minus."""
     lines = difflib.unified_diff(program(before).splitlines(), program(after).splitlines(), n=0, lineterm="")
     return [line for line in lines if not line.startswith(("---", "+++", "@@"))]

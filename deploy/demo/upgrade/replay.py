@@ -1,4 +1,7 @@
-"""The expected rows of the versions of the flights job, computed in plain Python in the order of the rows found."""
+"""The expected rows of the flights job's versions, in plain Python.
+
+They are computed in the order of the rows found.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,14 @@ if TYPE_CHECKING:
     from ..reports import Delivery
 
 MISSED = "missed_flights"
-"""The column that version 2 has and version 1 has not."""
+"""The column of version 2 that version 1 lacks."""
 
 
 def is_counted_by_version_1(report: dict[str, Any]) -> bool:
-    """Whether version 1 counts a report: its seeded bug, in other words than in the program."""
+    """Returns whether version 1 counts a report.
+
+    This states its seeded bug in other words than the program.
+    """
     return report["dep_delay"] not in {None, 0.0}
 
 
@@ -29,7 +35,7 @@ class _Aircraft:
     missed: int | None = None
 
     def next_row(self, report: dict[str, Any], version: int) -> dict[str, Any]:
-        """Returns the row that a version emits for the next report."""
+        """Returns a version's row for the next report."""
         if version == 2 and self.missed is None:
             self.missed = self.totals.flights - self.counted
         self.totals.add(report)
@@ -48,14 +54,14 @@ class _Aircraft:
 
 @dataclass(slots=True)
 class Replay:
-    """A comparison of the rows of a sink with those that should be there.
+    """A comparison of a sink's rows with the expected rows.
 
     Attributes:
         ids: The reports that each version has processed, by version.
-        wrong: The rows of each version that have a wrong number.
-        late: Rows of version 1 that come after a row of version 2.
+        wrong: The rows of each version with a wrong number.
+        late: Rows of version 1 after a row of version 2.
         missed: Reports that version 1 did not count, of aircraft that version 2 has seen.
-        found: Those of them that version 2 says it has found.
+        found: The missed reports that version 2 claims to have found.
     """
 
     ids: dict[int, set[str]]
@@ -66,11 +72,11 @@ class Replay:
 
 
 def replay(reports: Iterable[dict[str, Any]], rows: Iterable[dict[str, Any]]) -> Replay:
-    """Compares every row with the one that its version should have emitted at this point.
+    """Compares every row with the row expected of its version.
 
     Args:
         reports: Every report, once.
-        rows: The rows of a sink, those of an aircraft in the order in which they were emitted.
+        rows: The rows of a sink; an aircraft's rows are in the order of their emission.
     """
     by_id = {report["report_id"]: report for report in reports}
     aircraft: dict[str | None, _Aircraft] = defaultdict(_Aircraft)
@@ -92,10 +98,10 @@ def replay(reports: Iterable[dict[str, Any]], rows: Iterable[dict[str, Any]]) ->
 
 
 def sink_checks(name: str, reports: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[Check]:
-    """Checks all rows of a job that began with version 1 and went on with version 2.
+    """Checks all rows of a job that went through both versions.
 
     Args:
-        name: What the checks call the job.
+        name: The job's name in the checks.
         reports: Every report, once.
         rows: The rows, in order.
     """
@@ -111,9 +117,9 @@ def sink_checks(name: str, reports: list[dict[str, Any]], rows: list[dict[str, A
 
 
 def repeats_across(reports: Sequence[dict[str, Any]], deliveries: Sequence[Delivery], before: set[str]) -> set[str]:
-    """Returns the reports that were processed before an upgrade and delivered once more after it.
+    """Returns the reports processed before an upgrade and repeated after it.
 
-    Only deduplication state that outlived its program can hold the second ones back.
+    Only deduplication state that survived the upgrade can hold back the repeats.
 
     Args:
         reports: The reports, in the order of the plan.

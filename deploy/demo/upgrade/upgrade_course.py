@@ -1,4 +1,4 @@
-"""Takes the flights job through its versions on a running control plane, through the public API only."""
+"""Takes the flights job through its versions by the public API."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Change:
     """A change of the job's program.
 
     Attributes:
-        answer: The API's answer for it when it had ended.
-        files: How many files were delivered while it went on.
+        answer: The API's final answer for it.
+        files: The number of files delivered meanwhile.
     """
 
     answer: dict[str, Any]
@@ -57,8 +57,8 @@ class UpgradeCourse:
     Attributes:
         plan: The API's plan of the change to version 2.
         changes: The changes to version 2 and to version 3.
-        forked_after: The last batch of the job in the savepoint from which the clone was started.
-        rows_before_clone: The rows that the job had published with it.
+        forked_after: The job's last batch in the savepoint of the clone.
+        rows_before_clone: The rows published up to that batch.
         rows_beside: The rows that the job published while its clone ran, too.
     """
 
@@ -82,7 +82,7 @@ class UpgradeCourse:
         """Runs the whole scenario, from the first upload to two finished jobs.
 
         Raises:
-            DemoError: A step took too long, ended otherwise than it should, or a job ended early.
+            DemoError: A step took too long or ended unexpectedly, or a job ended early.
         """
         source = self.directory / "input"
         before, during_2, during_3, beside = self.scenario.delivered
@@ -164,7 +164,10 @@ class UpgradeCourse:
         )
 
     def _clone(self) -> None:
-        """Starts a clone from the savepoint of the change that failed, and waits until both jobs commit batches."""
+        """Starts a clone, and waits until both jobs commit batches.
+
+        The clone starts from the savepoint of the failed change.
+        """
         location = self.changes[-1].answer["savepoint_location"]
         taken = self.control_plane.get_list(job_path(self.job.id, "checkpoints"), "history")["history"]
         self.forked_after = next(each["batch_id"] for each in taken if each["external_path"] == location)
@@ -220,7 +223,7 @@ class UpgradeCourse:
         return DemoJob(self.control_plane, job_id, output, self._look, self.scenario.step_timeout_s)
 
     def _look(self) -> None:
-        """Shows the counts, and has the next file delivered when it is due."""
+        """Shows the counts, and allows the next file when due."""
         self._feeder.allow_next(self._share)
         self.display.update({name: count() for name, count in self._counts.items()})
 

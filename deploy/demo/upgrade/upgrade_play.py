@@ -1,4 +1,4 @@
-"""The demo's play of upgrades: what is performed, what is checked, and what is shown at the end."""
+"""The demo's play of upgrades: its course, checks and results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FATES = {
 
 @dataclass(frozen=True, slots=True)
 class UpgradeVerdict(Verdict):
-    """The verdict, with the changes that the job went through.
+    """The verdict, with the job's changes.
 
     Attributes:
         changes: The API's answer for each change.
@@ -51,7 +51,7 @@ class UpgradeVerdict(Verdict):
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """Upgrades the flights job, has one upgrade taken back, and clones the job.
+    """Upgrades the flights job, rolls back an upgrade, and clones the job.
 
     Attributes:
         scenario: The scenario to run.
@@ -90,7 +90,10 @@ class Upgrade:
 
 
 def course_checks(course: UpgradeCourse) -> list[Check]:
-    """Checks that the changes were what they should be: the right result of a job without any would prove nothing."""
+    """Checks that the changes were as intended.
+
+    The right result of an unchanged job would prove nothing.
+    """
     fates = {
         f"{operator['uid']}.{state['name']}": state["fate"]
         for operator in course.plan["operators"]

@@ -54,5 +54,5 @@ def test_an_account_that_is_there_is_not_made(made: Path) -> None:
 
 def test_why_an_account_cannot_be_made_is_said(made: Path) -> None:
     made.parent.joinpath("bin", "useradd").write_text("#!/bin/sh\necho 'no room' >&2\nexit 1\n")
-    with pytest.raises(LookupError, match="the user newcomer cannot be made: no room"):
+    with pytest.raises(LookupError, match="the user newcomer cannot be created: no room"):
         found_or_made(lambda: pwd.getpwnam("newcomer"), "newcomer")

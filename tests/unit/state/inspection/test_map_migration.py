@@ -179,7 +179,7 @@ def dump(store: SubtaskStore) -> Any:
         ({"map_state": "count"}, MigrationRefusedError, "has a state 'count' already"),
         ({"map_state": "visits"}, MigrationRefusedError, "name of its own"),
         ({"map_state": "1 2"}, DescriptorError, "cannot name a state"),
-        ({"savepoint_id": "whole"}, MigrationRefusedError, "is a savepoint 'whole'"),
+        ({"savepoint_id": "whole"}, MigrationRefusedError, "already has a savepoint 'whole'"),
     ],
 )
 def test_an_impossible_migration_is_refused_and_nothing_is_written(
