@@ -20,7 +20,7 @@ from ..documents.manifest import Manifest, read_manifest
 from ..layout import MANIFEST_NAME, Layout
 from ..objects.errors import ObjectNotFoundError
 from .commit_log import CommitLog, LogGapError
-from .resolution import BaseDisownedError, ResumePoint, last_rewind, log_start, resolve
+from .resolution import BaseDisownedError, ResumePoint, last_rewind, manifest_rank, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -229,13 +229,13 @@ def missing_files(store: ObjectStore, manifest: Manifest) -> list[str]:
     ]
 
 
-def _rank(manifest: Manifest, job_id: JobId, hint: str | None) -> tuple[int, int, bool, int]:
+def _rank(manifest: Manifest, job_id: JobId, hint: str | None) -> tuple[tuple[int, int], bool, int]:
     """Returns a sort key; the manifest with the highest key is preferred.
 
     Several savepoints may hold the same state in different forms (see `keyscale.state.inspection.map_migration`). The
     first of them is preferred, unless the hint names another.
     """
-    return (log_start(manifest, job_id), manifest.checkpoint_id, manifest.path == hint, -manifest.created_at_ms)
+    return (manifest_rank(manifest, job_id), manifest.path == hint, -manifest.created_at_ms)
 
 
 def _published(store: ObjectStore, job_id: JobId) -> tuple[dict[str, int], dict[str, int]]:

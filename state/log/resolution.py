@@ -117,6 +117,14 @@ def log_start(manifest: Manifest | None, job_id: JobId) -> int:
     return manifest.log_position if manifest is not None and manifest.job_id == job_id else 0
 
 
+def manifest_rank(manifest: Manifest, job_id: JobId) -> tuple[int, int]:
+    """Returns a sort key: the highest manifest is the newest of the job.
+
+    The position in the log decides. A number alone does not: an overtaken driver may publish a high number late.
+    """
+    return (log_start(manifest, job_id), manifest.checkpoint_id)
+
+
 def resolve(manifest: Manifest | None, entries: Sequence[tuple[int, LogEntry]], job_id: JobId) -> ResumePoint:
     """Decides where a job's history ends; pure.
 

@@ -20,7 +20,7 @@ from ..documents.manifest import Manifest, SnapshotKind
 from ..documents.state_version import NO_BATCH
 from ..identifiers import Attempt
 from ..layout import MANIFEST_NAME, Layout
-from ..log.resolution import log_start
+from ..log.resolution import log_start, manifest_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -162,7 +162,7 @@ def plan_deletion(facts: RetentionFacts, policy: RetentionPolicy) -> DeletionPla
 
 def _retained(facts: RetentionFacts, policy: RetentionPolicy) -> dict[str, Manifest]:
     checkpoints = sorted(
-        (manifest.checkpoint_id, path)
+        (manifest_rank(manifest, facts.job_id), path)
         for path, manifest in facts.manifests.items()
         if manifest.kind is SnapshotKind.CHECKPOINT and manifest.job_id == facts.job_id
     )

@@ -6,10 +6,15 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 import keyscale.jobs.runtime.driver.batch_loop
 import keyscale.jobs.runtime.driver.checkpoints
+from keyscale.state.documents.manifest import read_manifest, write_manifest
+from keyscale.state.identifiers import CheckpointId
+from keyscale.state.layout import split_location
+from keyscale.state.objects.local_store import LocalObjectStore
 from tests.support.examples.page_views import ids_by_page
 from tests.support.rehearsal.page_views_rehearsal import FILES, page_views_rehearsal
 
@@ -104,3 +109,19 @@ def check(job: Rehearsal) -> None:
     )
     for page, ids in right.items():
         assert [row["views"] for row in rows if row["page"] == page] == list(range(1, len(ids) + 1))
+
+
+def test_a_number_that_an_overtaken_driver_has_published_late_is_left_out(tmp_path: Path) -> None:
+    job = page_views_rehearsal(tmp_path)
+    job.start(2)
+    job.run_batches(1)
+    first = job.checkpoint()
+    job.start(2)
+    store = LocalObjectStore(tmp_path / "store")
+    late = read_manifest(store, split_location(first)[1])
+    write_manifest(store, msgspec.structs.replace(late, checkpoint_id=CheckpointId(2)))
+    job.run_batches(1)
+    third = job.checkpoint()
+    assert read_manifest(store, split_location(third)[1]).checkpoint_id == 3
+    job.drain()
+    check(job)

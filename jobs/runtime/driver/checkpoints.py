@@ -154,8 +154,7 @@ class Checkpoints:
         triggered_at_ms = now_ms()
         with ExitStack() as pause:
             committed = pause.enter_context(self.loop.paused(self._deadline()))
-            taking = _Taking(self.context, self.next_id, savepoint_id, triggered_at_ms)
-            self.next_id = CheckpointId(self.next_id + 1)
+            taking = _Taking(self.context, self._take_number(), savepoint_id, triggered_at_ms)
             self.report(taking.in_progress())
             try:
                 with taking.cancelled_at(self._deadline()):
@@ -174,6 +173,15 @@ class Checkpoints:
                 self.report(taking.failed(failure))
                 raise
         return completed
+
+    def _take_number(self) -> CheckpointId:
+        """Returns the next number without a manifest; an overtaken driver may have published one late."""
+        context = self.context
+        while context.store.head(context.layout.manifest(self.next_id)) is not None:
+            self.next_id = CheckpointId(self.next_id + 1)
+        taken = self.next_id
+        self.next_id = CheckpointId(taken + 1)
+        return taken
 
     def _deadline(self) -> float:
         return time.monotonic() + self.context.timeout_ms / 1000

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 import keyscale.state.retention.deletion
 from keyscale.state.documents.log_entries import BatchPlanned
-from keyscale.state.documents.manifest import read_manifest
+from keyscale.state.documents.manifest import read_manifest, write_manifest
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, SubtaskIndex
 from keyscale.state.log.commit_log import CommitLog, FencedError
 from keyscale.state.log.recovery import missing_files
@@ -221,6 +222,27 @@ def test_the_end_of_the_log_stays_so_that_an_older_driver_is_fenced_even_after_a
     job.start(1, savepoint.path, rewinds=True)
     with pytest.raises(FencedError):
         old_log.append(old_position, BatchPlanned(old_attempt, BatchId(2), {}))
+
+
+def test_a_late_checkpoint_of_an_older_attempt_with_a_higher_number_displaces_no_newer_one(
+    job: StateJob, tmp_path: Path
+) -> None:
+    job.start(1)
+    savepoint, _ = job.checkpoint("mine")
+    run(job, 1)
+    assert job.manifest is not None
+    late = msgspec.structs.replace(job.manifest, checkpoint_id=CheckpointId(9))
+    job.start(1, savepoint.path, rewinds=True)
+    job.reference = {}
+    run(job, 1)
+    newest = job.manifest
+    assert newest is not None
+    write_manifest(job.store, late)
+    delete_planned(job.store, plan(job, RetentionPolicy(1)))
+    assert read_manifest(job.store, newest.path) == newest
+    restored = StateJob(job.store, tmp_path / "restored", reference=job.reference)
+    restored.recover(1)
+    assert restored.dump() == job.reference
 
 
 def test_without_a_checkpoint_the_whole_log_and_every_changelog_stay(job: StateJob) -> None:
