@@ -27,6 +27,7 @@ RUFF = [
 ]
 FAST = ["-m", "not real and not exhaustive"]
 GROUPS = ["--dist", "loadgroup", "--no-loadscope-reorder", "--numprocesses"]
+PROCESSES = os.environ.get("KEYSCALE_TEST_PROCESSES")
 USAGE = f"""usage: ./keyscale test [PYTEST ARGUMENT]...         the checks, then the default tier or what pytest is told
        ./keyscale test --fast [PYTEST ARGUMENT]...  the fast tier: no server, no Java, no browser
        ./keyscale test --all [PART]...              every test, part by part: {" ".join(part.name for part in PARTS)}
@@ -44,6 +45,9 @@ class Run:
 
 def main(arguments: Sequence[str]) -> int:
     mode, rest = (arguments[0], list(arguments[1:])) if arguments else ("", [])
+    if mode == "--help":
+        sys.stdout.write(USAGE)
+        return 0
     if mode == "--all":
         unknown = set(rest) - {part.name for part in PARTS}
         if unknown:
@@ -53,8 +57,8 @@ def main(arguments: Sequence[str]) -> int:
             return status
         return run_parts([part for part in PARTS if not rest or part.name in rest])
     if mode == "--fast":
-        return run_tier(RUFF, [*FAST, *(rest or [*GROUPS, "2"])])
-    return run_tier([CHECKS], list(arguments) or [*GROUPS, "3"])
+        return run_tier(RUFF, [*FAST, *(rest or [*GROUPS, PROCESSES or "2"])])
+    return run_tier([CHECKS], list(arguments) or [*GROUPS, PROCESSES or "3"])
 
 
 def run_tier(checks: list[list[str]], arguments: list[str]) -> int:
@@ -81,7 +85,7 @@ def run_parts(parts: list[Part]) -> int:
         say(f"part {part.name}")
         begun, before = time.monotonic(), processor_seconds()
         coverage = ["--cov", "--cov-report=html:.keyscale/coverage/pages"] if part.measured else []
-        run = run_pytest(part.name, [*part.arguments(), *coverage, *GROUPS, str(part.processes)])
+        run = run_pytest(part.name, [*part.arguments(), *coverage, *GROUPS, PROCESSES or str(part.processes)])
         seconds, used = time.monotonic() - begun, processor_seconds() - before
         failed = run.failed or int(run.status != 0)
         write_result(part, PartResult(commit, run.passed, failed, round(seconds, 1), round(used, 1)))

@@ -1,4 +1,4 @@
-"""Chooses the parameters of a test that the suite runs; the others have a command of their own, `-m exhaustive`."""
+"""Marks the parameters of a test which only the exhaustive tier runs."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ if TYPE_CHECKING:
 
 
 def short_form(values: Iterable[Any], kept: Collection[Any]) -> list[Any]:
-    """All values, those that are not kept being marked."""
+    """Returns all values, and marks the values that are not kept."""
     return [value if value in kept else pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
