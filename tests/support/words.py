@@ -37,7 +37,7 @@ PENDING = (
 )
 
 PHRASES = {
-    r"(ones?|those) (that|who|which)|(those|that) of|the others|the other(?! \w)|whose": "the noun itself",
+    r"(ones?|those) (that|who|which)|(those|that) of|the others|the other(?! \w)|(?<!\w\s)whose": "the noun itself",
     r"nobody|somebody|anybody|none of|(is|are|was|were|changes?|tells?) no(?! (longer|more)\b)": "who does what",
     # Synonyms of words in the glossary.
     r"puts?( [\w`]+)? out": "emit",
