@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -109,6 +110,7 @@ def run_pytest(name: str, arguments: Iterable[str]) -> Run:
     command = [sys.executable, "-m", "pytest", f"--junitxml={report}", *arguments]
     # Without files of bytecode, each driver and each control plane would compile the platform again.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    signal.signal(signal.SIGINT, lambda *_: None)  # pytest gets it, too, and ends with its summary
     done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
     if not report.is_file():
         return Run(done.returncode or 1, 0, 0)

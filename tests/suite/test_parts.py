@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import tomllib
 from typing import TYPE_CHECKING
 
@@ -12,6 +16,7 @@ from tests.suite import parts
 from tests.suite.__main__ import Run
 from tests.suite.parts import PARTS
 from tests.support.repository import ROOT
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,3 +99,22 @@ def test_the_closing_line_counts_what_pytest_has_reported(tmp_path: Path, monkey
     assert suite.run_pytest("some", [str(test), "-c", "/dev/null", "--rootdir", str(tmp_path)]) == Run(1, 1, 2)
     assert suite.run_pytest("some", ["--no-such-option"]) == Run(4, 0, 0)
     assert suite.processor_seconds() > 0
+
+
+def test_a_run_that_is_interrupted_ends_with_the_summary_of_pytest(tmp_path: Path) -> None:
+    test = tmp_path / "test_waiting.py"
+    test.write_text(
+        "import pathlib, time\n"
+        "def test_good(): pass\n"
+        "def test_waiting():\n"
+        f"    pathlib.Path({str(tmp_path / 'begun')!r}).touch()\n"
+        "    time.sleep(600)\n"
+    )
+    command = [sys.executable, "-m", "tests.suite", "--fast", str(test), "-c", os.devnull]
+    with subprocess.Popen(command, cwd=ROOT, start_new_session=True, text=True, stdout=subprocess.PIPE) as process:
+        wait_until((tmp_path / "begun").exists, what="the second test")
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=60)[0]
+    assert "KeyboardInterrupt" in said
+    assert said.splitlines()[-1] == "1 passed, 0 failed"
+    assert process.returncode == pytest.ExitCode.INTERRUPTED
