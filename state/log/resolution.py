@@ -118,7 +118,7 @@ def log_start(manifest: Manifest | None, job_id: JobId) -> int:
 
 
 def manifest_rank(manifest: Manifest, job_id: JobId) -> tuple[int, int]:
-    """Returns a sort key: the highest manifest is the newest of the job.
+    """Returns a sort key that ranks the job's newest manifest highest.
 
     The position in the log decides. A number alone does not: an overtaken driver may publish a high number late.
     """
