@@ -49,7 +49,7 @@ def summary_lines(plan: dict[str, Any]) -> Iterator[str]:
             yield f"source {each['uid']}: {each['reason'] or each['fate']}"
     for each in plan["sinks"]:
         if each["fate"] == "dropped":  # a sink that keeps nothing in the log looks new in every plan
-            yield f"sink {each['uid']}: dropped"
+            yield f"sink {each['uid']}: dropped{'' if each['reason'] is None else '; ' + each['reason']}"
     moved = plan["movement"]
     yield f"state: {bytes_text(moved['state_bytes'])}, of which {bytes_text(moved['moved_bytes'])} move"
     expected = plan["downtime"]["expected_ms"]
@@ -57,7 +57,7 @@ def summary_lines(plan: dict[str, Any]) -> Iterator[str]:
     if plan["failure"] is not None:
         yield plan["failure"]["traceback"] or plan["failure"]["message"]
     if plan["requires_allow_non_restored_state"]:
-        yield "state would be lost: --allow-non-restored-state has to allow it"
+        yield "state or output would be lost: --allow-non-restored-state has to allow it"
 
 
 def _details(state: dict[str, Any]) -> str:

@@ -137,6 +137,7 @@ class PlanAnswer(Answer):
         return found + [each.reason for each in self.sources if each.reason is not None]
 
     def dropped(self) -> list[str]:
-        """Returns the uids of the operators and sources whose state or positions would be lost."""
+        """Returns the uids whose state, positions or unpublished output would be lost."""
         operators = [each.uid for each in self.operators if each.fate is Fate.DROPPED]
-        return operators + [each.uid for each in self.sources if each.fate is Fate.DROPPED]
+        unpublished = [each.uid for each in self.sinks if each.reason is not None]
+        return operators + [each.uid for each in self.sources if each.fate is Fate.DROPPED] + unpublished

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from keyscale.db.repositories import artifacts, attempts, changes, checkpoints, revisions
-from keyscale.db.statuses import ChangeKind, DesiredState
+from keyscale.db.statuses import ChangeKind, DesiredState, JobStatus
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.program import ProgramQuestion
 from keyscale.jobs.protocol.redaction import Mask, redact_named
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from ..schemas.revision import SpecificationChange
     from .context import Context
 
+UNPUBLISHED = "the batch committed last may not be published yet, and only this sink can publish it"
 _SAMPLES_MAX = 5
 _PROGRAM_FIELDS = ("artifact_id", "libraries", "parameters", "secrets", "spark_conf")
 
@@ -134,7 +135,7 @@ def require_takeover(
     problems = found.problems()
     if found.requires_allow_non_restored_state and not allow_non_restored_state:
         lost = ", ".join(map(repr, found.dropped()))
-        problems.append(f"the state of {lost} would be lost, which allow_non_restored_state has to allow")
+        problems.append(f"the state or output of {lost} would be lost, which allow_non_restored_state has to allow")
     if problems:
         raise ChangeIncompatibleError("; ".join(problems))
 
@@ -233,6 +234,8 @@ def _answer(facts: _Facts, stored: StoredState, loaded: ProgramAnswer | None, co
         shown = {name: mask(value) if isinstance(value, str) else value for name, value in loaded.failure.items()}
         failure = FailureAnswer.model_validate(shown)
     runs = job.desired is DesiredState.RUNNING
+    # A running driver publishes, and takes a savepoint before it ends.
+    unpublished = frozenset() if job.status is JobStatus.RUNNING else frozenset(stored.resume.sinks)
     restarts = any(each.needs_restart for each in differences(facts.before, facts.after))
     answer = PlanAnswer(
         job_id=job.id,
@@ -246,7 +249,7 @@ def _answer(facts: _Facts, stored: StoredState, loaded: ProgramAnswer | None, co
         hash_id=job.hash_id,
         operators=operators,
         sources=sources,
-        sinks=[] if declaration is None else _sinks({*facts.sinks, *stored.sinks}, declaration),
+        sinks=[] if declaration is None else _sinks({*facts.sinks, *stored.sinks}, declaration, unpublished),
         settings=settings_changed(facts.before, facts.after, runs=runs, names=facts.artifact_names),
         movement=_movement(facts, stored, single_host=context.settings.spark_master.startswith("local")),
         downtime=downtime(facts.downtimes_ms, runs=runs, restarts=restarts),
@@ -297,13 +300,14 @@ def _sources(stored: StoredState, declaration: ProgramDeclaration) -> list[Endpo
     return found
 
 
-def _sinks(before: set[str], declaration: ProgramDeclaration) -> list[EndpointPlan]:
+def _sinks(before: set[str], declaration: ProgramDeclaration, unpublished: frozenset[str]) -> list[EndpointPlan]:
     kinds = {sink.uid: sink.kind for sink in declaration.sinks}
     return [
         EndpointPlan(
             uid=uid,
             fate=Fate.DROPPED if uid not in kinds else Fate.KEPT if uid in before else Fate.NEW,
             kind=kinds.get(uid),
+            reason=UNPUBLISHED if uid in unpublished - kinds.keys() else None,
         )
         for uid in sorted({*before, *kinds})
     ]

@@ -51,9 +51,10 @@ function problemsOf(plan) {
   ];
 }
 
-/** The names of operators and sources whose state or positions would be lost. */
+/** The names of dropped operators and sources, and of sinks with an unpublished batch. */
 export const droppedBy = (plan) =>
-  [...plan.operators, ...plan.sources].filter((one) => one.fate === "dropped").map((one) => one.uid);
+  [...plan.operators, ...plan.sources, ...plan.sinks.filter((one) => one.reason)]
+    .filter((one) => one.fate === "dropped").map((one) => one.uid);
 
 /** The whole plan: a verdict, the fate of each state, the settings that change, and the figures. */
 export function planParts(plan) {

@@ -41,7 +41,7 @@ from ..errors import RestoreRefusedError
 from .journal import Journal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from keyscale.state.documents.manifest import Manifest, OperatorDeclaration
     from keyscale.state.identifiers import OperatorUid
@@ -82,6 +82,7 @@ def open_attempt(
     assignment: Assignment,
     operators: Mapping[OperatorUid, OperatorDeclaration],
     sources: Sequence[DeclaredSource] = (DeclaredSource(ONLY_SOURCE_UID),),
+    sinks: Collection[OperatorUid] | None = None,
 ) -> OpenAttempt:
     """Reads what was committed, checks that the job fits it, and fences all older attempts.
 
@@ -90,6 +91,7 @@ def open_attempt(
         assignment: The job and its settings.
         operators: The declarations of the job's operators.
         sources: The job's sources.
+        sinks: The job's sinks; None where they do not matter.
 
     Raises:
         RestoreRefusedError: The job does not fit its checkpoint.
@@ -106,7 +108,7 @@ def open_attempt(
     else:
         recovery, positions, unusable = _recover(store, assignment, frozenset())
         manifest, resume = recovery.base.manifest, recovery.resume
-    dropped = check_fit(assignment, resume, operators)
+    dropped = check_fit(assignment, resume, operators, sinks)
     kept, dropped_sources = _kept_positions(assignment, positions, sources)
     if manifest is not None and (rewinds or resume.next_position == 1) and _may_vanish(manifest, layout.job_id):
         manifest, rewinds = _own_copy(store, manifest, assignment), True
@@ -356,7 +358,10 @@ def resume_positions(of_manifest: Mapping[str, str], resume: ResumePoint) -> dic
 
 
 def check_fit(
-    assignment: Assignment, resume: ResumePoint, operators: Mapping[OperatorUid, OperatorDeclaration]
+    assignment: Assignment,
+    resume: ResumePoint,
+    operators: Mapping[OperatorUid, OperatorDeclaration],
+    sinks: Collection[OperatorUid] | None = None,
 ) -> tuple[OperatorUid, ...]:
     """Refuses a job whose state would be lost or misread, or that a newer attempt already runs.
 
@@ -380,6 +385,12 @@ def check_fit(
     dropped = tuple(uid for uid, history in resume.operators.items() if uid not in operators and history.has_state)
     if not assignment.allow_non_restored_state:
         wrong += [f"there is state of operator {uid!r}, which the job no longer has" for uid in dropped]
+        unpublished = [] if sinks is None else sorted(set(resume.sinks) - set(sinks))
+        wrong += [
+            f"batch {resume.batch_id} is committed, and may not be published yet by sink {uid!r}, which the job no"
+            " longer has: run the earlier program until it has taken a savepoint"
+            for uid in unpublished
+        ]
     for uid, history in resume.operators.items():
         if uid in operators and (reason := rekeyed(history, operators[uid])) is not None:
             wrong.append(f"operator {uid!r} {reason}")

@@ -205,7 +205,8 @@ class Execution:
         context, after = self._context, self._after
         if after is None or after._opened is None:
             self._retries.run(lambda: probe(context.store, Layout(self._info.job_id).job))
-            opened = open_attempt(context.store, context.assignment, self._operators, self._declared_sources)
+            sinks = [node.uid for node in self._topology.sinks]
+            opened = open_attempt(context.store, context.assignment, self._operators, self._declared_sources, sinks)
             reach("run.fenced")
         else:
             if after._anchor is not None:

@@ -207,6 +207,28 @@ def test_a_plan_names_artifacts_by_name_and_version(
     assert answers["content"] == b"print(2)\n"
 
 
+@pytest.mark.parametrize("status", [JobStatus.RESTARTING, JobStatus.RUNNING])
+def test_a_plan_knows_of_a_batch_that_only_a_dropped_sink_can_publish(  # noqa: PLR0917 - a job and its output
+    context: Context,
+    client: httpx.Client,
+    job: dict[str, Any],
+    answers: dict[str, Any],
+    tmp_path: Path,
+    status: JobStatus,
+) -> None:
+    store = open_store(context.settings.store_url)
+    state = StateJob(store, tmp_path / "local", JobId(job["id"]), sinks={"old": "token"})
+    state.start(2)
+    state.run_batch({1: 1})
+    with context.sessions.begin() as session:
+        require_job(session, "flights").status = status
+    answers["answer"] = ProgramAnswer(DECLARATION)
+    plan = PlanAnswer.model_validate(client.post("/jobs/flights/plan", json={"parameters": {"a": "b"}}).json())
+    (old,) = (each for each in plan.sinks if each.uid == "old")
+    is_failing = status is JobStatus.RESTARTING  # a running driver publishes before it ends
+    assert (old.fate, old.reason is not None, "old" in plan.dropped()) == ("dropped", is_failing, is_failing)
+
+
 @pytest.mark.usefixtures("job")
 def test_a_takeover_is_refused_where_a_plan_says_so_and_a_program_that_was_just_planned_is_not_loaded_again(
     context: Context, client: httpx.Client, answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch

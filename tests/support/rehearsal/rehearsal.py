@@ -273,7 +273,8 @@ class Rehearsal:
         local_root = self.directory / local
         info = RunInfo(JOB, Attempt(self.attempt), parallelism, MAX_PARALLELISM, HashId.SPARK, store.url, local_root)
         operators = operator_declarations(self.topology)
-        opened = open_attempt(store, assignment, operators)
+        sinks = [node.uid for node in self.topology.sinks]
+        opened = open_attempt(store, assignment, operators, sinks=sinks)
         specs = {node.uid: subtask_specs(node, info) for node in self.topology.operators}
         places = with_schemas(SubtaskPlaces(specs, store.url, str(local_root)), opened.resume)
         committed = CommittedState.resumed(opened.resume, places.specs, opened.positions, opened.journal.last_position)

@@ -74,6 +74,7 @@ class StateJob:
         policy: When shards are consolidated.
         consolidation: The consolidation that the newest checkpoint has begun, for `consolidate`; None: none. A host has
             one at a time.
+        sinks: The output token of each sink, in every batch.
     """
 
     store: ObjectStore
@@ -92,6 +93,7 @@ class StateJob:
     operate: Callable[[SubtaskStore], None] | None = None
     policy: ConsolidationPolicy = DEFAULT_POLICY
     consolidation: Path | None = None
+    sinks: dict[str, str] = field(default_factory=dict)
 
     @property
     def layout(self) -> Layout:
@@ -190,7 +192,7 @@ class StateJob:
         }
 
     def commit(self, batch_id: BatchId, handles: list[ChangelogHandle | None]) -> None:
-        entry = BatchCommitted(self.attempt, batch_id, {UID: handles}, {}, 0)
+        entry = BatchCommitted(self.attempt, batch_id, {UID: handles}, self.sinks, 0)
         self.position = self.log.append(self.position, entry)
         self.batch_id = batch_id
         self.plans = [plan.followed_by(handle) for plan, handle in zip(self.plans, handles, strict=True)]

@@ -45,7 +45,7 @@ def test_what_changes_besides_state_is_told_in_lines() -> None:
     assert [line for line in lines if line.startswith("sink")] == ["sink out: dropped"]
     assert "downtime: the job does not run" in lines
     assert not any(line.startswith("source") for line in lines)
-    assert lines[-1] == "state would be lost: --allow-non-restored-state has to allow it"
+    assert lines[-1] == "state or output would be lost: --allow-non-restored-state has to allow it"
 
 
 def test_a_failure_of_the_script_is_shown_with_its_traceback() -> None:

@@ -126,6 +126,19 @@ def test_a_new_job_begins_with_nothing(store: ObjectStore) -> None:
     assert (opened.manifest, opened.claims) == (None, False)
 
 
+def test_a_program_without_the_sink_of_a_batch_that_may_be_unpublished_is_refused(store: ObjectStore) -> None:
+    first = open_attempt(store, assignment(store, 1), OPERATORS, sinks=[OperatorUid("files")])
+    first.journal.append(BatchPlanned(Attempt(1), BatchId(0), {"metadata": "m", **plan(0)}))
+    first.journal.append(commit(1, 0))
+    renamed = [OperatorUid("output")]
+    with pytest.raises(RestoreRefusedError, match=r"batch 0 is committed.* by sink 'files'"):
+        open_attempt(store, assignment(store, 2), OPERATORS, sinks=renamed)
+    kept = open_attempt(store, assignment(store, 2), OPERATORS, sinks=[OperatorUid("files"), *renamed])
+    assert kept.resume.sinks == {"files": "token 0"}
+    leave = assignment(store, 3, allow_non_restored_state=True)
+    assert open_attempt(store, leave, OPERATORS, sinks=renamed).attempt == 3
+
+
 def test_a_batch_that_was_planned_but_not_committed_runs_again(store: ObjectStore) -> None:
     first = open_attempt(store, assignment(store, 1), OPERATORS)
     first.journal.append(BatchPlanned(Attempt(1), BatchId(0), {"metadata": "m", **plan(0)}))
