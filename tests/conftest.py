@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from keyscale.installation import IMPORT_PATH
 from tests.suite.reaper import continue_below_reaper, is_program
+from tests.suite.scratch import use_memory
 from tests.suite.tiers import arrange
 from tests.support.repository import ROOT
 from tests.support.servers.postgres import create_database
@@ -50,6 +51,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     directory = getattr(config, "workerinput", {}).get("postgres")
     config.stash[POSTGRES] = SharedPostgres(Path(directory)) if directory else SharedPostgres.in_new_directory()
+    if "not exhaustive" in config.option.markexpr:
+        use_memory()
 
 
 def pytest_configure_node(node: WorkerController) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.error_trees import PACKAGES, source_files
+from tests.support.error_trees import PACKAGES, source_files, syntax_tree
 from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
@@ -48,19 +48,24 @@ def test_two_modules_share_a_name_only_if_it_means_the_same_in_both() -> None:
     assert {name for name, count in names.items() if count > 1} - {"__init__", "__main__"} == SHARED_NAMES
 
 
-@pytest.mark.parametrize("path", source_files(), ids=relative)
-def test_a_name_is_imported_from_the_module_that_defines_it(path: Path) -> None:
+def test_a_name_is_imported_from_the_module_that_defines_it() -> None:
     passed_on = [
-        f"{module}.{name}"
+        f"{relative(path)}: {module}.{name}"
+        for path in source_files()
         for module, name in names_imported_by(path)
         if module.startswith("keyscale") and module not in FACADES and name in imported_names(module)
     ]
     assert passed_on == []
 
 
+def test_a_name_that_is_passed_on_would_be_found() -> None:
+    assert ("keyscale.errors", "KeyscaleError") in names_imported_by(ROOT / "jobs" / "errors.py")
+    assert "KeyscaleError" in imported_names("keyscale.jobs.errors")
+
+
 def names_imported_by(path: Path) -> list[tuple[str, str]]:
     """Returns the module, absolute, and the name of each import of a name."""
-    imports = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+    imports = [node for node in import_nodes(path) if isinstance(node, ast.ImportFrom)]
     package = ".".join(("keyscale", *path.relative_to(ROOT).parts[:-1]))
     modules = [resolve_name("." * node.level + (node.module or ""), package) for node in imports]
     return [(module, name.name) for module, node in zip(modules, imports, strict=True) for name in node.names]
@@ -72,18 +77,27 @@ def imported_names(module: str) -> set[str]:
     file = (ROOT / "src" / module.replace(".", "/")).with_suffix(".py")
     if not file.is_file():
         return set()
-    imports = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom | ast.Import)]
-    return {name.asname or name.name for node in imports for name in node.names}
+    return {name.asname or name.name for node in import_nodes(file) for name in node.names}
 
 
-@pytest.mark.parametrize("path", PACKAGE_FILES, ids=relative)
-def test_a_package_that_offers_names_lists_them(path: Path) -> None:
-    tree = ast.parse(path.read_text())
-    offers = [node for node in tree.body if not isinstance(node, ast.Expr) and not is_future_import(node)]
-    if not offers:
-        return
-    listed = [name for node in offers if isinstance(node, ast.Assign | ast.AnnAssign) for name in assigned_names(node)]
-    assert "__all__" in listed
+@cache
+def import_nodes(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in ast.walk(syntax_tree(path)) if isinstance(node, ast.ImportFrom | ast.Import)]
+
+
+def test_a_package_that_offers_names_lists_them() -> None:
+    offers = {path: offered(path) for path in PACKAGE_FILES}
+    assert any(offers.values())
+    assert [relative(path) for path, nodes in offers.items() if nodes and "__all__" not in listed(nodes)] == []
+
+
+def offered(package: Path) -> list[ast.stmt]:
+    body = syntax_tree(package).body
+    return [node for node in body if not isinstance(node, ast.Expr) and not is_future_import(node)]
+
+
+def listed(nodes: list[ast.stmt]) -> list[str]:
+    return [name for node in nodes if isinstance(node, ast.Assign | ast.AnnAssign) for name in assigned_names(node)]
 
 
 def assigned_names(node: ast.Assign | ast.AnnAssign) -> list[str]:
@@ -106,7 +120,8 @@ def test_a_logger_is_called_logger_and_by_its_module() -> None:
     made = {
         (relative(path), ast.unparse(node))
         for path in source_files()
-        for node in ast.walk(ast.parse(path.read_text()))
+        if "logging.getLogger(" in path.read_text(encoding="utf-8")
+        for node in ast.walk(syntax_tree(path))
         if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("logging.getLogger(")
     }
     assert made

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale.jobs.protocol.spark_switches import SparkUse
-from tests.support.error_trees import source_files
+from tests.support.error_trees import source_files, syntax_tree
 from tests.support.repository import DOCS, ROOT
 
 if TYPE_CHECKING:
@@ -25,10 +25,9 @@ ELSEWHERE = [path for path in source_files() if not path.is_relative_to(ROOM) an
 
 
 def private_uses(path: Path) -> list[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     return [
         f"{path.relative_to(ROOT)}:{node.lineno}: .{node.attr}"
-        for node in ast.walk(tree)
+        for node in ast.walk(syntax_tree(path))
         if isinstance(node, ast.Attribute) and PRIVATE.fullmatch(node.attr)
     ]
 

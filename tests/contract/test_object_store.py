@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import pickle
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,6 @@ from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.objects.object_store import TEMPORARY_PREFIX, ObjectStore, check_path, probe
 from keyscale.state.objects.opening import open_store
 from keyscale.state.objects.s3_store import S3ObjectStore
-from tests.support.peak_memory import peak_growth_bytes
 from tests.support.servers.s3_server import S3Server, running_s3_server
 from tests.support.state.faulty_store import Fault, FaultyStore
 
@@ -44,7 +44,7 @@ def s3_server() -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.real)])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
     if request.param == "local":
         return open_store((tmp_path / "a store").as_uri())
@@ -126,12 +126,32 @@ def test_lists_by_prefix_in_order_after_a_path(store: ObjectStore) -> None:
     assert list(store.list("absent/")) == []
 
 
+@pytest.mark.exhaustive
 def test_lists_more_than_a_page(store: ObjectStore) -> None:
     with ThreadPoolExecutor(8) as writers:
         list(writers.map(lambda number: store.put(f"many/{number:05}", b""), range(1005)))
     assert [info.path for info in store.list("many/")] == [f"many/{number:05}" for number in range(1005)]
     store.delete([f"many/{number:05}" for number in range(1005)])
     assert list(store.list("")) == []
+
+
+def test_objects_in_s3_are_listed_page_by_page_and_deleted_a_thousand_at_a_time(
+    answers: tuple[S3ObjectStore, Stubber],
+) -> None:
+    store, stubber = answers
+    paths = [f"many/{number:05}" for number in range(1005)]
+    listed = [{"Key": path, "Size": 1, "LastModified": dt.datetime.now(dt.UTC)} for path in paths]
+    wanted = {"Bucket": "bucket", "Prefix": "many/", "StartAfter": ""}
+    first_page = {"Contents": listed[:1000], "IsTruncated": True, "NextContinuationToken": "on"}
+    stubber.add_response("list_objects_v2", first_page, wanted)
+    stubber.add_response(
+        "list_objects_v2", {"Contents": listed[1000:], "IsTruncated": False}, {**wanted, "ContinuationToken": "on"}
+    )
+    assert [info.path for info in store.list("many/")] == paths
+    for some in (paths[:1000], paths[1000:]):
+        objects = {"Objects": [{"Key": path} for path in some], "Quiet": True}
+        stubber.add_response("delete_objects", {}, {"Bucket": "bucket", "Delete": objects})
+    store.delete(paths)
 
 
 def test_uploads_and_downloads_files_verified(store: ObjectStore, tmp_path: Path) -> None:
@@ -313,12 +333,12 @@ def test_the_probe_accepts_a_store_after_a_lost_answer_and_leaves_nothing(tmp_pa
 
 
 @pytest.fixture
-def answers(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[S3ObjectStore, Stubber]]:
-    """A store in S3 whose next answers are prepared; without any left, every request fails the test."""
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[S3ObjectStore, Stubber]]:
+    """A store in S3 with prepared answers; a request without a prepared answer fails the test."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setattr(s3_store, "_CONFLICT_PAUSE_SECONDS", 0.0)
-    store = S3ObjectStore("bucket", endpoint_url=s3_server.endpoint_url, attempts_max=1)
+    store = S3ObjectStore("bucket", endpoint_url="http://127.0.0.1:9", attempts_max=1)
     with Stubber(store._client) as stubber:
         yield store, stubber
         stubber.assert_no_pending_responses()
@@ -461,6 +481,7 @@ def test_an_unreachable_store_is_an_error_within_a_limited_time(monkeypatch: pyt
         assert failed.value.retryable
 
 
+@pytest.mark.real
 def test_a_missing_bucket_is_refused(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
@@ -469,20 +490,35 @@ def test_a_missing_bucket_is_refused(s3_server: S3Server, monkeypatch: pytest.Mo
         S3ObjectStore("no-such-bucket", endpoint_url=s3_server.endpoint_url).put("a", b"")
 
 
+UPLOADS = 8
+UPLOAD_BYTES = 16 << 20
+
+
 def test_uploads_at_the_same_time_take_the_memory_of_none_of_their_files(store: ObjectStore, tmp_path: Path) -> None:
-    files = [tmp_path / f"{number}.sst" for number in range(8)]
+    assert upload_peak_bytes(store, tmp_path) < UPLOAD_BYTES
+    assert [info.size_bytes for info in store.list("large/")] == [UPLOAD_BYTES] * UPLOADS
+
+
+class _ReadsFilesWhole(LocalObjectStore):
+    def upload(self, source: Path, path: str, *, immutable: bool = False) -> None:
+        del immutable
+        self.put(path, source.read_bytes())
+
+
+def test_an_upload_that_reads_its_file_whole_would_be_noticed(tmp_path: Path) -> None:
+    assert upload_peak_bytes(_ReadsFilesWhole(tmp_path / "store"), tmp_path) >= UPLOAD_BYTES
+
+
+def upload_peak_bytes(store: ObjectStore, folder: Path) -> int:
+    """Uploads files at the same time; returns the most memory that Python's allocator gave out meanwhile."""
+    files = [folder / f"{number}.sst" for number in range(UPLOADS)]
     for file in files:
-        file.write_bytes(b"abcde" * (4 << 20))
-    grown_bytes = peak_growth_bytes(_uploads, store, files)
-    assert [info.size_bytes for info in store.list("large/")] == [20 << 20] * len(files)
-    assert grown_bytes < 40 << 20, "the eight files have 160 MiB"
-
-
-def _uploads(store: ObjectStore, files: list[Path]) -> Callable[[], object]:
+        file.write_bytes(b"abcd" * (UPLOAD_BYTES // 4))
     store.put("first", b"")  # which opens the client
-
-    def upload() -> None:
-        with ThreadPoolExecutor(len(files)) as uploaders:
+    tracemalloc.start()
+    try:
+        with ThreadPoolExecutor(UPLOADS) as uploaders:
             list(uploaders.map(lambda file: store.upload(file, f"large/{file.name}"), files))
-
-    return upload
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

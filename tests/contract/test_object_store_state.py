@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from keyscale.state.log.recovery import choose_base
 from keyscale.state.objects.opening import open_store
 from keyscale.state.retention.deletion import delete_planned, gather_facts
@@ -14,9 +16,8 @@ from tests.support.state.state_job import StateJob
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
 
-
+@pytest.mark.real
 def test_state_lives_on_s3_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")

@@ -34,12 +34,14 @@ def run_mutants(tests: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.exhaustive
 def test_mistakes_are_noticed_by_the_tests_that_concern_the_module(tmp_path: Path) -> None:
     done = run_mutants("tests/unit/api/lifecycle/test_stopwatch.py", tmp_path)
     assert done.stdout.splitlines()[-1].split() == ["all", "5", "5", "0", "0", "0", "100.0%"], done.stderr
     assert done.returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_mistakes_that_no_test_notices_are_printed_and_fail_the_run(tmp_path: Path) -> None:
     done = run_mutants("tests/mutants/blind_stopwatch.py", tmp_path)
     _, mutants, noticed, _, survived, *_ = done.stdout.splitlines()[-1].split()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tests.support.repository import ROOT
@@ -42,7 +44,14 @@ def error_classes() -> list[type[BaseException]]:
     return [classes[name] for name in sorted(classes)]
 
 
+@cache
 def source_files() -> list[Path]:
     """Returns the Python sources of our packages, of the tests and of the benchmarks."""
     root = ROOT
     return sorted(path for package in ("src", *FOLDERS, "bench", "tests") for path in (root / package).rglob("*.py"))
+
+
+@cache
+def syntax_tree(path: Path) -> ast.Module:
+    """Returns a source's syntax tree, which several tests look at."""
+    return ast.parse(path.read_text(encoding="utf-8"))

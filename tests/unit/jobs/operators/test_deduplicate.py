@@ -54,7 +54,7 @@ def kept(tested: OperatorHarness, ids: list[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("ttl", [None, Ttl(100), Ttl(100, update_type=UpdateType.ON_READ_AND_WRITE)])
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(steps=STEPS, parallelism=st.integers(1, 3))
 def test_the_hashed_form_gives_the_same_output_as_the_exact_one_at_any_parallelism(
     ttl: Ttl | None, steps: list[tuple[int, list[str]]], parallelism: int
@@ -101,7 +101,7 @@ def test_the_stored_keys_of_the_forms_differ_in_name_so_that_a_job_is_refused_be
     assert len({tuple(form.stored_key(key).names) for form in forms}) == len(forms)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(steps=STEPS, parallelism=st.integers(1, 3))
 def test_a_bloom_filter_remembers_every_key_for_its_ttl_across_restores_and_rescales(
     steps: list[tuple[int, list[str]]], parallelism: int
@@ -117,7 +117,7 @@ def test_a_bloom_filter_remembers_every_key_for_its_ttl_across_restores_and_resc
             passed_ms[each] = now_ms
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(steps=STEPS)
 def test_a_bloom_filter_forgets_every_key_before_two_ttls_are_over(steps: list[tuple[int, list[str]]]) -> None:
     tested = harness(approximate(ROOMY, Ttl(100)))

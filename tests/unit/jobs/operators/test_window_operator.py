@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyscale import (
@@ -110,6 +110,7 @@ def test_a_record_is_in_every_window_that_contains_its_time(at: int, size: int, 
 @pytest.mark.parametrize(
     "assigner", [TumblingWindows(10), TumblingWindows(7, 3), SlidingWindows(10, 4), SlidingWindows(3, 5)]
 )
+@settings(max_examples=40)
 @given(batches=st.lists(RECORDS, max_size=3), parallelism=st.integers(1, 3))
 def test_complete_windows_are_a_plain_fold(assigner: Any, batches: list[list[Any]], parallelism: int) -> None:
     tested = harness(assigner, parallelism=parallelism)
@@ -122,6 +123,7 @@ def test_complete_windows_are_a_plain_fold(assigner: Any, batches: list[list[Any
     assert tested.snapshot().families.get("_event_timers", []) == []
 
 
+@settings(max_examples=40)
 @given(batches=st.lists(RECORDS, max_size=3), parallelism=st.integers(1, 3))
 def test_sessions_are_a_plain_fold_in_any_order_of_arrival(batches: list[list[Any]], parallelism: int) -> None:
     tested = harness(SessionWindows(5), parallelism=parallelism)

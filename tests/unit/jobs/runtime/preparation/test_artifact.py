@@ -24,23 +24,11 @@ from keyscale.jobs.runtime.preparation.artifact import Artifact, require_librari
 from keyscale.jobs.spark_internals.function_copies import worker_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from keyscale.jobs.runtime.control.channel import ControlChannel
-
-
-@pytest.fixture(autouse=True)
-def _own_interpreter_state() -> Iterator[None]:
-    """Restores `__main__` and the path, which a script may change."""
-    main, path, modules = sys.modules["__main__"], list(sys.path), set(sys.modules)
-    yield
-    sys.modules["__main__"] = main
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        del sys.modules[name]
 
 
 @pytest.fixture

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def _own_interpreter_state() -> Iterator[None]:
+    """Restores `__main__`, which a process that a later test spawns would run again, and the path."""
+    main, path = sys.modules["__main__"], list(sys.path)
+    yield
+    sys.modules["__main__"] = main
+    sys.path[:] = path
