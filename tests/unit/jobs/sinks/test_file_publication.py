@@ -1,0 +1,265 @@
+"""The output of a file sink is exactly the committed batches, whenever the driver is killed and wherever it goes back.
+
+The file system is a model, and each of its effects is a moment at which the driver may be gone.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from keyscale import FileSink
+from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError
+from keyscale.jobs.sinks import files
+from keyscale.jobs.sinks.sink import SinkContext
+from keyscale.state.identifiers import SubtaskIndex
+from tests.support.sinks.driver import JOB, UID, Host, SinkDriver, every_kill
+from tests.support.sinks.file_system import ModelSession, TableFrame, use_model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Play = Callable[[Host, Path], SinkDriver]
+
+LAST = 2
+SCHEMA = pa.schema([("id", pa.int64()), ("attempt", pa.int64())])
+
+
+@pytest.fixture(params=["renames", "copies"])
+def driver_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Returns a driver whose sink writes to a directory, on a disk or on an object store."""
+
+    def make(host: Host, path: Path) -> SinkDriver:
+        session = ModelSession(host, copies=request.param == "copies", is_local=False)
+        use_model(monkeypatch, session, files)
+        return SinkDriver(
+            lambda: FileSink(str(path), "json"),
+            lambda batch_id, attempt: TableFrame(
+                session,
+                tuple(
+                    pa.Table.from_pylist([{"id": 10 * batch_id + part, "attempt": attempt}], SCHEMA)
+                    for part in range(2)
+                ),
+            ),
+        )
+
+    return make
+
+
+@pytest.fixture
+def driver(driver_in: Play, tmp_path: Path) -> SinkDriver:
+    return driver_in(Host(), tmp_path / "out")
+
+
+def part_of(batch_id: int, part: int, attempt: int) -> pa.Table:
+    return pa.Table.from_pylist([{"id": 10 * batch_id + part, "attempt": attempt}], SCHEMA)
+
+
+def rows(path: Path) -> list[tuple[int, int]]:
+    """All that a reader of Hadoop files sees: each row's id, and the attempt that wrote it."""
+    lines = [line for file in path.glob("batch=*/part-*.json") for line in file.read_text().splitlines()]
+    return sorted((row["id"], row["attempt"]) for row in map(json.loads, lines))
+
+
+def ids(path: Path) -> list[int]:
+    return [number for number, _ in rows(path)]
+
+
+def expected_ids(last: int) -> list[int]:
+    return sorted(10 * batch_id + part for batch_id in range(last + 1) for part in range(2))
+
+
+def nothing_is_staged(path: Path) -> bool:
+    return not any((path / "_staging").rglob("*.json"))
+
+
+def test_a_driver_that_is_killed_before_any_effect_neither_loses_nor_doubles_a_batch(
+    driver_in: Play, tmp_path: Path
+) -> None:
+    paths = (tmp_path / str(number) for number in count())
+
+    def play(host: Host) -> Path:
+        path = next(paths)
+        driver_in(host, path).run(LAST)
+        return path
+
+    for number, path in every_kill(play):
+        assert ids(path) == expected_ids(LAST), f"killed before effect {number}"
+        assert nothing_is_staged(path), f"killed before effect {number}"
+    assert number > 10
+
+
+def test_a_killed_driver_that_goes_back_replaces_the_later_batches(driver_in: Play, tmp_path: Path) -> None:
+    paths = (tmp_path / str(number) for number in count())
+
+    def play(host: Host) -> tuple[Path, int]:
+        path = next(paths)
+        driver = driver_in(Host(), path)
+        driver.run(LAST)
+        driver_in(host, path)
+        driver.go_back(0)
+        driver.run(LAST)
+        return path, driver.tokens[1].count('"attempt":1')
+
+    for number, (path, of_first) in every_kill(play):
+        assert ids(path) == expected_ids(LAST), f"killed before effect {number}"
+        assert {attempt for key, attempt in rows(path) if key < 10} == {1}
+        assert 1 not in {attempt for key, attempt in rows(path) if key >= 10}
+        assert not of_first
+
+
+def test_later_batches_are_gone_as_soon_as_the_job_has_gone_back(driver: SinkDriver, tmp_path: Path) -> None:
+    driver.run(LAST)
+    driver.go_back(0)
+    driver.start()
+    assert ids(tmp_path / "out") == expected_ids(0)
+
+
+def test_a_batch_is_not_visible_before_it_is_published(driver: SinkDriver, tmp_path: Path) -> None:
+    sink = driver.start()
+    token = sink.prepare(driver.frame(0, 1), driver.context(0))
+    assert ids(tmp_path / "out") == []
+    sink.publish(token)
+    assert ids(tmp_path / "out") == expected_ids(0)
+
+
+def test_publishing_again_changes_nothing_even_when_a_reader_has_taken_the_batch(
+    driver: SinkDriver, tmp_path: Path
+) -> None:
+    sink = driver.run_attempt(0)
+    sink.publish(driver.tokens[0])
+    assert ids(tmp_path / "out") == expected_ids(0)
+    (tmp_path / "out" / "batch=0").rename(tmp_path / "taken")
+    sink.publish(driver.tokens[0])
+    driver.start().publish(driver.tokens[0])
+    assert ids(tmp_path / "out") == []
+
+
+def test_a_discarded_batch_leaves_nothing(driver: SinkDriver, tmp_path: Path) -> None:
+    sink = driver.start()
+    token = sink.prepare(driver.frame(0, 1), driver.context(0))
+    sink.discard(token)
+    sink.discard(token)
+    assert nothing_is_staged(tmp_path / "out")
+    with pytest.raises(SinkPublishError, match="neither staged nor published"):
+        sink.publish(token)
+
+
+def test_an_older_attempt_changes_nothing_once_a_newer_one_has_published(driver: SinkDriver, tmp_path: Path) -> None:
+    old = driver.start()
+    late = old.prepare(driver.frame(0, 1), driver.context(0))
+    driver.run_attempt(0)
+    with pytest.raises(SinkOccupiedError, match="attempt 2"):
+        driver_publishes(old, late, tmp_path)
+    assert {attempt for _, attempt in rows(tmp_path / "out")} == {2}
+
+
+def driver_publishes(old: Any, token: str, tmp_path: Path) -> None:
+    """The late batch is still staged, as on a host that was cut off when the newer attempt recovered."""
+    staged = json.loads(token)
+    folder = tmp_path / "out" / "_staging" / JOB / UID / f"0-{staged['attempt']}-{staged['unique']}"
+    folder.mkdir(parents=True)
+    (folder / "_keyscale").write_text(token)
+    old.publish(token)
+
+
+def test_an_attempt_that_starts_leaves_what_a_newer_one_has_staged_and_published(
+    driver: SinkDriver, tmp_path: Path
+) -> None:
+    driver.run_attempt(0)
+    newest = FileSink(str(tmp_path / "out"), "json")
+    token = newest.prepare(driver.frame(1, 9), SinkContext(JOB, UID, 1, 9, "newest"))
+    driver.start()
+    newest.publish(token)
+    driver.start()
+    assert {attempt for key, attempt in rows(tmp_path / "out") if key >= 10} == {9}
+
+
+def test_the_directory_of_another_job_is_refused_before_anything_is_written(driver: SinkDriver, tmp_path: Path) -> None:
+    driver.run_attempt(0)
+    other = SinkContext("other", UID, -1, 1, "u")
+    with pytest.raises(SinkOccupiedError, match="of job job writes to"):
+        FileSink(str(tmp_path / "out"), "json").recover(other)
+    assert not (tmp_path / "out" / "_published" / "other").exists()
+
+
+def test_a_batch_is_published_where_it_was_staged_although_the_sink_has_another_directory_now(
+    driver: SinkDriver, tmp_path: Path
+) -> None:
+    sink = driver.start()
+    token = sink.prepare(driver.frame(0, 1), driver.context(0))
+    FileSink(str(tmp_path / "elsewhere"), "json").publish(token)
+    assert ids(tmp_path / "out") == expected_ids(0)
+    assert ids(tmp_path / "elsewhere") == []
+
+
+class TestWrittenBySubtasks:
+    """Parquet that the subtasks write themselves: only gathered parts are published."""
+
+    @pytest.fixture(autouse=True)
+    def _model(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        use_model(monkeypatch, ModelSession(Host()), files)
+        monkeypatch.setattr(files, "hadoop_settings", lambda *_: {})
+
+    def write(self, output: Any, subtask: int, number: int) -> str:
+        batch = pa.RecordBatch.from_pylist([{"id": number, "attempt": 1}], SCHEMA)
+        name = output.write(SubtaskIndex(subtask), iter([batch]))
+        assert name is not None
+        return str(name)
+
+    def read(self, path: Path) -> list[int]:
+        return sorted(
+            number for file in path.glob("batch=*/*.parquet") for number in pq.read_table(file)["id"].to_pylist()
+        )
+
+    def test_parts_of_other_tries_are_left_out_and_a_late_one_finds_no_directory(self, tmp_path: Path) -> None:
+        sink = FileSink(str(tmp_path / "out"))
+        staging = sink.direct(SCHEMA)
+        assert staging is not None
+        sink.recover(SinkContext(JOB, UID, -1, 1, "u"))
+        output = staging.begin(SinkContext(JOB, UID, 0, 1, "u"))
+        counted = [self.write(output, subtask, subtask) for subtask in range(2)]
+        self.write(output, 1, 99)  # a speculative task
+        staging.gather(output.token, counted)
+        with pytest.raises(SinkPublishError):
+            self.write(output, 1, 98)
+        assert self.read(tmp_path / "out") == []
+        sink.publish(output.token)
+        sink.publish(output.token)
+        assert self.read(tmp_path / "out") == [0, 1]
+
+    def test_a_part_that_is_missing_fails_the_batch(self, tmp_path: Path) -> None:
+        staging = FileSink(str(tmp_path / "out")).direct(SCHEMA)
+        assert staging is not None
+        output = staging.begin(SinkContext(JOB, UID, 0, 1, "u"))
+        counted = self.write(output, 0, 0)
+        with pytest.raises(SinkPublishError, match="1 files of batch 0"):
+            staging.gather(output.token, [counted, "part-of-another-host"])
+
+    def test_a_batch_without_rows_has_a_file_with_the_schema(self, tmp_path: Path) -> None:
+        sink = FileSink(str(tmp_path / "out"))
+        staging = sink.direct(SCHEMA)
+        assert staging is not None
+        output = staging.begin(SinkContext(JOB, UID, 0, 1, "u"))
+        staging.gather(output.token, [])
+        sink.publish(output.token)
+        [file] = (tmp_path / "out" / "batch=0").glob("*.parquet")
+        assert pq.read_table(file).schema.names == ["id", "attempt"]
+        assert (tmp_path / "out" / "batch=0" / "_SUCCESS").exists()
+
+    def test_a_batch_that_is_discarded_while_tasks_write_takes_no_further_part(self, tmp_path: Path) -> None:
+        sink = FileSink(str(tmp_path / "out"))
+        staging = sink.direct(SCHEMA)
+        assert staging is not None
+        output = staging.begin(SinkContext(JOB, UID, 0, 1, "u"))
+        self.write(output, 0, 0)
+        sink.discard(output.token)
+        with pytest.raises(SinkPublishError):
+            self.write(output, 1, 1)
+        assert not list((tmp_path / "out").rglob("*.parquet"))
