@@ -8,7 +8,7 @@ from keyscale.jobs.sinks.postgres_columns import columns_that_lose, loses
 
 
 @pytest.mark.parametrize(
-    ("spark", "postgres"),
+    ("of_stream", "of_table"),
     [
         ("double", "float4"),
         ("bigint", "float8"),
@@ -23,15 +23,15 @@ from keyscale.jobs.sinks.postgres_columns import columns_that_lose, loses
         ("timestamp_ntz", "timestamp(3)"),
     ],
 )
-def test_a_column_that_would_round_is_named(spark: str, postgres: str) -> None:
-    assert loses(spark, postgres)
-    assert columns_that_lose({"it": spark, "other": "int"}, {"it": postgres, "other": "int4"}) == [
-        f"it ({spark} into {postgres})"
+def test_a_column_that_would_round_is_named(of_stream: str, of_table: str) -> None:
+    assert loses(of_stream, of_table)
+    assert columns_that_lose({"it": of_stream, "other": "int"}, {"it": of_table, "other": "int4"}) == [
+        f"it ({of_stream} into {of_table})"
     ]
 
 
 @pytest.mark.parametrize(
-    ("spark", "postgres"),
+    ("of_stream", "of_table"),
     [
         ("double", "float8"),
         ("float", "float4"),
@@ -47,5 +47,5 @@ def test_a_column_that_would_round_is_named(spark: str, postgres: str) -> None:
         ("array<int>", "_int4"),
     ],
 )
-def test_a_column_that_keeps_its_values_is_taken(spark: str, postgres: str) -> None:
-    assert not loses(spark, postgres)
+def test_a_column_that_keeps_its_values_is_taken(of_stream: str, of_table: str) -> None:
+    assert not loses(of_stream, of_table)
