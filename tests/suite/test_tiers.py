@@ -55,9 +55,16 @@ def test_tests_of_one_spark_session_and_one_broker_share_a_worker_and_others_sta
     ) == {"a.py::one": "spark", "a.py::two": "a.py", "b.py::one": "spark", "b.py::two": "browser", "b.py::three": "own"}
 
 
-def test_real_tests_begin_first() -> None:
-    order = list(arranged(Item("a.py::fast"), Item("b.py::real", marks=REAL), Item("c.py::fast")))
-    assert order == ["b.py::real", "a.py::fast", "c.py::fast"]
+def test_real_tests_begin_first_and_the_groups_of_several_files_before_them() -> None:
+    order = list(
+        arranged(
+            Item("a.py::fast"),
+            Item("b.py::real", marks=REAL),
+            Item("c.py::spark", "spark", marks=REAL),
+            Item("d.py::fast"),
+        )
+    )
+    assert order == ["c.py::spark", "b.py::real", "a.py::fast", "d.py::fast"]
 
 
 @pytest.mark.parametrize("fixture", ["postgres_server", "spark", "kafka", "control_plane", "drivers"])

@@ -27,8 +27,19 @@ def arrange(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid} needs {', '.join(sorted(needed))}: mark it `real`")
         if item.get_closest_marker("xdist_group") is None:
             shared = [group for fixture, group in GROUPS.items() if fixture in fixtures]
-            item.add_marker(pytest.mark.xdist_group(shared[0] if shared else item.nodeid.partition("::")[0]))
-    items.sort(key=is_fast)  # the long ones first, so that no worker waits for another in the end
+            item.add_marker(pytest.mark.xdist_group(shared[0] if shared else file_of(item)))
+    # The long ones first, so that no worker waits for another in the end: of several files, of real systems, the others.
+    items.sort(key=lambda item: (is_fast(item), group_of(item) == file_of(item)))
+
+
+def file_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def group_of(item: pytest.Item) -> str:
+    mark = item.get_closest_marker("xdist_group")
+    assert mark is not None, "arranged tests have a group"
+    return str(mark.args[0])
 
 
 def is_fast(item: pytest.Item) -> bool:
