@@ -28,7 +28,7 @@ def arrange(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("xdist_group") is None:
             shared = [group for fixture, group in GROUPS.items() if fixture in fixtures]
             item.add_marker(pytest.mark.xdist_group(shared[0] if shared else file_of(item)))
-    # The long ones first, so that no worker waits for another in the end: of several files, of real systems, the others.
+    # The long ones first, so that no worker waits for another in the end: groups of several files, then real tests.
     items.sort(key=lambda item: (is_fast(item), group_of(item) == file_of(item)))
 
 
